@@ -47,9 +47,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     settings: RequestSettings
     workspace: Workspace
     rpm: int
-    """The most requests per minute. 0: no limit."""
+    """Maximum requests per minute. 0: no limit."""
     concurrency: int
-    """The most requests at once; 0: no limit."""
+    """Maximum requests at once; 0: no limit."""
     models: frozenset[tuple[str, str | None]] | None = None
     """The agent's names of the models that the client may use, each with the only allowed effort (None: any). None:
     all.
@@ -120,7 +120,7 @@ class Clients:
 
     @property
     def count(self) -> int:
-        """The number of keys; 1 without keys."""
+        """Number of keys; 1 without keys."""
         return max(1, len(self._source.current().keys))
 
     @property

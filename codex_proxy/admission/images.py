@@ -50,15 +50,15 @@ class ImageLimits(msgspec.Struct, frozen=True):
     """The limits of one request's images. An image above `at_once` waits; above the others the request is refused."""
 
     image_bytes: int = 20 * 1024 * 1024
-    """The most bytes of one image, as with model providers."""
+    """Maximum bytes of one image, as with model providers."""
     request_bytes: int = 40 * 1024 * 1024
-    """The most bytes of all images: as base64 they fit into a line to the agent."""
+    """Maximum bytes of all images: as base64 they fit into a line to the agent."""
     request_images: int = 20
-    """The most different URLs."""
+    """Maximum number of different URLs."""
     at_once: int = 4
-    """The most connections, so that a request overloads no host."""
+    """Maximum connections, so that a request overloads no host."""
     redirects: int = 3
-    """The most redirects of an image; one or two are usual (https, CDN)."""
+    """Maximum redirects of an image; one or two are usual (https, CDN)."""
     seconds: float = 10.0
     """The seconds for one image. All of a request then take at most 50, and most clients wait for 60."""
 

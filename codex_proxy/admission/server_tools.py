@@ -37,14 +37,14 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[McpChoice, ...] = ()
     """The tools of these servers that `tool_choice` names."""
     max_calls: int | None = None
-    """The most calls that this server may run in the turn; None: no limit."""
+    """Maximum calls that this server may run in the turn; None: no limit."""
 
 
 class ToolSource(Protocol):
     """The MCP servers whose tools this server runs."""
 
     steps: int
-    """The most answers of the model in a turn whose calls are run; later calls get an output that says so."""
+    """Maximum answers of the model in a turn whose calls are run; later calls get an output that says so."""
     has_operators: bool
 
     def check(self, asked: Sequence[McpOffer]) -> None:

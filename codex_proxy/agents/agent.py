@@ -153,7 +153,7 @@ class UpstreamState(Protocol):
 
     @property
     def attempts(self) -> Mapping[str, int]:
-        """The number of ended requests by outcome: `answered`, `failed`, or `left` (by the client)."""
+        """Number of ended requests by outcome: `answered`, `failed`, or `left` (by the client)."""
         ...
 
 

@@ -16,11 +16,11 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 MAX_HELD: Final = 32 << 20
-"""The most bytes or characters of output that a dialect keeps until they can be passed on, as many as a turn may
+"""Maximum bytes or characters of output that a dialect keeps until they can be passed on, as many as a turn may
 generate.
 """
 MAX_UNANSWERED: Final = 1000
-"""The most waiting calls, or requests for outputs, of one turn."""
+"""Maximum waiting calls, or requests for outputs, of one turn."""
 
 
 class TooMuchHeld(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)

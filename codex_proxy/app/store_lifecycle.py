@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 MAX_BYTES_IN_RAM = 512 << 20
-"""The most bytes of a store in RAM, even if PROXY_STORE_MAX_BYTES allows more."""
+"""Maximum bytes of a store in RAM, even if PROXY_STORE_MAX_BYTES allows more."""
 MAX_RESPONSES = 100_000
 FRAMES_SECONDS = 86400.0
 """Seconds that the stream of a background response can be resumed."""

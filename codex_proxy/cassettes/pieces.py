@@ -16,11 +16,11 @@ from codex_proxy.agents.dialect import UNREADABLE
 _STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """Matches the JSON of a string, without its quotes."""
 _STEP: Final = 1 << 20
-"""The most bytes of a string that are searched without letting other threads run."""
+"""Maximum bytes of a string that are searched without letting other threads run."""
 _TIME: Final = b'AtMs":'
 """The end of the name of a field with milliseconds."""
 _AT_ONCE: Final = 64
-"""The number of lines compared at once, which is three times as fast."""
+"""Number of lines compared at once, which is three times as fast."""
 _MIN_COMMON_BYTES: Final = 16
 """The fewest bytes that a line has in common with one before, to be written as a difference."""
 

@@ -41,11 +41,11 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Turn
 
 BATCH: Final = 256
-"""The most lines given to a dialect at once."""
+"""Maximum lines given to a dialect at once."""
 BARRIERS: Final = frozenset({"to", "answer", "ended", "failed"})
 """Kinds of lines before which the dialect reads all earlier ones: its answers then decide later ids."""
 STUCK_SECONDS: Final = 20.0
-"""The most seconds to wait for a call's output; then today's server does not make it."""
+"""Maximum seconds to wait for a call's output; then today's server does not make it."""
 
 OVER: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
@@ -408,7 +408,7 @@ def _read_session(
 
 
 def _last_of_client(history: Sequence[HistoryItem], until: int) -> int:
-    """Returns the end of the client's last items before the model's answer that ends at `until`."""
+    """Returns the index behind the client's last items before the model's answer that ends at `until`."""
     end = until
     while end and _is_models(history[end - 1]):
         end -= 1

@@ -47,11 +47,11 @@ MAX_SLUG: Final = 40
 MAX_WORDS: Final = 4000
 """Characters of a message that are read for the cassette's name."""
 MAX_AT_ONCE: Final = 1 << 18
-"""The most bytes of a turn that is written on the event loop, in milliseconds."""
+"""Maximum bytes of a turn that is written on the event loop, in milliseconds."""
 WINDOW: Final = 1 << 18
-"""The most bytes of lines that are cleaned at once."""
+"""Maximum bytes of lines that are cleaned at once."""
 MAX_WAITING: Final = 256 << 20
-"""The most bytes of large turns that wait to be written; further ones are not recorded."""
+"""Maximum bytes of large turns that wait to be written; further ones are not recorded."""
 _NUMBERED: Final = re.compile(r"(\d{4,})-")
 
 

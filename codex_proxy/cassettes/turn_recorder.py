@@ -33,7 +33,7 @@ from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.tools.policy import ToolOutput
 
 MAX_BYTES: Final = 64 << 20
-"""The most bytes of a turn; a larger one is not recorded."""
+"""Maximum bytes of a turn; a larger one is not recorded."""
 
 Entry = tuple[float, str, Any]
 """A time, a kind of `format.SESSION_KINDS`, and the value: lines (`to`, `from`), parts of a body, or JSON."""
@@ -217,7 +217,8 @@ def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Lin
             lines = without_times(value if kind == "from" else _split_lines(value[0]))
             if is_rpc(dialect):
                 lines = [
-                    _on_first_channel(dialect, line) if line.startswith(RPC_IDS) else line for line in lines
+                    _with_first_channel_id(dialect, line) if line.startswith(RPC_IDS) else line
+                    for line in lines
                 ]
             yield Line(ms, kind, lines)
         elif kind == "from" and body is not None:
@@ -238,7 +239,7 @@ def _split_lines(writes: bytes) -> list[bytes]:
     return lines if len(lines) > 1 and all(map(is_json, lines)) else [writes.rstrip(b"\n")]
 
 
-def _on_first_channel(dialect: str, line: bytes) -> bytes:
+def _with_first_channel_id(dialect: str, line: bytes) -> bytes:
     """Returns a JSON-RPC line with the id that it would have on the first channel."""
     id, _ = rpc_of(line)
     old, new = (b'"id":' + msgspec.json.encode(each) for each in (id, first_channel_id(dialect, id)))

@@ -129,7 +129,7 @@ class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is rais
 
 
 MAX_MESSAGE: Final = 2_000
-"""The most characters of a refused request's message, which may quote the client."""
+"""Maximum characters of a refused request's message, which may quote the client."""
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 LONG_JSON: Final = 1 << 20
-"""The most bytes that are decoded whatever they are."""
+"""Maximum bytes that are decoded whatever they are."""
 MAX_STRINGS: Final = 200_000
-"""The most strings, names included, in JSON longer than `LONG_JSON`."""
+"""Maximum strings, names included, in JSON longer than `LONG_JSON`."""
 MAX_BETWEEN_STRINGS: Final = 800_000
-"""The most bytes between its strings: numbers, brackets, commas."""
+"""Maximum bytes between its strings: numbers, brackets, commas."""
 
 
 def has_too_many_values(json: bytes) -> bool:
-    """Returns whether the JSON is longer than `LONG_JSON` and would take some 30 ms to decode. For invalid JSON the
-    result may be either.
+    """Whether the JSON is longer than `LONG_JSON` and would take some 30 ms to decode. For invalid JSON the result may
+    be either.
     """
     if len(json) <= LONG_JSON:
         return False

@@ -21,7 +21,7 @@ NO_KEY_OWNER: Final = "local"
 """The owner of what is stored without a key."""
 
 MAX_KEYS: Final = 1000
-"""The most keys; comparing a request's key with so many takes 0.2 ms."""
+"""Maximum keys; comparing a request's key with so many takes 0.2 ms."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 """Matches a key's name. No two look alike, and none needs quotes in a log or in TOML."""
@@ -43,9 +43,9 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     created: str = ""
     """The day of its creation, a note for the operator."""
     rpm: AtLeastOne | None = None
-    """The most requests in a minute."""
+    """Maximum requests in a minute."""
     concurrency: AtLeastOne | None = None
-    """The most requests at the same time."""
+    """Maximum requests at the same time."""
     models: tuple[str, ...] = ()
     """The models that the key may use (`codex-5-low`: with this effort only). Empty: all."""
     agents: tuple[str, ...] = ()

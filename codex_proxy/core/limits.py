@@ -26,7 +26,7 @@ from codex_proxy.core.items import CALLS, ItemStatus
 from codex_proxy.core.tokens import TokenLimit
 
 MAX_TURN_CHARS: Final = 32 << 20
-"""The most characters of a turn: a longer one could not be sent back in a body."""
+"""Maximum characters of a turn: a longer one could not be sent back in a body."""
 ITEM_SIZE: Final = 512
 """Characters that an item counts for beside its text: its size in the final object."""
 

@@ -12,14 +12,14 @@ import msgspec
 
 MAX_CHARS: Final = 64
 """The longest function name that models take."""
-_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
+_INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST: Final = 8
 
 
 def offered_name(server_label: str, name: str) -> str:
     """Returns `label__name`, with a digest at the end if it would be too long, not allowed, or ambiguous."""
     plain = f"{server_label}__{name}"
-    allowed = _FOREIGN.sub("_", plain)
+    allowed = _INVALID_CHARS.sub("_", plain)
     clear = "__" not in server_label and not server_label.endswith("_")
     if clear and allowed == plain and len(plain) <= MAX_CHARS:
         return plain

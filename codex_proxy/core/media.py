@@ -19,7 +19,7 @@ from codex_proxy.core.faults import bad_request
 
 ACCEPTED: Final = "a PNG, JPEG, WebP or GIF"
 MAX_PIXEL_BYTES: Final = 512 * 1024 * 1024
-"""The most bytes of decoded pixels: the limit of the agent's decoder."""
+"""Maximum bytes of decoded pixels: the limit of the agent's decoder."""
 
 _HEAD: Final = re.compile(r"data:([^,]{0,256}?);base64,", re.IGNORECASE)
 
@@ -240,7 +240,7 @@ _READERS: Final[dict[bytes, Callable[[bytes], ImageInfo]]] = {
 
 
 MAX_PDFS: Final = 20
-"""The most different PDFs in a request."""
+"""Maximum different PDFs in a request."""
 MAX_PDF_BYTES: Final = 20 << 20
 
 

@@ -99,7 +99,7 @@ class PassingAgent(Protocol):
 
     @property
     def total_timeout(self) -> float | None:
-        """The most seconds for a request with its answer; None: no limit."""
+        """Maximum seconds for a request with its answer; None: no limit."""
         ...
 
     @property

@@ -53,11 +53,11 @@ from codex_proxy.core.items import (
 from codex_proxy.core.retries import ARGUMENTS, REFUSAL, TEXT, SentItem, SentStep, TextKey
 
 MAX_OPEN_ITEMS: Final = 1000
-"""The most open items: all are ended in one go. No agent was seen with a hundred."""
+"""Maximum open items: all are ended in one go. No agent was seen with a hundred."""
 MAX_ITEMS: Final = 5000
-"""The most items of a turn: all are in the final object. An hour's work has some hundreds."""
+"""Maximum items of a turn: all are in the final object. An hour's work has some hundreds."""
 MAX_RETRIES: Final = 200
-"""The most retries of a model call."""
+"""Maximum retries of a model call."""
 
 UNEXPLAINED = Failure(
     kind=FaultKind.AGENT_PROTOCOL, message="The agent reported a failed turn without saying why. Try again."
@@ -106,7 +106,7 @@ class TurnRepair:
         self.retrying: Retrying | None = None
         """The last `Retrying`; None if the model has sent something since."""
         self.retries = 0
-        """The number of `Retrying` events since the model last sent something."""
+        """Number of `Retrying` events since the model last sent something."""
         self._signs = TurnSigns()
         self._out: list[Event] = []
 

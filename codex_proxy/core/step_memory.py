@@ -18,9 +18,9 @@ class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     age: float = 86400.0
     """The seconds that an entry is kept: a client that has not answered within a day will not."""
     max_entries: int = 100
-    """The most entries in RAM (`MAX_CONVERSATION_HISTORY`)."""
+    """Maximum entries in RAM (`MAX_CONVERSATION_HISTORY`)."""
     max_bytes: int = 64 << 20
-    """The most bytes in RAM. Encrypted reasoning takes some KiB, an image up to some MiB."""
+    """Maximum bytes in RAM. Encrypted reasoning takes some KiB, an image up to some MiB."""
 
 
 class StepMemory(Protocol):

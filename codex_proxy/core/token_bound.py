@@ -25,7 +25,7 @@ _ENGLISH: Final = re.compile(
 _MIN_ENGLISH: Final = 0.05
 """The least share of common English words in an English text."""
 _MAX_SIGNS: Final = 0.35
-"""The most runs of punctuation per word in prose; more are code or data."""
+"""Maximum runs of punctuation per word in prose; more are code or data."""
 
 _BLOB: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{48,}+")
 """Matches what may be base64 or a key: a long run of letters and digits."""
@@ -64,7 +64,7 @@ _LAST: Final = tuple(last for last, _ in _COSTS)
 _EACH: Final = tuple(cost for _, cost in _COSTS)
 
 _FEW: Final = 3
-"""The most punctuation characters in a row that are mostly one token."""
+"""Maximum punctuation characters in a row that are mostly one token."""
 
 
 def max_tokens_in(text: str, known: dict[str, Piece] | None = None) -> int:

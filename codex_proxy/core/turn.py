@@ -105,13 +105,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     permissions: str | None = None
     """What the agent's commands may do, by the agent's own name; no request sets it."""
     choices: int = 1
-    """The number of choices, OpenAI's `n`."""
+    """Number of choices, OpenAI's `n`."""
     stop: tuple[str, ...] = ()
     """Stop sequences: the answer ends before the first."""
     reports_stop: bool = False
     """Whether the client learns which stop sequence ended the answer, which only this server can tell."""
     max_tokens: int | None = None
-    """The most output tokens; None: no limit."""
+    """Maximum output tokens; None: no limit."""
     json_object: bool = False
     """Whether the answer must be a JSON object: the model is told, and the answer checked."""
     origin: Origin = Origin()

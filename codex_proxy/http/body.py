@@ -205,10 +205,10 @@ BODY_SECONDS = 300.0
 _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")
 """The thread that parses large bodies. The allocator keeps memory for each thread, and two are not faster."""
 PARSED_HERE = 512 << 10
-"""The most bytes that are parsed on the event loop, in up to 5 ms; more in a thread."""
+"""Maximum bytes that are parsed on the event loop, in up to 5 ms; more in a thread."""
 
 UNPACKED_HERE = 4 << 10
-"""The most compressed bytes that are decompressed on the event loop: up to 4 MiB, 10 ms; more in a thread."""
+"""Maximum compressed bytes that are decompressed on the event loop: up to 4 MiB, 10 ms; more in a thread."""
 
 
 class BodyReader:

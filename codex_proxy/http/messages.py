@@ -44,7 +44,7 @@ async def create_message(request: web.Request) -> web.StreamResponse:
 _COUNTER: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="count")
 """The threads that count tokens: a megabyte takes a second. With two, a long body does not delay a short one."""
 _COUNTED_HERE: Final = 4 << 10
-"""The most bytes whose tokens are counted on the event loop, in 5 ms."""
+"""Maximum bytes whose tokens are counted on the event loop, in 5 ms."""
 
 
 async def count_message_tokens(request: web.Request) -> web.Response:

@@ -46,10 +46,10 @@ LIVE_SECONDS: Final = 0.5
 PING_SECONDS: Final = 15.0
 """Seconds of silence after which the stream of changes gets a comment."""
 PAGE_STORED: Final = 100
-"""The most stored responses or conversations in one answer."""
+"""Maximum stored responses or conversations in one answer."""
 MAX_SEARCH: Final = 200
 MAX_SHOWN: Final = 300
-"""The most characters of a stored response in the list."""
+"""Maximum characters of a stored response in the list."""
 
 
 class Page(msgspec.Struct, frozen=True):

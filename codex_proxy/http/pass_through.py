@@ -28,7 +28,7 @@ from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
 from codex_proxy.surfaces.passed_bodies import PassedBody, beginning_of_form, form_body, json_body
 
 FORM_HEAD: Final = 1 << 20
-"""The most bytes of a form in memory. A larger one is sent on while it comes if its first bytes have its model; else it
+"""Maximum bytes of a form in memory. A larger one is sent on while it comes if its first bytes have its model; else it
 is put into a file, because clients may send the model last.
 """
 

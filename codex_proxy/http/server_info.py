@@ -41,7 +41,7 @@ FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
 """Agents without a model; the empty name is the only agent."""
 
 WORKER: Final = web.AppKey("worker", int)
-"""The number of this process among those that share the port; 0: it is the only one."""
+"""Number of this process among those that share the port; 0: it is the only one."""
 RECORDING_TROUBLE: Final[web.AppKey[Callable[[], str]]] = web.AppKey("recording_trouble")
 """Returns why turns are not recorded any more, or an empty text. Not set if no turns are recorded."""
 

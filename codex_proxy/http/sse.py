@@ -25,7 +25,7 @@ STALL_SECONDS = 120.0
 """Seconds after which a client that does not read is disconnected."""
 
 WRITTEN_AT_ONCE = 1 << 18
-"""The most bytes of one write. Other clients are served between two writes."""
+"""Maximum bytes of one write. Other clients are served between two writes."""
 
 CHECK_SECONDS = 10.0
 """Seconds between checks whether a write takes too long."""

@@ -26,7 +26,7 @@ TIMEOUT_SECONDS = 15.0
 POLL_SECONDS = 5.0
 """Seconds between two looks into the outbox, which may have webhooks of other servers."""
 MAX_WAITING = 1000
-"""The most running deliveries. The other webhooks stay in the outbox."""
+"""Maximum running deliveries. The other webhooks stay in the outbox."""
 
 Key: TypeAlias = tuple[str, str]
 """A webhook: the id of its event and the URL of its target."""

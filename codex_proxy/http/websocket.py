@@ -38,7 +38,7 @@ MAX_SECONDS = 3600.0
 """The longest time of a connection, as in Open Responses."""
 PING_SECONDS = 30.0
 MAX_WAITING = 16
-"""The most waiting turns. Together they may be as large as one request body."""
+"""Maximum waiting turns. Together they may be as large as one request body."""
 
 TOO_LONG = Failure(
     kind=FaultKind.INVALID_REQUEST,

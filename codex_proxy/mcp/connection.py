@@ -63,7 +63,7 @@ OpenTransport: TypeAlias = Callable[[TransportReport], AbstractAsyncContextManag
 
 CLIENT: Final = Implementation(name="codex-proxy", version="1")
 MAX_ERROR_CHARS: Final = 4000
-"""The most characters of a server's error that are passed on: enough to correct a call."""
+"""Maximum characters of a server's error that are passed on: enough to correct a call."""
 NO_SUCH_TRANSPORT: Final = frozenset({400, 404, 405, 406, 415})
 """Statuses with which an SSE server refuses Streamable HTTP."""
 

@@ -25,7 +25,7 @@ IDLE_SECONDS: Final = 300.0
 NOTIFICATION_SECONDS: Final = 5.0
 """Seconds for the answer to a notification, for which calls wait."""
 MAX_ADDRESSES: Final = 4
-"""The most addresses of a host that are tried: two IPv4, two IPv6."""
+"""Maximum addresses of a host that are tried: two IPv4, two IPv6."""
 _NOTIFICATION: Final = b'"method":"notifications/'
 
 

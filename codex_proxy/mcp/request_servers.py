@@ -33,7 +33,7 @@ from codex_proxy.mcp.values import (
 IDLE_SECONDS: Final = 60.0
 """Seconds for which an unused session is kept; the next request usually comes within some."""
 MAX_SESSIONS: Final = 64
-"""The most sessions of all owners together; each needs a connection."""
+"""Maximum sessions of all owners together; each needs a connection."""
 
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]{0,16384}")

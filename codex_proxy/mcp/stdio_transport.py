@@ -22,9 +22,9 @@ from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLim
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 
 READ_AHEAD = MIB
-"""The most bytes of stdout in memory, beyond which the server has to wait."""
+"""Maximum bytes of stdout in memory, beyond which the server has to wait."""
 MAX_DETAIL_CHARS = 2000
-"""The most characters of stderr in a fault: the message and the last frames of a traceback."""
+"""Maximum characters of stderr in a fault: the message and the last frames of a traceback."""
 
 
 @asynccontextmanager

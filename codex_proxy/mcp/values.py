@@ -36,11 +36,11 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
     image_bytes: int = 20 * MIB
     """The size of all images of a result, as data URLs: the limit of model providers."""
     max_parts: int = 200
-    """The most parts of a result; further ones are left out."""
+    """Maximum parts of a result; further ones are left out."""
     max_pages: int = 100
-    """The most pages of a list of tools, in case it never ends."""
+    """Maximum pages of a list of tools, in case it never ends."""
     max_tools: int = 1000
-    """The most tools: no model takes more in a request."""
+    """Maximum tools: no model takes more in a request."""
     schema_bytes: int = 4 * MIB
     """The size of the tools' names, descriptions and schemas, which every request to the model contains."""
 

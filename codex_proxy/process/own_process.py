@@ -109,8 +109,8 @@ class OrphanSweep:
             self._loop.call_later(KILL_ROUND_SECONDS, self.run)
 
     def _is_orphan(self, pid: int) -> bool | None:
-        """Returns whether a child of this process is an orphan: of the warden's session, or of no program that the
-        proxy starts. None: not known yet.
+        """Whether a child of this process is an orphan: of the warden's session, or of no program that the proxy
+        starts. None: not known yet.
         """
         try:
             if os.getsid(pid) == self._session:

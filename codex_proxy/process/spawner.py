@@ -228,7 +228,7 @@ class Spawner:
         self._forbidden = "" if sys.platform == "linux" else "only Linux has what it needs"
         """Why this machine does not allow such forks; empty if it does, or that is not yet known."""
         self.users = 1
-        """The number of servers on this event loop."""
+        """Number of servers on this event loop."""
 
     async def launch(self, command: Command) -> LaunchedChild:
         """Starts the command under a warden, by `launch.launch` if the spawner cannot be used. Raises `SpawnError`. If

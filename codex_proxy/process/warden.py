@@ -88,21 +88,19 @@ KILL_ROUND_SECONDS = 0.002
 SPAWNER_NAME, WARDEN_NAME = b"codex-spawner", b"codex-warden"
 """The names of the processes in `ps` and `top`, at most 15 characters."""
 MESSAGE_BYTES = 64
-"""The most bytes of a message, more than any has. Messages are decimal numbers with blanks between them. Request: its
+"""Maximum bytes of a message, more than any has. Messages are decimal numbers with blanks between them. Request: its
 number, GRACE in milliseconds, the size of the file with the `Program`. Reply: the request's number, the warden's pid
 and an error number (one of the two is 0).
 """
 DESCRIPTORS = 5
-"""The number of descriptors in a request: the child's stdin, stdout and stderr, a file with the `Program`, the
-lifeline.
-"""
+"""Number of descriptors in a request: the child's stdin, stdout and stderr, a file with the `Program`, the lifeline."""
 CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
 """The number of the system call `clone`, by machine."""
 CLONE_PARENT = 0x8000
 SIGCHLD = 17
 
 Limit = tuple[int, int, bool]
-"""The number of an `RLIMIT_`, its value, and whether only the soft limit is set."""
+"""Number of an `RLIMIT_`, its value, and whether only the soft limit is set."""
 Program = tuple[list[bytes], dict[bytes, bytes], bytes, list[Limit]]
 """What a child executes: path and arguments, environment, working folder, limits."""
 

@@ -24,9 +24,9 @@ from codex_proxy.surfaces.responses.response_object import not_resumable
 HEARTBEAT = b": heartbeat\n\n"
 """The comment that is sent in a silent stream."""
 AT_ONCE = 500
-"""The most frames that are read in one call."""
+"""Maximum frames that are read in one call."""
 MAX_UNREAD = 1 << 20
-"""The most bytes that wait for a follower, or are read from the store at once."""
+"""Maximum bytes that wait for a follower, or are read from the store at once."""
 LAST_FRAMES = (
     b"event: response.completed",
     b"event: response.incomplete",

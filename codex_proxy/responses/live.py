@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from codex_proxy.responses.background import BackgroundResponse
 
 MAX_LIVE = 1000
-"""The most background responses that run or wait, each with its request in RAM."""
+"""Maximum background responses that run or wait, each with its request in RAM."""
 CLOSE_SECONDS = 5.0
 """Seconds for tasks to save results when the server stops."""
 
@@ -71,7 +71,7 @@ class BackgroundResponses:
         self._owners = owners
         self._live: dict[tuple[str, str], BackgroundResponse] = {}
         self._being_created: Counter[str] = Counter()
-        """The number of responses that are being prepared and stored, by owner."""
+        """Number of responses that are being prepared and stored, by owner."""
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:

@@ -163,7 +163,7 @@ class _OutputItems:
 
 
 def _id_of(head: ItemHead) -> str | None:
-    """Returns the item's id; None for messages, which are compared in order."""
+    """Returns the id by which an item is found; None for a message, which is found by its place."""
     if head.kind == "call":
         return head.call_id
     return head.id if head.kind == "reasoning" else None

@@ -22,22 +22,22 @@ from codex_proxy.core.events import (
 )
 
 HIGH_WATER = 1 << 20
-"""The most bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest
-agent.
+"""Maximum bytes that the slowest reader may be behind before the agent is paused: a second or two of the
+fastest agent.
 """
 EVENTS_AT_ONCE = 250
-"""The most events of a batch; the rest of one read is another batch."""
+"""Maximum events of a batch; the rest of one read is another batch."""
 TAKEN_AT_ONCE = 1 << 16
 """The bytes of agent output after which a reader gets no further batch at once: some milliseconds, in which nobody else
 is served.
 """
 _TEXTS: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta})
 TEXT_AT_ONCE = 1 << 18
-"""The most characters of an event; a longer text becomes several, each a batch."""
+"""Maximum characters of an event; a longer text becomes several, each a batch."""
 LOW_WATER = 1 << 18
 """The bytes of backlog below which a paused agent is resumed."""
 CUT_WATER = 32 << 20
-"""The most bytes that the slowest reader may be behind if the agent's process serves other turns and cannot be paused;
+"""Maximum bytes that the slowest reader may be behind if the agent's process serves other turns and cannot be paused;
 then its turn is cut off.
 """
 
@@ -149,7 +149,7 @@ class EventLog:
         """The bytes of all batches."""
         self._batches: deque[Batch] = deque()
         self._dropped = 0
-        """The number of batches that every reader has seen."""
+        """Number of batches that every reader has seen."""
         self._cursors: list[Cursor] = []
         self._on_backlog = on_backlog
         self._reported = 0

@@ -117,7 +117,7 @@ def unseen_items(
 
 
 MAX_CLOSED: Final = 256
-"""The most closed sessions that are remembered, at 32 bytes for each item."""
+"""Maximum closed sessions that are remembered, at 32 bytes for each item."""
 CLOSED_SECONDS: Final = 24 * 3600.0
 """Seconds for which a closed session is remembered: people return after a night, seldom later."""
 

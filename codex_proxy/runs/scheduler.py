@@ -55,7 +55,7 @@ REMEMBER_SECONDS = 30.0
 
 
 MAX_NAME = 100
-"""The most characters of a model's name in the log, since a client may choose it."""
+"""Maximum characters of a model's name in the log, since a client may choose it."""
 
 CANCELLED = Failure(
     kind=FaultKind.CANCELLED,

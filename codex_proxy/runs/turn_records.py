@@ -35,9 +35,9 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn
 
 MAX_TURNS: Final = 500
-"""The most ended turns that are remembered."""
+"""Maximum ended turns that are remembered."""
 MAX_EVENTS: Final = 200
-"""The most events of a turn that are remembered: the first ones, and its end."""
+"""Maximum events of a turn that are remembered: the first ones, and its end."""
 ACTIVITIES: Final[dict[str, str]] = {
     "command": "running a command",
     "file_change": "changing files",
@@ -225,7 +225,7 @@ class TurnRecords:
         request about another process's turn finds one here.
         """
         self.version = 0
-        """The number of changes so far."""
+        """Number of changes so far."""
         self._clock = clock
         self._last_id = worker * WORKER_TURNS
         self._running: dict[int, TurnRecord] = {}

@@ -380,7 +380,7 @@ class Settings(SourcedSettings):
 
     @property
     def app_server_processes(self) -> int:
-        """The most app-server processes for each kind of turn."""
+        """Maximum app-server processes for each kind of turn."""
         return min(16, max(1, self.kept_threads // 16))
 
     @property

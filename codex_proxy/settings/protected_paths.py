@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
 
 MAX_LINKS = 40
-"""The most links in one path, as on Linux."""
+"""Maximum links in one path, as on Linux."""
 
 ADVICE = "Work in another folder (start the server there, or name one with --workdir), or leave the sandbox read-only."
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from codex_proxy.store.values import StoreDamaged
 
 ROWS_AT_ONCE: Final = 200
-"""The most rows that are checked in one read, which takes some ms."""
+"""Maximum rows that are checked in one read, which takes some ms."""
 
 
 def checksum(data: object) -> int:

@@ -23,7 +23,7 @@ class CopiedTable(NamedTuple):
     others: tuple[str, ...]
     """The other columns, but those that an engine fills itself."""
     at_once: int = 500
-    """The most rows in memory at a time."""
+    """Maximum rows in memory at a time."""
 
     @property
     def columns(self) -> tuple[str, ...]:

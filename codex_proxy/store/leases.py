@@ -47,7 +47,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     seen: float = 0.0
     responses: int = 0
-    """The number of background responses that the node holds."""
+    """Number of background responses that the node holds."""
 
 
 class Changes:

@@ -11,9 +11,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from codex_proxy.store.values import PruneResult, Retention
 
 OBJECTS_AT_ONCE: Final = 50
-"""The most objects that one write removes, in some ms."""
+"""Maximum objects that one write removes, in some ms."""
 ROWS_AT_ONCE: Final = 1000
-"""The most steps or frames that one write removes."""
+"""Maximum steps or frames that one write removes."""
 
 NOTHING: Final = PruneResult()
 

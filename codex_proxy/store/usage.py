@@ -17,9 +17,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     turns: int = 0
     failed: int = 0
-    """The number of turns that failed, or found no slot."""
+    """Number of turns that failed, or found no slot."""
     estimated: int = 0
-    """The number of turns whose tokens were not reported."""
+    """Number of turns whose tokens were not reported."""
     input: int = 0
     cached: int = 0
     output: int = 0
@@ -75,7 +75,7 @@ class UsageLedger(Protocol):
 
 
 MAX_ENTRIES: Final = 20_000
-"""The most entries in memory: some MB."""
+"""Maximum entries in memory: some MB."""
 
 NOTHING: Final = Figures()
 

@@ -21,9 +21,9 @@ log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS: Final = 1.0
 MAX_WAITING: Final = 10_000
-"""The most sums that wait for a ledger that cannot write."""
+"""Maximum sums that wait for a ledger that cannot write."""
 MAX_MODEL: Final = 128
-"""The most characters of a model's name, which a client may choose."""
+"""Maximum characters of a model's name, which a client may choose."""
 NOTHING: Final = Figures()
 
 

@@ -14,13 +14,13 @@ UNFINISHED: Final = frozenset({"queued", "in_progress"})
 """Statuses of a response that has not ended."""
 
 MAX_SEARCHED: Final = 5000
-"""The most responses that a search looks at."""
+"""Maximum responses that a search looks at."""
 MAX_TREE: Final = 500
-"""The most responses of a tree."""
+"""Maximum responses of a tree."""
 DELIVERY_SECONDS: Final = 30.0
 """Seconds for which a claimed webhook is reserved: twice as long as a delivery may take."""
 MAX_METADATA_KEYS: Final = 16
-"""The most keys of metadata, as at OpenAI, checked after a merge."""
+"""Maximum keys of metadata, as at OpenAI, checked after a merge."""
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -102,13 +102,13 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     frames_age: float = 86400.0
     """Seconds for which a finished background response's events are kept."""
     max_responses: int | None = 100_000
-    """The most responses: so many take some hundred MB."""
+    """Maximum responses: so many take some hundred MB."""
     max_conversations: int | None = None
-    """The most chains outside conversations. `spared` protects only those that a turn is continuing, and background
+    """Maximum chains outside conversations. `spared` protects only those that a turn is continuing, and background
     responses that have just ended.
     """
     max_bytes: int | None = 4 << 30
-    """The most bytes of all content."""
+    """Maximum bytes of all content."""
     spared: float = 3600.0
     """Seconds after its last use for which an object is not removed because of number or size."""
 
@@ -117,9 +117,9 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The largest conversation or chain that can be continued; None: no limit."""
 
     max_items: int | None = 20_000
-    """The most items: twice what one request may have."""
+    """Maximum items: twice what one request may have."""
     max_bytes: int | None = 64 << 20
-    """The most bytes: twice the largest body. A turn holds this much in memory."""
+    """Maximum bytes: twice the largest body. A turn holds this much in memory."""
 
     def check(self, items: int, size: int) -> None:
         """Checks a size. Raises `ContextTooLarge` above the limits."""
@@ -178,7 +178,7 @@ class PendingWebhook(msgspec.Struct, frozen=True):
     url: str
     body: bytes
     tries: int = 0
-    """The number of attempts so far."""
+    """Number of attempts so far."""
 
 
 class ResponseUpdate(NamedTuple):

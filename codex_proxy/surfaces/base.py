@@ -132,7 +132,7 @@ class Text:
 
     @property
     def count(self) -> int:
-        """The number of fragments; the texts of one `add_all` are one."""
+        """Number of fragments; the texts of one `add_all` are one."""
         return len(self._fragments)
 
     def length(self, fragments: int) -> int:
@@ -315,7 +315,7 @@ class SerialOutput:
         self._ended: set[str] = set()
 
     def open(self, id: str) -> bool:
-        """Returns whether the item's text is sent at once; else it has to be kept."""
+        """Whether the item's text is sent at once; else it has to be kept."""
         if self.current_id is None and not self._whole:
             self.current_id = id
             return True

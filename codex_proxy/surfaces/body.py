@@ -25,19 +25,19 @@ from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.unions import TAG, UNKNOWN_KIND
 
 DEPTH: Final = 128
-"""The most levels of nesting. Real schemas need a dozen."""
+"""Maximum levels of nesting. Real schemas need a dozen."""
 
 MAX_VALUES: Final = 200_000
-"""The most members of all objects and arrays: half a second of validation."""
+"""Maximum members of all objects and arrays: half a second of validation."""
 
 MAX_BRACKETS: Final = 5 * MAX_VALUES
-"""The most opening brackets, also inside strings: more take too long to decode."""
+"""Maximum opening brackets, also inside strings: more take too long to decode."""
 
 MAX_ITEMS: Final = 10_000
-"""The most messages or items, unless the operator sets another limit."""
+"""Maximum messages or items, unless the operator sets another limit."""
 
 MAX_STOP_CHARS: Final = 1_000
-"""The most characters of a stop sequence, which is compared with the answer's end at every delta."""
+"""Maximum characters of a stop sequence, which is compared with the answer's end at every delta."""
 
 _OWN: Final = "~"
 _EXPECTED: Final = {

@@ -17,7 +17,7 @@ ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
 Status: TypeAlias = str
 
 TEXT_LIMIT: Final = 10_485_760
-"""The most characters of a text, as at OpenAI."""
+"""Maximum characters of a text, as at OpenAI."""
 
 # --- what a message is made of ------------------------------------------------------------------
 

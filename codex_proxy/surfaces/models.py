@@ -38,7 +38,7 @@ _ANY: Final = "*"
 """The character in an alias that stands for any characters, or none."""
 _MAX_COMPARED: Final = 100
 _MAX_CANDIDATES: Final = 1_000
-"""The most names that are searched for similar ones: an upstream may list thousands."""
+"""Maximum names that are searched for similar ones: an upstream may list thousands."""
 _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
 
 

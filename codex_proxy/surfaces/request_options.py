@@ -42,7 +42,7 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = ""
     """The folder of agent turns, if the request names none."""
     max_items: int = MAX_ITEMS
-    """The most messages or input items of a request."""
+    """Maximum messages or input items of a request."""
     web_search: bool = True
     """Whether requests may switch web search on."""
     logprobs: Logprobs = "refuse"

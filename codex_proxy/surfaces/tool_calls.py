@@ -13,9 +13,9 @@ import msgspec
 from codex_proxy.surfaces.base import json_text
 
 MAX_CHARS: Final = 64
-"""The most characters that providers accept; Anthropic accepts 128."""
+"""Maximum characters that providers accept; Anthropic accepts 128."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
+_INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST: Final = 8
 
 
@@ -26,7 +26,7 @@ def model_name(name: str) -> str:
     if _PLAIN_NAME.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
-    return f"{_FOREIGN.sub('_', name)[: MAX_CHARS - _DIGEST - 1]}_{digest}"
+    return f"{_INVALID_CHARS.sub('_', name)[: MAX_CHARS - _DIGEST - 1]}_{digest}"
 
 
 def input_of(arguments: str) -> str | None:

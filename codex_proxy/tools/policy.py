@@ -129,7 +129,7 @@ def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) 
 
 
 MAX_FAULTS = 2
-"""The number of times that the model gets errors about invalid calls; then the turn fails."""
+"""Number of times that the model gets errors about invalid calls; then the turn fails."""
 
 LIMIT_REACHED = "The limit of tool calls is reached, and this one was not made. Answer with what you have."
 """The output of a call beyond the turn's limit."""

@@ -19,7 +19,7 @@ from codex_proxy.tools.strict_answers import undo_strict_form
 HEAVY_CLASS = 160
 """The characters as which a Unicode class counts in a pattern."""
 MAX_WORK = 1 << 40
-"""The most work that is counted: references that double at each level grow without end."""
+"""Maximum work that is counted: references that double at each level grow without end."""
 
 _REPEATED = re.compile(r"\{(\d{1,9})?(?:,(\d{1,9})?)?\}")
 _REFERENCES = frozenset({"$dynamicRef", "$recursiveRef"})
@@ -117,22 +117,22 @@ def _work_of_pattern(pattern: str) -> int:
 
 
 MAX_VALUE = 200
-"""The most characters of a wrong value that a message repeats."""
+"""Maximum characters of a wrong value that a message repeats."""
 
 MAX_SCHEMA_BYTES = 128 * 1024
 """The largest schema; OpenAI accepts 120,000 characters of names."""
 
 MAX_TEXT = 1024 * 1024
-"""The most characters of a checked text; a file in a call's arguments has a tenth."""
+"""Maximum characters of a checked text; a file in a call's arguments has a tenth."""
 
 QUICK_SCHEMA = 16 * 1024
-"""The most bytes that may be compiled on the event loop, in up to 2 ms."""
+"""Maximum bytes that may be compiled on the event loop, in up to 2 ms."""
 
 MAX_QUICK_WORK = 400_000
-"""The most work of a check on the event loop (`schema_work` times characters), up to 3 ms."""
+"""Maximum work of a check on the event loop (`schema_work` times characters), up to 3 ms."""
 
 MAX_READY_BYTES = 4 * 1024 * 1024
-"""The most bytes of cached schemas, whose compiled forms are up to twenty times as large."""
+"""Maximum bytes of cached schemas, whose compiled forms are up to twenty times as large."""
 
 _PATTERNS = jsonschema_rs.RegexOptions()
 """The engine for patterns: it matches in linear time, without lookaround and back references."""

@@ -45,7 +45,7 @@ from codex_proxy.traces.turn_spans import TurnSpans
 
 NAME: Final = "codex-proxy"
 MAX_CALLS: Final = 1000
-"""The most calls of clients' tools that are remembered, so that the request with the output continues their trace."""
+"""Maximum calls of clients' tools that are remembered, so that the request with the output continues their trace."""
 CLOSE_SECONDS: Final = 5.0
 """Seconds that the stopping server waits for the last spans."""
 _PROPAGATOR: Final = TraceContextTextMapPropagator()

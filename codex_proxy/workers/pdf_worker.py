@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 CPU_SECONDS: Final = 20.0
 """The CPU time for one PDF; a full page takes 10 ms."""
 MEMORY_BYTES: Final = 768 << 20
-"""The most address space; the library unpacks no stream above 75 MB."""
+"""Maximum address space; the library unpacks no stream above 75 MB."""
 MAX_PAGES: Final = 500
 MAX_CHARS: Final = 2_000_000
-"""The most characters of a text: more than any model takes."""
+"""Maximum characters of a text: more than any model takes."""
 MAX_DEPTH: Final = 5
-"""The most levels of nested form objects of a page that are searched for fonts."""
+"""Maximum levels of nested form objects of a page that are searched for fonts."""
 
 _CONTROLS: Final = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0x7F, *range(0x80, 0xA0)])
 

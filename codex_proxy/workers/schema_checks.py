@@ -23,9 +23,9 @@ REQUEST_SECONDS: Final = 5.0
 BATCH_SECONDS: Final = 20.0
 """Seconds for all schemas of an MCP server, or all texts of an answer."""
 MAX_KNOWN: Final = 20_000
-"""The most cached results, some 200 bytes each; the largest MCP servers have a thousand schemas."""
+"""Maximum cached results, some 200 bytes each; the largest MCP servers have a thousand schemas."""
 MAX_FORM_BYTES: Final = 4 << 20
-"""The most bytes of strict forms in the cache."""
+"""Maximum bytes of strict forms in the cache."""
 
 TOO_LONG: Final = Verdict(unchecked="checking it would take too long; ask with a simpler one")
 BUSY: Final = Verdict(unchecked="too many other checks are under way")

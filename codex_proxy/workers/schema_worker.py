@@ -12,7 +12,7 @@ from codex_proxy.workers.worker_process import run
 CPU_SECONDS: Final = 0.5
 """The CPU time for one question; the largest harmless schema takes a fifth."""
 MEMORY_BYTES: Final = 768 << 20
-"""The most address space; Python and the validator take some 100 MiB."""
+"""Maximum address space; Python and the validator take some 100 MiB."""
 
 
 class Question(msgspec.Struct, frozen=True):

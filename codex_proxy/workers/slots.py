@@ -35,7 +35,7 @@ class FairQueue(Generic[T]):
 
     @property
     def running(self) -> int:
-        """The number of slots that are taken."""
+        """Number of slots that are taken."""
         return self._running.total()
 
     @property

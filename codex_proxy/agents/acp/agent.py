@@ -35,12 +35,12 @@ from codex_proxy.process.child import Command
 log = structlog.get_logger(__name__)
 
 MAX_SESSIONS: Final = 200
-"""The most sessions of a process; not every agent frees ended ones."""
+"""Maximum sessions of a process; not every agent frees ended ones."""
 MAX_AGE_SECONDS: Final = 4 * 3600.0
 MAX_MEMORY: Final = 2 << 30
-"""The most bytes of a process; 0.1 to 0.6 GiB are usual."""
+"""Maximum bytes of a process; 0.1 to 0.6 GiB are usual."""
 MAX_PROCESSES: Final = 4
-"""The most processes kept without a running turn."""
+"""Maximum processes kept without a running turn."""
 READS_ONLY: Final = (
     "{title} has no sandbox of its own. Its turns are read-only, whatever --sandbox is set to."
 )

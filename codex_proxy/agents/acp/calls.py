@@ -156,8 +156,8 @@ class ClientCalls:
         return reports
 
     def _all_arrived(self) -> bool:
-        """Returns whether every new call was reported and, unless the agent makes one call after the other, every
-        reported call has arrived.
+        """Whether every new call was reported and, unless the agent makes one call after the other, every reported call
+        has arrived.
         """
         found = self._match_reports()
         return len(found) == len(self._new) and (self._one_at_a_time or len(found) == len(self._reports))

@@ -97,7 +97,7 @@ class ClientTools(OfferedTools):
         return next((tool for tool in named if tool is not None), None)
 
     def may_be_allowed(self, call: Update) -> bool:
-        """Returns whether a call is surely one of a client's tool, by what the agent's own code reports."""
+        """Whether a call is surely one of a client's tool, by what the agent's own code reports."""
         return call.kind not in ACTING_KINDS and self.find_called_tool(call, titles=False) is not None
 
     def _tool_without_prefix(self, name: str, prefix: str) -> Tool | None:

@@ -15,7 +15,7 @@ import urllib.parse
 TOKEN = os.environ.pop("TOOL_SERVER_TOKEN", "")
 LOCK = threading.Lock()
 SECONDS = 86_400.0
-"""The most seconds to wait for the tool server to send something."""
+"""Maximum seconds to wait for the tool server to send something."""
 INTERNAL_ERROR = -32603
 
 

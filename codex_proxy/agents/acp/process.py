@@ -21,7 +21,7 @@ START_SECONDS = 60.0
 """The limit for the answer to `initialize`: 0.3 to 2.5 are usual, ten times that on a busy machine."""
 PROBE_SECONDS = 60.0
 MAX_LOG_LINE = 1 << 20
-"""The most bytes of a line on stderr. A longer one is dropped, with the rest of its chunk."""
+"""Maximum bytes of a line on stderr. A longer one is dropped, with the rest of its chunk."""
 SEARCHED_LOG_BYTES = 4096
 AHEAD_PAUSE_SECONDS = 0.2
 """The time without a running turn until the next session is opened ahead."""

@@ -42,10 +42,10 @@ ENDED: Final = ("completed", "failed")
 MAX_OPEN_CALLS: Final = 256
 """Twice as many as may wait at the tool server."""
 MAX_OUTPUT: Final = 8 << 20
-"""The most characters of a call's output; the rest is dropped."""
+"""Maximum characters of a call's output; the rest is dropped."""
 MAX_TITLE: Final = 400
 MAX_ERROR: Final = 16_384
-"""The most characters of an error; a longer text is part of the answer."""
+"""Maximum characters of an error; a longer text is part of the answer."""
 ERROR, INFO = "Error: ", "Info: "
 RETRYING: Final = ("Retrying", "Reconnecting")
 """How the official adapters' texts about a retry begin."""
@@ -320,7 +320,7 @@ def _merge(before: Update, call: Update) -> Update:
 
 
 def _is_unnamed(known: Update, newest: Update) -> bool:
-    """Returns whether the call is a command whose text was not reported yet."""
+    """Whether the call is a command whose text was not reported yet."""
     named = value_at(known.raw_input, "command")
     return known.kind == "execute" and known.status == "pending" and newest.session_update != "" and not named
 

@@ -53,8 +53,9 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
     advice: str = ""
     """What the operator should do if a process cannot be started; may be empty."""
     kept: int = 4
-    """The most processes without a running turn: one that waits for each mode in use, and at least one of a
-    conversation that may continue."""
+    """Maximum processes without a running turn: one that waits for each mode in use, and at least one of a conversation
+    that may continue.
+    """
 
 
 class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):

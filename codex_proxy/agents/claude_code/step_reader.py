@@ -209,7 +209,7 @@ class StepReader:
     # --- whole messages -------------------------------------------------------------------------
 
     def is_new(self, message: WholeMessage) -> bool:
-        """Returns whether no part of the message has come as stream events."""
+        """Whether no part of the message has come as stream events."""
         return message.id not in self._streamed
 
     def read_message(self, message: WholeMessage) -> None:

@@ -17,7 +17,7 @@ from codex_proxy.core.items import Tool
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
 MAX_CHARS: Final = 128 - len(MODEL_PREFIX)
-"""The most characters of a name: the provider accepts 128 with the prefix."""
+"""Maximum characters of a name: the provider accepts 128 with the prefix."""
 _VALID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _CHANGED: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
 

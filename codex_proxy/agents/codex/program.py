@@ -102,7 +102,7 @@ def version_from(text: str) -> Version | None:
 TESTED_RELEASES: Final[Mapping[Version, int]] = {
     Version(*(int(part) for part in release.split("."))): failed for release, failed in TESTED.items()
 }
-"""The number of failed tests by release."""
+"""Number of failed tests by release."""
 
 NEWEST_TESTED: Final = max(TESTED_RELEASES)
 """The newest tested release. A newer one is used, too, if its schema has what is needed."""

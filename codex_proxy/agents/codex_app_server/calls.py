@@ -32,7 +32,7 @@ PREFIX = "client_"
 """The prefix of changed names; a client's name with it is changed, too."""
 
 MAX_CHARS = 64
-"""The most characters of a changed name: providers take 64."""
+"""Maximum characters of a changed name: providers take 64."""
 
 DIGEST_DIGITS = 16
 
@@ -191,7 +191,7 @@ class ModelItems:
         return bool(self._calls) and not self._response_open and not self._agent_calls
 
     def end_response(self) -> bool:
-        """Returns whether the step ends; if not, it waits for Codex's own calls."""
+        """Whether the step ends; if not, it waits for Codex's own calls."""
         self._response_open = False
         return not (self._calls and self._agent_calls)
 

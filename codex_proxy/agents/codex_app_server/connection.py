@@ -28,10 +28,10 @@ from codex_proxy.core.json_cost import LONG_JSON
 CLIENT_NAME = "codex_openai_proxy"
 
 MAX_IN_FLIGHT = 64
-"""The most unanswered requests; from about 400 on Codex loses some."""
+"""Maximum unanswered requests; from about 400 on Codex loses some."""
 
 MAX_CHANNEL_DIGITS = 18
-"""The most digits of the channel in an answer's id; others are invalid."""
+"""Maximum digits of the channel in an answer's id; others are invalid."""
 
 INITIALIZE, ACCOUNT, LIMITS = "0.1", "0.2", "0.3"
 

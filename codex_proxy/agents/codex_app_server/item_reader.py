@@ -28,7 +28,7 @@ REFUSED = "The model refused to answer. The agent does not report the text of th
 
 
 MAX_OUTPUT_CHARS = 8 << 20
-"""The most characters of all running commands' outputs; Codex keeps 1 MiB of each."""
+"""Maximum characters of all running commands' outputs; Codex keeps 1 MiB of each."""
 
 
 class FileChange(msgspec.Struct, frozen=True, gc=False):

@@ -83,12 +83,12 @@ async def prepare_app_server(
         if check.contract.refusal is not None:
             raise misconfigured(f"Codex {version} {check.contract.refusal}")
         bundled = await bundled_catalog(paths.program, paths.state, version, base)
-        return _lay_out(paths, environment, child_env, lite, version, check, bundled)
+        return _make_setup(paths, environment, child_env, lite, version, check, bundled)
     except OSError as error:
         raise misconfigured(f"the state folder {paths.state} cannot be used: {error}") from error
 
 
-def _lay_out(
+def _make_setup(
     paths: CodexPaths,
     environment: Mapping[str, str],
     child_env: tuple[str, ...],
@@ -128,8 +128,8 @@ def _lay_out(
 
 
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
-    """Returns whether Codex can limit reading here (bubblewrap and user namespaces, or macOS), by running `true`. Logs
-    why not.
+    """Whether Codex can limit reading here (bubblewrap and user namespaces, or macOS), by running `true`.
+    Logs why not.
     """
     name = str(profiles.of("read-only"))
     switches = arguments_of(profiles.pairs())

@@ -28,7 +28,7 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Turn
 
 MAX_TURN_INPUT = 1_000_000
-"""The most characters of `turn/start.input`: Codex refuses more than 1,048,576. Injected items may have any size."""
+"""Maximum characters of `turn/start.input`: Codex refuses more than 1,048,576. Injected items may have any size."""
 
 MENTION = re.compile("[$@]")
 """Matches what Codex may look for in `turn/start.input`: `$NAME` adds a skill, and there are mentions of apps and

@@ -247,7 +247,7 @@ class Calls:
         return self._keys.get((key[0], call_id), key) if call_id else key
 
     def _is_done(self, key: _Key, call_id: str | None) -> bool:
-        """Returns whether the call is complete; never True without an id, except for `function_call`."""
+        """Whether the call is complete; never True without an id, except for `function_call`."""
         name = LEGACY if key[1] == LEGACY else call_id
         return name is not None and (key[0], name) in self._done
 

@@ -78,7 +78,7 @@ def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
 
 
 def is_single(settings: Settings) -> bool:
-    """Returns whether models have no prefix: there are no tables, or only `[upstreams.default]` and no other agent."""
+    """Whether models have no prefix: there are no tables, or only `[upstreams.default]` and no other agent."""
     alone = not settings.agents and not settings.upstreams.keys() - {DEFAULT}
     return alone and (not settings.upstreams or settings.agent in (DEFAULT, *WIRES))
 
@@ -92,7 +92,7 @@ def _from_settings(name: str, settings: Settings) -> ConfiguredAgent:
 
 
 def runs_codex(settings: Settings) -> bool:
-    """Returns whether an agent runs Codex; False if the agents cannot be determined."""
+    """Whether an agent runs Codex; False if the agents cannot be determined."""
     return any(each.spec.uses_codex for each in _agents_or_none(settings))
 
 

@@ -34,7 +34,7 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 """The parameters of a function for which the request has none."""
 MAX_OPENING: Final = 1000
-"""The most characters before the input in arguments that are read as they arrive."""
+"""Maximum characters before the input in arguments that are read as they arrive."""
 
 _SPACES: Final = frozenset(" \t\n\r")
 _ESCAPES: Final = {

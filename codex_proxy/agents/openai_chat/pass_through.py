@@ -42,7 +42,7 @@ class PassThrough:
         max_event: int = MAX_LINE_BYTES,
     ) -> None:
         """`stream`, `wants_usage`: what the client asked for. `model_shown` replaces the upstream's name of the model.
-        `max_event`: the most bytes of an event, of a JSON object, and of what comes without content.
+        `max_event`: maximum bytes of an event, of a JSON object, and of what comes without content.
         """
         self.done = False
         """Whether `[DONE]`, or a whole JSON object, was read."""
@@ -55,7 +55,7 @@ class PassThrough:
         self.failed = False
         """Whether a finish reason is `error`."""
         self.deltas = 0
-        """The number of events with content since the owner set this to 0."""
+        """Number of events with content since the owner set this to 0."""
         self.begun = False
         """Whether any content was read, reasoning included."""
         self.has_output = False

@@ -35,7 +35,7 @@ TERMINAL: Final = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
 )
 MAX_TIER: Final = 64
-"""The most characters of a service tier's name."""
+"""Maximum characters of a service tier's name."""
 Kind: TypeAlias = Literal["function", "custom"]
 _KINDS: Final[Mapping[str, Kind]] = {"function_call": "function", "custom_tool_call": "custom"}
 """The kind of a call by its item's type."""
@@ -89,7 +89,7 @@ class ResponsesAnswer:
         self._refused: set[str] = set()
         """Messages whose refusal came in deltas."""
         self._cited: dict[str, int] = {}
-        """The number of annotations that came in events, by message."""
+        """Number of annotations that came in events, by message."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Event]:
         """Reads an event, or a whole response. An unexpected form is ignored."""

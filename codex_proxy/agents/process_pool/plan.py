@@ -126,7 +126,7 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
 
 
 def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
-    """Returns whether there is nothing to do. This is usual, and `maintain` is called three times per turn."""
+    """Whether there is nothing to do. This is usual, and `maintain` is called three times per turn."""
     if len(processes) < limits.min_processes:
         return False
     busy = 0
@@ -161,7 +161,7 @@ def _needs_another(
 
 
 def keeps_spare(uses: Sequence[float], now: float, limits: PoolLimits) -> bool:
-    """Returns whether a process is to wait for the next turn of a key, used at these times."""
+    """Whether a process is to wait for the next turn of a key, used at these times."""
     count = limits.spare_uses
     return 0 < count <= len(uses) and now - uses[-count] < limits.max_age
 
@@ -214,5 +214,5 @@ class RestartBackoff(msgspec.Struct, frozen=True):
 
 
 def is_stable(lived_seconds: float) -> bool:
-    """Returns whether a process that was ready for so long counts as working."""
+    """Whether a process that was ready for so long counts as working."""
     return lived_seconds >= STABLE_SECONDS

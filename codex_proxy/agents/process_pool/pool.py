@@ -19,7 +19,7 @@ MEMORY_SECONDS: Final = 30.0
 ORPHAN_SECONDS: Final = 1.0
 """The time after a turn until its orphaned processes are looked for."""
 MAX_SPARES: Final = 2
-"""The most keys with a spare process, which waits to serve one session."""
+"""Maximum keys with a spare process, which waits to serve one session."""
 
 K = TypeVar("K", bound=Hashable)
 

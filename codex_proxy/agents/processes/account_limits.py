@@ -16,7 +16,7 @@ from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.account import AccountLimits, LimitWindow, WindowName
 
 MAX_COUNT: Final = 16
-"""The most limits of one message. An account has one to three."""
+"""Maximum limits of one message. An account has one to three."""
 _MAX_CHARS: Final = 200  # letters of a name that the agent gives
 _WINDOWS: Final[tuple[WindowName, ...]] = ("primary", "secondary")
 _CLAUDE_WINDOWS: Final[Mapping[str, tuple[WindowName, int]]] = {
@@ -146,8 +146,8 @@ class NewestLimits:
         return tuple(self._known.values()), _now() - self._told_at
 
     def claim_request(self, every: float) -> bool:
-        """Returns whether to ask the agent now: nothing was reported or asked in the last `every` seconds. After True
-        the caller must ask.
+        """Whether to ask the agent now: nothing was reported or asked in the last `every` seconds. After True the
+        caller must ask.
         """
         now = _now()
         last = self._told_at if self._known else None

@@ -37,7 +37,7 @@ AHEAD_USES: Final = 2
 WAIT_SECONDS: Final = 60.0
 """The longest wait, because the child has read configuration and sign-in at its start."""
 MAX_EARLY_BYTES: Final = 1 << 16
-"""The most bytes that are read of a child before its turn begins."""
+"""Maximum bytes that are read of a child before its turn begins."""
 
 
 class ChildTransport(PooledProcess):

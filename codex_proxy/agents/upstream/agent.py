@@ -56,7 +56,7 @@ class UpstreamAgent(AgentBase):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`name`: of its table; empty for the only agent. `make_server` returns the started model server, or raises
-        `Fault`. `peers`: all upstreams by name. `queue_wait`: the most seconds to wait while `concurrency` turns run.
+        `Fault`. `peers`: all upstreams by name. `queue_wait`: maximum seconds to wait while `concurrency` turns run.
         `chance`: see `AttemptPlan`.
         """
         super().__init__()
@@ -199,7 +199,7 @@ class UpstreamAgent(AgentBase):
 
     @property
     def total_timeout(self) -> float | None:
-        """The most seconds for a request with its answer, if limited."""
+        """Maximum seconds for a request with its answer, if limited."""
         return self.config.total_timeout
 
     @property

@@ -59,7 +59,7 @@ class AttemptPlan:
         """`targets`: at least one, in order. `chance` returns a random number from 0 to 1, which varies the waits."""
         self.target, *self._others = targets
         self.attempts = 1
-        """The number of attempts, the current one included."""
+        """Number of attempts, the current one included."""
         self._chance = chance
         self._retried = 0
 
@@ -126,8 +126,8 @@ class Breaker:
         return 0.0 if self._opened_at is None else max(0.0, self._opened_at + self._seconds - now)
 
     def admits(self, now: float) -> bool:
-        """Returns whether an attempt may be made. If so, the caller must make it and report the outcome: a half-open
-        breaker admits no other until then.
+        """Whether an attempt may be made. If so, the caller must make it and report the outcome: a half-open breaker
+        admits no other until then.
         """
         if self._opened_at is None:
             return True

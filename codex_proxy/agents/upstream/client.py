@@ -22,7 +22,7 @@ from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
 from codex_proxy.core.passing import Body, RestOfBody, pieces_of
 
 MAX_LIST_BYTES: Final = 8 << 20
-"""The most bytes of a list of models."""
+"""Maximum bytes of a list of models."""
 KEEPALIVE_SECONDS: Final = 30.0
 """The seconds that an unused connection is kept; many servers close theirs after 60."""
 LIST_SECONDS: Final = 15.0

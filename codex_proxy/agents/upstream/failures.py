@@ -23,7 +23,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 MAX_ERROR_BYTES: Final = 1 << 20
-"""The most bytes that are read of an error's body."""
+"""Maximum bytes that are read of an error's body."""
 _MAX_WAIT: Final = 7 * 86400.0  # seconds; more is no time to wait but a broken clock
 
 CLOSED: Final = Failure(

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 RETRY_SECONDS: Final = 5.0
 """Seconds between requests for a list that cannot be reached."""
 MAX_HOPS: Final = 8
-"""The most servers like this one on a request's way."""
+"""Maximum servers like this one on a request's way."""
 
 _LOOP: Final = (
     "This server's upstream sent the request back to this server. The operator must set "

@@ -15,10 +15,10 @@ from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure
 
 MAX_LINE_BYTES: Final = 16 << 20
-"""The most bytes of one event or JSON answer. The longest have base64 audio or images."""
+"""Maximum bytes of one event or JSON answer. The longest have base64 audio or images."""
 MAX_ANSWER_BYTES: Final = 8 * MAX_LINE_BYTES
 MAX_EVENT_MARKS: Final = 1 << 20
-"""The most commas and opening brackets of an event: a byte of `[],[]` takes thirty of memory. The largest events have
+"""Maximum commas and opening brackets of an event: a byte of `[],[]` takes thirty of memory. The largest events have
 ten thousand.
 """
 

@@ -14,7 +14,7 @@ _NAME: Final = b'"usage"'
 _OBJECT: Final = re.compile(rb"\s*+:\s*+(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})")
 _BEGUN: Final = re.compile(rb"\s*+(?::\s*+(?:\{.*)?)?", re.DOTALL)
 _MAX_HELD: Final = 1024
-"""The most bytes of an unfinished `usage` object; 300 are usual."""
+"""Maximum bytes of an unfinished `usage` object; 300 are usual."""
 
 
 def count_of(fields: Any, name: str) -> int | None:

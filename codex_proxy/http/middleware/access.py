@@ -83,9 +83,9 @@ def is_origin(text: str) -> bool:
 
 
 MAX_HEADERS: Final = 100
-"""The most headers, as in Apache; SDKs send 20, browsers behind two proxies 40."""
+"""Maximum headers, as in Apache; SDKs send 20, browsers behind two proxies 40."""
 MAX_HEADER_BYTES: Final = 32 << 10
-"""The most bytes of headers, as in nginx; on localhost they have other servers' cookies."""
+"""Maximum bytes of headers, as in nginx; on localhost they have other servers' cookies."""
 MAX_LINE: Final = 64 << 10
 """aiohttp's longest line; it answers a longer one in its own format."""
 
@@ -180,7 +180,7 @@ TRUSTED_PROXIES: Final = web.AppKey("trusted_proxies", tuple[Network, ...])
 
 _FORWARDED_PREFIX: Final = "x-forwarded-"
 _MAX_ADDRESSES: Final = 16
-"""The most addresses of `X-Forwarded-For` that are read, beginning with the last one."""
+"""Maximum addresses of `X-Forwarded-For` that are read, beginning with the last one."""
 
 
 def is_forwarded(request: web.Request) -> bool:

@@ -21,7 +21,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 from codex_proxy.store.team import NO_REQUESTS, KeyRequests
 
 MAX_BUCKETS = 1024
-"""The number of buckets above which full ones are dropped: they are like new ones."""
+"""Number of buckets above which full ones are dropped: they are like new ones."""
 
 
 class Allowance(msgspec.Struct, frozen=True):

@@ -51,7 +51,7 @@ ON_EVERY_REPLY = {
 }
 
 MAX_NOTE = 100
-"""The most characters of a path or model name in the log, since clients choose them."""
+"""Maximum characters of a path or model name in the log, since clients choose them."""
 
 CLIENT_LEFT = 499
 """The log's status if the client left before the answer, as in nginx; never sent."""

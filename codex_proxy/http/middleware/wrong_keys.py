@@ -17,7 +17,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 
 FREE_ATTEMPTS: Final = 3
-"""The number of wrong keys without a delay, for a person who mistypes or a client with an old key."""
+"""Number of wrong keys without a delay, for a person who mistypes or a client with an old key."""
 FIRST_SECONDS: Final = 0.25
 MAX_SECONDS: Final = 5.0
 """The longest pause between two checks for one address."""
@@ -26,9 +26,9 @@ MAX_WAIT_SECONDS: Final = 20.0
 FORGET_SECONDS: Final = 600.0
 """Seconds without a wrong key until an address is forgotten."""
 MAX_ADDRESSES: Final = 4096
-"""The most addresses, about 1 MiB; the oldest is forgotten first."""
+"""Maximum addresses, about 1 MiB; the oldest is forgotten first."""
 MAX_KNOWN: Final = 4096
-"""The most valid keys that are remembered, each with its address."""
+"""Maximum valid keys that are remembered, each with its address."""
 
 
 class FailedAttempts:
@@ -103,7 +103,7 @@ def _network_of(address: str) -> str:
 
 
 MAX_WAITING: Final = 256
-"""The most waiting checks of all addresses; keys of addresses without wrong ones never wait."""
+"""Maximum waiting checks of all addresses; keys of addresses without wrong ones never wait."""
 
 
 class WrongKeys:

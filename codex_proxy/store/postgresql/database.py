@@ -20,7 +20,7 @@ Row: TypeAlias = Any
 """A row's values, in order and by name."""
 
 CONNECTIONS: Final = 10
-"""The most connections of one server: more do not make PostgreSQL faster."""
+"""Maximum connections of one server: more do not make PostgreSQL faster."""
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 30.0
 """Seconds for which a caller waits for a connection, and then for the answer."""
@@ -29,7 +29,7 @@ RETRY_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 0.05
 """Seconds before a statement is repeated."""
 UNDONE_TRIES: Final = 10
-"""The most tries of a statement that PostgreSQL undoes because of others."""
+"""Maximum tries of a statement that PostgreSQL undoes because of others."""
 
 SERVER_SETTINGS: Final = {
     "application_name": "codex-proxy",

@@ -23,7 +23,7 @@ INTERVAL_SECONDS: Final = 0.05
 LISTEN_AGAIN_SECONDS: Final = 1.0
 """Seconds between two attempts to listen."""
 MAX_PAYLOAD: Final = 7900
-"""The most bytes of a notice; PostgreSQL refuses 8000."""
+"""Maximum bytes of a notice; PostgreSQL refuses 8000."""
 MAX_ID: Final = 200
 
 _NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', payload) FROM unnest($1::text[]) AS payload"

@@ -14,11 +14,11 @@ from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, 
 from codex_proxy.store.values import PruneResult
 
 PIECE: Final = 500
-"""The most rows that one statement removes."""
+"""Maximum rows that one statement removes."""
 FIRST_PIECES: Final = 5
 """The pieces of each kind for which a deletion waits."""
 PIECE_BYTES: Final = 16 << 20
-"""The most bytes of items that one statement removes."""
+"""Maximum bytes of items that one statement removes."""
 
 _UNCONTINUED: Final = (
     "NOT EXISTS (SELECT FROM codex_proxy.responses AS child WHERE child.parent = responses.seq)"
@@ -109,7 +109,9 @@ SELECT count(*) = $1 AS more FROM gone""",
     _drop("conversation", "true", "false"),
     _FORGET,
 )
-"""The statements, in an order in which each finds what those before it left."""
+"""The statements that remove marked objects piece by piece, in an order in which each finds what those
+before it left.
+"""
 
 # --- retention ----------------------------------------------------------------------------------
 

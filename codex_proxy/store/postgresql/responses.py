@@ -41,7 +41,7 @@ from codex_proxy.store.values import (
 )
 
 MAX_CHAIN: Final = 256
-"""The most rows in a chain's array, of 8 bytes each."""
+"""Maximum rows in a chain's array, of 8 bytes each."""
 CHAIN_OF_CHILD: Final = f"""
         CASE WHEN parent.seq IS NULL THEN '{{}}' WHEN cardinality(parent.chain) < {MAX_CHAIN}
             THEN parent.chain || parent.seq ELSE ARRAY[parent.seq] END"""

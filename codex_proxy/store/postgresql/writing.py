@@ -24,7 +24,7 @@ from codex_proxy.store.values import NotStored, StoreConflict, StoredItem, Store
 T = TypeVar("T")
 
 FEW_ROWS: Final = 20
-"""The most rows that are converted on the event loop; more would hold it up."""
+"""Maximum rows that are converted on the event loop; more would hold it up."""
 
 ENTRIES: Final = """
 given AS (

@@ -23,9 +23,9 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
 MAX_QUEUED: Final = 4096
-"""The most waiting writes: beyond this the disk must hang."""
+"""Maximum waiting writes: beyond this the disk must hang."""
 MAX_BATCH: Final = 256
-"""The most jobs in one commit; the first waits for the last."""
+"""Maximum jobs in one commit; the first waits for the last."""
 ANSWER_WAIT: Final = 30.0
 """Seconds that a caller waits for its commit."""
 CLOSE_WAIT: Final = 10.0
@@ -159,9 +159,9 @@ class Writer:
 
 
 THREADS: Final = 2
-"""The number of reading threads: with two, short reads need not wait for a long one."""
+"""Number of reading threads: with two, short reads need not wait for a long one."""
 MAX_WAITING: Final = 1024
-"""The most waiting reads."""
+"""Maximum waiting reads."""
 
 
 class Readers:

@@ -61,7 +61,7 @@ WAL_BYTES: Final = 64 << 20
 """The size to which the write-ahead log is truncated."""
 
 _TRIES_FOR_WAL: Final = 50
-"""The most tries to change the journal mode, for which SQLite does not wait for locks."""
+"""Maximum tries to change the journal mode, for which SQLite does not wait for locks."""
 
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:

@@ -13,7 +13,7 @@ from typing import Final
 from codex_proxy.store.sqlite.items import forget
 
 PIECE: Final = 500
-"""The most rows, and pages of bodies, that one write removes in some 20 ms."""
+"""Maximum rows, and pages of bodies, that one write removes in some 20 ms."""
 PAGE_BYTES: Final = 4096
 
 _RESPONSE_ITEMS: Final = ("response_items", ("response", "side", "position"))

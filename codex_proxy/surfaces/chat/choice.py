@@ -74,7 +74,7 @@ class Choice:
         self._message_order = SerialOutput()
         self._last_message: str | None = None
         self._begins: dict[str, int] = {}
-        """The number of fragments before each message but the first."""
+        """Number of fragments before each message but the first."""
         self._at_line_start = True
         self._whole_calls = whole_calls
         self._call_order = SerialOutput(whole=whole_calls)

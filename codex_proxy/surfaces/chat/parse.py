@@ -59,7 +59,7 @@ class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
     include_usage: bool
     """Whether the stream gets a chunk with the usage."""
     choices: int
-    """The number of choices (`n`)."""
+    """Number of choices (`n`)."""
     service_tier: str | None = None
     """The tier in the answer; None if the request names none."""
     legacy_function_call: bool

@@ -36,7 +36,7 @@ _MAX_IMAGE: Final = 2_700
 """The tokens of the largest image, and of one of unknown size."""
 
 _MAX_COUNTED: Final = 4 << 20
-"""The most characters that are counted exactly, a million tokens; of the rest two count as a token."""
+"""Maximum characters that are counted exactly, a million tokens; of the rest two count as a token."""
 
 _STATE_CHARS: Final = 5
 """The fewest characters of encrypted reasoning per token."""

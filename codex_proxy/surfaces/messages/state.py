@@ -14,7 +14,7 @@ import msgspec
 
 VERSION: Final = 1
 MAX_BYTES: Final = 16 << 20
-"""The most bytes of an unpacked block; encrypted reasoning has some KiB per step."""
+"""Maximum bytes of an unpacked block; encrypted reasoning has some KiB per step."""
 MAX_GROWTH: Final = 16
 """How many times a block may grow; encrypted reasoning hardly compresses."""
 _FREE_BYTES: Final = 4096

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from codex_proxy.surfaces.responses.output import OutputItem
 
 _CHANCE: Final = 12
-"""The number of random hexadecimal digits in an id."""
+"""Number of random hexadecimal digits in an id."""
 _OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_CHANCE}}}-(.+)", re.DOTALL)
 _MAX_CHARS: Final = 64
-"""The most characters of a call id that models accept."""
+"""Maximum characters of a call id that models accept."""
 
 
 def new_item_id(prefix: str, call_id: str, ids: IdSource) -> str:
