@@ -54,7 +54,7 @@ async def test_a_key_that_is_removed_or_replaced_opens_no_longer(two: Proxy, tmp
     assert statuses == [401, 200, 200]
 
 
-async def test_a_broken_file_is_told_where_health_is_and_nobody_is_locked_out(
+async def test_a_broken_keys_file_is_in_the_health_report_and_earlier_keys_stay_valid(
     two: Proxy, tmp_path: Path
 ) -> None:
     write_text(tmp_path, "[keys.one")

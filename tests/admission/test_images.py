@@ -534,7 +534,7 @@ async def test_the_refusal_names_a_status_that_is_not_200(serve: Serve, fetcher:
     assert said == f"The image on '127.0.0.1' could not be fetched (status {status})."
 
 
-async def test_a_host_that_is_not_there_is_told_by_name_alone(fetcher: Fetch) -> None:
+async def test_a_host_that_is_not_there_is_reported_by_name_alone(fetcher: Fetch) -> None:
     with socket.socket() as taken:  # bound, and not listening
         taken.bind(("127.0.0.1", 0))
         place = f"http://127.0.0.1:{taken.getsockname()[1]}"

@@ -100,7 +100,7 @@ def test_where_nothing_is_told_nothing_is_known(value: Any) -> None:
     assert limits(value) == ()
 
 
-def test_a_limit_that_is_reached_is_told_without_any_figure() -> None:
+def test_a_limit_that_is_reached_is_reported_without_any_figure() -> None:
     (found,) = limits({"rateLimitReachedType": "rate_limit_reached"})
     assert found.reached == "rate_limit_reached"
 

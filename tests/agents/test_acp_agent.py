@@ -89,7 +89,9 @@ async def test_four_sessions_at_once_are_not_mixed(tmp_path: Path) -> None:
         )
 
 
-async def test_what_the_agent_does_by_itself_is_told_and_what_it_asks_for_is_declined(tmp_path: Path) -> None:
+async def test_what_the_agent_does_by_itself_is_reported_and_what_it_asks_for_is_declined(
+    tmp_path: Path,
+) -> None:
     async with acp(tmp_path) as proxy:
         message = message_of(await proxy.ask(user("[[fake:activity]]")))
         assert message["content"] == "All done."

@@ -174,7 +174,7 @@ def test_a_command_is_an_activity_from_its_first_sight_with_the_command_as_its_l
     assert played.end.stop == Stop.STOP
 
 
-def test_output_that_is_told_anew_each_time_is_said_once() -> None:
+def test_output_that_is_reported_anew_each_time_is_said_once() -> None:
     played = play("copilot-tool_allow", allows=True)
     outputs = [event.text for event in played.log if isinstance(event, OutputDelta)]
     assert "".join(outputs).startswith("marker\n")
@@ -466,7 +466,7 @@ def test_a_call_of_a_clients_tool_ends_the_step_and_its_output_goes_to_the_tool_
 
 
 @pytest.mark.parametrize(("agent", "id"), [("claude-acp", "toolu_129_0"), ("codex-acp", "call_1_0")])
-def test_the_models_own_id_of_a_call_is_kept_where_it_is_told(agent: str, id: str) -> None:
+def test_the_models_own_id_of_a_call_is_kept_where_it_is_reported(agent: str, id: str) -> None:
     assert play(f"{agent}-client_tool_parked", tools=TOOLS).calls[0].call_id == id
 
 

@@ -289,7 +289,7 @@ def test_the_end_of_another_turn_is_not_ours() -> None:
     assert dialogue.agent_notifies("turn/completed", turn={"id": "V", "status": "completed"}) == []
 
 
-def test_an_end_that_cannot_be_read_is_an_end() -> None:
+def test_an_unreadable_turn_completed_ends_the_turn() -> None:
     dialogue = Dialogue().start()
     dialogue.agent_notifies("turn/completed", turn=5)
     assert dialogue.failure() == "agent_protocol"

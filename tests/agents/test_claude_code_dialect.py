@@ -310,7 +310,7 @@ def test_calls_that_this_server_has_to_see_whole_are_not_streamed() -> None:
     assert sum(isinstance(event, ToolCallRequested) for event in events) == 2
 
 
-def test_a_signed_thought_is_an_item_for_later_requests_and_limits_are_told() -> None:
+def test_a_signed_thought_is_an_item_for_later_requests_and_limits_are_reported() -> None:
     dialect, events = begun("text"), []
     stream = [
         {"type": "message_start", "message": {"id": "m", "model": "opus"}},

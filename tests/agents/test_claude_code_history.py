@@ -159,7 +159,7 @@ def test_an_error_about_a_line_of_the_history_fails_the_turn_and_nothing_more_is
         ("Invalid API key", "authentication_failed", 401, FaultKind.AGENT_NOT_AUTHENTICATED),
     ],
 )
-def test_an_error_is_told_by_its_code_its_status_then_its_words(
+def test_an_error_is_reported_by_its_code_its_status_then_its_words(
     said: str, code: str, status: int | None, kind: FaultKind
 ) -> None:
     failure = failure_of(said, code=code, status=status, reason="api_error")

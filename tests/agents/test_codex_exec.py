@@ -124,7 +124,7 @@ def test_every_recording_has_an_expected_outcome() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_a_recording_means_what_it_says(name: str) -> None:
+def test_a_recording_has_the_recorded_outcome_and_texts(name: str) -> None:
     events = events_of(*ALL[name])
     assert_well_formed(events)
     end = end_of(events)
@@ -156,12 +156,12 @@ def activities(events: list[ev.Event]) -> list[tuple[str, str]]:
         ),
     ],
 )
-def test_what_the_agent_does_is_told_in_one_line_each(name: str, found: list[tuple[str, str]]) -> None:
+def test_what_the_agent_does_is_reported_in_one_line_each(name: str, found: list[tuple[str, str]]) -> None:
     assert activities(events_of(*ALL[name])) == found
 
 
 @pytest.mark.parametrize("release", ["0.163.0", "0.169.0"])
-def test_a_command_is_told_with_its_output_and_whether_it_failed(release: str) -> None:
+def test_a_command_is_reported_with_its_output_and_whether_it_failed(release: str) -> None:
     events = events_of(*ALL[f"shell_{release}"])
     [output] = [event for event in events if isinstance(event, ev.OutputDelta)]
     assert output.text == "one\n"
@@ -197,7 +197,7 @@ def test_a_warning_is_no_failure() -> None:
     assert end_of(events).stop == "stop"
 
 
-def test_a_retry_is_told_as_one() -> None:
+def test_a_retry_is_reported_as_one() -> None:
     retries = [event for event in events_of(*ALL["err_drop_once"]) if isinstance(event, ev.Retrying)]
     assert len(retries) == 1
 
@@ -281,7 +281,7 @@ def test_the_end_counts_although_a_field_of_it_is_damaged() -> None:
     assert end_of(events_of([line("turn.failed", error=7)])).stop == "failed"
 
 
-def test_an_item_that_comes_twice_is_told_once() -> None:
+def test_an_item_that_comes_twice_is_reported_once() -> None:
     twice = [item("agent_message", text="a"), item("agent_message", text="a"), DONE]
     assert messages(events_of(twice)) == ["a"]
 

@@ -64,7 +64,7 @@ def test_any_text_means_the_same_in_pieces_and_whole(text: str, cuts: list[int])
     assert read(pieces_of(text, cuts)) == read(list(text)) == custom_input(text)
 
 
-def test_every_piece_of_the_input_is_told_as_soon_as_it_is_known() -> None:
+def test_every_piece_of_the_input_is_reported_as_soon_as_it_is_known() -> None:
     reader = CustomInput()
     pieces = ['{"in', 'put": "', "+a", "b\\", "n", "\\u00", "e9", "\\ud83d", "\\ude00", "+", '"', "}"]
     said = [reader.feed(piece) for piece in pieces]

@@ -197,7 +197,7 @@ def test_how_long_to_wait_is_taken_from_the_words(text: str, seconds: float | No
         ("stream closed before response.completed", None),
     ],
 )
-def test_a_cut_answer_is_told_from_a_failure(text: str, stop: str | None) -> None:
+def test_a_cut_answer_is_distinguished_from_a_failure(text: str, stop: str | None) -> None:
     assert stop_from_text(text) == stop
 
 

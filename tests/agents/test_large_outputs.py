@@ -58,7 +58,7 @@ def test_the_output_of_a_tool_of_the_servers_own_is_replaced_by_one_that_says_wh
     assert whole == ToolReply((TextPart("x" * 100),))
 
 
-def test_the_programs_are_told_to_cut_nothing() -> None:
+def test_agents_are_configured_to_shorten_no_output() -> None:
     for listed in (tool_entry(TOOL), claude_tool(TOOL)):
         assert listed["_meta"]["anthropic/maxResultSizeChars"] == 500_000
     assert json.loads(CODEX_ACP.env["CODEX_CONFIG"])["tool_output_token_limit"] >= 1_000_000

@@ -226,7 +226,7 @@ def split(text: str, cuts: Sequence[int]) -> tuple[str, str]:
     ],
 )
 @given(cuts=st.lists(st.integers(0, 40)))
-def test_reasoning_in_tags_is_told_from_the_answer_however_it_is_cut(
+def test_reasoning_in_tags_is_separated_from_the_answer_however_it_is_cut(
     text: str, reasoning: str, answer: str, cuts: list[int]
 ) -> None:
     assert split(text, cuts) == (reasoning, answer)

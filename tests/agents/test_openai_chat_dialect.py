@@ -337,7 +337,7 @@ def test_a_schema_that_is_wrong_is_the_clients_affair() -> None:
     assert words in end.failure.message
 
 
-def test_a_server_that_knows_no_strict_tools_gets_them_without_the_word() -> None:
+def test_a_server_that_refuses_strict_tools_gets_them_without_strict() -> None:
     first, again, refused = told_again(HELD, "tools.0.function.strict: Extra inputs are not permitted")
     assert first["tools"][0]["function"].pop("strict") is True
     assert again == first
@@ -355,7 +355,7 @@ def test_a_server_that_takes_no_parts_gets_texts_as_one_string(words: str) -> No
     assert refused == {"parts"}
 
 
-def test_the_upstreams_wait_is_told_as_seconds_or_as_a_date() -> None:
+def test_the_upstreams_wait_is_reported_as_seconds_or_as_a_date() -> None:
     for value, seconds in (("17", 17.0), ("Thu, 01 Jan 1970 00:17:10 GMT", 30.0)):
         end = played(asking(), [Head(429, {"retry-after": value}), b"{}", End()])[-1]
         assert isinstance(end, TurnEnded)
@@ -364,7 +364,7 @@ def test_the_upstreams_wait_is_told_as_seconds_or_as_a_date() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("litellm_")])
-def test_a_status_in_the_place_of_a_code_is_told_as_no_code(name: str) -> None:
+def test_a_status_in_the_place_of_a_code_is_reported_as_no_code(name: str) -> None:
     case = CASES[name]
     end = played(asking(), messages_of(case, [case.body]))[-1]
     assert isinstance(end, TurnEnded)
@@ -463,7 +463,7 @@ def test_reasoning_does_not_go_back_once_the_user_has_said_something_new() -> No
         assert json.loads(step.writes)["messages"][1].get("reasoning_content") == expected
 
 
-def test_what_the_model_has_to_see_again_is_told_as_items() -> None:
+def test_what_the_model_has_to_see_again_is_reported_as_items() -> None:
     made = dialect()
     made.begin(MCP)
     events = made.receive(

@@ -163,7 +163,7 @@ CALLS = st.lists(st.tuples(st.sampled_from([WEATHER.name, PATCH.name]), PIECES),
 
 
 @given(CALLS, st.sampled_from(FORMS), SEEDS)
-def test_interleaved_calls_keep_their_order_ids_and_texts_however_they_are_told_and_cut(
+def test_interleaved_calls_keep_their_order_ids_and_texts_however_they_are_reported_and_cut(
     calls: list[Called], form: Form, seed: int
 ) -> None:
     chance = random.Random(seed)

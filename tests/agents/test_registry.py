@@ -61,7 +61,7 @@ def test_an_agent_that_can_do_it_is_found_for_who_cannot() -> None:
     assert agent_able_to("nothing of that kind") is None
 
 
-def test_a_name_that_no_agent_has_is_told_with_those_that_there_are() -> None:
+def test_a_name_that_no_agent_has_is_reported_with_those_that_there_are() -> None:
     with pytest.raises(ValidationError) as error:
         Settings(agent="nobody")
     [told] = error.value.errors()

@@ -73,7 +73,7 @@ async def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None
         ("[[fake:refusal]]", ""),
     ],
 )
-async def test_a_fault_before_or_in_the_answer_is_told_with_the_servers_own_words(
+async def test_a_fault_before_or_in_the_answer_is_reported_with_the_servers_own_words(
     tmp_path: Path, text: str, says: str
 ) -> None:
     async with fake_proxy(tmp_path) as proxy:

@@ -206,7 +206,7 @@ async def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert "model: openai/codex-5" in dotfiles.read_text()
 
 
-async def test_a_file_that_cannot_be_written_is_told_as_such(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_written_is_reported_as_such(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     done = await command(tmp_path, "connect", "aider", "--write", "--file", "taken/aider.yml")
     assert done.status == 1

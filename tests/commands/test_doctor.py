@@ -154,7 +154,7 @@ async def test_any_number_of_a_release_will_do_when_it_speaks_what_is_needed(tmp
     assert done.check("protocol")["facts"]["off"] == ""
 
 
-async def test_a_release_that_was_tested_is_told_as_such(tmp_path: Path) -> None:
+async def test_a_release_that_was_tested_is_reported_as_such(tmp_path: Path) -> None:
     sign_in(tmp_path)
     done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, str(NEWEST_TESTED))))
     version = done.check("version")
@@ -165,7 +165,9 @@ async def test_a_release_that_was_tested_is_told_as_such(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("failed", "said"), [(0, ""), (3, " 3 of the compatibility tests fail with it; docs/agents.md")]
 )
-def test_what_failed_with_a_release_is_told(monkeypatch: pytest.MonkeyPatch, failed: int, said: str) -> None:
+def test_what_failed_with_a_release_is_reported(
+    monkeypatch: pytest.MonkeyPatch, failed: int, said: str
+) -> None:
     monkeypatch.setattr(codex_checks, "TESTED_RELEASES", {Version(0, 150, 0): failed})
     assert said in codex_checks.version_check(Version(0, 150, 0)).message
 
@@ -180,7 +182,7 @@ async def test_what_is_off_with_a_release_is_said_with_what_it_lacks(tmp_path: P
     assert protocol["facts"]["off"] == "parallel_calls"
 
 
-async def test_an_old_release_that_speaks_proto_is_told_as_such(tmp_path: Path) -> None:
+async def test_an_old_release_that_speaks_proto_is_reported_as_such(tmp_path: Path) -> None:
     sign_in(tmp_path)
     done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, "0.42.0", schema=None, proto=True)))
     assert done.check("protocol")["facts"] == {"agent": "codex-proto"}
@@ -209,7 +211,9 @@ async def test_somebody_who_is_not_signed_in_is_told_the_command(tmp_path: Path)
     assert (await doctor(tmp_path, more=path)).json["next"][0] == "Run `codex login`."
 
 
-async def test_a_provider_whose_key_is_not_set_is_told_by_the_name_of_its_variable(tmp_path: Path) -> None:
+async def test_a_provider_whose_key_is_not_set_is_reported_by_the_name_of_its_variable(
+    tmp_path: Path,
+) -> None:
     home = make_codex_home(tmp_path, "http://127.0.0.1:9/v1")
     arguments = ("--codex-bin", str(codex(tmp_path)), "--codex-home", str(home.path))
     done = await doctor(tmp_path, *arguments)
@@ -238,7 +242,9 @@ async def test_a_codex_that_hangs_does_not_hang_it(tmp_path: Path, monkeypatch: 
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
 
 
-async def test_the_whole_of_it_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_checks_together_end_in_a_limited_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(doctor_module, "MAX_SECONDS", 0.2)
     program = codex(tmp_path)
     program.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -317,7 +323,7 @@ async def test_a_settings_file_that_is_no_toml_fails(tmp_path: Path) -> None:
     assert "TOML" in done.check("settings")["message"]
 
 
-async def test_every_value_is_told_with_where_it_came_from(tmp_path: Path) -> None:
+async def test_every_value_is_reported_with_where_it_came_from(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('agent = "fake"\nidle_timeout = 7.5\nport = 1\n')
     more = {"PROXY_API_KEY": "hidden", "PROXY_LOG_LEVEL": "warning", "proxy_env": "dev"}
@@ -333,11 +339,11 @@ async def test_every_value_is_told_with_where_it_came_from(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("table", ["agents", "upstreams", "routes"])
-def test_of_tables_only_the_names_are_told(table: str) -> None:
+def test_of_tables_only_the_names_are_reported(table: str) -> None:
     assert report_value(table, {"one": {"key_file": "/secret"}, "two": {}}) == "one,two"
 
 
-async def test_of_an_address_only_the_host_is_told_since_the_rest_may_be_a_key(tmp_path: Path) -> None:
+async def test_of_an_address_only_the_host_is_reported_since_the_rest_may_be_a_key(tmp_path: Path) -> None:
     more = {
         "PROXY_WEBHOOKS_URLS": "https://user:hidden@a.example/hidden?hidden,https://hidden@b.example,http://[hidden",
         "PROXY_WEBHOOKS_SECRET": "hidden",

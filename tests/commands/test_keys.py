@@ -160,7 +160,7 @@ def test_a_link_to_the_file_stays_a_link(file: Path, tmp_path: Path) -> None:
     assert [each.name for each in read_keys(file)] == ["one"]
 
 
-def test_a_file_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     done = keys(tmp_path / "state" / "keys.toml", "add", "one")
     assert (done.exit_code, "keys.toml" in done.stderr) == (1, True)

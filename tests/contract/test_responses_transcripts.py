@@ -100,7 +100,7 @@ def test_gt_2_has_the_events_of_the_contract_in_its_order() -> None:
     assert "".join(deltas) == LUNA
 
 
-def test_the_error_is_told_twice_and_the_failed_response_comes_last() -> None:
+def test_the_error_is_reported_twice_and_the_failed_response_comes_last() -> None:
     error, failed = events_of("streaming-error")[-2:]
     assert (error["event"], failed["event"]) == ("error", "response.failed")
     assert error["data"]["message"] == failed["data"]["response"]["error"]["message"]
@@ -113,7 +113,7 @@ def test_a_cut_answer_is_incomplete_and_so_is_its_last_item() -> None:
     assert last["data"]["response"]["output"][-1]["status"] == "incomplete"
 
 
-def test_reasoning_is_told_as_a_summary_in_parts() -> None:
+def test_reasoning_is_reported_as_a_summary_in_parts() -> None:
     types = types_of("streaming-reasoning")
     assert "response.reasoning_summary_text.delta" in types
     added = [

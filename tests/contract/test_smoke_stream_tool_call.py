@@ -94,7 +94,7 @@ def test_what_a_stream_lacks_is_named(raw: bytes, include_usage: bool, problems:
 
 
 @pytest.mark.exhaustive
-async def test_where_nobody_listens_it_says_so(tmp_path: Path) -> None:
+async def test_without_a_server_the_error_names_the_url(tmp_path: Path) -> None:
     status, summary, err = await run("http://127.0.0.1:9", tmp_path / "out")
     assert (status, summary) == (1, None)
     assert "http://127.0.0.1:9/v1" in err

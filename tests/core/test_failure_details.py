@@ -23,7 +23,7 @@ REACHED = Failure(kind=FaultKind.USAGE_LIMIT_REACHED, message="You have hit your
         ("unheard-of", "This model's maximum context length is exceeded. "),
     ],
 )
-def test_a_context_that_is_too_long_is_told_in_the_words_that_clients_look_for(
+def test_a_context_that_is_too_long_is_reported_in_the_words_that_clients_look_for(
     model: str, words: str
 ) -> None:
     told = with_context_length(TOO_LONG, model, MODELS)

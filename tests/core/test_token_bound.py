@@ -46,7 +46,7 @@ def test_english_and_code_are_told_within_a_third() -> None:
         assert max_tokens_in(text * 20) <= 1.7 * COUNTED[text] * 20
 
 
-def test_base64_without_an_end_is_told_as_what_it_is() -> None:
+def test_base64_without_an_end_is_reported_as_what_it_is() -> None:
     text = base64.b64encode(random.Random(1).randbytes(3000)).decode()
     assert 2750 <= max_tokens_in(text) <= 1.3 * 2750  # counted: 0.68 tokens a letter
 

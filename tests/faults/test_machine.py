@@ -83,7 +83,7 @@ ROWS = [
 
 @pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("row", ROWS, ids=str)
-async def test_a_program_that_cannot_serve_is_told_and_one_that_can_again_serves(
+async def test_a_program_that_cannot_serve_is_reported_and_one_that_can_again_serves(
     there: Scene, row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codex_proxy.agents.codex_app_server.agent.START_SECONDS", 0.3)

@@ -122,7 +122,7 @@ async def test_a_right_key_beside_a_wrong_one_is_no_guess(tmp_path: Path) -> Non
             assert (await proxy.send("GET", "/v1/models", headers=headers)).status == 200
 
 
-async def test_a_wrong_key_is_told_once_since_claude_code_would_try_for_minutes(tmp_path: Path) -> None:
+async def test_a_wrong_key_is_reported_once_since_claude_code_would_try_for_minutes(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, KEYS) as proxy:
         answer = await proxy.send("GET", "/v1/models", headers={**VERSION, "x-api-key": "wrong"})
         async with client_of(proxy, "wrong") as client:

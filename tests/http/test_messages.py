@@ -110,7 +110,7 @@ async def test_what_the_agent_does_unseen_ends_no_silence(tmp_path: Path) -> Non
     assert folded(answer)["content"][-1]["type"] == "tool_use"
 
 
-async def test_a_stop_sequence_ends_the_answer_and_is_told(tmp_path: Path, dialect: str) -> None:
+async def test_a_stop_sequence_ends_the_answer_and_is_reported(tmp_path: Path, dialect: str) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
         answer = await ask(proxy, said('[[fake:text say="one two three"]]', stop_sequences=["two"]))
     assert answer.body["content"] == [{"type": "text", "text": "one "}]
@@ -211,7 +211,7 @@ async def test_a_fault_before_the_first_byte_is_a_plain_status(
     assert answer.body["request_id"] == answer.headers["request-id"]
 
 
-async def test_too_long_a_context_is_told_in_the_words_by_which_clients_compact(
+async def test_too_long_a_context_is_reported_in_the_words_by_which_clients_compact(
     tmp_path: Path, dialect: str
 ) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
@@ -293,7 +293,7 @@ async def test_a_client_that_leaves_ends_the_turn(tmp_path: Path, dialect: str) 
 # --- access -----------------------------------------------------------------------------------------
 
 
-async def test_either_header_brings_the_key_and_a_wrong_one_is_told_once(tmp_path: Path) -> None:
+async def test_either_header_brings_the_key_and_a_wrong_one_is_reported_once(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"ada": {}}) as proxy:
         key = key_of("ada")
         assert (await ask(proxy, said(), headers={"x-api-key": key})).status == 200

@@ -161,7 +161,7 @@ async def test_app_server_processes_and_their_restarts_are_seen(tmp_path: Path) 
         assert await value(proxy, "child_restarts_total") == 1
 
 
-async def test_what_serves_and_whether_it_could_is_told(measured: Proxy) -> None:
+async def test_what_serves_and_whether_it_could_is_reported(measured: Proxy) -> None:
     assert await value(measured, "agent_ready") == 1
     infos = [dict(labels) for name, labels in await samples(measured) if name == "codex_proxy_info"]
     assert [info["agent"] for info in infos] == ["fake"]

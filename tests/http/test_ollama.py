@@ -193,7 +193,7 @@ async def test_ollamas_port_is_served_too_where_it_is_free(
         socket.create_connection(("127.0.0.1", port))
 
 
-async def test_a_taken_port_of_ollamas_is_told_and_stops_nothing(
+async def test_a_taken_port_of_ollamas_is_reported_and_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -47,7 +47,7 @@ def test_what_is_told_is_true_the_next_request_passes_after_the_wait_and_not_bef
     assert limits.take("a", 30).allowed
 
 
-def test_the_bucket_is_full_again_after_the_time_that_was_told() -> None:
+def test_the_bucket_is_full_again_after_the_time_that_was_reported() -> None:
     clock = Hands()
     limits = RateLimits(clock)
     limits.take("a", 10)

@@ -161,7 +161,7 @@ async def test_a_failure_before_the_first_token_is_plain_http_also_with_stream_t
     assert answer.headers["Content-Type"].startswith("application/json")
 
 
-async def test_the_agents_time_to_wait_is_told_in_retry_after(proxy: Proxy) -> None:
+async def test_the_agents_time_to_wait_is_reported_in_retry_after(proxy: Proxy) -> None:
     answer = await proxy.ask(user("[[fake:error_rate_limit_wait]]"))
     assert answer.status == 429
     assert answer.headers["Retry-After"] == "7"

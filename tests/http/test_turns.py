@@ -92,7 +92,7 @@ async def test_what_the_agent_cannot_do_is_400_that_names_the_parameter_and_the_
     assert "codex-proto" in answer.error["message"]
 
 
-async def test_a_history_that_is_flattened_for_the_agent_is_told_in_a_header(real_proto: Proxy) -> None:
+async def test_a_history_that_is_flattened_for_the_agent_is_reported_in_a_header(real_proto: Proxy) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
     for stream in (True, False):
         flattened = await real_proto.ask({"model": "codex-5", "messages": messages, "stream": stream})

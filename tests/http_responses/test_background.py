@@ -51,7 +51,7 @@ async def stream_of(proxy: Proxy, id: str, after: int | None = None) -> list[dic
     return events_of(answer.text)
 
 
-async def test_a_background_response_is_told_at_once_and_polled_to_its_end(tmp_path: Path) -> None:
+async def test_a_background_response_is_reported_at_once_and_polled_to_its_end(tmp_path: Path) -> None:
     async with holding(tmp_path) as (proxy, client, release):
         created = await client.responses.create(model="codex-5", input=HELD, background=True)
         assert (created.status, created.background, created.output) == ("queued", True, [])

@@ -151,7 +151,7 @@ def test_a_step_with_a_call_of_the_clients_has_both_outputs_in_the_order_of_the_
     assert brief(talk.told()) == ["user", "call c*", "call a*", "output c", "output a*"]
 
 
-def test_an_approved_call_is_told_where_the_model_made_it_and_answered_where_it_was_approved() -> None:
+def test_an_approved_call_is_where_the_model_made_it_and_its_output_at_the_approval() -> None:
     talk = Talk().asks(HELLO).answers([asked("a")], [thought("rs_1"), called("a")])
     talk.asks(approved("a"), HELLO)
     assert brief(talk.told()) == ["user", "reasoning*", "call a*", "output a to run", "user"]
@@ -192,7 +192,7 @@ STEPS = st.lists(st.sampled_from(["own", "ask", "client", "say"]), min_size=1, m
 
 
 @given(st.lists(STEPS, min_size=1, max_size=4), st.booleans(), st.booleans())
-def test_every_call_is_told_once_with_one_output_whatever_was_kept(
+def test_every_call_is_reported_once_with_one_output_whatever_was_kept(
     turns: list[list[str]], keeps_outputs: bool, keeps_calls: bool
 ) -> None:
     numbers, talk, answers = itertools.count(), Talk(), [HELLO]

@@ -25,7 +25,7 @@ from tests.waiting import eventually
         ("[[fake:truncation]]", "response.incomplete"),
     ],
 )
-async def test_the_end_of_a_background_response_is_told_as_the_sdk_unwraps_it(
+async def test_the_end_of_a_background_response_is_reported_as_the_sdk_unwraps_it(
     tmp_path: Path, prompt: str, event: str
 ) -> None:
     async with (
@@ -38,7 +38,7 @@ async def test_the_end_of_a_background_response_is_told_as_the_sdk_unwraps_it(
     assert (told.type, told.data.id) == (event, created.body["id"])  # type: ignore[union-attr]
 
 
-async def test_a_cancelled_response_is_told_too(tmp_path: Path) -> None:
+async def test_a_cancelled_response_is_reported_too(tmp_path: Path) -> None:
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
     async with receiver() as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
@@ -79,7 +79,7 @@ async def test_a_redirect_is_not_followed_to_where_no_operator_has_sent_it(
     assert other.got == []
 
 
-async def test_what_was_not_taken_when_the_server_stopped_is_told_after_its_next_start(
+async def test_what_was_not_taken_when_the_server_stopped_is_reported_after_its_next_start(
     tmp_path: Path,
 ) -> None:
     async with receiver(503) as target:
@@ -132,7 +132,7 @@ async def test_targets_without_a_good_secret_are_refused_at_the_start(
         await server.stop()
 
 
-async def test_a_response_that_is_cancelled_when_nobody_runs_it_any_more_is_told_too(
+async def test_a_response_that_is_cancelled_when_nobody_runs_it_any_more_is_reported_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where its recovery at the start could not be written."""

@@ -16,7 +16,7 @@ from tests.http_responses.webhook_kills import after_kills, moments
     "commits",
     [pytest.param([4, None], id="some"), pytest.param(None, id="many", marks=pytest.mark.exhaustive)],
 )
-async def test_every_end_of_a_background_response_is_told_after_kills(
+async def test_every_end_of_a_background_response_is_reported_after_kills(
     tmp_path: Path, commits: list[int | None] | None
 ) -> None:
     chance = random.Random(7)

@@ -46,7 +46,7 @@ async def error_of(socket: Socket) -> dict[str, Any]:
     return {"status": frame["status"], **frame["error"]}
 
 
-async def test_a_turn_is_told_in_the_events_of_a_stream(proxy: Proxy) -> None:
+async def test_a_turn_is_reported_in_the_events_of_a_stream(proxy: Proxy) -> None:
     async with open_socket(proxy) as socket:
         await send(socket, said("one two"))
         events = await events_of(socket)

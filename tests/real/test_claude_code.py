@@ -418,7 +418,7 @@ async def test_a_client_that_keeps_the_conversation_returns_the_thought_itself(
     assert model.said()[-2] == ("assistant", "<thought hm signed Sig/+=>\nNoted.")
 
 
-async def test_limits_of_the_account_are_told_as_the_provider_counts_them(
+async def test_limits_of_the_account_are_reported_as_the_provider_counts_them(
     model: AnthropicModel, tmp_path: Path
 ) -> None:
     name = "anthropic-ratelimit-unified"

@@ -83,7 +83,7 @@ async def test_with_always_the_agent_s_own_command_runs_and_the_client_s_call_go
         pytest.param("sleep 0.3; echo counted >> runs.txt; echo made", marks=pytest.mark.exhaustive),
     ],
 )
-async def test_a_command_beside_a_client_s_call_runs_once_and_its_output_is_told_in_the_next_step(
+async def test_a_command_beside_a_client_s_call_runs_once_and_its_output_is_reported_in_the_next_step(
     proxies: Proxies, model_server: ModelServer, way: str, command: str
 ) -> None:
     settings = {"builtin_tools": "always", "sandbox": "danger-full-access"}

@@ -253,7 +253,7 @@ async def test_a_parked_thread_takes_exactly_the_outputs_that_it_waits_for(
     ],
     ids=["nothing", "an instruction", "the user", "both", "a picture"],
 )
-async def test_an_instruction_behind_the_outputs_is_told_in_the_last_where_the_turn_allows_it(
+async def test_an_instruction_behind_the_outputs_is_reported_in_the_last_where_the_turn_allows_it(
     behind: tuple[HistoryItem, ...], last: tuple[TextPart, ...] | None
 ) -> None:
     threads = kept_threads()

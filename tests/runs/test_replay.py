@@ -168,7 +168,7 @@ async def test_a_client_that_has_left_meanwhile_gets_no_new_thread() -> None:
 
 
 @virtual
-async def test_where_there_is_no_new_place_the_reason_is_told() -> None:
+async def test_a_turn_that_cannot_restart_fails_with_the_reason() -> None:
     scheduler, agent, run = await taken_up_again()
     agent.fault = Fault(Failure(kind=FaultKind.UNAVAILABLE, message="no"))
     dies(agent.transports[0])

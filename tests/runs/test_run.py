@@ -306,7 +306,7 @@ async def test_a_turn_that_runs_out_of_time_in_retries_fails_by_their_reason_whe
 
 
 @virtual
-async def test_a_reason_that_is_not_known_stays_a_timeout_that_quotes_what_was_told() -> None:
+async def test_a_reason_that_is_not_known_stays_a_timeout_that_quotes_what_was_reported() -> None:
     run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20))
     lane.say(Retrying("A transient error. Retrying..."))
     await asyncio.sleep(6)

@@ -239,7 +239,7 @@ async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread(
     ("first", "second", "total"),
     [(True, True, (12, False)), (True, False, (7, True)), (False, True, (5, True))],
 )
-async def test_tokens_are_told_as_partial_where_those_of_one_of_two_attempts_are_not_known(
+async def test_tokens_are_reported_as_partial_where_those_of_one_of_two_attempts_are_not_known(
     first: bool, second: bool, total: tuple[int, bool]
 ) -> None:
     scheduler, agent = managed()

@@ -59,7 +59,9 @@ async def test_those_who_wait_for_a_process_that_keeps_ending_are_told_how_and_n
     assert WORDS not in health.text + ready.text
 
 
-async def test_why_a_process_does_not_start_is_told_without_its_words_to_strangers(tmp_path: Path) -> None:
+async def test_why_a_process_does_not_start_is_reported_without_its_words_to_strangers(
+    tmp_path: Path,
+) -> None:
     script = f"import sys; sys.stderr.write({WORDS!r}); sys.exit(3)"
     process = AppServerProcess()
     with pytest.raises(Fault, match=WORDS) as raised:

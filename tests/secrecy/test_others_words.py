@@ -66,7 +66,7 @@ def lines_of(content: str) -> tuple[str, list[dict[str, Any]]]:
     return done.stdout + done.stderr, [json.loads(line) for line in done.stderr.splitlines()]
 
 
-def test_what_goes_wrong_anywhere_is_told_without_its_words() -> None:
+def test_what_goes_wrong_anywhere_is_reported_without_its_words() -> None:
     written, lines = lines_of("no content")
     assert "planted" not in written
     events = [line["event"] for line in lines]
@@ -103,13 +103,13 @@ def raised(*, from_: Exception | None = None, text: str = "planted") -> Exceptio
         return error
 
 
-def test_an_exception_is_told_with_what_it_came_of() -> None:
+def test_an_exception_is_reported_with_what_it_came_of() -> None:
     told = trace_of(raised(from_=KeyError("planted")))
     assert told["caused_by"] == ["KeyError"]
     assert "planted" not in repr(told)
 
 
-def test_a_group_is_told_with_what_it_holds() -> None:
+def test_a_group_is_reported_with_what_it_holds() -> None:
     group = ExceptionGroup("planted", [raised(from_=OSError("planted")), TypeError("planted")])
     assert trace_of(group)["caused_by"] == ["ValueError", "TypeError", "OSError"]
     assert trace_of(group)["raised"] == "ExceptionGroup"

@@ -78,7 +78,7 @@ async def fill(store: Store) -> None:
 
 @pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("damage", READS)
-async def test_what_is_damaged_is_told_and_never_shown(
+async def test_what_is_damaged_is_reported_and_never_shown(
     store: Store, overwrite: Overwrite, damage: str
 ) -> None:
     table, column, value, read = READS[damage]

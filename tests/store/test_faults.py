@@ -141,7 +141,7 @@ async def test_a_file_that_the_system_lets_grow_no_further_loses_nothing(path: P
 # --- damage, and what is no fault of the world -----------------------------------------------------
 
 
-async def test_damage_that_is_met_while_reading_is_told_by_name(
+async def test_damage_that_is_met_while_reading_is_reported_by_name(
     file_store: SqliteStore, opened: Opened, path: Path
 ) -> None:
     await turn(file_store, "resp_1")
@@ -166,7 +166,7 @@ async def test_damage_that_is_met_while_reading_is_told_by_name(
         "NOMEM",
     ],
 )
-def test_every_fault_of_the_world_is_told_with_the_file_and_what_to_do(code: str) -> None:
+def test_every_fault_of_the_world_is_reported_with_the_file_and_what_to_do(code: str) -> None:
     error = sqlite3.OperationalError("x")
     error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
     said = as_store_error(error, "/here/store.db")

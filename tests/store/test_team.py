@@ -79,7 +79,7 @@ async def test_of_one_name_given_at_once_one_is_stored(teams: tuple[PostgresTeam
     assert (await teams[0].exchange({})).version == 1
 
 
-async def test_requests_of_other_nodes_are_told_once_and_own_ones_never(
+async def test_requests_of_other_nodes_are_reported_once_and_own_ones_never(
     teams: tuple[PostgresTeam, PostgresTeam],
 ) -> None:
     one, other = teams

@@ -155,7 +155,7 @@ def test_only_what_is_handed_on_is_noticed() -> None:
     assert told(policy.hidden) == {"ask_bad": DEFERRED}
 
 
-def test_several_violations_of_one_step_are_told_at_once_and_count_once() -> None:
+def test_several_violations_of_one_step_are_reported_at_once_and_count_once() -> None:
     policy = ToolPolicy(turn())
     for _ in range(MAX_FAULTS):
         assert len(policy.feed([ask("a", BAD), ask("b", BAD), ask("c", BAD), STEP]).answers) == 3
@@ -260,13 +260,13 @@ def test_questions_and_costs_are_not_held() -> None:
     assert ToolPolicy(turn("required")).feed([*HELLO, *now]).events == now
 
 
-def test_a_failure_before_the_required_call_is_told_without_the_text_that_was_held() -> None:
+def test_a_failure_before_the_required_call_is_reported_without_the_text_that_was_held() -> None:
     failed = TurnEnded(Stop.FAILED, "provider", Failure(kind=FaultKind.UPSTREAM_ERROR, message="it failed"))
     assert ToolPolicy(turn("required")).feed([*HELLO, failed]) == PolicyResult([failed], [])
 
 
 @pytest.mark.parametrize("stop", [Stop.LENGTH, Stop.CONTENT_FILTER, Stop.INTERRUPTED])
-def test_an_answer_that_was_cut_off_before_the_required_call_is_told_as_it_is(stop: Stop) -> None:
+def test_an_answer_that_was_cut_off_before_the_required_call_is_reported_as_it_is(stop: Stop) -> None:
     end = TurnEnded(stop)
     assert ToolPolicy(turn("required")).feed([*HELLO, end]) == PolicyResult([*HELLO, end], [])
 

@@ -46,7 +46,7 @@ def items(events: list[Event]) -> list[type]:
     return [type(event.item) for event in events if isinstance(event, ItemStarted)]
 
 
-def test_a_call_of_ours_is_told_and_run_and_its_output_is_given_when_it_is_there() -> None:
+def test_a_call_of_ours_is_reported_and_run_and_its_output_is_given_when_it_is_there() -> None:
     policy = ToolPolicy(turn())
     done = step(policy, ask(1))
     assert items(done.events) == [McpCall]

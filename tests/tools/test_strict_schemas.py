@@ -261,7 +261,7 @@ def test_where_null_is_the_default_too_there_is_nothing_to_undo(nullable: Any) -
     assert json.loads(form.schema)["properties"]["b"] == {**shown, "description": "Default: null"}
 
 
-def test_where_null_is_a_value_that_is_required_it_stays() -> None:
+def test_a_required_property_that_may_be_null_is_unchanged() -> None:
     for nullable in NULLABLE:
         given = {**opened("a", a=nullable), **MAYBE}
         assert in_strict_form(given)["properties"]["a"] == nullable
@@ -293,7 +293,7 @@ def test_where_null_is_a_value_that_is_required_it_stays() -> None:
         ),
     ],
 )
-def test_annotations_are_told_in_the_description(annotated: Any, in_form: Any) -> None:
+def test_annotations_are_reported_in_the_description(annotated: Any, in_form: Any) -> None:
     given = {**opened("a", a=annotated), **MAYBE}
     assert in_strict_form(given)["properties"]["a"] == in_form
     form = strict_form(raw(given))

@@ -195,7 +195,7 @@ async def test_a_server_whose_lease_was_taken_over_stores_nothing_more(pair: Pai
 
 
 @pytest.mark.exhaustive
-async def test_each_end_is_told_by_one_server_once(pair_with: MakePair) -> None:
+async def test_each_end_is_reported_by_one_server_once(pair_with: MakePair) -> None:
     async with receiver() as target, pair_with(webhooks={"urls": target.url, "secret": SECRET}) as pair:
         created = await asyncio.gather(
             *(ask(proxy, said("Hello."), background=True) for proxy in (pair.one, pair.two) * 10)

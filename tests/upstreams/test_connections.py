@@ -246,7 +246,7 @@ async def test_an_answer_without_an_end_is_cut_off_and_blamed_on_the_model_serve
         await nothing_left(proxy)
 
 
-async def test_a_name_without_an_address_is_told_as_such(tmp_path: Path) -> None:
+async def test_a_name_without_an_address_is_reported_as_such(tmp_path: Path) -> None:
     async with proxy_before("http://no-such-host.invalid/v1", tmp_path) as proxy:
         answer = await proxy.ask(user() | {"model": "small"})
         assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")

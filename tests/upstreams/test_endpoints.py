@@ -233,7 +233,7 @@ DETAILED = [
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_answer_that_is_told_anew_keeps_what_openais_wire_has(
+async def test_an_answer_that_is_reported_anew_keeps_what_openais_wire_has(
     streamed: bool, proxy: Proxy, server: Upstream
 ) -> None:
     server.script = [b"".join(map(event, DETAILED)) + DONE]
@@ -323,7 +323,7 @@ async def test_counts_of_all_requests_of_a_turn_are_added_and_the_last_answer_na
     assert body["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] == 12
 
 
-async def test_fields_that_are_the_upstreams_own_reach_it_where_the_answer_is_told_anew(
+async def test_fields_that_are_the_upstreams_own_reach_it_where_the_answer_is_reported_anew(
     proxy: Proxy, server: Upstream
 ) -> None:
     fields: dict[str, Any] = {

@@ -164,7 +164,7 @@ async def test_both_apis_answer_streamed_and_whole_with_the_usage(
     assert (last.response.usage.input_tokens, last.response.usage.output_tokens) == (11, 7)
 
 
-async def test_an_answer_that_litellm_makes_itself_is_told(litellm: LiteLLM, tmp_path: Path) -> None:
+async def test_an_answer_that_litellm_makes_itself_is_reported(litellm: LiteLLM, tmp_path: Path) -> None:
     async with (
         proxy_before(litellm.url, tmp_path, upstream_key=KEY) as proxy,
         AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client,
@@ -219,7 +219,7 @@ async def test_a_tool_loop_goes_round_on_both_apis(client: AsyncOpenAI, server: 
         ("nowhere", 404, "model_not_found"),
     ],
 )
-async def test_a_refusal_behind_litellm_is_told_as_what_it_is_and_without_a_key(
+async def test_a_refusal_behind_litellm_is_reported_as_what_it_is_and_without_a_key(
     model: str,
     status: int,
     code: str,
@@ -243,7 +243,7 @@ async def test_a_refusal_behind_litellm_is_told_as_what_it_is_and_without_a_key(
         assert str(server.url.split(":")[-1]) not in told
 
 
-async def test_a_wrong_key_of_litellm_is_told_as_such(litellm: LiteLLM, tmp_path: Path) -> None:
+async def test_a_wrong_key_of_litellm_is_reported_as_such(litellm: LiteLLM, tmp_path: Path) -> None:
     wrong = "sk-no-key-of-litellm"
     for agent in ("openai-chat", "openai-responses"):
         folder = tmp_path / agent

@@ -116,7 +116,7 @@ async def test_a_conversation_goes_on(client: AsyncOpenAI) -> None:
     assert second.usage.input_tokens > first.usage.input_tokens
 
 
-async def test_a_context_that_is_too_long_is_told_as_such(client: AsyncOpenAI) -> None:
+async def test_a_context_that_is_too_long_is_reported_as_such(client: AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         await client.chat.completions.create(
             model=await model_of(client), messages=[{"role": "user", "content": "x" * 5000}]

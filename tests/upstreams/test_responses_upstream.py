@@ -132,7 +132,7 @@ async def test_text_and_reasoning_reach_both_apis_once(
 
 
 @pytest.mark.parametrize("said", ["flex", "default", None])
-async def test_a_service_tier_is_asked_of_the_upstream_and_its_own_is_told(
+async def test_a_service_tier_is_asked_of_the_upstream_and_its_own_is_reported(
     said: str | None, proxy: Proxy, server: Upstream
 ) -> None:
     more: dict[str, Any] = {} if said is None else {"service_tier": said}
@@ -348,7 +348,7 @@ async def test_sampling_that_the_upstream_does_not_know_is_left_out_from_then_on
     assert server.asked[-1].body["temperature"] == 0.5
 
 
-async def test_a_length_and_a_filter_are_told_as_such(client: AsyncOpenAI, server: Upstream) -> None:
+async def test_a_length_and_a_filter_are_reported_as_such(client: AsyncOpenAI, server: Upstream) -> None:
     for reason, finish in (("max_output_tokens", "length"), ("content_filter", "content_filter")):
         cut = answered(message("Hal"), status="incomplete", incomplete_details={"reason": reason})
         server.script = [cut, cut]

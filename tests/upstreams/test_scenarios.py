@@ -82,7 +82,7 @@ async def test_a_scenario_has_the_profiles_events(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.exhaustive
-async def test_a_legacy_call_of_a_tool_that_runs_here_is_told_as_one_and_then_its_result(
+async def test_a_legacy_call_of_a_tool_that_runs_here_is_reported_as_one_and_then_its_result(
     tmp_path: Path,
 ) -> None:
     settings: dict[str, Any] = {

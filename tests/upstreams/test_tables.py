@@ -316,7 +316,7 @@ def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, 
         ("[upstream.a]\nurl = 'http://h'", "there is no setting `upstream`; is `upstreams` meant?"),
     ],
 )
-def test_a_wrong_key_of_a_table_is_told_in_words_that_help(text: str, words: str, tmp_path: Path) -> None:
+def test_a_wrong_key_of_a_table_is_reported_in_words_that_help(text: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(text)
     with pytest.raises(click.UsageError) as refusal:

@@ -31,7 +31,7 @@ def test_a_page_without_text_between_others_is_named() -> None:
     assert text_of(pdfs.pdf("One.", "", "Three.")).split("\n\n")[1] == "[page 2 of 3: no text]"
 
 
-def test_what_is_filled_into_a_form_is_told() -> None:
+def test_what_is_filled_into_a_form_is_reported() -> None:
     text = text_of(pdfs.form("Order.", name="Ann", city="", note="two\x00lines"))
     assert text == "[page 1 of 1]\nOrder.\n\n[fields of the form]\nname: Ann\nnote: twolines"
 

@@ -333,7 +333,7 @@ def test_what_is_out_of_range_has_openais_code_and_openais_words(
         ({"n": 1.5}, "Invalid type for 'n': expected an integer, but got a decimal instead."),
     ],
 )
-def test_a_wrong_type_is_told_in_openais_words(fields: dict[str, Any], message: str) -> None:
+def test_a_wrong_type_is_reported_in_openais_words(fields: dict[str, Any], message: str) -> None:
     fault = refused(**fields)
     assert (fault.code, fault.message) == ("invalid_type", message)
 

@@ -244,7 +244,7 @@ def test_an_answer_cut_by_max_tokens_reports_its_limit_and_is_marked() -> None:
         assert (usage["completion_tokens"], usage["estimated"]) == (2 * choices, True)
 
 
-def test_what_was_told_before_a_cut_is_not_all_that_was_spent() -> None:
+def test_what_was_reported_before_a_cut_is_not_all_that_was_spent() -> None:
     """The call that was cut has read at least what the one before it has."""
     told = stepped(Usage(100, 0, 3, 0))
     usage = whole(turn(told, said("one two three four five"), stop="length", cut=True))["usage"]

@@ -123,7 +123,7 @@ def test_a_message_with_a_lone_surrogate_is_still_a_body() -> None:
         (0, None, "prompt is too long: 2 tokens > 1 maximum"),
     ],
 )
-def test_a_context_that_is_too_long_is_told_with_both_numbers(
+def test_a_context_that_is_too_long_is_reported_with_both_numbers(
     tokens: int, window: int | None, words: str
 ) -> None:
     told = prompt_too_long(failure(FaultKind.CONTEXT_LENGTH_EXCEEDED), tokens, window)

@@ -192,7 +192,7 @@ def test_what_the_client_has_cut_away_is_not_missed() -> None:
     assert texts(told)[:2] == ["RawHistoryItem", "HistoryCall"]
 
 
-def test_the_same_state_twice_is_told_once() -> None:
+def test_the_same_state_twice_is_reported_once() -> None:
     told = history(
         said("assistant", "x", state(ENCRYPTED)), said("user", "?"), said("assistant", state(ENCRYPTED), "x")
     )
@@ -260,7 +260,7 @@ def test_a_pdf_that_is_read_here_is_its_text() -> None:
     assert answer.ignored == ()
 
 
-def test_results_of_a_search_are_told_by_title_and_address() -> None:
+def test_results_of_a_search_are_reported_by_title_and_address() -> None:
     found = {"type": "web_search_result", "title": "Codex", "url": "https://x", "encrypted_content": "…"}
     told = history(
         said(
@@ -278,7 +278,7 @@ def test_a_search_of_ours_leaves_no_words_that_the_model_did_not_say() -> None:
     assert texts(history(said("assistant", ours, "It is."))) == ["assistant: It is."]
 
 
-def test_a_search_result_that_the_user_brings_is_told() -> None:
+def test_a_search_result_that_the_user_brings_is_reported() -> None:
     block = {"type": "search_result", "title": "T", "source": "S", "content": [{"type": "text", "text": "C"}]}
     assert texts(history(said("user", block))) == ["user: T - S\nC"]
 
@@ -306,7 +306,7 @@ def test_an_agent_without_eyes_gets_a_note_for_pictures_of_the_history() -> None
     assert "An image was left out" in texts(answer.turn.history)[0]
 
 
-def test_a_reference_to_a_tool_is_told() -> None:
+def test_a_reference_to_a_tool_is_reported() -> None:
     block = {"type": "tool_reference", "tool_name": "WebSearch"}
     told = history(said("assistant", use("a", "ToolSearch")), said("user", result("a", [block])))
     assert texts(told)[1] == "a: The tool WebSearch can be called from now on."

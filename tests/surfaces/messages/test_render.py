@@ -60,7 +60,7 @@ def raw(item: bytes = THOUGHT) -> RawItem:
 # --- text, thinking, calls ------------------------------------------------------------------------
 
 
-def test_a_text_is_told_in_the_order_that_sdks_want() -> None:
+def test_a_text_is_reported_in_the_order_that_sdks_want() -> None:
     assert types(turn(said("Hel", "lo"))) == [
         "message_start",
         "content_block_start",
@@ -144,7 +144,7 @@ def test_a_call_has_the_name_that_the_client_gave_its_tool() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", '"x"', "NaN", '{"a":NaN}', "{}{}", '{"a":"\ud800"'])
-def test_arguments_that_are_no_object_are_told_in_one_so_that_the_tool_says_what_is_wrong(
+def test_arguments_that_are_no_object_are_reported_in_one_so_that_the_tool_says_what_is_wrong(
     arguments: str,
 ) -> None:
     (block,) = content(turn(called(arguments), stop=Stop.TOOL_CALLS))
@@ -300,7 +300,7 @@ def test_calls_are_the_reason_whatever_the_agent_says() -> None:
     assert whole(turn(called("{}"), stop="of_tomorrow"))["stop_reason"] == "tool_use"
 
 
-def test_a_stop_sequence_is_told() -> None:
+def test_a_stop_sequence_is_reported() -> None:
     answer = whole(turn(said("x"), stop_sequence="END"))
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "END")
 

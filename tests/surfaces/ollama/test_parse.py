@@ -112,7 +112,7 @@ def test_a_call_is_answered_by_its_id_or_by_the_order_of_the_outputs() -> None:
     assert texts(history)[-2:] == ["call_1_0: 1", "call_1_1: 2"]
 
 
-def test_a_call_without_an_output_and_an_output_without_a_call_are_told() -> None:
+def test_a_call_without_an_output_and_an_output_without_a_call_are_reported() -> None:
     history = texts(chat(messages=[HELLO, called("a"), answered("X", tool_name="z"), HELLO]).turn.history)
     assert history[2] == "call_1_0: (This call has no output.)"
     assert history[3].startswith("user: Output of the tool z, whose call is not in the conversation:\nX")

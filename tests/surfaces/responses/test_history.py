@@ -150,7 +150,7 @@ def test_only_ids_that_a_provider_would_take_go_back() -> None:
     assert ids == ["msg_1", None, None]
 
 
-def test_a_call_and_its_output_are_told_in_their_order() -> None:
+def test_a_call_and_its_output_are_reported_in_their_order() -> None:
     assert history({**call(), "id": "fc_1"}, output()) == (
         HistoryCall("call_1", "get_weather", "{}", id="fc_1"),
         HistoryOutput("call_1", (TextPart("sunny"),)),
@@ -179,7 +179,7 @@ def test_a_second_output_of_a_call_is_left_out() -> None:
     assert items[1:] == (HistoryOutput("call_1", (TextPart("first"),)),)
 
 
-def test_a_call_that_is_told_again_is_left_out() -> None:
+def test_a_call_that_is_reported_again_is_left_out() -> None:
     assert len(history(call(), output(), call(), output())) == 2
 
 

@@ -93,13 +93,13 @@ def test_a_failed_call_tells_what_went_wrong(error: Any) -> None:
     assert text_of(history(failed)[1]) == "No such file."
 
 
-def test_an_error_of_any_other_shape_is_told_as_it_is() -> None:
+def test_an_error_of_any_other_shape_is_reported_as_it_is() -> None:
     assert error_text({"type": "a", "content": [1]}) == '{"type":"a","content":[1]}'
     assert error_text(["x"]) == '["x"]'
 
 
 @pytest.mark.parametrize("status", ["incomplete", "in_progress", "calling"])
-def test_a_call_that_was_cut_off_is_told_as_one(status: str) -> None:
+def test_a_call_that_was_cut_off_is_reported_as_one(status: str) -> None:
     assert "cut off" in text_of(history(RUN | {"output": None, "status": status})[1])
 
 
@@ -107,7 +107,7 @@ def test_a_call_that_gave_nothing_was_still_answered() -> None:
     assert text_of(history(RUN | {"output": None})[1]) == ""
 
 
-def test_a_call_that_is_told_again_is_told_once() -> None:
+def test_a_call_that_is_reported_again_is_reported_once() -> None:
     assert with_earlier([RUN], RUN) == history(RUN)
 
 
@@ -131,7 +131,7 @@ def test_ids_that_are_the_same_for_longer_than_a_call_id_are_told_apart() -> Non
     assert max(map(len, ids)) == 64
 
 
-def test_many_calls_that_nobody_answered_are_told_in_little_time() -> None:
+def test_many_calls_that_nobody_answered_are_reported_in_little_time() -> None:
     many = [REQUEST | {"id": f"mcpr_{number}", "status": "completed"} for number in range(20_000)]
     assert len(history_of([*many, REQUEST])) == 2 * 20_001
 
@@ -225,7 +225,7 @@ def test_a_second_response_is_refused_where_it_would_change_something() -> None:
         assert refusal([REQUEST], first, second)[0] == "input[1].approval_request_id"
 
 
-def test_a_response_that_is_told_again_is_left_out() -> None:
+def test_a_response_that_is_reported_again_is_left_out() -> None:
     assert with_earlier([REQUEST, YES, APPROVED_RUN], YES) == (ASKED, GIVEN)
     assert with_earlier([REQUEST, NO], NO) == with_earlier([REQUEST], NO)
 
@@ -261,7 +261,7 @@ ITEMS = st.one_of(
 
 
 @given(st.lists(ITEMS, max_size=8), st.integers(0, 8))
-def test_every_call_is_told_once_with_one_output_behind_it(items: list[Any], earlier: int) -> None:
+def test_every_call_is_reported_once_with_one_output_behind_it(items: list[Any], earlier: int) -> None:
     given_items = ask(input=items or [HELLO]).input_items
     try:
         parts = history_entries(given_items, earlier=min(earlier, len(given_items)))

@@ -89,7 +89,7 @@ def test_an_answer_without_a_word_has_an_empty_message_behind_its_list() -> None
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def test_a_call_is_told_from_its_beginning_to_its_output() -> None:
+def test_a_call_is_reported_from_its_beginning_to_its_output() -> None:
     events = turn(begun(), gave("It says hi."), said("Done."))
     assert short(events)[:7] == [
         "output_item.added",
@@ -195,7 +195,7 @@ def test_encrypted_reasoning_that_comes_behind_a_call_of_ours_still_has_its_plac
 # --- approvals ------------------------------------------------------------------------------------
 
 
-def test_a_request_for_approval_is_told_whole() -> None:
+def test_a_request_for_approval_is_reported_whole() -> None:
     events = turn(asked(), stop="tool_calls")
     assert short(events) == ["output_item.added", "output_item.done"]
     added, done = streamed(events)[2:4]
