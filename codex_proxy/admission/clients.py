@@ -105,7 +105,7 @@ def model_not_allowed(asked: str) -> Fault:
 
 
 class Clients:
-    """`everybody` is the client of requests without a key, or with a key without limits."""
+    """The clients of the server. `everybody` is the client of requests without a key, or with a key without limits."""
 
     def __init__(self, keys: KeySource, everybody: Client) -> None:
         self._source = keys
@@ -148,7 +148,7 @@ class Clients:
         return self._client_of(keys, key)
 
     def by_name(self, name: str) -> Client:
-        """Raises `Fault` INVALID_API_KEY if the key was removed."""
+        """Returns the client of a key by the key's name. Raises `Fault` INVALID_API_KEY if the key was removed."""
         keys = self._source.current()
         if not keys.required and name == NO_KEY_OWNER:
             return self.everybody

@@ -76,7 +76,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     """A recording of an agent's program with another client, for tests of its dialect."""
 
     name: str
-    """Its file's name without the suffix."""
+    """The name of the capture's file, without the suffix."""
     agent: str
     version: str = ""
     settings: dict[str, Any] = {}

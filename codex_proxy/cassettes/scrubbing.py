@@ -37,8 +37,8 @@ _FIELD: Final = re.compile(
     rb'|client_secret|password|passwd|secret)"\s{0,4}:\s{0,4}"((?:[^"\\\n]|\\.){1,4000})"',
     re.IGNORECASE,
 )
-"""Matches a secret and the name of its field; the group is replaced. Tried only where the texts below are found, which
-is a hundred times as fast.
+"""Matches a secret with the name of its field; the group is replaced. Tried only where a name ends as in `_FIELD_ENDS`,
+which is a hundred times as fast.
 """
 _DASHED: Final = tuple(
     b"sk rk pk ghp gho ghu ghs ghr xoxa xoxb xoxe xoxo xoxp xoxr xoxs hf gsk glpat npm whsec github".split()

@@ -118,7 +118,7 @@ class Supervisor:
         self._workers: dict[int, Worker] = {}
         """The worker of each number that serves or will."""
         self._processes: set[Worker] = set()
-        """All workers that have not ended, also replaced ones."""
+        """All workers that have not ended, replaced ones included."""
         self._stopping = asyncio.Event()
         self._reload_wanted = asyncio.Event()
 

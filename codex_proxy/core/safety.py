@@ -11,7 +11,7 @@ import msgspec
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-"""The networks whose addresses have an IPv4 address as their last 32 bits; networks without IPv4 reach it this way."""
+"""The network whose addresses end with an IPv4 address; networks without IPv4 reach it this way."""
 
 
 def ip_literal(host: str) -> Address | None:

@@ -120,7 +120,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     continue.
     """
     sampling: Mapping[str, Any] = {}
-    """`temperature`, `seed`, ..., for agents that can set them."""
+    """Sampling parameters (`temperature`, `seed`, ...), for agents that can set them."""
     passed_fields: Mapping[str, msgspec.Raw] = {}
     """Fields that no attribute represents, for agents with the capability `forwarding`."""
     forwarded: ForwardedRequest | None = None

@@ -73,7 +73,7 @@ class FrameReader:
         self._buffer = buffer
         self._max_bytes = max_bytes
         self._took_part = False
-        """Whether the last `take` has left frames, because they were very large."""
+        """Whether the last `take` has left frames, because there were very many."""
         self._frames: deque[tuple[int, bytes]] = deque()
         self._size = 0
         self.wakeup = Wakeup()

@@ -131,9 +131,7 @@ class ToolSearchCallItem(Item):
 
 
 class ToolSearchOutputItem(Item):
-    """The tools that a tool search found (`responses/client_tools.py`). Without `call_id` it is OpenAI's,
-    and left out.
-    """
+    """The tools that a tool search found. Without `call_id` the search was OpenAI's, and the item is left out."""
 
     type: Literal["tool_search_output"]
     call_id: CallId | None = None
@@ -164,8 +162,8 @@ class CallOutputItem(Item):
 
 
 class AgentMessagePart(RequestModel):
-    """A part of a message between Codex's sub-agents: its `text`, or its `encrypted_content`, which has plain text if
-    the model is one of this server.
+    """A part of a message between Codex's sub-agents: its `text`, or its `encrypted_content`, in which
+    models of this server write plain text.
     """
 
     type: Literal["input_text", "encrypted_content"]

@@ -107,7 +107,7 @@ class ModelCatalog:
         self.agent_names = frozenset(map(str.lower, source.members))
         """The names with which models' names may begin."""
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
-        """All models, and those of `only`."""
+        """All models at the last look, and those of `only` among them."""
         self._names: tuple[object, Names] | None = None
 
     @property

@@ -190,7 +190,7 @@ class PolicyResult(msgspec.Struct):
     events: list[Event] = []
     answers: list[HiddenOutput] = []
     calls: list[ServerCall] = []
-    """`tool_finished` takes each output."""
+    """Calls to run; `tool_finished` takes the output of each."""
     checks: list[TextCheck] = []
     """Until `with_verdicts` has their results, the policy keeps all later events."""
     again: bool = False

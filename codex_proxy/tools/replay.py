@@ -48,9 +48,9 @@ class RememberedTurn(msgspec.Struct, frozen=True):
     """What is kept of a turn that ended with calls."""
 
     items: list[msgspec.Raw]
-    """Its raw items (JSON of Responses), in order."""
+    """The turn's raw items (JSON of Responses), in order."""
     hidden: dict[str, str | list[dict[str, Any]]]
-    """By call id, the `output` of the last step's calls that the client does not answer."""
+    """The `output` of the last step's calls that the client does not answer, by call id."""
     calls: list[str]
     """The ids of all calls of the last step, in order."""
     visible: list[str]

@@ -79,7 +79,7 @@ class RequestTrace:
         return set_span_in_context(self._span)
 
     def end(self, attributes: Mapping[str, Any], error: str) -> None:
-        """`error` is the kind of the request's failure; empty if it succeeded."""
+        """Ends the span. `error` is the kind of the request's failure; empty if it succeeded."""
         self.begin()
         assert self._span is not None
         self._span.set_attributes(attributes)

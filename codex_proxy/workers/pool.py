@@ -34,7 +34,7 @@ class NoAnswer(enum.Enum):
     """Why a question has no answer."""
 
     GAVE_UP = "gave up"
-    """It took too much time or memory, or the process died."""
+    """The question took too much time or memory, or the process died."""
     BUSY = "busy"
     """No worker was free within `WAIT_SECONDS`."""
     STOPPING = "stopping"
@@ -62,7 +62,7 @@ class WorkerPool(Generic[Q, A]):
 
     @property
     def workers(self) -> list[int]:
-        """The process ids."""
+        """The process ids of the workers."""
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "", *, wait_seconds: float = WAIT_SECONDS) -> A | NoAnswer:

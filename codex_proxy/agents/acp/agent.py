@@ -185,7 +185,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         )
 
     async def start(self) -> None:
-        """Raises `Fault` if the program cannot be started, but not if nobody is signed in."""
+        """Starts the first process. Raises `Fault` if the program cannot be started, but not if nobody is signed in."""
         if self._launch.confinement is not None:
             await asyncio.to_thread(self._launch.confinement.clear_tmp)
         await self.pool.warm(self._scope)
@@ -216,7 +216,9 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             await asyncio.gather(*(process.end() for process in started))
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Raises `Fault` if the program or the server of the client's tools cannot be started."""
+        """Opens a session for a turn. Raises `Fault` if the program or the server of the client's tools cannot be
+        started.
+        """
         if not turn.workdir:
             turn = msgspec.structs.replace(turn, workdir=self._launch.workdir)
         plain = None

@@ -28,7 +28,7 @@ K = FaultKind
 CLIENT_META: Final = {
     "jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure", "sessionIndex"]}}
 }
-"""With this `_meta` the official adapters report errors as errors, and take titles of sessions."""
+"""The `_meta` with which the official adapters report errors as errors, and take titles of sessions."""
 
 KINDS: Final = kinds_by_text(
     (

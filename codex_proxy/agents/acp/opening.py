@@ -50,7 +50,9 @@ class SessionOpening:
         self._servers = list(servers)
         self._result: list[dict[str, Any]] | Failure | None = None
         self._kind: Literal["new", "ahead", "reopened", "lost", "over"] = "ahead" if ahead else "new"
-        """`lost`: the session could not be reopened. `over`: it was set up, or is no longer wanted."""
+        """How the session is opened. `lost`: it could not be reopened. `over`: it was set up, or is no
+        longer wanted.
+        """
         self._tools_listed = not servers
         self._turn = NO_TURN
         self._has_tools = False

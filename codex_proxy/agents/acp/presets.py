@@ -48,7 +48,7 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tested: str = ""
     apart: Apart = "processes"
     usage: UsageRule | None = None
-    """None: it is not known, so no usage is reported."""
+    """What the agent's token count covers; None: that is not known, so no usage is reported."""
     read_only: tuple[str, ...] = ()
     """Modes in which the agent writes nothing, or nothing without asking; the preferred first."""
     tool_modes: tuple[str, ...] = ()

@@ -146,7 +146,7 @@ class ToolServer:
         self.url = ""
 
     async def open(self, tools: Sequence[Tool]) -> ToolEndpoint:
-        """Raises `OSError` if no port is available."""
+        """Opens an endpoint for a session's tools. Raises `OSError` if no port is available."""
         async with self._starting:
             if self._runner is None:
                 await self._listen()

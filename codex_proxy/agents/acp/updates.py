@@ -54,7 +54,9 @@ RETRIES: Final = ("Retrying...", "retrying...")
 
 
 class OpenCall(msgspec.Struct):
-    """`id`: the activity's item; empty if it has not begun, None for a client's tool."""
+    """A tool call that has not ended. `id`: the activity's item; empty if it has not begun, None for a
+    client's tool.
+    """
 
     id: str | None
     known: Update

@@ -33,7 +33,9 @@ from codex_proxy.process.launch import find_program
 log = structlog.get_logger(__name__)
 
 RESTOCK_SECONDS: Final = 0.3
-"""How long after a turn took the waiting process the next is started, which would slow the turn's beginning."""
+"""How long after a turn has taken the waiting process the next one is started, whose start would slow the turn's
+beginning.
+"""
 MAX_WAIT_SECONDS: Final = 3600.0
 """The longest that a process waits: it has read settings and sign-in at its start."""
 MAX_MEMORY: Final = 2 << 30

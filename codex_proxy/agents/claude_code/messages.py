@@ -82,7 +82,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """`system/api_retry`: a model call that failed is repeated."""
+    """A line `system/api_retry`: a failed model call is repeated."""
 
     attempt: int | None = None
     max_retries: int | None = None

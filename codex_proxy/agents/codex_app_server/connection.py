@@ -86,7 +86,9 @@ class _InitializeResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AppServerConnection:
-    """`ready`: the process has answered `initialize` and who is signed in. `fault`: why it cannot be used."""
+    """The connection. `ready`: the process has answered `initialize` and who is signed in. `fault`: why it cannot be
+    used.
+    """
 
     def __init__(self) -> None:
         self.ready = False

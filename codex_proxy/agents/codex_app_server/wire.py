@@ -162,7 +162,7 @@ def count_requests(writes: bytes) -> int:
 
 
 class TurnError(msgspec.Struct, frozen=True, rename="camel"):
-    """`codex_error_info`: see `error_kind`; `additional_details`: the provider's message."""
+    """An error of a turn. `codex_error_info`: see `error_kind`; `additional_details`: the provider's message."""
 
     message: str = ""
     codex_error_info: msgspec.Raw = msgspec.Raw()
@@ -170,7 +170,7 @@ class TurnError(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TurnPayload(msgspec.Struct, frozen=True):
-    """`status`: `completed`, `interrupted`, `failed` or `inProgress`."""
+    """A turn in a notification. `status`: `completed`, `interrupted`, `failed` or `inProgress`."""
 
     id: str = ""
     status: str = ""

@@ -14,7 +14,7 @@ from codex_proxy.core.json_cost import has_too_many_values
 
 
 class FileUpdate(msgspec.Struct, gc=False):
-    """`kind` is `add`, `update` or `delete`."""
+    """A changed file. `kind` is `add`, `update` or `delete`."""
 
     path: str = ""
     kind: str = ""

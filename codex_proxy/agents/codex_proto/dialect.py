@@ -74,7 +74,7 @@ class CodexProto(ChildTurn):
         self._finish_reason: tuple[str, str] | None = None
         self._last_limits = b""
         self._message_id: str | None = None
-        """`_delta_target` after the last line that was no plain delta."""
+        """The value of `_delta_target` after the last line that was no plain delta."""
 
     def facts(self) -> dict[str, Any]:
         return {"extended": True} if self._extended else {}

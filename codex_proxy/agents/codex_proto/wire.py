@@ -62,7 +62,7 @@ class McpResult(msgspec.Struct, gc=False):
 
 
 class PlanStep(msgspec.Struct, gc=False):
-    """`status` is `pending`, `in_progress` or `completed`."""
+    """A step of a plan. `status` is `pending`, `in_progress` or `completed`."""
 
     step: str = ""
     status: str = ""
@@ -94,7 +94,7 @@ class Msg(msgspec.Struct, gc=False):
     """A piece of a command's output, in base64."""
     exit_code: int | None = None
     changes: dict[str, dict[str, msgspec.Raw]] | None = None
-    """By path, an object whose key is `add`, `update` or `delete`."""
+    """The changes by path: each is an object whose key is `add`, `update` or `delete`."""
     success: bool | None = None
     invocation: Invocation | None = None
     result: McpResult | None = None
@@ -138,7 +138,7 @@ class _DeltaLine(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """`flat`: type and fields are at the top level. `damaged`: `msg` has only its type."""
+    """A decoded line. `flat`: type and fields are at the top level. `damaged`: `msg` has only its type."""
 
     id: str | int | None
     msg: Msg

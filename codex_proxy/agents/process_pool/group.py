@@ -52,7 +52,8 @@ KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a 
 START_WATCHER: Final[ContextVar[Callable[[str], AbstractContextManager[None]] | None]] = ContextVar(
     "start_watcher", default=None
 )
-"""Is called with the agent's name. Its context manager is entered while a process starts for the turn of this context.
+"""A function that is called with the agent's name. Its context manager is entered while a process starts for the turn
+of this context.
 """
 
 FileStamp = tuple[int, int, int]

@@ -29,7 +29,7 @@ _OWN_HEADERS: Final = frozenset(
 )
 """Headers that a table may not set."""
 _SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
-"""Matches names of further headers by which clients prove who they are."""
+"""Further headers by which clients prove who they are."""
 
 
 class UpstreamApi(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,8 +37,8 @@ class FailedAttempts:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed: OrderedDict[str, tuple[int, float, float]] = OrderedDict()
-        """By address, oldest first: the number of wrong keys, and when the last came and is checked (monotonic
-        seconds).
+        """The number of wrong keys by address, oldest first, and when the last came and is checked
+        (monotonic seconds).
         """
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Address and digest of keys that were valid, the least recently used first."""

@@ -271,7 +271,7 @@ Stop: TypeAlias = Annotated[StopSequence | Annotated[list[StopSequence], Field(m
 
 
 class ChatRequest(RequestModel):
-    """The body of `POST /v1/chat/completions`. Optional fields may be null; unknown ones are in `model_extra`."""
+    """The body of `POST /v1/chat/completions`. Optional fields may be null."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 

@@ -155,7 +155,7 @@ class MessagesRenderer(StreamRenderer):
         out.append(frame("message_stop", {}))
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """`sequence`: the stop sequence that ended the turn, if any."""
+        """Sets the finish reason. `sequence`: the stop sequence that ended the turn, if any."""
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
             reason, self._stop_sequence = "stop_sequence", sequence

@@ -25,7 +25,7 @@ UNSUPPORTED: Final = "unsupported_tool"
 _WEB_SEARCH: Final = re.compile(r"web_search_\d+")
 _TOOL_SEARCH: Final = re.compile(r"tool_search_tool_\w+")
 _SCHEMALESS: Final = re.compile(r"(bash|text_editor|memory|computer)_\d+")
-"""Types of client tools without a schema, which only Anthropic's models know."""
+"""Matches types of client tools without a schema, which only Anthropic's models know."""
 _CHOICES: Final = ("auto", "any", "tool", "none")
 _NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
 

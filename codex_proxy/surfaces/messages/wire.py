@@ -64,7 +64,7 @@ class GivenToolChoice(RequestModel):
 
 
 class MessagesRequest(RequestModel):
-    """The body of `POST /v1/messages`. Optional fields may be null; unknown ones are in `model_extra`."""
+    """The body of `POST /v1/messages`. Optional fields may be null."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
@@ -142,4 +142,4 @@ TOOL_FIELDS: Final = frozenset(
         *("strict", "defer_loading", "allowed_callers", "cache_control"),
     }
 )
-"""The served fields of each type of tool; others are ignored and named."""
+"""The served fields of tools; others are ignored and named."""

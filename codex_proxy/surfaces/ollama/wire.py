@@ -24,7 +24,7 @@ Images: TypeAlias = list[str]
 
 
 class Options(RequestModel):
-    """The options that a turn can follow, if its agent can. Others are kept in `model_extra`."""
+    """The options that a turn can follow, if its agent can. Others are ignored."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 

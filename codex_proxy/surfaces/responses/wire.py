@@ -87,9 +87,7 @@ ModelName: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
 class ContextFields(RequestModel):
-    """The fields of the model's input, and the body of `POST /v1/responses/input_tokens`. Unknown fields are in
-    `model_extra`.
-    """
+    """The fields of the model's input, and the body of `POST /v1/responses/input_tokens`."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
