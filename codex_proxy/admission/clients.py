@@ -79,7 +79,6 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return resolved.agent_model if self._allows(resolved.agent_model, resolved.effort) else None
 
     def allows_some_effort(self, model: str) -> bool:
-        """Whether the client may use the agent's model with some effort."""
         in_any = self.models is None or any(model == allowed for allowed, _ in self.models)
         return in_any and self._may_use_agent(model)
 

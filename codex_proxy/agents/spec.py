@@ -28,7 +28,6 @@ PROGRAM_SETTINGS: Final = frozenset(
         *("kept_threads", "kept_thread_seconds"),
     }
 )
-"""Settings that have an effect only with agents that are programs."""
 
 
 class NoAgentError(Exception):

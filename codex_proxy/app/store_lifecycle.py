@@ -49,7 +49,6 @@ class StoreLifecycle:
     """An open store, and a task that removes objects from it that the settings no longer permit."""
 
     def __init__(self, store: Store, *, durable: bool, lock: StoreLock | None = None) -> None:
-        """`lock` is the lock of the store's file."""
         self.store = store
         self.durable = durable
         """Whether stored objects are still there after a restart."""

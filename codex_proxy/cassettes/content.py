@@ -120,7 +120,6 @@ def has_placeholders(content: Content) -> bool:
 
 
 def differences(request: Content, recorded: Content, matched: Sequence[str]) -> list[str]:
-    """Returns a sentence for each difference in the fields `matched`."""
     found: list[str] = []
     for name in matched:
         found += _differences(name, request.get(name), recorded.get(name))

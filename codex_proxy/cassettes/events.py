@@ -41,7 +41,6 @@ def events_of(answer: Answer) -> list[Any]:
 
 
 def ids_of(answer: Answer) -> list[str]:
-    """Returns the different ids of an answer, in order."""
     numbers: dict[str, str] = {}
     _comparable([answer.body, answer.sent, answer.final], numbers)
     return list(numbers)

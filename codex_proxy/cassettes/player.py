@@ -380,7 +380,6 @@ def _is_models(item: HistoryItem) -> bool:
 def _read_earlier_turns(
     chain: Sequence[Cassette], dialect: Dialect[Any], turn: Turn, ids: RequestIds
 ) -> None:
-    """Lets a dialect read the earlier turns as they were recorded."""
     for number, cassette in enumerate(chain):
         left = len(chain) - number
         new = _new_from(turn.history, left + 1)
@@ -393,7 +392,6 @@ def _read_earlier_turns(
 def _read_session(
     session: Session, dialect: Dialect[Any], turn: Turn, new_items: Sequence[HistoryItem], ids: RequestIds
 ) -> list[Event]:
-    """Lets a dialect read a recorded turn of a session. Returns its events."""
     act, thread, before, lines = _start_of(session)
     script = Script(session.dialect, [*before, *lines], ids)
     if act == "begin":

@@ -194,7 +194,6 @@ class Recorder:
 
 
 def _names_in(folder: Path) -> Iterator[tuple[int, str]]:
-    """Yields the numbers and names of a folder's cassettes."""
     for path in folder.glob(f"*{SUFFIX}"):
         found = _NUMBERED.match(path.name)
         if found is not None:
@@ -380,12 +379,10 @@ class ExchangeContent(msgspec.Struct):
         )
 
     def request(self) -> Request:
-        """Returns the request as written."""
         body: Any = msgspec.Raw(msgspec.json.format(self.body, indent=-1)) if is_json(self.body) else None
         return Request(self.line, self.headers, body, self.socket)
 
     def answer(self) -> Answer:
-        """Returns the answer as written."""
         final = None if self.final is None else msgspec.Raw(self.final)
         answered = bytes(self.answered).strip()
         if answered.startswith((b"{", b"[")):

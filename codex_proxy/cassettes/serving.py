@@ -85,7 +85,6 @@ def folder_of(settings: Any) -> Folder:
 
 
 def common_settings(cassettes: list[Cassette], settings: Any) -> dict[str, Any]:
-    """Returns the settings with which all cassettes were recorded."""
     fields = type(settings).model_fields
     names = {name for each in cassettes for name in each.settings if name in fields}
     found = {}

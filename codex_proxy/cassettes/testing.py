@@ -52,7 +52,6 @@ class Servers:
     """The servers of a test session, started when first needed."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` gets the servers' own files."""
         self._folder = folder
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="codex-proxy", daemon=True)

@@ -128,12 +128,10 @@ class TurnRecorder:
         self.first = tuple(first)
         self.began = now()
         self.parts: list[tuple[SessionRecorder, list[Entry]]] = []
-        """The turn's sessions with their entries, once it is over."""
         self.after: TurnRecorder | None = None
         """The turn before this one in its first session."""
         self.order = 1
         self.name = ""
-        """The name of the turn's cassette, once written."""
         self.on_written: Callable[[Path], None] = lambda _: None
         self.end: TurnEnded | None = None
         self.size = 0
@@ -165,7 +163,6 @@ class TurnRecorder:
         return None if runner is None else _RecordedRunner(runner, self)
 
     def on_call(self, tool: Tool, arguments: str, output: ToolOutput) -> None:
-        """Records a call that this server has run."""
         value = {"tool": tool.name, "arguments": arguments, "output": msgspec.to_builtins(output)}
         if self._current is not None:
             self._current.entries.append((self._now(), "call", value))
@@ -182,7 +179,6 @@ class TurnRecorder:
         self._on_end()
 
     def sessions(self) -> list[Session]:
-        """Returns the sessions of an ended turn, as written."""
         return [
             Session(
                 recorder.dialect,

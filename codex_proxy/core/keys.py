@@ -18,7 +18,6 @@ from codex_proxy.core.turn import Sandbox
 DEFAULT_NAME: Final = "default"
 """The name of the key in PROXY_API_KEY."""
 NO_KEY_OWNER: Final = "local"
-"""The owner of what is stored without a key."""
 
 MAX_KEYS: Final = 1000
 """Maximum keys; comparing a request's key with so many takes 0.2 ms."""

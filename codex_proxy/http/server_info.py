@@ -262,7 +262,6 @@ async def _client_with_details(request: web.Request) -> Client | None:
 
 
 def agents_for(request: web.Request, client: Client | None) -> list[Agent]:
-    """Returns the agents that a request may see."""
     agent = request.app[RUNS].agent
     only = None if client is None or not agent.members else client.catalog.only
     return [each for each in all_agents(agent) if only is None or each.name in only]

@@ -46,8 +46,6 @@ P = TypeVar("P", bound=ParsedRequest)
 
 
 class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How one admitted turn is answered."""
-
     renderer: Renderer
     ping: Callable[[], bytes]
     """Returns the bytes that keep a silent stream alive."""
@@ -79,7 +77,6 @@ class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
     parse: Callable[[web.Request, bytes], Awaitable[P]]
     answer: Callable[[web.Request, P, Turn, TurnTimings], TurnAnswer]
-    """Makes the answer of an admitted turn."""
     admit: Callable[[web.Request, P, bytes], Awaitable[tuple[P, Turn]]] = admit
     """Admits the turn of a request, whose body is the last argument. Raises `Fault`."""
 

@@ -57,7 +57,6 @@ class WebhookSender:
         """
 
     def make_for(self, response_id: str, status: str) -> list[PendingWebhook]:
-        """Returns the webhooks to store for a response that ends with this status."""
         event_id = event_id_of(response_id)
         body = webhook_body(
             event_id=event_id, response_id=response_id, status=status, created_at=int(self._clock.epoch())

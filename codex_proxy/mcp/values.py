@@ -128,7 +128,6 @@ class McpResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def text_array(parts: tuple[Part, ...]) -> str:
-    """Returns the texts among the parts as a JSON array."""
     return msgspec.json.encode([part.text for part in parts if isinstance(part, TextPart)]).decode()
 
 

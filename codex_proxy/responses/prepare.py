@@ -131,7 +131,6 @@ def _inline_images(
 def renderer_of(
     service: ResponsesService, prepared: PreparedResponse, *, stream: bool = False, keep_frames: bool = False
 ) -> ResponsesRenderer:
-    """Returns a response's renderer in the server's profile."""
     parsed = prepared.parsed
     return renderer_class(service.profile)(
         id=prepared.id,

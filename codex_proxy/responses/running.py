@@ -127,7 +127,6 @@ class RunningResponse(ABC):
             self._task.cancel()  # before it has begun it would end nothing
 
     async def cancel_and_wait(self) -> None:
-        """Cancels the response, and returns when it has ended."""
         self.cancel()
         if self._task is not None:
             await asyncio.wait({self._task})

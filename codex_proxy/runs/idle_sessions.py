@@ -218,7 +218,6 @@ class IdleSessions:
         self._closed: OrderedDict[str, _ClosedRecord] = OrderedDict()
         """The closed sessions by the agent's ids, the longest closed first."""
         self._timer: TimerHandle | None = None
-        """The timer for the session that has been idle longest."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -287,7 +286,6 @@ class IdleSessions:
         return found[1]
 
     def close(self) -> None:
-        """Closes all sessions, and forgets the closed ones."""
         for kept in list(self._kept.values()):
             self._drop(kept.session)
         self._closed.clear()

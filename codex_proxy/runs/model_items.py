@@ -41,8 +41,6 @@ class _TextPart(msgspec.Struct, frozen=True):
 
 
 class ItemHead(msgspec.Struct, frozen=True):
-    """What identifies an item."""
-
     type: str
     id: str | None = None
     call_id: str | None = None

@@ -10,8 +10,6 @@ from codex_proxy.core.turn import Turn
 
 
 class TurnObserver(Protocol):
-    """Watches one turn."""
-
     def add(self, events: Sequence[Event]) -> None:
         """Takes the next events, after the repair; the last of all is a `TurnEnded`."""
         ...

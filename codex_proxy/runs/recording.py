@@ -20,7 +20,6 @@ from codex_proxy.runs.server_calls import ToolRunner
 
 class TurnRecorder(Protocol):
     on_written: Callable[[Path], None]
-    """Called with the file of the written recording."""
 
     def runner(self, runner: ToolRunner | None) -> ToolRunner | None:
         """Returns a runner that also records calls and outputs."""

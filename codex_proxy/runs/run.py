@@ -68,7 +68,6 @@ class _AttemptsUsage:
         self._before = Usage()
         """The tokens of a discarded first attempt."""
         self._newest: UsageReported | None = None
-        """The current attempt's newest report."""
         self._uncounted = False
         """Whether an attempt was discarded whose tokens were not reported."""
 
@@ -122,7 +121,6 @@ class Run:
         self._usage = _AttemptsUsage()
         self._host = host
         self._recorder = recorder
-        """Records the turn, if set."""
         self._calls = calls
         self._calls_running = 0
         self._checking = False

@@ -234,7 +234,6 @@ class RunScheduler:
             self._begin_session(run, session)
 
     async def _begin_with_approved_calls(self, run: Run, calls: ServerCalls) -> None:
-        """Runs approved MCP calls, then begins with their outputs."""
         with self._fail_on_error(run):
             run.turn = await calls.run_approved(run, run.turn)
             if run.ended:
@@ -459,7 +458,6 @@ def _recorder_of(
 
 
 def _end_of(error: BaseException) -> TurnEnded:
-    """Returns the end of a turn that could not begin."""
     if isinstance(error, Fault):
         return TurnEnded(Stop.FAILED, "provider", error.failure)
     if isinstance(error, Exception):

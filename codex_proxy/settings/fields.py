@@ -380,7 +380,6 @@ class Settings(SourcedSettings):
 
     @property
     def app_server_processes(self) -> int:
-        """Maximum app-server processes for each kind of turn."""
         return min(16, max(1, self.kept_threads // 16))
 
     @property
@@ -441,7 +440,6 @@ class Settings(SourcedSettings):
 
     @property
     def default_key(self) -> str | None:
-        """The key in `api_key`."""
         return None if self.api_key is None else self.api_key.get_secret_value()
 
     @property

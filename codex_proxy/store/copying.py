@@ -15,8 +15,6 @@ Row: TypeAlias = Sequence[Any]
 
 
 class CopiedTable(NamedTuple):
-    """A table to copy, the same in all engines."""
-
     name: str
     key: tuple[str, ...]
     """The primary key."""

@@ -43,11 +43,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the machine and, if there are several, the number of the worker."""
     url: str
     version: str
-    """The version of this package."""
     started: float
     seen: float = 0.0
     responses: int = 0
-    """Number of background responses that the node holds."""
 
 
 class Changes:

@@ -16,7 +16,6 @@ UNFINISHED: Final = frozenset({"queued", "in_progress"})
 MAX_SEARCHED: Final = 5000
 """Maximum responses that a search looks at."""
 MAX_TREE: Final = 500
-"""Maximum responses of a tree."""
 DELIVERY_SECONDS: Final = 30.0
 """Seconds for which a claimed webhook is reserved: twice as long as a delivery may take."""
 MAX_METADATA_KEYS: Final = 16

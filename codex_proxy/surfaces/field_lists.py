@@ -17,7 +17,6 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import excerpt
 
 MAX_NAMED: Final = 20
-"""Maximum unknown fields that a header names."""
 FIELD_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """Matches what a response header can contain."""
 _OWN_ID: Final = re.compile(

@@ -105,7 +105,6 @@ class ModelCatalog:
         self.members = source.members
         """The agents by name, the default first; empty for one agent."""
         self.agent_names = frozenset(map(str.lower, source.members))
-        """The names with which models' names may begin."""
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
         """All models at the last look, and those of `only` among them."""
         self._names: tuple[object, Names] | None = None

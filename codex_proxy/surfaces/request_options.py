@@ -42,7 +42,6 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = ""
     """The folder of agent turns, if the request names none."""
     max_items: int = MAX_ITEMS
-    """Maximum messages or input items of a request."""
     web_search: bool = True
     """Whether requests may switch web search on."""
     logprobs: Logprobs = "refuse"
@@ -85,17 +84,12 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
     input: str = "messages"
     """The field with the conversation."""
     input_item: str = "messages[{}].content"
-    """The field with the content of one entry of the conversation."""
     tool_schema: str = "tools[{}].function.parameters"
-    """The field with the JSON schema of a tool's arguments."""
     output_schema: str = "response_format.json_schema.schema"
-    """The field with the JSON schema of the answer."""
     web_search: str = "web_search_options"
-    """The field that switches on the agent's web search."""
     verbosity: str = "verbosity"
     effort: str = "reasoning_effort"
     parallel_calls: str = "parallel_tool_calls"
-    """The field that allows several tool calls in one answer."""
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):

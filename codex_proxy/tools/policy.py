@@ -49,8 +49,6 @@ from codex_proxy.tools.checks import TextCheck, Verdict, unchecked_failure
 
 
 class ServerCall(msgspec.Struct, frozen=True):
-    """A call that this server runs on an MCP server."""
-
     request: ToolCallRequested
     tool: Tool
 

@@ -51,8 +51,6 @@ def strict_form(schema: bytes) -> StrictForm | None:
 
 
 class _Converter:
-    """Converts the schemas of one document."""
-
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self.to_undo = False

@@ -76,7 +76,6 @@ class TurnSpans:
             attributes["gen_ai.request.max_tokens"] = turn.max_tokens
         self._span = start(f"invoke_agent {agent}", parent, SpanKind.INTERNAL, attributes, links)
         self.context = set_span_in_context(self._span)
-        """The context of spans below the turn's."""
         self._began = time.time_ns()
         self._model_asked: int | None = self._began
         """When the running model call began; None if none is known to run."""

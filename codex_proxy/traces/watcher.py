@@ -52,8 +52,6 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
 class RequestTrace:
-    """The span of one request."""
-
     def __init__(
         self, start: Callable[..., Span], name: str, attributes: Mapping[str, str], incoming: Context
     ) -> None:

@@ -22,7 +22,6 @@ REQUEST_SECONDS: Final = 60.0
 """Seconds for all PDFs of a request; after them no further one is begun."""
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
-"""Maximum characters in the cache."""
 
 
 def can_read_pdfs() -> bool:

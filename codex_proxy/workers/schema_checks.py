@@ -25,7 +25,6 @@ BATCH_SECONDS: Final = 20.0
 MAX_KNOWN: Final = 20_000
 """Maximum cached results, some 200 bytes each; the largest MCP servers have a thousand schemas."""
 MAX_FORM_BYTES: Final = 4 << 20
-"""Maximum bytes of strict forms in the cache."""
 
 TOO_LONG: Final = Verdict(unchecked="checking it would take too long; ask with a simpler one")
 BUSY: Final = Verdict(unchecked="too many other checks are under way")

@@ -83,7 +83,6 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox = "read-only"
     """The sandbox in the settings; the first process has it."""
     confinement: Confinement | None = None
-    """What confines agent turns, if anything."""
     no_confinement: str = ""
     """Why nothing confines a process although `acp.unconfined` is on; else empty."""
     state_folders: tuple[str, ...] = ()

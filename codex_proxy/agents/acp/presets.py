@@ -74,7 +74,6 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether a failed turn ends like a good one, with a text that begins with `Error: ` and without usage (`Info: `: a
     retry)."""
     null_usage_fails: bool = False
-    """Whether a null `usage` means that the turn failed."""
     one_call_at_a_time: bool = False
     """Whether the agent announces the calls of a step together, and makes them one after the other."""
     error_log: str = ""

@@ -85,8 +85,6 @@ DENIED: Final = "This server allows no more than its sandbox does: the turn is {
 
 
 class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
-    """The turns of one conversation in a process."""
-
     def __init__(self, *, takes_mark: bool = True) -> None:
         self._tools = OfferedTools((), model_name)
         self._reader = StepReader(NO_TURN, self._tools)

@@ -339,7 +339,6 @@ def output_answer(id: int | str, reply: ToolReply) -> bytes:
 
 
 CLIENT_ERROR_TEXTS = ("not a valid response item", "image URLs are not supported")
-"""Texts of errors that the client's request has caused."""
 
 BAD_TOOL_TEXT = "dynamic tool "
 """How an error about a tool's schema begins."""

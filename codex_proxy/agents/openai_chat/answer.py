@@ -62,7 +62,6 @@ class ChatAnswer:
         """Texts and refusals so far."""
         self.reasoning: list[str] = []
         self.reasoning_id = ""
-        """The id of the first item with reasoning."""
         self.message_id = ""
         """The id of the last message, if any."""
         self.fields: dict[str, str] = {}

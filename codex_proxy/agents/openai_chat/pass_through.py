@@ -49,7 +49,6 @@ class PassThrough:
         self.fault: StreamEvent | None = None
         """Why nothing more is passed on."""
         self.usage: Usage | None = None
-        """The last usage, if any."""
         self.finishes: dict[int, str] = {}
         """The first finish reason of each choice."""
         self.failed = False

@@ -70,8 +70,6 @@ T = TypeVar("T", bound=PooledTransport)
 
 
 class PoolEntry(Generic[P]):
-    """One process of a group, with what `plan` needs."""
-
     def __init__(self, number: int, process: P, started_at: float, sign_in: FileStamp | None) -> None:
         self.number = number
         self.process = process

@@ -49,7 +49,6 @@ class PooledProcess:
 
     @property
     def turns_running(self) -> int:
-        """The sessions with a turn."""
         return len(self._turn_starts)
 
     @property

@@ -122,7 +122,6 @@ class Breaker:
         return "open" if self.seconds_left(now) > 0 else "half-open"
 
     def seconds_left(self, now: float) -> float:
-        """Returns the seconds until the next attempt."""
         return 0.0 if self._opened_at is None else max(0.0, self._opened_at + self._seconds - now)
 
     def admits(self, now: float) -> bool:

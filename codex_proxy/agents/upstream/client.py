@@ -22,7 +22,6 @@ from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
 from codex_proxy.core.passing import Body, RestOfBody, pieces_of
 
 MAX_LIST_BYTES: Final = 8 << 20
-"""Maximum bytes of a list of models."""
 KEEPALIVE_SECONDS: Final = 30.0
 """The seconds that an unused connection is kept; many servers close theirs after 60."""
 LIST_SECONDS: Final = 15.0
@@ -43,7 +42,6 @@ class UpstreamClient:
         self._session: aiohttp.ClientSession | None = None
         self._connections: UpstreamConnections | None = None
         self._headers: CIMultiDict[str] = CIMultiDict(_HEADERS | _JSON)
-        """The headers of every request."""
 
     async def start(self) -> None:
         upstream, config = self._upstream, self._upstream.config

@@ -237,7 +237,6 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of every request."""
         key = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         return {name: value.get_secret_value() for name, value in self.config.headers.items()} | key
 

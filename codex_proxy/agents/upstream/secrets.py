@@ -49,7 +49,6 @@ class SecretsReader:
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Returns the bytes that can be read now."""
         data = self._secrets.hide(self._held + chunk if self._held else chunk)
         held = self._secrets.partial_length(data)
         if not held:

@@ -124,7 +124,6 @@ class ModelServer:
         await self.client.close()
 
     def _models_for_clients(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-        """Returns the models for clients, by list and settings."""
         window = self._upstream.config.context_window
         found = models_of(self._upstream.config.models, listed)
         return tuple(

@@ -36,7 +36,6 @@ class OpenAttempt(Attempt, frozen=True):
     """The agent that records the attempt's end."""
     client: UpstreamClient
     headers: Mapping[str, str]
-    """The headers of every request."""
 
 
 async def make_attempt(

@@ -48,8 +48,6 @@ A = TypeVar("A")
 
 
 class UpstreamContext(msgspec.Struct, frozen=True):
-    """What all turns of one upstream share."""
-
     errors: ErrorReader
     refused: set[str]
     """Optional fields that the upstream refuses. Turns add those that they find."""

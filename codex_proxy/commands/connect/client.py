@@ -74,7 +74,6 @@ class ClientSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     about: str
     file: ConfigFile | None = None
     language: str = "text"
-    """The language of `text`, for the documentation."""
     text: str = ""
     """Code to copy, or steps to take."""
     notes: tuple[str, ...] = ()

@@ -25,7 +25,6 @@ CONTENT_LOG: Final = web.RequestKey("content_log", ContentLog)
 """What gets the request's content; set only if it is logged or recorded."""
 
 MAX_CHARS: Final = 16_384
-"""Maximum characters of one line in the log."""
 MASK: Final = "***"
 
 _NAMES: Final = (

@@ -21,7 +21,6 @@ CHANNEL: Final = "codex_proxy"
 INTERVAL_SECONDS: Final = 0.05
 """Seconds between two notices of one server."""
 LISTEN_AGAIN_SECONDS: Final = 1.0
-"""Seconds between two attempts to listen."""
 MAX_PAYLOAD: Final = 7900
 """Maximum bytes of a notice; PostgreSQL refuses 8000."""
 MAX_ID: Final = 200

@@ -161,12 +161,9 @@ class Writer:
 THREADS: Final = 2
 """Number of reading threads: with two, short reads need not wait for a long one."""
 MAX_WAITING: Final = 1024
-"""Maximum waiting reads."""
 
 
 class Readers:
-    """The threads that read."""
-
     def __init__(self, opener: Callable[[], sqlite3.Connection], location: str) -> None:
         self._open = opener
         self._location = location

@@ -40,7 +40,6 @@ def ignored_parameters(request: ChatRequest) -> tuple[str, ...]:
 
 
 def requested_logprobs(request: ChatRequest) -> tuple[str, ...]:
-    """Returns which of `logprobs` and `top_logprobs` the request sets."""
     given = request.logprobs
     if given is not None and not isinstance(given, bool | int):
         raise bad_request("Invalid type for 'logprobs': expected a boolean.", "logprobs", "invalid_type")

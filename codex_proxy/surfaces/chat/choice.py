@@ -46,7 +46,6 @@ class Call:
         return {"name": msgspec.Raw(json_text(self._item.name)), "arguments": self.arguments.whole()}
 
     def whole(self) -> ChatCall:
-        """Returns the call of a whole message."""
         name = msgspec.Raw(json_text(self._item.name))
         id = msgspec.Raw(json_text(self._item.call_id))
         if self._item.kind == "custom":

@@ -59,7 +59,6 @@ class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
     include_usage: bool
     """Whether the stream gets a chunk with the usage."""
     choices: int
-    """Number of choices (`n`)."""
     service_tier: str | None = None
     """The tier in the answer; None if the request names none."""
     legacy_function_call: bool

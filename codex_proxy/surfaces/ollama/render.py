@@ -193,7 +193,6 @@ def usage_fields(tokens: Usage, times: TurnTimes) -> dict[str, int]:
 
 
 def preload_body(form: Form, model: str, created_at: str, reason: str) -> bytes:
-    """Returns the answer to a `Preload`."""
     body: dict[str, Any] = {"response": ""}
     if form == "chat":
         body = {"message": {"role": "assistant", "content": ""}}

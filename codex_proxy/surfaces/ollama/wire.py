@@ -87,7 +87,6 @@ class ModelRequest(RequestModel):
     """The format of the answer: `json`, or a JSON schema."""
     options: Options | None = None
     think: Any = None
-    """Whether the model thinks, or with which effort."""
     keep_alive: Any = None
     """How long the model stays loaded; without effect: none is loaded here."""
     logprobs: Annotated[Any, Ignored()] = None

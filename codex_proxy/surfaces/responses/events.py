@@ -123,7 +123,6 @@ class ResponseEvents:
         self.number += len(fragments)
 
     def annotation_added(self, output: OutputItem, part: Part) -> None:
-        """Adds the part's last annotation."""
         numbered = {"annotation_index": len(part.annotations) - 1, "annotation": part.annotations[-1]}
         self._add("response.output_text.annotation.added", **self._position(output, part), **numbered)
 

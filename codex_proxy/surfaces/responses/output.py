@@ -61,7 +61,6 @@ class Part:
         self.head = b""
 
     def add(self, texts: Sequence[str]) -> list[bytes]:
-        """Adds the texts. Returns each as a JSON string."""
         if len(texts) == 1:  # it may be long
             self.fragments.append(json_text(texts[0]))
             return self.fragments[-1:]

@@ -21,7 +21,6 @@ EVENTS: Final = {
     "incomplete": "response.incomplete",
     "cancelled": "response.cancelled",
 }
-"""The event for each status with which a response can end."""
 
 
 class Webhook(msgspec.Struct, frozen=True):
