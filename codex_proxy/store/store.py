@@ -144,7 +144,7 @@ class Store(ABC):
 
     @abstractmethod
     async def _update_response(self, owner: str, id: str, update: ResponseUpdate) -> bool:
-        """What `update_response` says."""
+        """See `update_response`."""
 
     async def response(self, owner: str, id: str) -> StoredResponse | None:
         return await self._ask(queries.response(owner, id))
