@@ -136,7 +136,7 @@ async def test_calls_of_one_step_come_together(tmp_path: Path) -> None:
         assert len(message_of(first)["tool_calls"]) == 2
 
 
-async def test_the_door_of_a_session_is_closed_with_it_and_takes_no_other_token(tmp_path: Path) -> None:
+async def test_the_endpoint_of_a_session_is_closed_with_it_and_accepts_no_other_token(tmp_path: Path) -> None:
     async with acp(tmp_path, kept_threads=0) as proxy:
         server = agent_of(proxy)._tool_server
         asked = user("[[fake:tool_call]]", tools=[WEATHER])

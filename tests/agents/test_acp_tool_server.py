@@ -81,7 +81,9 @@ async def test_an_agent_is_greeted_and_told_the_tools_once(
     assert (await ask(http, server, endpoint, "prompts/list"))["result"] == {"prompts": []}
 
 
-async def test_a_door_opens_to_its_own_token_only(server: ToolServer, http: aiohttp.ClientSession) -> None:
+async def test_an_endpoint_accepts_only_its_own_token(
+    server: ToolServer, http: aiohttp.ClientSession
+) -> None:
     one, other = await server.open(TOOLS), await server.open(TOOLS[:1])
     assert len((await ask(http, server, other, "tools/list"))["result"]["tools"]) == 1
     token = other.token
@@ -170,7 +172,7 @@ async def test_an_agent_that_hangs_up_is_noticed(server: ToolServer, http: aioht
     endpoint.set_result("call-1", {})  # a late output goes nowhere
 
 
-async def test_calls_that_wait_end_without_a_result_when_the_door_is_closed(
+async def test_calls_that_wait_end_without_a_result_when_the_endpoint_is_closed(
     server: ToolServer, http: aiohttp.ClientSession
 ) -> None:
     endpoint = await server.open(TOOLS)

@@ -113,7 +113,7 @@ def test_calls_that_the_agent_answers_itself_are_not_the_clients(call: dict[str,
     assert not dialogue.turn.can_resume
 
 
-def test_a_response_of_another_turn_is_not_the_end_of_ours() -> None:
+def test_a_response_of_another_turn_is_not_the_end_of_this_turn() -> None:
     dialogue = Dialogue().start()
     dialogue.calls(1)
     assert dialogue.agent_notifies("rawResponse/completed", turnId="to-compact-0", usage=None) == []

@@ -230,7 +230,7 @@ def test_a_request_does_not_overtake_those_that_wait() -> None:
     assert asked(connection.receive([line(id="1.2", result={})]).writes) == ["3.1"]
 
 
-def test_answers_of_ours_never_wait_and_are_not_counted() -> None:
+def test_answers_of_this_server_never_wait_and_are_not_counted() -> None:
     connection = busy(MAX_IN_FLIGHT)
     for id in (0, "abc", "1.1"):
         reply = answer(id, {"success": True})

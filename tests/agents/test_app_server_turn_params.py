@@ -281,7 +281,7 @@ def test_a_custom_tool_is_a_function_of_one_string() -> None:
     assert dynamic_tool(Tool("patch", kind="custom"))["inputSchema"]["required"] == ["input"]
 
 
-def test_json_that_the_client_laid_out_on_lines_stays_one_line_of_ours() -> None:
+def test_json_that_the_client_laid_out_on_lines_stays_one_line() -> None:
     schema = msgspec.Raw(b'{\n\t"title": "a\\nb",\r\n "type": "object"\n}')
     line = request("1.1", "thread/start", {"dynamicTools": [dynamic_tool(Tool("f", parameters=schema))]})
     assert line.count(b"\n") == 1

@@ -145,14 +145,14 @@ def test_every_known_way_to_answer_means_what_it_means(name: str, turn: Turn) ->
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("turn", [asking(), HELD], ids=["streamed calls", "held calls"])
 @pytest.mark.parametrize("name", CASES)
-def test_it_means_the_same_byte_by_byte(name: str, turn: Turn) -> None:
+def test_an_answer_read_byte_by_byte_has_the_same_events(name: str, turn: Turn) -> None:
     case = CASES[name]
     pieces = [case.body[n : n + 1] for n in range(len(case.body))]
     check(case, seen(played(turn, messages_of(case, pieces))))
 
 
 @given(NAMES, SEEDS)
-def test_it_means_the_same_in_any_pieces(name: str, seed: int) -> None:
+def test_an_answer_read_in_any_pieces_has_the_same_events(name: str, seed: int) -> None:
     case = CASES[name]
     pieces = in_pieces(case.body, random.Random(seed))
     check(case, seen(played(asking(), messages_of(case, pieces))))

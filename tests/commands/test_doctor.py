@@ -254,7 +254,7 @@ async def test_all_checks_together_end_in_a_limited_time(
     assert checkup.checks[-1].name == "workspace"
 
 
-async def test_a_port_of_another_program_fails_and_one_of_ours_does_not(tmp_path: Path) -> None:
+async def test_a_port_of_another_program_fails_and_that_of_a_codex_proxy_does_not(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         done = await doctor(tmp_path, "--agent", "fake", "--port", port)

@@ -81,7 +81,7 @@ def test_every_flag_that_a_page_names_exists(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", USERS)
-def test_every_header_of_ours_that_a_page_names_exists(page: str) -> None:
+def test_every_header_of_this_server_that_a_page_names_exists(page: str) -> None:
     named = {
         name.lower() for name in re.findall(r"\bx-(?:codex|conc)-[a-z-]+[a-z]\b", USERS[page], re.IGNORECASE)
     }

@@ -127,7 +127,7 @@ def test_bytes_that_are_no_request_are_refused(
 
 
 @pytest.mark.parametrize("body", [*DEEP, *HUGE, *DOUBLE], ids=lambda body: f"{body[:60]!r}")
-def test_extremes_are_refused_or_taken_and_never_a_fault_of_ours(
+def test_extremes_are_refused_or_taken_and_never_an_internal_error(
     line: http.client.HTTPConnection, body: bytes
 ) -> None:
     for path in ("/v1/chat/completions", "/v1/responses"):

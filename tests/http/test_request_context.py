@@ -257,7 +257,7 @@ def breaks(*_: Any, **__: Any) -> Any:
     raise ValueError(SECRET)
 
 
-async def test_a_fault_of_ours_is_500_and_its_log_line_says_where_but_not_what(
+async def test_an_internal_error_is_500_and_its_log_line_says_where_but_not_what(
     proxy: Proxy, logged: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat, "parse", breaks)
@@ -272,7 +272,7 @@ async def test_a_fault_of_ours_is_500_and_its_log_line_says_where_but_not_what(
     assert SECRET not in repr(logged)
 
 
-async def test_a_fault_of_ours_in_the_middle_of_a_stream_is_an_error_frame_and_done(
+async def test_an_internal_error_in_the_middle_of_a_stream_is_an_error_frame_and_done(
     proxy: Proxy, logged: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = ChatRenderer.feed
@@ -324,7 +324,7 @@ async def test_a_client_that_leaves_ends_its_turn_and_is_499_in_the_log(
     assert line["status"] == 499
 
 
-async def test_a_connection_that_breaks_under_a_write_is_a_client_that_left_and_no_fault_of_ours(
+async def test_a_connection_that_breaks_under_a_write_is_a_client_that_left_and_no_error_of_this_server(
     proxy: Proxy, logged: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaks_off(*_: Any) -> Any:
@@ -346,7 +346,7 @@ async def test_every_reply_says_how_long_it_took(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("DELETE", "/v1/models/")])
-async def test_a_path_is_repeated_up_to_eighty_letters(proxy: Proxy, method: str, path: str) -> None:
+async def test_a_path_is_repeated_up_to_eighty_characters(proxy: Proxy, method: str, path: str) -> None:
     answer = await proxy.send(method, path + "x" * 5000)
     assert len(answer.error["message"]) < 250
     assert "..." in answer.error["message"]

@@ -382,7 +382,7 @@ async def test_a_child_that_is_not_to_be_trusted_loses_its_threads() -> None:
 
 
 @virtual
-async def test_a_fault_of_ours_loses_the_thread_and_gives_its_lane_up() -> None:
+async def test_an_internal_error_loses_the_thread_and_releases_its_transport() -> None:
     threads = kept_threads()
     resting = put(threads)
     resting.dialect.breaks = "receive"

@@ -42,7 +42,7 @@ async def begun(
 
 
 @virtual
-async def test_a_turn_is_logged_as_it_comes_and_its_lane_let_go_once() -> None:
+async def test_a_turn_is_logged_as_it_comes_and_its_transport_is_released_once() -> None:
     run, lane, _ = await begun()
     lane.say(TurnStarted("t", "m"), *said("Hello,"))
     assert not run.log.ended
@@ -104,7 +104,7 @@ async def test_a_child_of_ones_own_is_not_waited_for() -> None:
 
 
 @virtual
-async def test_a_child_that_dies_fails_the_turn_and_lets_the_lane_go() -> None:
+async def test_a_child_that_dies_fails_the_turn_and_releases_the_transport() -> None:
     run, lane, _ = await begun()
     lane.say(*said("half"))
     assert lane.reader is not None
@@ -130,7 +130,7 @@ async def test_what_the_rules_refuse_ends_the_turn_and_stops_the_agent() -> None
 
 
 @virtual
-async def test_a_fault_of_ours_in_the_middle_ends_this_turn_and_gives_the_lane_up() -> None:
+async def test_an_internal_error_in_the_middle_ends_this_turn_and_releases_the_transport() -> None:
     run, lane, dialect = await begun()
     lane.say(*said("Hel"))
     dialect.breaks = "receive"

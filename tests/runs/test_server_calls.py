@@ -128,7 +128,7 @@ async def test_a_client_that_leaves_ends_the_call() -> None:
 
 
 @virtual
-async def test_a_fault_of_ours_in_a_call_is_a_failed_call() -> None:
+async def test_an_internal_error_in_a_call_is_a_failed_call() -> None:
     scheduler, agent, hands = managed()
     hands.breaks = True
     run = await asking(scheduler, agent, hands)
@@ -200,7 +200,7 @@ async def test_an_agent_is_as_late_behind_a_list_of_tools_as_without_one() -> No
 
 
 @virtual
-async def test_a_fault_of_ours_behind_an_approved_call_fails_the_run_instead_of_leaving_it_open() -> None:
+async def test_an_internal_error_behind_an_approved_call_fails_the_run_instead_of_leaving_it_open() -> None:
     scheduler, agent, hands = managed()
     run = await scheduler.start(APPROVED, runner=hands)
     agent.fault = ZeroDivisionError("a fault of ours")

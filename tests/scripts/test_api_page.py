@@ -31,7 +31,7 @@ def test_every_header_of_an_answer_in_the_document_is_in_the_table_of_headers() 
     assert (ours - listed, len(ours) >= 10) == (set(), True)
 
 
-def test_every_header_of_ours_is_on_the_page() -> None:
+def test_every_header_of_this_server_is_on_the_page() -> None:
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "codex_proxy" / "http").rglob("*.py"))
     ours = set(re.findall(r'"(x-codex-[a-z-]+)"', source, re.IGNORECASE))
     page = gen_api.page().lower()

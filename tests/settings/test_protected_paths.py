@@ -152,14 +152,16 @@ def test_a_writable_root_of_codexs_own_configuration_counts_like_the_workspace(t
     assert (policy.writable_roots, policy.network_access) == ((str(top / "fine"),), True)
 
 
-def test_a_temporary_folder_with_something_of_ours_is_left_out_of_what_may_be_written(top: Path) -> None:
+def test_a_temporary_folder_with_something_of_this_server_is_left_out_of_what_may_be_written(
+    top: Path,
+) -> None:
     policy = workspace_write_policy(settings_of(top), {"TMPDIR": str(top)})
     assert policy.exclude_tmpdir_env_var
     ours = [os.path.realpath(each) for each in (top, ROOT)]  # this server's code is ours, too
     assert policy.exclude_slash_tmp is any(each.startswith(os.path.realpath("/tmp") + "/") for each in ours)
 
 
-def test_a_temporary_folder_with_nothing_of_ours_may_be_written(top: Path) -> None:
+def test_a_temporary_folder_with_nothing_of_this_server_may_be_written(top: Path) -> None:
     policy = workspace_write_policy(settings_of(top), {"TMPDIR": str(top / "other")})
     assert not policy.exclude_tmpdir_env_var
     assert workspace_write_policy(settings_of(top, agent="fake"), {}).writable_roots == ()

@@ -175,7 +175,7 @@ def test_every_fault_of_the_world_is_reported_with_the_file_and_what_to_do(code:
 
 
 @pytest.mark.parametrize("code", ["ERROR", "CONSTRAINT_UNIQUE", "MISMATCH", "MISUSE"])
-def test_a_mistake_of_ours_is_no_fault_of_the_world(code: str) -> None:
+def test_a_mistake_of_this_server_is_no_fault_of_the_world(code: str) -> None:
     error = sqlite3.OperationalError("x")
     error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
     assert as_store_error(error, "/here/store.db") is None

@@ -351,7 +351,7 @@ OWN_IDS = [
 @pytest.mark.parametrize(
     "wrap", [lambda id: id, lambda id: {"type": "continue", "id": id}, lambda id: [[id]]]
 )
-def test_an_unknown_field_that_holds_an_id_of_ours_is_refused(ask: Any, id: str, wrap: Any) -> None:
+def test_an_unknown_field_that_holds_an_id_of_this_server_is_refused(ask: Any, id: str, wrap: Any) -> None:
     with pytest.raises(Fault) as raised:
         ask(continue_from=wrap(id))
     failure = raised.value.failure
@@ -385,7 +385,7 @@ WITHIN: list[tuple[Callable[..., Any], Callable[[Any], dict[str, Any]], str]] = 
 
 
 @pytest.mark.parametrize(("ask", "fields", "place"), WITHIN, ids=[place for _, _, place in WITHIN])
-def test_an_unknown_field_of_an_inner_object_that_holds_an_id_of_ours_is_refused(
+def test_an_unknown_field_of_an_inner_object_that_holds_an_id_of_this_server_is_refused(
     ask: Any, fields: Callable[[Any], dict[str, Any]], place: str
 ) -> None:
     with pytest.raises(Fault) as raised:

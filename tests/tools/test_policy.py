@@ -207,7 +207,7 @@ def test_without_parallel_calls_the_first_valid_one_is_the_visible_one() -> None
     assert told(policy.hidden).keys() == {"ask_a", "ask_c"}
 
 
-def test_an_answer_of_ours_is_an_output_of_the_calls_kind() -> None:
+def test_an_answer_of_this_server_is_an_output_of_the_calls_kind() -> None:
     policy = ToolPolicy(turn(parallel=False))
     policy.feed([ask("a"), ask("b", "ls", "shell", kind="custom"), STEP])
     assert policy.hidden == [HiddenOutput("ask_b", HistoryOutput("b", (TextPart(DEFERRED),), "custom"))]

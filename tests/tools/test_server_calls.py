@@ -46,7 +46,7 @@ def items(events: list[Event]) -> list[type]:
     return [type(event.item) for event in events if isinstance(event, ItemStarted)]
 
 
-def test_a_call_of_ours_is_reported_and_run_and_its_output_is_given_when_it_is_there() -> None:
+def test_a_call_that_runs_here_is_reported_and_run_and_its_output_is_given_when_it_is_there() -> None:
     policy = ToolPolicy(turn())
     done = step(policy, ask(1))
     assert items(done.events) == [McpCall]
@@ -110,7 +110,7 @@ def test_a_model_that_goes_on_calling_beyond_the_limit_fails_the_turn() -> None:
     assert step(policy, ask(3)).events[-1] == TurnEnded(Stop.FAILED, "provider", NEVER_STOPPED)
 
 
-def test_a_call_of_ours_is_the_call_that_is_required() -> None:
+def test_a_call_that_runs_here_is_the_call_that_is_required() -> None:
     policy = ToolPolicy(turn(tool_choice="required"))
     step(policy, ask(1))
     policy.tool_finished("ask1", FOUND)

@@ -199,7 +199,7 @@ async def test_a_model_asked_for_by_another_name_is_answered_by_that_name(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_usage_is_asked_for_booked_and_told_to_whoever_asked(
+async def test_usage_is_requested_recorded_and_sent_if_the_client_asked(
     streamed: bool, proxy: Proxy, server: Upstream
 ) -> None:
     answer = await proxy.ask(named(stream=streamed))

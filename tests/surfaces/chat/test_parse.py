@@ -338,7 +338,7 @@ def test_a_wrong_type_is_reported_in_openais_words(fields: dict[str, Any], messa
     assert (fault.code, fault.message) == ("invalid_type", message)
 
 
-def test_a_word_that_is_none_of_those_accepted_is_repeated_up_to_eighty_letters() -> None:
+def test_an_invalid_value_is_repeated_up_to_eighty_characters() -> None:
     fault = refused(verbosity="x" * 5000)
     assert fault.message.startswith(f"Invalid value: '{'x' * 80}...'. Supported values are: 'low'")
     fault = refused(metadata={"k" * 5000: "v"})

@@ -6,7 +6,7 @@ from tests.surfaces.chat.answering import deltas, message, renderer, whole
 from tests.surfaces.chat.turns import asked, begun, called, gave, listed, said, thought, turn
 
 
-def test_a_call_of_ours_is_one_line_among_the_thoughts() -> None:
+def test_a_call_that_runs_here_is_one_line_among_the_thoughts() -> None:
     events = turn(
         thought("Hm."), begun(), gave("secret"), begun("b"), gave("no", "b", "failed"), said("Done.")
     )
@@ -19,7 +19,7 @@ def test_a_call_of_ours_is_one_line_among_the_thoughts() -> None:
     assert [key for delta in deltas(events) for key in delta][1:3] == ["reasoning_content"] * 2
 
 
-def test_a_call_of_ours_is_not_there_where_activity_is_not_shown() -> None:
+def test_a_call_that_runs_here_is_not_there_where_activity_is_not_shown() -> None:
     events = turn(begun(), gave("secret"), said("Done."))
     assert "reasoning_content" not in message(events, show_activity=False)
     answer = renderer(stream=True, show_activity=False)
@@ -27,7 +27,7 @@ def test_a_call_of_ours_is_not_there_where_activity_is_not_shown() -> None:
     assert not answer.visible
 
 
-def test_a_call_of_ours_is_no_reason_to_finish() -> None:
+def test_a_call_that_runs_here_is_no_reason_to_finish() -> None:
     for stop in ("stop", "tool_calls"):
         (choice,) = whole(turn(begun(), gave("x"), stop=stop))["choices"]
         assert (choice["finish_reason"], choice["message"]["content"]) == ("stop", "")

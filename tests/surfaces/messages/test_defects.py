@@ -149,7 +149,7 @@ def test_a_stream_that_every_sdk_reads_passes(name: str) -> None:
 
 @settings(deadline=None)
 @given(turns())
-def test_no_stream_of_ours_has_a_defect(events: list[Event]) -> None:
+def test_no_stream_of_this_server_has_a_defect(events: list[Event]) -> None:
     answer = renderer(stream=True, thinking=True, state_identity="a/m", web_search=True)
     begun = answer.open() + PING
     check(begun + answer.feed(events))

@@ -273,7 +273,7 @@ def test_results_of_a_search_are_reported_by_title_and_address() -> None:
     assert texts(told) == ["assistant: [Results of a search:]\nCodex - https://x", "assistant: It is."]
 
 
-def test_a_search_of_ours_leaves_no_words_that_the_model_did_not_say() -> None:
+def test_a_search_of_this_server_leaves_no_words_that_the_model_did_not_say() -> None:
     ours = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
     assert texts(history(said("assistant", ours, "It is."))) == ["assistant: It is."]
 

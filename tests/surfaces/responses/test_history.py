@@ -276,7 +276,7 @@ def test_other_things_that_it_made_go_back_whole_too(item: dict[str, Any]) -> No
     assert json.loads(raw.json).items() >= item.items()
 
 
-def test_a_compaction_of_ours_is_its_summary_and_any_other_is_opaque() -> None:
+def test_a_compaction_of_this_server_is_its_summary_and_any_other_is_opaque() -> None:
     (ours,) = history({"type": "compaction", "encrypted_content": encode_summary("We spoke of owls.")})
     assert isinstance(ours, HistoryMessage)
     assert ours.parts == (TextPart("What was said before, in a summary:\nWe spoke of owls."),)
@@ -285,7 +285,7 @@ def test_a_compaction_of_ours_is_its_summary_and_any_other_is_opaque() -> None:
 
 
 @pytest.mark.parametrize("content", ["codex-proxy-summary-1.%", "codex-proxy-summary-1._w==", "gAAAA", ""])
-def test_what_is_not_a_summary_of_ours_is_not_opened(content: str) -> None:
+def test_what_is_not_a_summary_of_this_server_is_not_opened(content: str) -> None:
     assert decode_summary(content) is None
 
 

@@ -185,7 +185,7 @@ def test_the_call_id_of_the_model_is_in_the_id() -> None:
     assert call_id_of(item["id"]) == "call_a"
 
 
-def test_encrypted_reasoning_that_comes_behind_a_call_of_ours_still_has_its_place() -> None:
+def test_encrypted_reasoning_that_comes_behind_a_call_that_runs_here_still_has_its_place() -> None:
     raw: list[Event] = [RawItem("reasoning", b'{"type":"reasoning","id":"rs_2","encrypted_content":"gA"}')]
     events = turn(stepped(None), begun(), gave("x"), raw, said("x"))
     kinds = [item["type"] for item in output(events, encrypted_reasoning=True)]
@@ -288,7 +288,7 @@ def test_results_stand_where_they_came_and_the_clients_calls_are_ready() -> None
     ]
 
 
-def test_a_call_of_ours_that_was_cut_off_has_no_result() -> None:
+def test_a_call_that_runs_here_and_was_cut_off_has_no_result() -> None:
     cut: list[Event] = [ItemEnded("a", "incomplete")]
     final = in_profile(turn(begun(), cut, stop="interrupted"))[-1]["response"]
     assert [item["type"] for item in final["output"]] == ["function_call"]

@@ -264,7 +264,7 @@ def test_activity_can_be_switched_off() -> None:
     assert [item["type"] for item in output(turn(did("ls"), said("x")), activity="off")] == ["message"]
 
 
-def test_activity_has_items_of_a_type_of_ours_only_where_they_were_asked_for() -> None:
+def test_activity_has_items_of_a_type_of_this_server_only_where_they_were_asked_for() -> None:
     events: list[Event] = [
         ItemStarted(Activity("a", "command", "ls")), OutputDelta("a", "one\n"), OutputDelta("a", "two"),
         ItemEnded("a", "failed"),
