@@ -21,10 +21,18 @@ from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes.content import FIELDS, Content, content_of, differences
 from codex_proxy.cassettes.events import diff, events_of, ids_of
 from codex_proxy.cassettes.folder import Folder
-from codex_proxy.cassettes.format import SUFFIX, Answer, Cassette, Request, lines_of, text_of, write
+from codex_proxy.cassettes.format import (
+    SUFFIX,
+    Answer,
+    Cassette,
+    Request,
+    data_of,
+    lines_of,
+    text_of,
+    write,
+)
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.pieces import is_json
-from codex_proxy.cassettes.recorder import sent_in
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import zero_times
 from codex_proxy.cassettes.settings import MATTER, CassetteError
@@ -187,7 +195,8 @@ async def answer_to(session: aiohttp.ClientSession, server: str, request: Reques
     async with session.request(method, server + path, data=body, headers=headers) as reply:
         said = await reply.read()
     if reply.content_type == "text/event-stream":
-        return Answer(reply.status, None, list(map(_decode, sent_in(said))))
+        events = [each for each in said.strip().split(b"\n\n") if not each.startswith(b":")]
+        return Answer(reply.status, None, [_decode(data_of(each)) for each in events])
     if reply.content_type == "application/x-ndjson":
         return Answer(reply.status, None, list(map(_decode, said.splitlines())))
     return Answer(reply.status, msgspec.json.decode(said))

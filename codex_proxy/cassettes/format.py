@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +13,15 @@ import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.cassettes.content import Content
-from codex_proxy.cassettes.pieces import Pieces, Run, is_json, is_utf8, with_text
+from codex_proxy.cassettes.pieces import Run, find_runs, is_json, is_utf8, with_text
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.files.private import create
 
 VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
 MAX_FILE_BYTES: Final = 256 << 20
+MAX_KNOWN: Final = 10_000
+"""The most deltas of the agent that are looked for in the answer at once."""
 BYTES: Final = frozenset({"to", "from", "data", "body"})
 """The kinds of lines with bytes of the agent. Bytes that are no JSON are written as `KIND_text`, or in base64 as
 `KIND_bytes`.
@@ -52,7 +55,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer as sent. `sent`: the data of a stream's events, decoded or as bytes; None if the answer is a whole
+    """An answer as sent. `sent` has a stream's events: their decoded data, or bytes as sent; None: it is a whole
     `body`.
     """
 
@@ -118,14 +121,19 @@ def lines_of(capture: Capture) -> Iterator[bytes | Run]:
     yield _encode({"cassette": VERSION, **head})
     if isinstance(capture, Cassette):
         yield from _request_lines(capture.request, capture.content)
+    runs = list[Run]()
     for session in capture.sessions:
         facts = {"facts": session.facts} if session.facts else {}
         yield _encode(
             {"session": session.dialect, **facts, **({"origin": session.origin} if session.origin else {})}
         )
-        yield from _session_lines(session.lines)
+        for line in _session_lines(session.lines):
+            yield line
+            if isinstance(line, Run):
+                runs.append(line)
     if isinstance(capture, Cassette):
-        yield from _answer_lines(capture.answer)
+        longest = max((run.texts for run in runs), key=len, default=())[:MAX_KNOWN]
+        yield from _answer_lines(capture.answer, longest)
 
 
 def _request_lines(request: Request, content: Content) -> Iterator[bytes]:
@@ -140,13 +148,14 @@ def _request_lines(request: Request, content: Content) -> Iterator[bytes]:
     yield from (_encode({"message": each}) for each in messages)
 
 
-def _answer_lines(answer: Answer) -> Iterator[bytes | Run]:
+def _answer_lines(answer: Answer, known: Sequence[bytes]) -> Iterator[bytes | Run]:
     if answer.sent is None:
         yield _encode({"answer": answer.status, "body": answer.body})
     else:
         yield _encode({"answer": answer.status, "stream": len(answer.sent)})
-        sent = [each if isinstance(each, bytes) else msgspec.json.encode(each) for each in answer.sent]
-        yield from _encode_lines(Pieces(), sent, None, "sent")
+        as_sent = bool(answer.sent) and isinstance(answer.sent[0], bytes)
+        sent = answer.sent if as_sent else list(map(msgspec.json.encode, answer.sent))
+        yield from _encode_lines("sent", sent, (), known)
     if answer.final is not None:
         yield _encode({"final": answer.final})
 
@@ -156,34 +165,47 @@ def _encode(value: Mapping[str, Any]) -> bytes:
 
 
 def _session_lines(lines: Iterable[Line]) -> Iterator[bytes | Run]:
-    before, pieces = "", Pieces()
-    for line in lines:
-        if line.kind != before:
-            before, pieces = line.kind, Pieces()
-        if line.kind not in BYTES:
-            yield _encode({"ms": line.ms, line.kind: line.value})
+    for kind, same in itertools.groupby(lines, lambda line: line.kind):
+        if kind in BYTES:
+            several = list(same)
+            times = itertools.chain.from_iterable([line.ms] * len(line.value) for line in several)
+            lines_of_all = itertools.chain.from_iterable(line.value for line in several)
+            yield from _encode_lines(kind, list(lines_of_all), list(times))
         else:
-            yield from _encode_lines(pieces, line.value, line.ms, line.kind)
+            yield from (_encode({"ms": line.ms, kind: line.value}) for line in same)
 
 
-def _encode_lines(pieces: Pieces, lines: Sequence[bytes], ms: int | None, kind: str) -> Iterator[bytes | Run]:
-    """Yields lines of one kind as written, with `ms` if they have a time."""
-    begin = b"{" if ms is None else b'{"ms":%d,' % ms
-    for found in pieces.find(lines):
+def _encode_lines(
+    kind: str, lines: Sequence[bytes], times: Sequence[int], known: Sequence[bytes] = ()
+) -> Iterator[bytes | Run]:
+    """Yields lines of one kind as written, with their times, if they have some."""
+    at = 0
+    for found in find_runs(lines, known):
+        ms = times[at] if times else None
         if isinstance(found, Run):
-            found.ms = ms
+            found.times = times[at : at + len(found.texts)]
+            at += len(found.texts)
             yield found
-        elif is_json(found):
-            compact = msgspec.json.format(found, indent=-1) if b"\n" in found else found
-            yield b'%b"%b":%b}' % (begin, kind.encode(), compact)
         else:
-            pieces.forget()
-            as_text = is_utf8(found)
-            form = "" if ms is None else "_text" if as_text else "_bytes"  # what was sent is no JSON: [DONE]
-            text = (
-                found.decode("utf-8", "replace") if as_text or not form else base64.b64encode(found).decode()
-            )
-            yield b'%b"%b":%b}' % (begin, f"{kind}{form}".encode(), msgspec.json.encode(text))
+            at += 1
+            yield _encode_line(kind, data_of(found) if ms is None else found, ms)
+
+
+def _encode_line(kind: str, line: bytes, ms: int | None) -> bytes:
+    if is_json(line):
+        value = msgspec.json.format(line, indent=-1) if b"\n" in line else line
+    else:
+        as_text = is_utf8(line)
+        text = line.decode("utf-8", "replace") if as_text or ms is None else base64.b64encode(line).decode()
+        value = msgspec.json.encode(text)
+        kind += "" if ms is None else "_text" if as_text else "_bytes"  # what was sent is no JSON: [DONE]
+    time = "" if ms is None else f'"ms":{ms},'
+    return f'{{{time}"{kind}":'.encode() + value + b"}"
+
+
+def data_of(event: bytes) -> bytes:
+    """Returns the data of a stream's event; of other streams and of WebSockets, the whole line."""
+    return event if event.startswith(b"{") else event.partition(b"data: ")[2] or event
 
 
 def text_of(lines: Iterable[bytes | Run]) -> bytes:

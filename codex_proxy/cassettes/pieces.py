@@ -4,6 +4,7 @@ it. Pure.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,8 +22,10 @@ _TIME: Final = b'AtMs":'
 """The end of the name of a field with milliseconds."""
 _AT_ONCE: Final = 64
 """Number of lines compared at once, which is three times as fast."""
-_MIN_COMMON_BYTES: Final = 16
+_MIN_COMMON_BYTES: Final = 20
 """The fewest bytes that a line has in common with one before, to be written as a difference."""
+_COMPARED: Final = 128
+"""The bytes of two lines that are compared at once to find the first difference."""
 
 
 class Run(msgspec.Struct):
@@ -31,98 +34,94 @@ class Run(msgspec.Struct):
     name: bytes
     """The name of the field with the text, as JSON."""
     before: bytes
-    """The text of the line before; empty if that is in a run, too."""
-    texts: list[bytes]
-    ms: int | None = None
-    """Their time in milliseconds, if written."""
+    """The text of the line before."""
+    texts: Sequence[bytes]
+    times: Sequence[int] = ()
+    """The time of each line in milliseconds, in order, if written."""
 
     def lines(self) -> bytes:
-        begin = (
-            b'{"next":{%b:"' % self.name
-            if self.ms is None
-            else b'{"ms":%d,"next":{%b:"' % (self.ms, self.name)
-        )
-        return begin + (b'"}}\n' + begin).join(self.texts) + b'"}}'
+        if not self.times:
+            return self._lines_at(b"", self.texts)
+        found, start = list[bytes](), 0
+        while start < len(self.texts):
+            end = bisect.bisect_right(self.times, self.times[start], start)
+            found.append(self._lines_at(b'"ms":%d,' % self.times[start], self.texts[start:end]))
+            start = end
+        return b"\n".join(found)
+
+    def _lines_at(self, time: bytes, texts: Sequence[bytes]) -> bytes:
+        begin = b'{%b"next":{%b:"' % (time, self.name)
+        return begin + (b'"}}\n' + begin).join(texts) + b'"}}'
 
 
-class Pieces:
-    """Finds runs in the lines of a file, given in order without line ends."""
+def find_runs(lines: Sequence[bytes], known: Sequence[bytes] = ()) -> Iterator[bytes | Run]:
+    """Yields the lines, with a run in place of those that differ from the one before in one text alone. `known`: the
+    texts of a run that may come again.
+    """
+    at = 0
+    while at < len(lines):
+        shape = _shape_of(lines[at - 1], lines[at]) if at else None
+        texts = [] if shape is None else shape.texts(lines, at, known)
+        if shape is None:
+            yield lines[at]
+        elif is_json(b'"%b"' % b" ".join(texts)):
+            yield Run(shape.name, shape.text(lines[at - 1]), texts)
+        else:
+            yield from lines[at : at + len(texts)]
+        at += len(texts) or 1
 
-    __slots__ = ("_before", "_first", "_head", "_name", "_tail")
 
-    def __init__(self) -> None:
-        self._before = self._head = self._tail = self._name = self._first = b""
+class _Shape(msgspec.Struct, frozen=True):
+    """What the lines of a run have in common."""
 
-    def find(self, lines: Sequence[bytes]) -> Iterator[bytes | Run]:
-        """Yields the lines, with a run in place of those that differ in one text alone."""
-        at = 0
-        while at < len(lines):
-            line = lines[at]
-            if self._fits(line) or self._learn(self._before, line):
-                texts = self._texts(lines, at)
-                at += len(texts)
-                yield from self._run(texts)
-            else:
-                at += 1
-                self._before = line
-                yield line
+    head: bytes
+    """All before the text."""
+    tail: bytes
+    """All after the text."""
+    name: bytes
 
-    def forget(self) -> None:
-        """Forgets the last line, so that the next one is written whole."""
-        self._before = self._head = b""
+    def text(self, line: bytes) -> bytes:
+        return line[len(self.head) : -len(self.tail)]
 
-    def _fits(self, line: bytes) -> bool:
-        """Whether a line differs from the one before in the known text alone."""
-        head, tail = self._head, self._tail
-        return (
-            bool(head)
-            and line.startswith(head)
-            and line.endswith(tail)
-            and len(line) >= len(head) + len(tail)
-        )
-
-    def _texts(self, lines: Sequence[bytes], at: int) -> list[bytes]:
-        """Returns the texts of the successive lines from number `at` that fit."""
-        head, tail = self._head, self._tail
+    def texts(self, lines: Sequence[bytes], at: int, known: Sequence[bytes]) -> Sequence[bytes]:
+        """Returns the texts of the successive lines from number `at` that have this shape, or the first of them if they
+        are `known`.
+        """
+        head, tail = self.head, self.tail
         start, end, between = len(head), -len(tail), tail + b"\n" + head
+        if known and known[0] == self.text(lines[at]):  # which is faster than to cut them out
+            same = b"%b%b%b" % (head, between.join(known), tail)
+            if same == b"\n".join(lines[at : at + len(known)]):
+                return known
         texts = list[bytes]()
         for first in range(at, len(lines), _AT_ONCE):
             some = lines[first : first + _AT_ONCE]
             found = [line[start:end] for line in some]
             if b"%b%b%b" % (head, between.join(found), tail) != b"\n".join(some):
-                texts += (line[start:end] for line in itertools.takewhile(self._fits, some))
+                texts += map(self.text, itertools.takewhile(self._fits, some))
                 break
             texts += found
         return texts
 
-    def _run(self, texts: list[bytes]) -> Iterator[bytes | Run]:
-        """Yields the run of these texts, or its lines if a text is no JSON string."""
-        head, tail = self._head, self._tail
-        self._before = head + texts[-1] + tail
-        if is_json(b'"%b"' % b" ".join(texts)):
-            first, self._first = self._first, b""
-            yield Run(self._name, first, texts)
-        else:
-            self._head = b""
-            yield from (head + text + tail for text in texts)
+    def _fits(self, line: bytes) -> bool:
+        head, tail = self.head, self.tail
+        return line.startswith(head) and line.endswith(tail) and len(line) >= len(head) + len(tail)
 
-    def _learn(self, before: bytes, line: bytes) -> bool:
-        """Notes the text in which a line differs from the one before. Returns whether nothing else differs."""
-        self._head = b""
-        if not before or before[:_MIN_COMMON_BYTES] != line[:_MIN_COMMON_BYTES]:
-            return False
-        colon = line.rfind(b'":"', 0, _common(before, line))
-        name = line[line.rfind(b'"', 0, colon) : colon + 1] if colon > 0 else b""
-        if len(name) < 3 or line[colon - 1 : colon] == b"\\" or name[-3:-1].lower() == b"id":
-            return False  # ids are replaced, so that each needs its own line
-        start = colon + 3
-        ends = [_end_of_string(each, start) for each in (before, line)]
-        tail = line[ends[1] :]
-        if not tail.startswith(b'"') or before[ends[0] :] != tail or name + b':"' in tail:
-            return False
-        self._head, self._tail, self._name = line[:start], tail, name
-        self._first = before[start : ends[0]]
-        return True
+
+def _shape_of(before: bytes, line: bytes) -> _Shape | None:
+    """Returns the shape of two lines that differ in one text alone; None of others."""
+    if before[:_MIN_COMMON_BYTES] != line[:_MIN_COMMON_BYTES]:
+        return None
+    colon = line.rfind(b'":"', 0, _common(before, line))
+    name = line[line.rfind(b'"', 0, colon) : colon + 1] if colon > 0 else b""
+    if len(name) < 3 or line[colon - 1 : colon] == b"\\" or name[-3:-1].lower() == b"id":
+        return None  # ids are replaced, so that each needs its own line
+    start = colon + 3
+    ends = [_end_of_string(each, start) for each in (before, line)]
+    tail = line[ends[1] :]
+    if not tail.startswith(b'"') or before[ends[0] :] != tail or name + b':"' in tail:
+        return None
+    return _Shape(line[:start], tail, name)
 
 
 def _end_of_string(line: bytes, start: int) -> int:
@@ -155,10 +154,13 @@ def without_times(lines: Iterable[bytes]) -> list[bytes]:
 def is_json(data: bytes) -> bool:
     """Whether the bytes are one JSON value in UTF-8."""
     try:
-        msgspec.json.decode(data, type=msgspec.Raw)
+        _decode(data)
     except UNREADABLE:
         return False
     return is_utf8(data)
+
+
+_decode: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def is_utf8(text: bytes) -> bool:
@@ -172,11 +174,10 @@ def is_utf8(text: bytes) -> bool:
 
 def _common(one: bytes, other: bytes) -> int:
     """Returns how many bytes two lines share at the beginning."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[:middle] == other[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    for start in range(0, min(len(one), len(other)), _COMPARED):
+        mine, theirs = one[start : start + _COMPARED], other[start : start + _COMPARED]
+        if mine != theirs:
+            size = min(len(mine), len(theirs))
+            different = int.from_bytes(mine[:size], "big") ^ int.from_bytes(theirs[:size], "big")
+            return start + size - (different.bit_length() + 7) // 8
+    return min(len(one), len(other))

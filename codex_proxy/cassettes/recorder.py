@@ -7,10 +7,11 @@ the turn.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -236,18 +237,16 @@ class _Cleaner:
 
     def clean(self, found: Sequence[bytes | Run]) -> bytes:
         """Returns the lines' text without secrets and with stable ids; the request keeps its own ids."""
-        spoken = b"".join(
-            b"".join((b"\n", run.before, *run.texts) if run.before else run.texts)
-            for run in found
-            if isinstance(run, Run)
-        )
-        if self._scrubber.suspects(spoken, self._keys):
+        spoken = {(run.before, id(run.texts)): run for run in found if isinstance(run, Run)}
+        texts = [b"".join((run.before, *run.texts)) for run in spoken.values()]
+        if self._scrubber.suspects(b"\n".join(texts), self._keys):
             found = list(self._join_secret_runs(found))
-        whole = b"\n".join(line for line in found if isinstance(line, bytes))
+        whole = b"\n".join([line for line in found if isinstance(line, bytes)])
         first = min(at for each in (b'\n{"session"', b'\n{"answer"') if (at := whole.find(each)) >= 0)
-        asked = _change_in_windows(whole[:first], self._ids.known)
-        answered = _change_in_windows(whole[first:], self._ids.stable)
-        left = iter(_change_in_windows(asked + answered, self._scrub).split(b"\n"))
+        asked = map(self._ids.known, _windows(whole[:first]))
+        answered = map(self._ids.stable, _windows(whole[first:]))
+        cleaned = map(self._scrub, _windows(b"".join((*asked, *answered))))
+        left = iter(b"".join(cleaned).split(b"\n"))
         return text_of(next(left) if isinstance(each, bytes) else each for each in found)
 
     def _join_secret_runs(self, found: Iterable[bytes | Run]) -> Iterator[bytes | Run]:
@@ -276,15 +275,16 @@ class _Cleaner:
         return self._scrub(text.encode("utf-8", "replace")).decode("utf-8", "replace")
 
 
-def _change_in_windows(text: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """Returns lines as `change` converts them, about `WINDOW` bytes at once, so that other threads can run between."""
-    pieces, start = list[bytes](), 0
+def _windows(text: bytes, separator: bytes = b"\n") -> Iterator[bytes]:
+    """Yields a text in pieces of about `WINDOW` bytes, so that other threads can run between. All but the first begin
+    with the separator.
+    """
+    start = 0
     while start < len(text):
-        end = text.find(b"\n", start + WINDOW) if len(text) > start + WINDOW else -1
+        end = text.find(separator, start + WINDOW) if len(text) > start + WINDOW else -1
         end = len(text) if end < 0 else end
-        pieces.append(change(text[start:end]))
+        yield text[start:end]
         start = end
-    return b"".join(pieces)
 
 
 class Exchange:
@@ -320,7 +320,7 @@ class Exchange:
         if self._content.socket:
             answered += data + b"\n"
         elif len(answered) < MAX_BYTES:
-            answered += data
+            answered += data.partition(b"\n\n")[2] if data.startswith(b":") else data  # without a comment
 
     def end(self, status: int) -> None:
         """Called when the whole answer was sent."""
@@ -389,12 +389,10 @@ class ExchangeContent(msgspec.Struct):
             if not self.socket and is_json(answered):
                 return Answer(self.status, msgspec.Raw(answered), None, final)
             return Answer(self.status, None, answered.splitlines())  # frames, or a stream of Ollama's API
-        return Answer(self.status, None, sent_in(answered), final)
-
-
-def sent_in(stream: bytes) -> list[bytes]:
-    """Returns the data of a stream's events, in order, without comments."""
-    return [data for event in stream.split(b"\n\n") if (data := event.partition(b"data: ")[2])]
+        events = itertools.chain.from_iterable(
+            window.split(b"\n\n") for window in _windows(answered, b"\n\n")
+        )
+        return Answer(self.status, None, list(filter(None, events)), final)
 
 
 def _mcp_secrets(body: bytes) -> list[str]:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from pydantic_core import SchemaValidator, core_schema
+
 from codex_proxy.cassettes.content import KEY
 from codex_proxy.cassettes.settings import CassetteError
 
@@ -43,11 +45,15 @@ which is a hundred times as fast.
 _DASHED: Final = tuple(
     b"sk rk pk ghp gho ghu ghs ghr xoxa xoxb xoxe xoxo xoxp xoxr xoxs hf gsk glpat npm whsec github".split()
 )
-_DASHED_WORD: Final = re.compile(rb"(?<![A-Za-z0-9])(?:%b)\Z" % b"|".join(_DASHED))
 _BEGINNINGS: Final = (b"-----BEGIN", b"AKIA", b"AIza", b"eyJ", b"Bearer", b"Basic")
 _FIELD_ENDS: Final = tuple(
     b'horization" ookie" api_key" api-key" apikey" _token" secret" password" passwd"'.split()
 )
+_ANY: Final = rb"\b(?:%b)[-_]|%b|(?i:%b)" % tuple(map(b"|".join, (_DASHED, _BEGINNINGS, _FIELD_ENDS)))
+_may_have_secrets: Final = SchemaValidator(
+    core_schema.str_schema(pattern=f"(?-u:{_ANY.decode()})")
+).isinstance_python
+"""Whether a text has one of these texts. Pydantic's expressions are 20 times as fast as those of `re`."""
 
 
 class ScrubError(CassetteError):
@@ -87,7 +93,7 @@ class Scrubber:
         """Whether the text may need replacements."""
         return bool(
             self._own
-            or any(_places(text))
+            or any(_secrets_in(text))
             or any(key in text for key in keys)
             or any(name in text for name, _, _ in self._names)
         )
@@ -110,24 +116,17 @@ class Scrubber:
 
 def _secrets_in(text: bytes) -> Iterator[tuple[int, int]]:
     """Yields start and end of tokens, and of secret fields' values."""
+    if not _may_have_secrets(text.decode("latin-1")):
+        return
     small = text.lower()
+    beginnings = (*(word + dash for word in _DASHED for dash in (b"-", b"_")), *_BEGINNINGS)
+    tokens = (at for each in beginnings for at in _find_all(text, each))
     fields = (small.rfind(b'"', 0, at) for end in _FIELD_ENDS for at in _find_all(small, end))
-    for expression, places in ((_TOKEN, _places(text)), (_FIELD, fields)):
+    for expression, places in ((_TOKEN, tokens), (_FIELD, fields)):
         for place in places:
             found = expression.match(text, place)
             if found is not None and found.lastindex is not None:
                 yield found.span(found.lastindex)
-
-
-def _places(text: bytes) -> Iterator[int]:
-    """Yields the indexes at which tokens may begin. Looking for `-` and `_` is faster than for what precedes them."""
-    end = -1
-    for word in text.replace(b"_", b"-").split(b"-"):
-        end += len(word) + 1
-        if word.endswith(_DASHED) and (found := _DASHED_WORD.search(word, max(0, len(word) - 8))):
-            yield end - len(found[0])
-    for each in _BEGINNINGS:
-        yield from _find_all(text, each)
 
 
 def _find_all(text: bytes, part: bytes) -> Iterator[int]:
@@ -139,6 +138,8 @@ def _find_all(text: bytes, part: bytes) -> Iterator[int]:
 
 def _without_secrets(text: bytes, secrets: Sequence[tuple[int, int]]) -> bytes:
     """Returns the text with a placeholder for each of these sorted places."""
+    if not secrets:
+        return text
     pieces, kept = [], 0
     for start, end in secrets:
         if start >= kept:
@@ -166,15 +167,17 @@ def _spellings(text: str) -> set[bytes]:
 # --- ids ------------------------------------------------------------------------------------------
 
 _WORD: Final = re.compile(rb'"([A-Za-z0-9_-]{20,80})"')
-_QUOTED: Final = re.compile(rb':"[A-Za-z0-9_-]{20,80}"')
+_VALUE: Final = re.compile(
+    rb':(?:"([A-Za-z0-9_-]{20,80})"|\s?(?:1[0-9]{9}(?:\.[0-9]{1,9})?|1[0-9]{12})(?=[,}\s]))'
+)
+"""A value that may be an id (the group) or a time."""
 _ID: Final = re.compile(
     rb"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
     rb"|\b(?:resp|chatcmpl|msg|rs|fc|ctc|call|toolu|req|ws|item|mcp|mcpl|mcpr|lsh|ask|srvtoolu|gen|run|exec)[_-]"
     rb"(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{16,64}\b"
     rb"|\bcodex_proxy_[0-9a-f]{16}\b"
 )
-_TIME: Final = re.compile(rb'":\s?(?:1[0-9]{9}(?:\.[0-9]{1,9})?|1[0-9]{12})(?=[,}\s])')
-_TIME_KEYS: Final = (b"At", b"AtMs", b"created", b"_at")
+_TIME_KEYS: Final = (b'At"', b'AtMs"', b'created"', b'_at"')
 """The endings of the names of fields with times."""
 _CLOCK: Final = re.compile(
     rb'"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](?:\.[0-9]{1,9})?Z"'
@@ -204,14 +207,20 @@ class TurnIds:
 
     def known(self, text: bytes) -> bytes:
         """Returns a request's text with the ids of earlier turns replaced."""
-        return _QUOTED.sub(lambda found: b':"%b"' % self._ids.get(found[0][2:-1], found[0][2:-1]), text)
+        return _VALUE.sub(self._known, text)
+
+    def _known(self, found: re.Match[bytes]) -> bytes:
+        known = self._ids.get(found[1])
+        return found[0] if known is None else b':"%b"' % known
 
     def stable(self, text: bytes) -> bytes:
         """Returns an agent's or answer's text with ids and times replaced."""
-        return zero_times(_QUOTED.sub(self._replacement, text))
+        return _without_clocks(_VALUE.sub(self._replacement, text))
 
     def _replacement(self, found: re.Match[bytes]) -> bytes:
-        id = found[0][2:-1]
+        id = found[1]
+        if id is None:
+            return _zero_time(found)
         known = self._ids.get(id)
         if known is not None:
             return b':"%b"' % known
@@ -225,13 +234,16 @@ class TurnIds:
 
 def zero_times(text: bytes) -> bytes:
     """Returns JSON with 0, or the first second of 1970, for each time."""
-    text = _TIME.sub(_zero_time, text)
-    return _CLOCK.sub(b'"1970-01-01T00:00:00Z"', text) if b'Z"' in text else text
+    return _without_clocks(_VALUE.sub(_zero_time, text))
 
 
 def _zero_time(found: re.Match[bytes]) -> bytes:
     key = found.string[max(0, found.start() - 8) : found.start()]
-    return b'":0' if key.endswith(_TIME_KEYS) else found[0]
+    return b":0" if found[1] is None and key.endswith(_TIME_KEYS) else found[0]
+
+
+def _without_clocks(text: bytes) -> bytes:
+    return _CLOCK.sub(b'"1970-01-01T00:00:00Z"', text) if b'"20' in text else text
 
 
 def stable_id(like: str, key: bytes, number: int) -> str:

@@ -17,7 +17,6 @@ from codex_proxy.agents.recorded import (
     attempt_of,
     facts_of,
     first_channel_id,
-    is_rpc,
     name_of,
     object_of,
     rpc_of,
@@ -207,14 +206,15 @@ class _RecordedRunner:
 def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Line]:
     """Yields a session's entries as lines of a cassette. `began`: the turn's start."""
     body = _Body() if any(kind == "head" for _, kind, _ in entries) else None
+    begin = RPC_IDS.get(dialect, b"")
+    size = len(begin)
     for at, kind, value in entries:
         ms = max(0, round((at - began) * 1000))
         if kind == "to" or (kind == "from" and body is None):
             lines = without_times(value if kind == "from" else _split_lines(value[0]))
-            if is_rpc(dialect):
+            if begin:
                 lines = [
-                    _with_first_channel_id(dialect, line) if line.startswith(RPC_IDS) else line
-                    for line in lines
+                    _with_first_channel_id(dialect, line) if line[:size] == begin else line for line in lines
                 ]
             yield Line(ms, kind, lines)
         elif kind == "from" and body is not None:
@@ -226,7 +226,8 @@ def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Lin
             yield Line(ms, kind, value)
 
 
-RPC_IDS: Final = (b'{"id":', b'{"jsonrpc":"2.0","id":')
+RPC_IDS: Final = {"app-server": b'{"id":', "acp": b'{"jsonrpc":"2.0","id":'}
+"""How the lines with an id of JSON-RPC begin, by dialect."""
 
 
 def _split_lines(writes: bytes) -> list[bytes]:
