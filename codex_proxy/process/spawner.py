@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -141,6 +141,8 @@ class SpawnerProcess:
         self.answered = False
         self.exited = loop.create_future()
         """Done when the process has ended."""
+        self._ended = loop.create_future()
+        """Done when no reply can come any more."""
         call_at_exit(loop, self._process, self._on_exit)
         loop.add_reader(self._socket, self._read_replies)
 
@@ -170,8 +172,11 @@ class SpawnerProcess:
         except TimeoutError:
             self._process.kill()
             await self.exited
-        self._read_replies()
-        self._fail_waiting()  # the event loop may end before it reads the end of the socket
+        self._read_replies()  # the event loop may end before it does so
+        with suppress(TimeoutError):  # forks that have not replied yet hold their end of the socket
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._ended
+        self._fail_waiting()
 
     def _read_replies(self) -> None:
         while True:
@@ -206,6 +211,7 @@ class SpawnerProcess:
             return
         self._loop.remove_reader(self._socket)
         self._socket.close()
+        self._ended.set_result(None)
         self._on_end(self)
         for future in self._waiting.values():
             if not future.done():

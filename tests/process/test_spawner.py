@@ -141,6 +141,20 @@ async def test_a_start_that_is_cancelled_leaves_no_process(spawner: Spawner, tmp
         assert gone([await pid_in(tmp_path / "pid")])
 
 
+async def test_a_spawner_is_closed_when_the_last_fork_has_replied_even_if_it_has_ended_itself(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    replace_warden(monkeypatch, tmp_path, "        setsid()\n", "        setsid()\n        sleep(0.2)\n")
+    child, _ = await started()
+    start = asyncio.create_task(spawn(ECHO, Recorder()))
+    await asyncio.sleep(0)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    await child.end(grace=0)
+    # that the process which nobody waits for is not left is checked by the fixture
+
+
 async def test_a_spawner_without_descriptors_is_a_temporary_error(spawner: Spawner) -> None:
     child, _ = await started()
     open_now = psutil.Process(pid_of(spawner)).num_fds()
