@@ -12,7 +12,7 @@ from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
 from codex_proxy.process.pipes import READ_BYTES
 from tests.agents.child_readers import READERS, ChildReader, as_lines
 from tests.agents.child_shapes import CLAUDE_CODE_STRUCTURED, LONG_LINES, SHAPES, Shape
-from tests.cpu_time import assert_cpu_time_below, cpu_seconds
+from tests.cpu_time import assert_cpu_time_below, cpu_seconds, slowness
 from tests.growth import assert_linear
 
 SIZE = 1500
@@ -59,7 +59,7 @@ def test_a_line_of_16_mib_holds_the_event_loop_for_a_moment_only(child: str, lin
             began = cpu_seconds()
             reader.read(data[start : start + READ_BYTES])
             longest = max(longest, cpu_seconds() - began)
-        return longest
+        return longest / slowness()
 
     taken: list[float] = []
     while not any(each < HELD_SECONDS for each in taken):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.app.server import Server, make_server
+from tests.cpu_time import slowness
 from tests.fuzz.holds import MAX_HOLD_SECONDS, Holds
 from tests.http.serving import ENVIRONMENT, settings_of
 from tests.waiting import PATIENCE
@@ -70,7 +71,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Serv
 @pytest.fixture
 def port(fuzzed: tuple[int, ServerThread]) -> Iterator[int]:
     """Where it listens. No request of a test may hold its event loop. A test is not tried again, so that the limit has
-    room for a busy machine, which may double a CPU time.
+    room.
     """
     port, thread = fuzzed
     holds = thread.holds
@@ -78,4 +79,5 @@ def port(fuzzed: tuple[int, ServerThread]) -> Iterator[int]:
     holds.forget()
     yield port
     thread.finish_callback()
-    assert holds.longest < 2 * MAX_HOLD_SECONDS, holds.who
+    limit = 2 * MAX_HOLD_SECONDS
+    assert holds.longest < limit or holds.longest / slowness() < limit, holds.who

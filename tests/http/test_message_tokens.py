@@ -12,6 +12,7 @@ import anthropic
 import pytest
 from anthropic import AsyncAnthropic
 
+from tests.cpu_time import slowness
 from tests.http.serving import Proxy, fake_proxy
 from tests.waiting import PATIENCE
 
@@ -61,4 +62,5 @@ async def test_twenty_six_at_once_take_less_than_two_seconds(proxy: Proxy) -> No
     async with asyncio.timeout(PATIENCE):
         answers = await asyncio.gather(*(proxy.send("POST", PATH, body) for body in bodies))
     assert [answer.status for answer in answers] == [200] * 26
-    assert time.process_time() - began < 2
+    taken = time.process_time() - began
+    assert taken / slowness() < 2

@@ -172,16 +172,16 @@ def pruned(what: What) -> Callable[[Connection], None]:
 
 
 WRITES: Final[dict[str, tuple[int, Callable[[Connection, int], object]]]] = {
-    "items of a response": (400, one_response),
-    "a chain of responses": (300, one_item_each),
-    "responses with the same item": (300, same_item),
-    "items of a conversation": (600, conversed),
-    "frames, one at a time": (800, streamed),
-    "frames, many at once": (3000, lambda connection, n: streamed(connection, n, at_once=250)),
-    "entries of the step memory": (1000, entries),
-    "one entry again and again": (1000, one_entry_again),
-    "sums of usage": (1500, used),
-    "webhooks": (1500, to_send),
+    "items of a response": (1000, one_response),
+    "a chain of responses": (750, one_item_each),
+    "responses with the same item": (750, same_item),
+    "items of a conversation": (1500, conversed),
+    "frames, one at a time": (2000, streamed),
+    "frames, many at once": (7500, lambda connection, n: streamed(connection, n, at_once=250)),
+    "entries of the step memory": (2500, entries),
+    "one entry again and again": (2500, one_entry_again),
+    "sums of usage": (3750, used),
+    "webhooks": (3750, to_send),
 }
 
 READS: Final[dict[str, tuple[int, Callable[[Connection, int], object], Callable[[Connection], object]]]] = {
