@@ -8,13 +8,12 @@ import os
 import signal
 import sys
 import unicodedata
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
 import pytest
 from aiohttp import web
 from hypothesis import given
@@ -25,7 +24,7 @@ from codex_proxy.commands.chat.conversation import ChatError, ChatSession, Piece
 from codex_proxy.commands.chat.terminal import Screen
 from tests.commands.codexes import Done, command, environment
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 SAYS = "Hello from the deterministic fake agent."
 
@@ -173,9 +172,13 @@ class Terminal:
     async def shows(self, text: str, times: int = 1) -> None:
         await until(lambda: self.shown.count(text.encode()) >= times)
 
-    def waits(self) -> bool:
-        """Whether it waits for a line. Python's readline misses a signal between its prompt and its wait."""
-        return psutil.Process(self.process.pid).status() == psutil.STATUS_SLEEPING
+    async def press(self, key: Callable[[], object], seen: Callable[[], bool]) -> None:
+        """Python's readline misses a key between its prompt and its wait; a person presses again."""
+        async with asyncio.timeout(PATIENCE):
+            while not seen():
+                key()
+                with suppress(AssertionError):
+                    await eventually(seen, within=1.0)
 
 
 @asynccontextmanager
@@ -244,10 +247,10 @@ async def test_ctrl_c_ends_the_turn_and_not_the_program(tmp_path: Path) -> None:
         chat.type("hello")
         await chat.shows(SAYS)
         await chat.shows("> ", times=3)  # not before: until then it would end the turn
-        await until(chat.waits)
-        chat.process.send_signal(signal.SIGINT)
-        await chat.shows("/quit leaves.")
-        os.write(chat.master, b"\x04")
+        await chat.press(
+            lambda: chat.process.send_signal(signal.SIGINT), lambda: b"/quit leaves." in chat.shown
+        )
+        await chat.press(lambda: os.write(chat.master, b"\x04"), lambda: chat.process.returncode is not None)
     assert chat.process.returncode == 0
 
 
