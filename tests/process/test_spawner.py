@@ -138,7 +138,8 @@ async def test_a_start_that_is_cancelled_leaves_no_process(spawner: Spawner, tmp
     await child.end(grace=0)
     # that no process is left is checked by the fixture; the script may have been killed before it had begun
     if (tmp_path / "pid").exists():
-        assert gone([await pid_in(tmp_path / "pid")])
+        pid = await pid_in(tmp_path / "pid")
+        await eventually(lambda: gone([pid]))
 
 
 async def test_a_spawner_is_closed_when_the_last_fork_has_replied_even_if_it_has_ended_itself(
