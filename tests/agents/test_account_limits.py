@@ -96,7 +96,7 @@ def test_a_window_of_claude_codes_for_one_model_is_a_limit_of_its_own() -> None:
     ],
     ids=str,
 )
-def test_where_nothing_is_told_nothing_is_known(value: Any) -> None:
+def test_without_reports_no_limits_are_known(value: Any) -> None:
     assert limits(value) == ()
 
 

@@ -21,7 +21,7 @@ Options:
 """
 
 
-def test_a_help_that_lists_every_option_lacks_nothing() -> None:
+def test_with_every_option_in_the_help_none_is_missing() -> None:
     assert missing_options(HELP) == ()
 
 

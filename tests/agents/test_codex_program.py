@@ -63,7 +63,7 @@ def test_without_one_on_path_the_one_that_came_along_is_taken(tmp_path: Path) ->
     assert Path(found).is_file()
 
 
-def test_where_there_is_none_at_all_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_codex_none_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert find_codex(None, str(tmp_path)) is None
 

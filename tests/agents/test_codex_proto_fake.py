@@ -146,7 +146,7 @@ def test_texts_of_several_choices_are_messages_of_their_own() -> None:
         ({}, {}, "stop", "task_complete"),
     ],
 )
-def test_a_finish_reason_passes_through_with_the_event_that_told_it(
+def test_a_finish_reason_passes_through_with_the_event_that_reported_it(
     count: dict[str, str], complete: dict[str, str], stop: str, trigger: str
 ) -> None:
     end = end_of(events_of([event_line("token_count", **count), event_line("task_complete", **complete)]))

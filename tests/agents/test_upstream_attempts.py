@@ -142,7 +142,7 @@ class Scene:
         return self.turn.receive(events)  # type: ignore[arg-type]
 
 
-def test_what_an_attempt_said_before_it_failed_is_not_told() -> None:
+def test_what_an_attempt_said_before_it_failed_is_not_sent() -> None:
     scene = Scene()
     assert scene.say(TurnStarted(), RawItem("reasoning", reasoning("1"))).events == []
     assert scene.say(FAILED).events == []
@@ -164,7 +164,7 @@ def test_after_the_first_word_no_other_attempt_is_made() -> None:
     assert scene.turn.finished
 
 
-def test_the_last_failure_is_told_if_no_attempt_follows() -> None:
+def test_the_last_failure_is_reported_if_no_attempt_follows() -> None:
     scene = Scene(others=False)
     assert scene.say(TurnStarted(), FAILED).events == [TurnStarted(), ServedBy("a", 2), FAILED]
     waiting = Scene()

@@ -117,7 +117,7 @@ async def test_the_server_that_runs_is_used(home: Home, tmp_path: Path) -> None:
         assert json.loads(done.stdout)["url"] == f"{proxy.url}/v1"
 
 
-async def test_a_server_that_runs_and_needs_another_key_is_told_of(home: Home, tmp_path: Path) -> None:
+async def test_a_server_that_runs_and_needs_another_key_is_reported(home: Home, tmp_path: Path) -> None:
     settings = settings_of(tmp_path, api_key="a secret of the server")
     async with running(await make_server(settings, ENVIRONMENT)) as proxy:
         done = await asyncio.to_thread(home.run, "probe", PROXY_PORT=str(proxy.server.port))
@@ -134,7 +134,7 @@ def test_a_program_that_is_not_installed_says_how_to_get_it(home: Home) -> None:
     assert "Google's API" in done.stderr
 
 
-def test_a_server_that_does_not_start_is_told_of(home: Home) -> None:
+def test_a_server_that_does_not_start_is_reported(home: Home) -> None:
     done = home.run("--agent", "nobody", "probe")
     assert done.returncode == 1
     assert "nobody" in done.stderr

@@ -41,7 +41,7 @@ def test_a_text_has_no_more_tokens_than_that(text: str, tokens: int) -> None:
     assert 40 * tokens <= max_tokens_in((text + "\n") * 40)
 
 
-def test_english_and_code_are_told_within_a_third() -> None:
+def test_english_and_code_are_estimated_within_a_third() -> None:
     for text in list(COUNTED)[:3]:
         assert max_tokens_in(text * 20) <= 1.7 * COUNTED[text] * 20
 

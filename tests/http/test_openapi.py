@@ -98,7 +98,7 @@ def test_a_server_starts_without_it() -> None:
     assert loaded.stdout.strip() == "[]"
 
 
-def test_every_reference_leads_somewhere_and_every_component_is_told_of() -> None:
+def test_every_reference_has_a_target_and_every_component_is_referred_to() -> None:
     text = msgspec.json.encode(DOCUMENT).decode()
     referred = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
     assert referred <= set(COMPONENTS["schemas"])

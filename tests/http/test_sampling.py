@@ -144,7 +144,7 @@ async def test_an_agent_that_may_write_is_not_sampled(tmp_path: Path) -> None:
         assert len(plain.body["choices"]) == 2
 
 
-async def test_by_default_one_turn_is_told_to_every_choice(tmp_path: Path) -> None:
+async def test_by_default_one_turn_answers_every_choice(tmp_path: Path) -> None:
     async with proxy_of(fake_agent("text", "length"), tmp_path) as proxy:
         answer = (await proxy.ask(user(n=3))).body
     messages = {json.dumps(choice["message"]) for choice in answer["choices"]}

@@ -109,7 +109,7 @@ async def test_a_turn_whose_client_leaves_counts_and_has_not_failed(proxy: Proxy
     assert (found["num_failed_requests"], found["num_estimated_requests"]) == (0, 1)
 
 
-async def test_an_answer_told_to_several_choices_was_paid_for_once(proxy: Proxy) -> None:
+async def test_an_answer_sent_as_several_choices_is_counted_once(proxy: Proxy) -> None:
     usage = (await proxy.ask(user("[[fake:text in=100 out=7 cached=30]]", n=3))).body["usage"]
     assert (await result(proxy))["output_tokens"] * 3 == usage["completion_tokens"]
 
@@ -187,7 +187,7 @@ async def test_limits_are_asked_of_the_agent_before_its_first_turn(tmp_path: Pat
     assert isinstance(found["as_of"], int)
 
 
-async def test_an_agent_that_will_not_tell_is_told_of_with_the_reason(tmp_path: Path) -> None:
+async def test_limits_that_an_agent_does_not_report_have_a_reason(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
         await proxy.ask(user())
         found = await limits(proxy)
@@ -196,7 +196,7 @@ async def test_an_agent_that_will_not_tell_is_told_of_with_the_reason(tmp_path: 
 
 
 @pytest.mark.parametrize("dialect", ["app-server", "proto"])
-async def test_the_newest_limits_that_a_turn_told_are_given(tmp_path: Path, dialect: str) -> None:
+async def test_the_newest_limits_that_a_turn_reported_are_given(tmp_path: Path, dialect: str) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
         await proxy.ask(user("[[fake:text limits=12]]"))
         await proxy.ask(user("[[fake:text limits=13]]"))

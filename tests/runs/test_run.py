@@ -344,7 +344,7 @@ async def test_a_schema_that_may_take_long_to_compile_is_named_where_nothing_cam
 
 
 @virtual
-async def test_a_silent_agent_is_told_of_with_what_its_silence_can_mean() -> None:
+async def test_a_silent_agent_is_reported_with_what_its_silence_can_mean() -> None:
     agent = WordAgent()
     run, lane, _ = await begun(agent, deadlines=Deadlines(first=5, idle=10, total=20))
     assert isinstance(lane.reader, AgentSession)

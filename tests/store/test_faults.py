@@ -46,9 +46,7 @@ async def test_a_locked_file_makes_writes_unavailable_and_reads_go_on(
     assert [await file_store.response(OWNER, id) is None for id in ("resp_2", "resp_3")] == [True, False]
 
 
-async def test_everyone_who_waits_on_a_locked_file_is_told_after_one_wait(
-    path: Path, file_store: SqliteStore
-) -> None:
+async def test_all_who_wait_on_a_locked_file_fail_after_one_wait(path: Path, file_store: SqliteStore) -> None:
     with locked(path):
         outcomes = await asyncio.gather(
             *(turn(file_store, f"resp_{number}") for number in range(100)), return_exceptions=True

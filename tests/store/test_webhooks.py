@@ -63,7 +63,7 @@ async def test_a_target_that_is_named_twice_hears_of_an_end_once(store: Store) -
     assert await pending(store) == [ONE]
 
 
-async def test_a_try_is_counted_and_the_webhook_keeps_its_place(store: Store) -> None:
+async def test_a_delivery_attempt_is_counted_and_the_webhook_keeps_its_place(store: Store) -> None:
     await ended(store, ONE, TWO)
     tried = msgspec.structs.replace(ONE, tries=2)
     await store.retry_webhook(tried, 0.0)

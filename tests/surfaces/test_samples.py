@@ -69,7 +69,7 @@ def test_where_one_turn_told_no_usage_none_is_told_so_that_the_whole_is_estimate
     assert [type(event) for event in samples.feed(1, [TurnEnded("stop")])] == [TurnEnded]
 
 
-def test_where_one_turn_told_a_part_of_its_usage_the_whole_is_partial() -> None:
+def test_if_one_turn_reported_a_part_of_its_usage_the_whole_is_partial() -> None:
     samples = Samples(2)
     samples.feed(0, [UsageReported(Usage(10, 0, 3, 0)), TurnEnded("stop")])
     events = samples.feed(1, [UsageReported(Usage(10, 0, 5, 0), partial=True), TurnEnded("stop")])

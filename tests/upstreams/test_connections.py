@@ -640,7 +640,7 @@ async def test_the_upstreams_wait_reaches_the_client(tmp_path: Path) -> None:
         assert (answer.status, answer.headers["Retry-After"]) == (429, "2")
 
 
-async def test_the_models_context_window_is_told_where_it_is_too_small(tmp_path: Path) -> None:
+async def test_a_context_that_is_too_long_names_the_models_window(tmp_path: Path) -> None:
     async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
         server.script = [CASES["toolong_llamacpp"]]
         answer = await proxy.ask(user())

@@ -348,7 +348,9 @@ async def test_sampling_that_the_upstream_does_not_know_is_left_out_from_then_on
     assert server.asked[-1].body["temperature"] == 0.5
 
 
-async def test_a_length_and_a_filter_are_reported_as_such(client: AsyncOpenAI, server: Upstream) -> None:
+async def test_a_cut_at_the_length_or_by_the_filter_is_its_finish_reason(
+    client: AsyncOpenAI, server: Upstream
+) -> None:
     for reason, finish in (("max_output_tokens", "length"), ("content_filter", "content_filter")):
         cut = answered(message("Hal"), status="incomplete", incomplete_details={"reason": reason})
         server.script = [cut, cut]

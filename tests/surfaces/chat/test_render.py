@@ -35,7 +35,7 @@ def test_a_message_without_a_word_leaves_no_blank_line() -> None:
     )
 
 
-def test_two_messages_that_come_interleaved_are_told_one_after_the_other() -> None:
+def test_two_messages_that_come_interleaved_are_sent_one_after_the_other() -> None:
     events: list[Event] = [
         ItemStarted(Message("a")),
         ItemStarted(Message("b")),
@@ -231,7 +231,7 @@ def test_the_first_keepalive_brings_the_role_along_once() -> None:
     assert b"role" not in answer.feed(turn(said("Hi")))
 
 
-def test_usage_that_nobody_told_is_an_estimate_and_says_so() -> None:
+def test_usage_that_is_not_reported_is_an_estimate_and_says_so() -> None:
     usage = whole(turn(said("1" * 30)), choices=2, prompt_tokens=lambda: 25)["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (25, 20, True)
     assert usage["total_tokens"] == 45
@@ -268,7 +268,7 @@ def test_an_estimate_is_at_least_one_token_each() -> None:
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (1, 1)
 
 
-def test_usage_that_was_told_is_not_marked() -> None:
+def test_usage_that_was_reported_is_not_marked() -> None:
     assert "estimated" not in whole(turn(said("x"), counted()))["usage"]
 
 

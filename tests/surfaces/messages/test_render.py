@@ -317,7 +317,7 @@ def test_usage_tells_what_was_cached_apart() -> None:
     assert streamed(turn(said("x"), usage))[-2]["usage"] == answer["usage"]
 
 
-def test_usage_that_nobody_told_is_an_estimate() -> None:
+def test_usage_that_is_not_reported_is_an_estimate() -> None:
     usage = whole(turn(said("x" * 30)), prompt_tokens=lambda: 50)["usage"]
     assert usage["input_tokens"] == 50
     assert usage["output_tokens"] > 1
@@ -346,7 +346,7 @@ def test_a_failure_before_it_can_be_a_status() -> None:
     assert not answer.visible
 
 
-def test_calls_of_a_turn_that_fails_are_not_told() -> None:
+def test_calls_of_a_turn_that_fails_are_not_sent() -> None:
     events = [*turn(said("x"), called("{}"))[:-1], TurnEnded(Stop.FAILED, failure=DOWN)]
     assert "tool_use" not in str(streamed(events))
 

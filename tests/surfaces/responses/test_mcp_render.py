@@ -213,7 +213,7 @@ def test_a_request_for_approval_is_reported_whole() -> None:
     assert whole(events)["status"] == "completed"
 
 
-def test_half_a_request_for_approval_is_not_told() -> None:
+def test_half_a_request_for_approval_is_not_sent() -> None:
     cut: list[Event] = [*asked()[:2], ItemEnded("q", "incomplete")]
     assert [item["type"] for item in output(turn(said("x"), cut, stop="interrupted"))] == ["message"]
 

@@ -506,7 +506,7 @@ def test_usage_has_its_details() -> None:
     }
 
 
-def test_usage_that_nobody_told_is_an_estimate_and_says_so() -> None:
+def test_usage_that_is_not_reported_is_an_estimate_and_says_so() -> None:
     usage = whole(turn(said("1" * 30)), prompt_tokens=lambda: 25)["usage"]
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (25, 10, 35)
     assert usage["estimated"] is True
