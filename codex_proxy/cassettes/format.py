@@ -66,7 +66,7 @@ class Answer(msgspec.Struct, frozen=True):
     """The final object of a background response."""
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, omit_defaults=True, rename={"line": "request"}):
     """A request as it came. `line`: method and path; `socket`: it was a WebSocket frame."""
 
     line: str
@@ -137,10 +137,7 @@ def lines_of(capture: Capture) -> Iterator[bytes | Run]:
 
 
 def _request_lines(request: Request, content: Content) -> Iterator[bytes]:
-    more: dict[str, Any] = {"headers": request.headers} if request.headers else {}
-    if request.socket:
-        more["socket"] = True
-    yield _encode({"request": request.line, **more, "body": request.body})
+    yield msgspec.json.encode(request)
     turn = {name: value for name, value in content.items() if value not in (None, {}, "")}
     tools, messages = turn.pop("tools"), turn.pop("messages")
     yield _encode({"turn": turn})
@@ -369,9 +366,7 @@ def _take_head(parsed: _ParsedLines, kind: str, value: dict[str, msgspec.Raw]) -
 
 def _take_other(parsed: _ParsedLines, kind: str, value: dict[str, Any]) -> None:
     if kind == "request":
-        parsed.request = Request(
-            value["request"], value.get("headers", {}), value["body"], value.get("socket", False)
-        )
+        parsed.request = msgspec.convert(value, Request)
     elif kind == "turn":
         turn: dict[str, Any] = value["turn"]
         empty: Content = {

@@ -55,13 +55,14 @@ class Run(msgspec.Struct):
 
 
 def find_runs(lines: Sequence[bytes], known: Sequence[bytes] = ()) -> Iterator[bytes | Run]:
-    """Yields the lines, with a run in place of those that differ from the one before in one text alone. `known`: the
-    texts of a run that may come again.
+    """Yields the lines, with a run in place of those that differ from the one before in one text alone; a run follows a
+    whole line. `known`: the texts of a run that may come again.
     """
-    at = 0
+    at, is_whole = 0, False
     while at < len(lines):
-        shape = _shape_of(lines[at - 1], lines[at]) if at else None
+        shape = _shape_of(lines[at - 1], lines[at]) if is_whole else None
         texts = [] if shape is None else shape.texts(lines, at, known)
+        is_whole = shape is None
         if shape is None:
             yield lines[at]
         elif is_json(b'"%b"' % b" ".join(texts)):
@@ -84,17 +85,17 @@ class _Shape(msgspec.Struct, frozen=True):
         return line[len(self.head) : -len(self.tail)]
 
     def texts(self, lines: Sequence[bytes], at: int, known: Sequence[bytes]) -> Sequence[bytes]:
-        """Returns the texts of the successive lines from number `at` that have this shape, or the first of them if they
-        are `known`.
-        """
+        """Returns the texts of the successive lines from number `at` that have this shape. They may be `known`."""
         head, tail = self.head, self.tail
         start, end, between = len(head), -len(tail), tail + b"\n" + head
-        if known and known[0] == self.text(lines[at]):  # which is faster than to cut them out
-            same = b"%b%b%b" % (head, between.join(known), tail)
-            if same == b"\n".join(lines[at : at + len(known)]):
-                return known
         texts = list[bytes]()
-        for first in range(at, len(lines), _AT_ONCE):
+        if known and known[0] == self.text(lines[at]):  # to compare all is faster than to cut each out
+            next = at + len(known)
+            if b"%b%b%b" % (head, between.join(known), tail) == b"\n".join(lines[at:next]):
+                if next == len(lines) or not self._fits(lines[next]):
+                    return known
+                texts += known
+        for first in range(at + len(texts), len(lines), _AT_ONCE):
             some = lines[first : first + _AT_ONCE]
             found = [line[start:end] for line in some]
             if b"%b%b%b" % (head, between.join(found), tail) != b"\n".join(some):

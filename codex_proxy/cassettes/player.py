@@ -61,10 +61,11 @@ Pace = Callable[[float], float]
 """Converts the recorded seconds between two lines to those to wait."""
 
 
-class RequestIds:
-    """Maps recorded ids of a session's JSON-RPC requests to today's."""
+class LineReader:
+    """Converts the recorded lines of a session to messages for today's dialect, with its ids of JSON-RPC requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: str) -> None:
+        self._dialect = dialect
         self._waiting: dict[str, deque[Any]] = defaultdict(deque)
         """Recorded ids of requests that today's dialect has not made yet, by method."""
         self._today: dict[Any, Any] = {}
@@ -80,39 +81,10 @@ class RequestIds:
 
     def note_written(self, writes: bytes) -> None:
         """Takes bytes that today's dialect writes: its first request of a method stands for the first recorded one."""
-        for line in writes.split(b"\n"):
+        for line in writes.split(b"\n") if is_rpc(self._dialect) else ():
             id, method = rpc_of(line) if line else (None, None)
             if method is not None and id is not None and self._waiting[method]:
                 self._today[self._waiting[method].popleft()] = id
-
-    def todays_id(self, recorded: Any) -> Any:
-        """Returns today's id for a recorded one, if any. A request from before the recording, as for a session opened
-        ahead, keeps its id.
-        """
-        return self._today.get(recorded) if recorded in self._recorded else recorded
-
-
-class Script:
-    """The lines of a session's turn, as a dialect reads them."""
-
-    def __init__(self, dialect: str, lines: Sequence[Line], ids: RequestIds) -> None:
-        """`ids`: those of the whole session."""
-        self._dialect = dialect
-        self._lines = deque(lines)
-        self._ids = ids
-        ids.expect(lines)
-
-    def note_written(self, writes: bytes) -> None:
-        """Takes bytes that today's dialect writes."""
-        if is_rpc(self._dialect):
-            self._ids.note_written(writes)
-
-    @property
-    def next(self) -> Line | None:
-        return self._lines[0] if self._lines else None
-
-    def pop(self) -> Line:
-        return self._lines.popleft()
 
     def message(self, line: Line) -> Any:
         """Returns a line as the dialect reads it; None if the dialect does not."""
@@ -133,22 +105,25 @@ class Script:
         message = message_of(self._dialect, line)
         if not is_rpc(self._dialect) or message is None or message.method is not None:
             return message
-        id = self._ids.todays_id(message.id)
+        if message.id not in self._recorded:
+            return message  # it answers a request from before the recording, as for a session opened ahead
+        id = self._today.get(message.id)
         return None if id is None else msgspec.structs.replace(message, id=id)
 
 
 class PlayedTransport:
-    """A `Transport` that plays a script."""
+    """A `Transport` that plays a turn's lines."""
 
     exclusive = True
 
-    def __init__(self, script: Script, pace: Pace) -> None:
-        self._script = script
+    def __init__(self, lines: Iterable[Line], read: LineReader, pace: Pace) -> None:
+        self._lines = deque(lines)
+        self._read = read
         self._pace = pace
         self._reader: TransportReader | None = None
         self._at = 0
         self._answers = 0
-        """How many outputs of this server the script has not passed yet."""
+        """How many outputs of this server were not played yet."""
         self._paused = False
         self._timer: asyncio.Handle | None = None
         self._waits = False
@@ -158,7 +133,7 @@ class PlayedTransport:
         self._later(0.0)
 
     def send(self, writes: bytes) -> None:
-        self._script.note_written(writes)
+        self._read.note_written(writes)
 
     def on_answer(self) -> None:
         """Called when this server has given an output or a decision."""
@@ -198,7 +173,7 @@ class PlayedTransport:
         messages: list[Any] = []
         size = 0
         while self._reader is not None and not self._paused:
-            line = self._script.next
+            line = self._lines[0] if self._lines else None
             wait = 0.0 if line is None else self._pace(max(0, line.ms - self._at) / 1000)
             if line is None or wait > 0 or len(messages) >= BATCH or line.kind in BARRIERS:
                 if messages:
@@ -213,7 +188,7 @@ class PlayedTransport:
                     return
                 continue
             self._at = line.ms
-            message = self._script.message(self._script.pop())
+            message = self._read.message(self._lines.popleft())
             if message is not None:
                 messages.append(message)
                 size += len(message) if isinstance(message, bytes) else 100
@@ -221,12 +196,12 @@ class PlayedTransport:
             self._reader.received(messages, size)
 
     def _passes(self, line: Line) -> bool:
-        """Plays a line that is no message. Returns False if it must wait, or the script has ended."""
+        """Plays a line that is no message. Returns False if it must wait, or none follow."""
         if line.kind == "answer":
             if not self._answers:
                 return False
             self._answers -= 1
-        self._script.pop()
+        self._lines.popleft()
         if line.kind == "ended" and self._reader is not None:
             self._reader.ended(msgspec.convert(line.value, Ended))
         elif line.kind == "failed" and self._reader is not None:
@@ -256,23 +231,15 @@ class PlayedSession(AgentSession):
     """A session of a cassette, which serves one turn."""
 
     def __init__(
-        self, turn: Turn, dialect: Dialect[Any], transport: PlayedTransport, start: _TurnStart
+        self, turn: Turn, dialect: Dialect[Any], transport: PlayedTransport, first: _FirstAct
     ) -> None:
         super().__init__(turn, dialect, transport)
         self._played = transport
-        self._start = start
+        self._first = first
 
     def begin(self) -> None:
-        how = self._start
-        turn = self.turn
-        if how.act == "begin":
-            super().begin()
-            return
         self.transport.attach(self)
-        if how.act == "resume":
-            self._do(self._dialect.resume, turn, how.new_items)
-        else:
-            self._do(self._dialect.reopen, turn, how.thread, how.new_items)  # type: ignore[attr-defined]
+        self._do(*self._first)
 
     def answer(self, request_id: str, reply: Reply) -> None:
         super().answer(request_id, reply)
@@ -287,14 +254,6 @@ class PlayedSession(AgentSession):
         return ""
 
 
-class _TurnStart(msgspec.Struct, frozen=True):
-    """How a turn begins on its session: its first act (`begin`, `reopen` or `resume`) and its arguments."""
-
-    act: str
-    new_items: tuple[HistoryItem, ...] = ()
-    thread: str = ""
-
-
 def make_played_session(
     chain: Sequence[Cassette], index: int, turn: Turn, pace: Pace, now: Callable[[], float]
 ) -> PlayedSession:
@@ -303,28 +262,14 @@ def make_played_session(
     """
     cassette = chain[-1]
     session = cassette.sessions[index]
-    count = 0
-
-    def new_id(prefix: str) -> str:
-        nonlocal count
-        count += 1
-        return stable_id(prefix + "1", key_of(chain[0].content, ("messages", "tools")), count)
-
-    dialect = remake(session.dialect, session.facts, RemakeContext(turn.model, new_id, now))
-    act, thread, before, lines = _start_of(session)
-    ids = RequestIds()
-    new_items = turn.history[_new_from(turn.history, 1) :]
-    if act == "resume":
-        if len(chain) < 2:
-            raise UnknownDialectError(
-                f"{cassette.name} continues {cassette.after or 'another cassette'}, which is not in the folder"
-            )
-        _read_earlier_turns(chain[:-1], dialect, turn, ids)
-        _read_all(Script(session.dialect, before, ids), dialect, before, ())
-        before = []
-    script = Script(session.dialect, [*before, *lines], ids)
-    transport = PlayedTransport(script, pace)
-    return PlayedSession(turn, dialect, transport, _TurnStart(act, new_items, thread))
+    if len(chain) < 2 and _act_of(session)[0] == "resume":
+        raise UnknownDialectError(
+            f"{cassette.name} continues {cassette.after or 'another cassette'}, which is not in the folder"
+        )
+    read = LineReader(session.dialect)
+    dialect = _remake(chain, session, turn, read, now)
+    first, lines = _first_act(session, dialect, turn, read)
+    return PlayedSession(turn, dialect, PlayedTransport(lines, read, pace), first)
 
 
 def offline_events(chain: Sequence[Cassette], turn: Turn) -> Iterator[Event]:
@@ -332,30 +277,58 @@ def offline_events(chain: Sequence[Cassette], turn: Turn) -> Iterator[Event]:
     `UnknownDialectError` if the dialect cannot be made.
     """
     for session in chain[-1].sessions:
-        ids = RequestIds()
-        dialect = remake(
-            session.dialect, session.facts, RemakeContext(turn.model, _id_counter(), lambda: 0.0)
-        )
-        if _start_of(session)[0] == "resume":
-            _read_earlier_turns(chain[:-1], dialect, turn, ids)
-        yield from _read_session(session, dialect, turn, turn.history[_new_from(turn.history, 1) :], ids)
+        read = LineReader(session.dialect)
+        dialect = _remake(chain, session, turn, read, lambda: 0.0)
+        yield from _read_turn(session, dialect, turn, read)
         ended = next((line.value for line in session.lines if line.kind == "ended"), None)
         if ended is not None:
             yield from dialect.eof(msgspec.convert(ended, Ended)).events
 
 
-def _id_counter() -> Callable[[str], str]:
-    count = itertools.count(1)
-    return lambda prefix: f"{prefix}{next(count)}"
+def _remake(
+    chain: Sequence[Cassette], session: Session, turn: Turn, read: LineReader, now: Callable[[], float]
+) -> Dialect[Any]:
+    """Makes the dialect of a session of the last cassette of `chain`, and lets it read the session's earlier turns.
+    Raises `UnknownDialectError`.
+    """
+    key, count = key_of(chain[0].content, ("messages", "tools")), itertools.count(1)
+
+    def new_id(prefix: str) -> str:
+        return stable_id(prefix + "1", key, next(count))
+
+    dialect = remake(session.dialect, session.facts, RemakeContext(turn.model, new_id, now))
+    if _act_of(session)[0] == "resume":
+        for left in range(len(chain) - 1, 0, -1):
+            end = _last_of_client(turn.history, _new_from(turn.history, left))
+            history = turn.history[: max(end, _new_from(turn.history, left + 1))]
+            earlier = msgspec.structs.replace(turn, history=history)
+            _read_turn(chain[-1 - left].sessions[-1], dialect, earlier, read)
+    return dialect
 
 
-def _start_of(session: Session) -> tuple[str, str, list[Line], list[Line]]:
-    """Returns a session's first act, the agent's id of a reopened one, and the lines before and after."""
-    for index, line in enumerate(session.lines):
-        if line.kind in ("begin", "resume", "reopen"):
-            thread = line.value if line.kind == "reopen" else ""
-            return line.kind, thread, list(session.lines[:index]), list(session.lines[index + 1 :])
-    return "begin", "", [], list(session.lines)
+_FirstAct = tuple[Any, ...]
+"""The method of a dialect that begins a turn, and its arguments."""
+
+
+def _first_act(
+    session: Session, dialect: Dialect[Any], turn: Turn, read: LineReader
+) -> tuple[_FirstAct, Sequence[Line]]:
+    """Returns how a turn begins on its session, and its lines. A dialect that resumes reads those before that act."""
+    read.expect(session.lines)
+    new_items = turn.history[_new_from(turn.history, 1) :]
+    act, index = _act_of(session)
+    if act == "begin":
+        return (dialect.begin, turn), session.lines
+    if act == "reopen":
+        return (dialect.reopen, turn, session.lines[index].value, new_items), session.lines  # type: ignore[attr-defined]
+    _read_all(read, dialect, session.lines[:index])
+    return (dialect.resume, turn, new_items), session.lines[index:]
+
+
+def _act_of(session: Session) -> tuple[str, int]:
+    """Returns the method of the dialect that began a turn (`begin`, `resume` or `reopen`), and its line's index."""
+    acts = ((line.kind, index) for index, line in enumerate(session.lines))
+    return next((each for each in acts if each[0] in ("begin", "resume", "reopen")), ("begin", 0))
 
 
 def _new_from(history: Sequence[HistoryItem], nth: int) -> int:
@@ -377,32 +350,12 @@ def _is_models(item: HistoryItem) -> bool:
     return isinstance(item, HistoryCall | RawHistoryItem)
 
 
-def _read_earlier_turns(
-    chain: Sequence[Cassette], dialect: Dialect[Any], turn: Turn, ids: RequestIds
-) -> None:
-    for number, cassette in enumerate(chain):
-        left = len(chain) - number
-        new = _new_from(turn.history, left + 1)
-        until = _new_from(turn.history, left)
-        history = turn.history[: max(new, _last_of_client(turn.history, until))]
-        earlier = msgspec.structs.replace(turn, history=history)
-        _read_session(cassette.sessions[-1], dialect, earlier, history[new:], ids)
-
-
-def _read_session(
-    session: Session, dialect: Dialect[Any], turn: Turn, new_items: Sequence[HistoryItem], ids: RequestIds
-) -> list[Event]:
-    act, thread, before, lines = _start_of(session)
-    script = Script(session.dialect, [*before, *lines], ids)
-    if act == "begin":
-        step, lines = dialect.begin(turn), [*before, *lines]
-    elif act == "resume":
-        _read_all(script, dialect, before, ())
-        step = dialect.resume(turn, new_items)
-    else:
-        step = dialect.reopen(turn, thread, new_items)  # type: ignore[attr-defined]
-    script.note_written(step.writes)
-    return [*step.events, *_read_all(script, dialect, lines, step.events)]
+def _read_turn(session: Session, dialect: Dialect[Any], turn: Turn, read: LineReader) -> list[Event]:
+    """Lets a dialect read a recorded turn of a session. Returns its events."""
+    (act, *given), lines = _first_act(session, dialect, turn, read)
+    step = act(*given)
+    read.note_written(step.writes)
+    return [*step.events, *_read_all(read, dialect, lines, step.events)]
 
 
 def _last_of_client(history: Sequence[HistoryItem], until: int) -> int:
@@ -422,7 +375,7 @@ def parts_of(parts: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
 
 
 def _read_all(
-    script: Script, dialect: Dialect[Any], lines: Sequence[Line], events: Sequence[Event]
+    read: LineReader, dialect: Dialect[Any], lines: Sequence[Line], events: Sequence[Event] = ()
 ) -> list[Event]:
     """Lets a dialect read lines, and answers it as the server has done. Returns its events, without the earlier
     `events`.
@@ -431,7 +384,7 @@ def _read_all(
 
     def take(step: Step) -> None:
         found.extend(step.events)
-        script.note_written(step.writes)
+        read.note_written(step.writes)
         for event in step.events:
             if isinstance(event, ApprovalRequested | InputRequested):
                 take(dialect.answer(event.request_id, Decision(approve=False)))
@@ -450,7 +403,7 @@ def _read_all(
                 parts = parts_of(reply["parts"])
                 take(dialect.answer(to, ToolReply(parts, reply.get("success", True))))
             continue
-        message = script.message(line)
+        message = read.message(line)
         if message is not None:
             take(dialect.receive([message]))
     return found

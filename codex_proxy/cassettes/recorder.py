@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 import structlog
@@ -98,15 +98,12 @@ class Recorder:
             return
         assert recorded.end is not None
         size = recorded.size + len(exchange.body) + len(exchange.answered)
-        if recorded.end.stop == Stop.INTERRUPTED or recorded.size > MAX_BYTES or not recorded.parts:
-            reason = (
-                "too large"
-                if recorded.size > MAX_BYTES
-                else "interrupted"
-                if recorded.parts
-                else "no session"
-            )
-            log.info("turn_not_recorded", reason=reason)
+        if recorded.size > MAX_BYTES:
+            log.info("turn_not_recorded", reason="too large")
+        elif not recorded.parts:
+            log.info("turn_not_recorded", reason="no session")
+        elif recorded.end.stop == Stop.INTERRUPTED:
+            log.info("turn_not_recorded", reason="interrupted")
         elif self._bytes_waiting + size > MAX_WAITING:
             log.warning("turn_not_recorded", reason="too many large turns are being written")
         elif size <= MAX_AT_ONCE and not self._waiting:
@@ -240,7 +237,7 @@ class _Cleaner:
         spoken = {(run.before, id(run.texts)): run for run in found if isinstance(run, Run)}
         texts = [b"".join((run.before, *run.texts)) for run in spoken.values()]
         if self._scrubber.suspects(b"\n".join(texts), self._keys):
-            found = list(self._join_secret_runs(found))
+            found = self._join_secret_runs(found)
         whole = b"\n".join([line for line in found if isinstance(line, bytes)])
         first = min(at for each in (b'\n{"session"', b'\n{"answer"') if (at := whole.find(each)) >= 0)
         asked = map(self._ids.known, _windows(whole[:first]))
@@ -249,24 +246,18 @@ class _Cleaner:
         left = iter(b"".join(cleaned).split(b"\n"))
         return text_of(next(left) if isinstance(each, bytes) else each for each in found)
 
-    def _join_secret_runs(self, found: Iterable[bytes | Run]) -> Iterator[bytes | Run]:
-        """Yields the lines, with one whole line in place of runs with a secret."""
-        line, runs = b"", list[Run]()
-        for each in (*found, b""):
-            if isinstance(each, Run):
-                runs.append(each)
-                continue
-            if line:
-                yield from self._merge_if_secret(line, runs)
-            line, runs = each, []
-
-    def _merge_if_secret(self, line: bytes, runs: Sequence[Run]) -> Sequence[bytes | Run]:
-        """Returns a line and its runs, or one line with the whole text if that has a secret."""
-        if not runs:
-            return [line]
-        text = b"".join((runs[0].before, *(text for run in runs for text in run.texts)))
-        cleaned = self._scrub(text)
-        return [line, *runs] if cleaned == text else [with_text(line, runs[0].name, b'"%b"' % cleaned)]
+    def _join_secret_runs(self, found: Iterable[bytes | Run]) -> list[bytes | Run]:
+        """Returns the lines, with one whole line in place of a line and the run after it that together say a secret."""
+        joined = list[bytes | Run]()
+        for each in found:
+            if isinstance(each, Run) and isinstance(line := joined[-1], bytes):
+                text = b"".join((each.before, *each.texts))
+                cleaned = self._scrub(text)
+                if cleaned != text:
+                    joined[-1] = with_text(line, each.name, b'"%b"' % cleaned)
+                    continue
+            joined.append(each)
+        return joined
 
     def _scrub(self, text: bytes) -> bytes:
         return self._scrubber.scrub(text, self._keys)
@@ -320,7 +311,7 @@ class Exchange:
         if self._content.socket:
             answered += data + b"\n"
         elif len(answered) < MAX_BYTES:
-            answered += data.partition(b"\n\n")[2] if data.startswith(b":") else data  # without a comment
+            answered += data
 
     def end(self, status: int) -> None:
         """Called when the whole answer was sent."""
@@ -374,9 +365,8 @@ class ExchangeContent(msgspec.Struct):
     @property
     def background(self) -> bool:
         """Whether the answer is a background response."""
-        return (
-            not self.socket and b'"background"' in self.body and _decode(self.body, _Background()).background
-        )
+        asked = not self.socket and b'"background"' in self.body
+        return asked and bool(_fields_of(self.body).get("background"))
 
     def request(self) -> Request:
         body: Any = msgspec.Raw(msgspec.json.format(self.body, indent=-1)) if is_json(self.body) else None
@@ -389,16 +379,17 @@ class ExchangeContent(msgspec.Struct):
             if not self.socket and is_json(answered):
                 return Answer(self.status, msgspec.Raw(answered), None, final)
             return Answer(self.status, None, answered.splitlines())  # frames, or a stream of Ollama's API
-        events = itertools.chain.from_iterable(
-            window.split(b"\n\n") for window in _windows(answered, b"\n\n")
-        )
-        return Answer(self.status, None, list(filter(None, events)), final)
+        pieces = (window.split(b"\n\n") for window in _windows(answered, b"\n\n"))
+        events = itertools.chain.from_iterable(pieces)
+        sent = [event for event in events if event[:1] not in (b"", b":")]  # a comment begins with a colon
+        return Answer(self.status, None, sent, final)
 
 
 def _mcp_secrets(body: bytes) -> list[str]:
     """Returns the headers and keys of a request's MCP servers."""
     found = []
-    for tool in _decode(body, _WithTools()).tools if b'"mcp"' in body else ():
+    tools = _fields_of(body).get("tools") if b'"mcp"' in body else None
+    for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict):
             headers = tool.get("headers")
             found += list(headers.values()) if isinstance(headers, dict) else []
@@ -406,20 +397,10 @@ def _mcp_secrets(body: bytes) -> list[str]:
     return [value for value in found if isinstance(value, str)]
 
 
-class _WithTools(msgspec.Struct):
-    tools: list[Any] = []
-
-
-class _Background(msgspec.Struct):
-    background: bool = False
-
-
-S = TypeVar("S", bound=msgspec.Struct)
-
-
-def _decode(body: bytes, default: S) -> S:
-    """Decodes the fields of `default` from a body; returns `default` if it cannot be read."""
+def _fields_of(body: bytes) -> dict[str, Any]:
+    """Decodes a body; returns no fields if it cannot be read."""
     try:
-        return msgspec.json.decode(body, type=type(default))
+        found = msgspec.json.decode(body)
     except UNREADABLE:
-        return default
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -107,6 +107,15 @@ def test_the_deltas_of_a_text_are_one_run_and_ids_are_none() -> None:
     assert rest[:2] == [b'{"ms":1,"from":{"id":"a1"}}', b'{"ms":1,"from":{"id":"a2"}}']
 
 
+def test_the_deltas_of_an_answer_are_one_run_if_the_agent_has_said_all_or_the_first_of_them() -> None:
+    said = [delta(text) for text in "abcd"]
+    for more in ([], [delta("e"), b'{"method":"end"}']):
+        sent = [*said, *more]
+        runs = [each for each in lines_of(cassette([Line(1, "from", said)], sent)) if isinstance(each, Run)]
+        assert [len(run.texts) for run in runs] == [3, 4 if more else 3]
+        assert read_again(said, sent) == (said, [msgspec.json.decode(line) for line in sent])
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

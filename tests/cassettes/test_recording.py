@@ -158,6 +158,22 @@ async def test_a_stream_of_ollamas_api_is_recorded_and_checked(tmp_path: Path) -
     assert [each["message"]["content"] for each in sent] == [each["message"]["content"] for each in said]
 
 
+async def test_the_comments_of_a_stream_are_not_recorded(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    settings: dict[str, Any] = {"heartbeat_interval": 0.02, "cassettes": {"record": folder}}
+    async with serving(tmp_path, **settings) as server, aiohttp.ClientSession() as session:
+        messages = [{"role": "user", "content": "[[fake:text first=150 delay=150]]"}]
+        url = f"http://127.0.0.1:{server.port}/v1/chat/completions"
+        body = {"model": "codex-5", "messages": messages, "stream": True}
+        async with session.post(url, json=body) as reply:
+            said = await reply.text()
+    assert said.count("\n\n: ") > 1
+    (file,) = folder.iterdir()
+    sent = read(file).answer.sent
+    assert sent is not None
+    assert [type(each) for each in sent] == [dict] * (said.count("data: ") - 1) + [str]
+
+
 async def test_a_background_response_is_kept_with_its_final_object(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
     async with serving(tmp_path, cassettes={"record": folder}) as server, openai_client(server) as client:
