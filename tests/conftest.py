@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.forked_fake import use_forks
+
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
 
@@ -146,8 +148,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What is loaded by now stays: the collector need not look at it, and it looks seldom at what a test makes."""
+    if not _runs_exhaustive(session.config):
+        use_forks()
     _load_certificates_once()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)

@@ -114,6 +114,23 @@ def _wait_in_thread(loop: asyncio.AbstractEventLoop, process: Warden, exited: Ca
         return  # the loop is closed: nobody waits for the exit any more
 
 
+def execute_spawner(control: int) -> Warden:
+    """Starts the program of the spawner, which reads requests from the descriptor `control`. Raises `OSError`."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", WARDEN, str(control)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(control,),
+        env={"LD_BIND_NOW": "1"},  # so that no fork has to look symbols up
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+start_spawner = execute_spawner
+"""How spawners are started; tests fork them."""
+
+
 class SpawnerProcess:
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[SpawnerProcess], None]) -> None:
         """Starts the process. `on_end` is called when it takes no more requests. Raises `OSError`."""
@@ -123,15 +140,7 @@ class SpawnerProcess:
         self._socket.setblocking(False)
         with theirs:
             try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", WARDEN, str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
-                    env={"LD_BIND_NOW": "1"},  # so that no fork has to look symbols up
-                    cwd="/",
-                    start_new_session=True,
-                )
+                self._process = start_spawner(theirs.fileno())
             except BaseException:
                 self._socket.close()
                 raise

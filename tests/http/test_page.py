@@ -17,6 +17,7 @@ from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.page import FILES, POLICY
 from tests.access.keyed import bearing, keyed_proxy
+from tests.forked_fake import no_forks
 from tests.http.serving import Proxy, fake_proxy, until, user, worker_proxy
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
@@ -123,7 +124,8 @@ async def test_a_turn_whose_agent_cannot_be_started_is_remembered(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert (await proxy.ask(user())).status == 500
+    with no_forks():
+        assert (await proxy.ask(user())).status == 500
     (turn,) = (await proxy.send("GET", "/ui/api/turns")).body["data"]
     assert (turn["error"], turn["end"]) == ("spawn_failed", "failed")
 

@@ -2,16 +2,24 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
 from codex_proxy.process.child import Child, Command, spawn
 from codex_proxy.process.spawner import use_spawner
+from tests.forked_fake import no_forks
 from tests.process.children import Recorder, open_descriptors
 from tests.waiting import eventually
 
 Start = Callable[[Command], Awaitable[tuple[Child, Recorder]]]
+
+
+@pytest.fixture(autouse=True)
+def real_spawner() -> Iterator[None]:
+    """These are its tests."""
+    with no_forks():
+        yield
 
 
 @pytest.fixture(params=["spawner", "direct"])
