@@ -14,17 +14,15 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.forked_fake import use_forks
-
-if TYPE_CHECKING:
-    from tests.postgres import PostgresServer
+from tests.postgres import EMPTY_CLUSTER, PostgresServer, server
 
 HERE = Path(__file__).parent
 
@@ -75,6 +73,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("all" if config.getoption("run_all") else "default run")
+    if EMPTY_CLUSTER not in os.environ:  # the workers inherit it
+        folder = tempfile.mkdtemp(prefix="pg-empty-")
+        os.environ[EMPTY_CLUSTER] = folder
+        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
     if _memory_serves(MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # where `tmp_path` is
     gc.disable()  # what is imported stays: to look at it again and again takes a fifth of the collection of tests
@@ -98,8 +100,6 @@ def disk_path() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server of the tests of this process. Skips the test if there is none on this machine."""
-    from tests.postgres import server  # few tests need it
-
     with server() as started:
         yield started
 

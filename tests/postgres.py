@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
+import fcntl
 import os
 import pwd
 import shutil
@@ -14,10 +14,6 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import cache, partial
 from pathlib import Path
 
-import asyncpg
-
-from codex_proxy.app.system import SystemClock
-from codex_proxy.store.postgresql.store import PostgresStore
 from tests.missing import missing
 from tests.waiting import PATIENCE, polled
 
@@ -30,6 +26,8 @@ SERVER_OPTIONS = (
 )
 
 
+EMPTY_CLUSTER = "TEST_POSTGRES_EMPTY_CLUSTER"
+"""The variable that names a folder of all processes of the tests."""
 POOLER_PORT = 6432
 """The number in the name of the pooler's socket."""
 
@@ -98,16 +96,18 @@ def _run(command: Sequence[str | Path], folder: Path) -> None:
 
 @cache
 def _empty_cluster(programs: Path) -> Path:
-    """Returns a folder whose `data` is copied for each server of this process: initdb takes longer than the rest of
-    a start.
+    """Returns a folder whose `data` is copied for each server: initdb takes longer than the rest of a start, so one
+    process of the tests runs it for all.
     """
-    folder = tempfile.TemporaryDirectory(prefix="pg-empty-", ignore_cleanup_errors=True)
-    atexit.register(folder.cleanup)
-    path = Path(folder.name)
-    if user := _user():
-        shutil.chown(path, user)
-    options = ("-D", "data", "-U", "tester", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-    _run([programs / "initdb", *options], path)
+    path = Path(os.environ[EMPTY_CLUSTER])
+    with (path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (path / "data").exists():
+            if user := _user():
+                shutil.chown(path, user)
+            options = ("-D", "new", "-U", "tester", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+            _run([programs / "initdb", *options], path)
+            (path / "new").rename(path / "data")
     return path
 
 
@@ -163,6 +163,11 @@ _made: set[str] = set()
 
 async def empty(url: str) -> None:
     """Makes the tables of a store, without rows."""
+    import asyncpg  # every process of the tests imports this module, and few need these
+
+    from codex_proxy.app.system import SystemClock
+    from codex_proxy.store.postgresql.store import PostgresStore
+
     if url not in _made:
         await (await PostgresStore.open(url, clock=SystemClock())).close()
         _made.add(url)
