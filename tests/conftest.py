@@ -63,7 +63,7 @@ MEMORY_BYTES = 2 << 30
 
 # A busy machine is slow now and then: neither a test nor the making of its examples is held to a time.
 NO_HURRY: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("default run", max_examples=30, **NO_HURRY)
+settings.register_profile("default run", max_examples=20, **NO_HURRY)
 settings.register_profile("all", max_examples=300, **NO_HURRY)
 
 

@@ -152,6 +152,7 @@ def test_a_signal_ends_the_program_and_the_server(home: Home, number: signal.Sig
     assert home.is_empty()
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_is_the_programs_and_the_server_ends_with_it(home: Home) -> None:
     with home.waiting() as process:
         processes = of_group(process)
@@ -196,6 +197,7 @@ def test_codex_gets_its_settings_as_arguments(tmp_path: Path) -> None:
     assert "env_key" not in " ".join(prepare(PROGRAMS["codex"], keyless, tmp_path, {}, tmp_path)[1])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "arguments"),

@@ -330,7 +330,7 @@ async def test_a_session_in_use_is_not_closed_for_another(
     assert "echo" in names(await servers.tools(server, "you"))
 
 
-@pytest.mark.parametrize("transport", ["streamable", "sse"])
+@pytest.mark.parametrize("transport", ["streamable", pytest.param("sse", marks=pytest.mark.exhaustive)])
 async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_asked_to_stop(
     make: Make, request: pytest.FixtureRequest, transport: str, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ async def test_no_pane_is_wider_than_the_window(browser: Browser, tmp_path: Path
                 assert await page.evaluate("document.documentElement.scrollWidth") <= width, pane
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("title", APIS)
 async def test_the_playground_streams_an_answer_of_each_api(
     browser: Browser, tmp_path: Path, title: str
@@ -80,7 +81,7 @@ async def test_the_playground_streams_an_answer_of_each_api(
         await expect(page.get_by_label("Events")).to_contain_text("deterministic")
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("title", APIS)
 async def test_a_call_of_a_tool_is_answered_by_hand(

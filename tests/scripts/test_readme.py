@@ -49,6 +49,7 @@ def test_the_curl_line_streams_an_answer(server: Proxy) -> None:
     assert out.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.exhaustive
 def test_the_sdk_example_prints_an_answer_and_its_tokens(server: Proxy) -> None:
     out = run([sys.executable, "-c", example("python", "from openai", server)])
     assert re.fullmatch(re.escape(SAYS) + r"\n[1-9]\d* tokens\n", out)

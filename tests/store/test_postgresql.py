@@ -240,6 +240,7 @@ async def test_a_server_that_does_not_run_makes_the_store_unavailable_until_it_r
         await store.response(OWNER, "resp_1")
 
 
+@pytest.mark.exhaustive
 async def test_a_caller_that_is_cancelled_as_the_server_stops_stays_cancelled(
     own_server: PostgresServer,
 ) -> None:
@@ -309,6 +310,7 @@ async def test_a_pooler_that_shares_connections_between_statements_is_noticed(
 # --- tables -------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 async def test_many_servers_may_make_the_tables_at_the_same_moment(own_server: PostgresServer) -> None:
     opened = await asyncio.gather(*(PostgresStore.open(own_server.url, clock=Hands()) for _ in range(8)))
     for number, store in enumerate(opened):

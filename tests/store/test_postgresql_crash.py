@@ -145,7 +145,8 @@ async def test_every_acknowledged_write_survives_crashes_of_the_database(
     await store.close()
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(30, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kills", [2, 30])
 async def test_every_acknowledged_write_survives_kills_of_those_who_write(
     database: PostgresServer, kills: int
 ) -> None:

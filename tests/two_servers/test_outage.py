@@ -46,7 +46,7 @@ async def test_a_background_response_that_ends_while_postgresql_is_away_is_store
                 await until_ready(proxy, 200)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 async def test_what_was_acknowledged_before_postgresql_stopped_under_load_is_there_when_it_is_back(
     pair_with: MakePair, mode: str
