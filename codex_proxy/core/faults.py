@@ -136,3 +136,8 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     """Returns a `Fault` for a wrong field `param`; `code` is OpenAI's, if any. Cuts a long message."""
     message = excerpt(message, MAX_MESSAGE)
     return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))
+
+
+def misconfigured(message: str) -> Fault:
+    """Returns a `Fault` for an agent whose program, configuration or settings cannot be used."""
+    return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))

@@ -13,9 +13,8 @@ from codex_proxy.agents.acp.messages import Message, RpcError, ToolsListed, new_
 from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.acp.prompt import Prompt, first_prompt, later_prompt
 from codex_proxy.agents.acp.session_setup import Request, plan_setup
-from codex_proxy.agents.acp.turn_end import UNREADABLE_ANSWER
 from codex_proxy.agents.dialects.conversation import NO_TURN, ChannelRequests
-from codex_proxy.agents.dialects.failures import CONVERSATION_LOST
+from codex_proxy.agents.dialects.failures import BAD_ANSWER, CONVERSATION_LOST
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn, without_content
@@ -129,7 +128,7 @@ class SessionOpening:
             return
         session = self.session if message.session is None else message.session
         if not isinstance(session, str) or not session:
-            self._fail(UNREADABLE_ANSWER)
+            self._fail(BAD_ANSWER)
             return
         self.session = session
         if self._kind == "over":

@@ -7,7 +7,7 @@ from typing import Any, Final
 from codex_proxy.agents.acp.failures import failure_of_session, failure_of_text
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
-from codex_proxy.agents.dialects.failures import stop_from_text
+from codex_proxy.agents.dialects.failures import BAD_ANSWER, stop_from_text
 from codex_proxy.core.empty_answers import DECLINED
 from codex_proxy.core.events import Notice, Stop, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
@@ -19,10 +19,6 @@ STOPS: Final = {
     "refusal": Stop.CONTENT_FILTER,
     "cancelled": Stop.INTERRUPTED,
 }
-UNREADABLE_ANSWER: Final = Failure(
-    kind=FaultKind.AGENT_PROTOCOL,
-    message="The agent sent a message that this server does not understand. Try again, or update the agent.",
-)
 UNEXPLAINED: Final = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
     message="The agent ended its turn without an answer or a reason. Try again.",
@@ -39,7 +35,7 @@ def turn_end(
     if failure is not None:
         return failure
     stop = _cut_in(result) or STOPS.get(str(result.get("stopReason")))
-    return UNREADABLE_ANSWER if stop is None else TurnEnded(stop, "provider")
+    return BAD_ANSWER if stop is None else TurnEnded(stop, "provider")
 
 
 def _failure_in(

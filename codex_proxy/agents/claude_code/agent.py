@@ -22,13 +22,12 @@ from codex_proxy.agents.process_pool.group import RECHECK_SECONDS
 from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
 from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.agents.processes.child_per_turn import ChildTransport
-from codex_proxy.agents.processes.session import AgentSession, spawn_failure
+from codex_proxy.agents.processes.session import AgentSession, missing_program
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import Turn
-from codex_proxy.process.child import Command, SpawnError
-from codex_proxy.process.launch import find_program
+from codex_proxy.process.child import Command
 
 log = structlog.get_logger(__name__)
 
@@ -159,12 +158,9 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         """Returns the failure if the program is missing, or nobody was signed in when last asked. Then asks again, at
         most every `RECHECK_SECONDS`.
         """
-        try:
-            find_program(self._processes.command(self._processes.warm))
-        except SpawnError as error:
-            return spawn_failure(error)
-        if self._initialized.signed_in:
-            return None
+        missing = missing_program(self._processes.command(self._processes.warm))
+        if missing is not None or self._initialized.signed_in:
+            return missing
         old = self._clock.monotonic() - self._initialized_at > RECHECK_SECONDS
         if old and not self.pool.closed and (self._asking is None or self._asking.done()):
             self._initialized_at = self._clock.monotonic()

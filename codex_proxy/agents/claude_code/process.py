@@ -18,7 +18,7 @@ from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.dialects.failures import describe_end
 from codex_proxy.agents.processes.session import LineFramer, LineTooLong, ended_from, spawn_failure
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Fault, misconfigured
 from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output, spawn
 
 START_SECONDS: Final = 30.0
@@ -113,7 +113,7 @@ class _InitializeReader:
     def ended(self, exit: Exit) -> None:
         if not self.answer.done():
             said = describe_end(ended_from(exit))
-            self.answer.set_exception(_misconfigured_fault(f"Claude Code ended while it was starting{said}"))
+            self.answer.set_exception(misconfigured(f"Claude Code ended while it was starting{said}"))
 
 
 async def request_initialize(command: Command) -> InitializeResult:
@@ -133,11 +133,9 @@ async def request_initialize(command: Command) -> InitializeResult:
         initialized = initialize_result_of(response.response or msgspec.Raw(b"{}"))
         return msgspec.structs.replace(initialized, takes_mark=not question.ran_command)
     except TimeoutError:
-        raise _misconfigured_fault(
-            f"Claude Code did not answer within {START_SECONDS:g} s of starting."
-        ) from None
+        raise misconfigured(f"Claude Code did not answer within {START_SECONDS:g} s of starting.") from None
     except UNREADABLE:
-        raise _misconfigured_fault("Claude Code's answer to initialize is invalid.") from None
+        raise misconfigured("Claude Code's answer to initialize is invalid.") from None
     finally:
         await child.end(grace=0)
 
@@ -149,14 +147,10 @@ async def ask_version(command: Command) -> str:
     except SpawnError as error:
         raise Fault(spawn_failure(error)) from error
     except TimeoutError:
-        raise _misconfigured_fault(
+        raise misconfigured(
             f"{command.argv[0]} --version did not answer within {VERSION_SECONDS:g} s."
         ) from None
     if exit.code != 0:
         said = describe_end(ended_from(exit))
-        raise _misconfigured_fault(f"{command.argv[0]} --version failed{said}")
+        raise misconfigured(f"{command.argv[0]} --version failed{said}")
     return out.decode("utf-8", "replace")
-
-
-def _misconfigured_fault(message: str) -> Fault:
-    return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))

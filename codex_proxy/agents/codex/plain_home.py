@@ -20,7 +20,7 @@ from codex_proxy.agents.codex.catalog import (
     with_own_settings,
 )
 from codex_proxy.agents.codex.home_locks import private_home
-from codex_proxy.agents.codex.program import Version, misconfigured, output_of
+from codex_proxy.agents.codex.program import Version, output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex.shadow_home import (
     LINKED_FILES,
@@ -30,6 +30,7 @@ from codex_proxy.agents.codex.shadow_home import (
     plan_shadow_home,
 )
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import misconfigured
 from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.process.launch import child_environment
 

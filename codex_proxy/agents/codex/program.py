@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from codex_proxy.agents.codex.tested import TESTED
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault, FaultKind, misconfigured
 from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output
 
 NATIVE_PATTERNS = (
@@ -158,7 +158,3 @@ def _reason(exit: Exit) -> str:
     if said:
         return " ".join(error[0].split()) if error else said.splitlines()[-1]
     return f"exit code {exit.code}" if exit.code else f"signal {exit.signal}"
-
-
-def misconfigured(message: str) -> Fault:
-    return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))

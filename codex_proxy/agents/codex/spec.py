@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Fault, misconfigured
 
 if TYPE_CHECKING:
     from codex_proxy.agents.codex.plain_home import CodexPaths
@@ -61,7 +61,6 @@ def codex_program(context: AgentContext) -> str:
 def codex_paths(context: AgentContext) -> CodexPaths:
     """Returns the paths, and creates the state folder. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.plain_home import CodexPaths
-    from codex_proxy.agents.codex.program import misconfigured
     from codex_proxy.agents.codex.sandbox_config import Profiles
     from codex_proxy.agents.codex.shadow_home import ConfigError
     from codex_proxy.files.private import make_folder

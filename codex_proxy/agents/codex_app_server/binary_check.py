@@ -15,10 +15,10 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.codex.home_locks import private_home
-from codex_proxy.agents.codex.program import misconfigured, output_of
+from codex_proxy.agents.codex.program import output_of
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, Switch
 from codex_proxy.agents.codex_app_server.contract import CONTRACT, ContractCheck, SchemaError, check_contract
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Fault, misconfigured
 from codex_proxy.files.private import make_folder, replace_file
 
 log = structlog.get_logger(__name__)

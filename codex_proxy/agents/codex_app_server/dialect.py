@@ -44,7 +44,7 @@ from codex_proxy.agents.codex_app_server.wire import (
 )
 from codex_proxy.agents.dialect import UNREADABLE, Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
-from codex_proxy.agents.dialects.failures import CONVERSATION_LOST, retrying_event
+from codex_proxy.agents.dialects.failures import BAD_ANSWER, CONVERSATION_LOST, retrying_event
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     Notice,
@@ -56,14 +56,9 @@ from codex_proxy.core.events import (
     Usage,
     UsageReported,
 )
-from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn, without_content
-
-BAD_ANSWER = Failure(
-    kind=FaultKind.AGENT_PROTOCOL,
-    message="The agent sent a message that this server does not understand. Try again, or update the agent.",
-)
 
 
 class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):

@@ -22,13 +22,13 @@ from codex_proxy.agents.codex.plain_home import (
     user_config,
     write_catalog,
 )
-from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version, misconfigured, output_of
+from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version, output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles, workspace_write_pairs
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.switches import arguments_of, switch_pairs
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Fault, misconfigured
 from codex_proxy.files.private import make_folder
 from codex_proxy.process.child import Command
 from codex_proxy.process.launch import child_environment, credential_names

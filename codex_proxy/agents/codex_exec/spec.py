@@ -14,6 +14,7 @@ from codex_proxy.agents.codex.spec import (
     lacks_for_exec,
 )
 from codex_proxy.agents.spec import AgentContext
+from codex_proxy.core.faults import misconfigured
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -89,7 +90,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
 async def _prepare(context: AgentContext, paths: CodexPaths) -> tuple[Version, ExecSetup]:
     """Returns the release, and how its processes start. Raises `Fault`."""
     from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
-    from codex_proxy.agents.codex.program import find_version, misconfigured
+    from codex_proxy.agents.codex.program import find_version
     from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
     from codex_proxy.agents.codex_app_server.binary_check import unknown_switches
     from codex_proxy.agents.codex_exec.setup import prepare_exec

@@ -13,6 +13,7 @@ from codex_proxy.agents.codex.spec import (
     speaks_proto,
 )
 from codex_proxy.agents.spec import AgentContext
+from codex_proxy.core.faults import misconfigured
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -39,7 +40,7 @@ def proto_argv(
 async def make_proto(context: AgentContext) -> Agent:
     """Makes the agent. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.plain_home import codex_environment, user_config
-    from codex_proxy.agents.codex.program import find_version, misconfigured
+    from codex_proxy.agents.codex.program import find_version
     from codex_proxy.agents.codex.switches import exclude_pairs, provider_pairs
     from codex_proxy.agents.codex_proto.dialect import CodexProto
     from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from codex_proxy.agents import registry
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import misconfigured
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.old_names import with_new_names
 from codex_proxy.settings.tables import AgentTable
@@ -258,6 +258,6 @@ def _maker(named: ConfiguredAgent, context: AgentContext) -> Callable[[], Awaita
         try:
             return await _make_one(named, context)
         except NoAgentError as error:
-            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=str(error))) from error
+            raise misconfigured(str(error)) from error
 
     return make

@@ -18,7 +18,7 @@ from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.processes.account_limits import NewestLimits
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault, misconfigured
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 
@@ -58,8 +58,7 @@ class AgentRouter(AgentBase):
                 raise result
         if len(faults) == len(self.members):
             reasons = "; ".join(f"{name}: {message}" for name, message in faults.items())
-            message = f"None of the agents can start. {reasons}"
-            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
+            raise misconfigured(f"None of the agents can start. {reasons}")
 
     async def open(self, turn: Turn) -> AgentSession:
         name, model = self._agent_and_model(turn.model)

@@ -19,6 +19,11 @@ CONVERSATION_LOST = Failure(
     kind=K.AGENT_CRASHED, message="The agent has lost this conversation. Send the request again."
 )
 
+BAD_ANSWER = Failure(
+    kind=K.AGENT_PROTOCOL,
+    message="The agent sent a message that this server does not understand. Try again, or update the agent.",
+)
+
 MAX_READ = 65_536
 MAX_MESSAGE = 600
 

@@ -23,14 +23,13 @@ from codex_proxy.agents.processes.session import (
     TransportReader,
     broken_protocol,
     ended_from,
-    spawn_failure,
+    missing_program,
 )
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn
-from codex_proxy.process.child import Command, Exit, SpawnError, spawn
+from codex_proxy.process.child import Command, Exit, spawn
 from codex_proxy.process.descendants import descendants_of, resident_bytes
-from codex_proxy.process.launch import find_program
 
 AHEAD_USES: Final = 2
 """The uses within `WAIT_SECONDS` from which on a child waits for the next turn."""
@@ -235,8 +234,4 @@ class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
         return self._spec.models
 
     def trouble(self) -> Failure | None:
-        try:
-            find_program(self._spec.command(ANY_TURN))
-        except SpawnError as error:
-            return spawn_failure(error)
-        return None
+        return missing_program(self._spec.command(ANY_TURN))

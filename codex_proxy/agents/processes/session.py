@@ -17,7 +17,8 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import TimerHandle, Timers
 from codex_proxy.core.items import HistoryItem, Part, TextPart
 from codex_proxy.core.turn import Turn, without_content
-from codex_proxy.process.child import Exit, SpawnError
+from codex_proxy.process.child import Command, Exit, SpawnError
+from codex_proxy.process.launch import find_program
 
 log = structlog.get_logger(__name__)
 
@@ -403,6 +404,15 @@ def spawn_failure(error: SpawnError) -> Failure:
     """Converts the error: UNAVAILABLE if another attempt may succeed, else SPAWN_FAILED."""
     kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
     return Failure(kind=kind, message=str(error))
+
+
+def missing_program(command: Command) -> Failure | None:
+    """Returns the failure if the command's program or folder is missing, or the program may not be executed."""
+    try:
+        find_program(command)
+    except SpawnError as error:
+        return spawn_failure(error)
+    return None
 
 
 def ended_from(exit: Exit) -> Ended:

@@ -22,7 +22,7 @@ from codex_proxy.agents.upstream.model_list import models_in, models_of
 from codex_proxy.agents.upstream.stream import Message
 from codex_proxy.agents.upstream.turn import UpstreamContext
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault, FaultKind, misconfigured
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import HOPS_HEADER, Origin, Turn
 
@@ -97,8 +97,7 @@ class ModelServer:
         """
         hops = origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
-            message = _LOOP.format(self._upstream.names.url)
-            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
+            raise misconfigured(_LOOP.format(self._upstream.names.url))
         headers = {HOPS_HEADER: ",".join((*hops, self._id))}
         if self._upstream.clients_key:
             if not origin.key:

@@ -11,7 +11,7 @@ from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.agents.upstream.config import SettingNames, Upstream, UpstreamApi, UpstreamConfig
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import misconfigured
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -44,7 +44,7 @@ def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamA
         try:
             upstream = upstream_of(context)
         except NoAgentError as error:
-            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=str(error))) from error
+            raise misconfigured(str(error)) from error
         server = ModelServer(upstream, context.clock, make_dialect)
         await server.start()
         return server
