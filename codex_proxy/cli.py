@@ -346,7 +346,6 @@ def keys_group() -> None:
 )
 @click.option(
     "--sandbox",
-    "max_sandbox",
     type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
     help="The least restrictive sandbox of its agent turns.",
 )
@@ -365,20 +364,15 @@ def keys_group() -> None:
 @STORE_OPTION
 @CONFIG_OPTION
 def keys_add(
-    name: str,
-    max_sandbox: str | None,
-    replace: bool,
-    in_store: bool,
-    config_file: Path | None,
-    **limits: Any,
+    name: str, no_mcp: bool, replace: bool, in_store: bool, config_file: Path | None, **limits: Any
 ) -> None:
     """Create the API key NAME and print it. It cannot be shown again.
 
     Responses and conversations created with it belong to NAME.
     """
-    from codex_proxy.commands.keys import KeyLimits, add, add_to_store
+    from codex_proxy.commands.keys import add, add_to_store
 
-    settings, wanted = load_settings({}, config_file), KeyLimits(sandbox=max_sandbox, **limits)
+    settings, wanted = load_settings({}, config_file), {**limits, "mcp": not no_mcp}
     if in_store:
         key, note = asyncio.run(add_to_store(settings, name, wanted, replace=replace))
     else:

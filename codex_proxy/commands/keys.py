@@ -8,11 +8,10 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
@@ -32,42 +31,33 @@ RANDOM_BYTES = 32
 """The random bytes of a key: with 256 bits a plain hash is safe (`core.keys`)."""
 
 
-class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a new key, named as in `core.keys.Key`; `no_mcp` sets `mcp` to false."""
-
-    agents: Sequence[str] = ()
-    models: Sequence[str] = ()
-    sandbox: Any = None
-    roots: Sequence[str] = ()
-    rpm: int | None = None
-    concurrency: int | None = None
-    plain_model: bool = False
-    no_mcp: bool = False
-
-
-def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> tuple[str, str]:
-    """Writes a key's digest into the keys file. Returns the key and a note. Raises `KeysError` for an invalid or
-    taken name (unless `replace`), a missing folder, or a file that cannot be changed.
+def add(settings: Settings, name: str, limits: Mapping[str, Any], *, replace: bool) -> tuple[str, str]:
+    """Writes a key's digest into the keys file; `limits` are fields of `core.keys.Key`. Returns the key and a note.
+    Raises `KeysError` for an invalid or taken name (unless `replace`), a missing folder, or a file that cannot be
+    changed.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: use another name")
-    secret, key = _new_key(name, limits, tuple(_folder(root) for root in limits.roots))
+    roots = tuple(_folder(root) for root in limits.get("roots", ()))
+    secret, key = _new_key(name, {**limits, "roots": roots})
     first = not settings.wants_key
     replaced = put_key(settings.keys_path, key, replace=replace)
     note = _note_on_new(name, str(settings.keys_path), "A running server", replaced=replaced)
     if first:
         note += " From then on every client needs a key."
-    return secret, note + _unknown_among(limits.agents, settings)
+    return secret, note + _unknown_among(key.agents, settings)
 
 
-async def add_to_store(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> tuple[str, str]:
+async def add_to_store(
+    settings: Settings, name: str, limits: Mapping[str, Any], *, replace: bool
+) -> tuple[str, str]:
     """Adds a key as `add` does, but to the store; its folders may be on other machines."""
-    secret, key = _new_key(name, limits, tuple(limits.roots))
+    secret, key = _new_key(name, limits)
     parse_keys(tomlkit.dumps({"keys": {name: dict(table_of(key))}}))
     async with _team_of(settings) as team:
         replaced = await team.put_key(key, replace=replace)
     note = _note_on_new(name, "The store", "Every server of this store", replaced=replaced)
-    return secret, f"{note} From then on every client needs a key.{_unknown_among(limits.agents, settings)}"
+    return secret, f"{note} From then on every client needs a key.{_unknown_among(key.agents, settings)}"
 
 
 def _note_on_new(name: str, place: str, servers: str, *, replaced: bool) -> str:
@@ -111,22 +101,11 @@ async def _team_of(settings: Settings) -> AsyncIterator[Team]:
         raise KeysError(str(error)) from error
 
 
-def _new_key(name: str, limits: KeyLimits, roots: tuple[str, ...]) -> tuple[str, Key]:
+def _new_key(name: str, limits: Mapping[str, Any]) -> tuple[str, Key]:
     """Returns a new secret, and the key with its digest."""
     secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
-    return secret, Key(
-        name=name,
-        sha256=digest_of(secret),
-        created=datetime.date.today().isoformat(),
-        rpm=limits.rpm,
-        concurrency=limits.concurrency,
-        models=tuple(limits.models),
-        agents=tuple(limits.agents),
-        sandbox=limits.sandbox,
-        roots=roots,
-        plain_model=limits.plain_model,
-        mcp=not limits.no_mcp,
-    )
+    created = datetime.date.today().isoformat()
+    return secret, Key(name=name, sha256=digest_of(secret), created=created, **limits)
 
 
 def _unknown_among(agents: Sequence[str], settings: Settings) -> str:

@@ -11,7 +11,6 @@ import pytest
 
 from codex_proxy.app.start_checks import StartError
 from codex_proxy.commands.keys import (
-    KeyLimits,
     add_to_store,
     listing,
     remove_from_store,
@@ -53,7 +52,7 @@ async def test_a_key_in_the_store_is_valid_on_every_server_and_dead_on_all_when_
     two: tuple[Proxy, Proxy], tmp_path: Path, postgres_url: str
 ) -> None:
     settings = settings_of(tmp_path, store=postgres_url)
-    key, note = await add_to_store(settings, "laptop", KeyLimits(rpm=7), replace=False)
+    key, note = await add_to_store(settings, "laptop", {"rpm": 7}, replace=False)
     assert key not in note
     for proxy in two:
         await comes_to(proxy, "another", 401)  # it knows that keys are required
@@ -107,7 +106,7 @@ async def test_a_server_for_other_machines_starts_with_a_key_in_the_store_and_wi
     with pytest.raises(StartError, match="exposes a coding agent to other machines"):
         async with fake_proxy(tmp_path, **everywhere):
             pass
-    key, _ = await add_to_store(settings, "laptop", KeyLimits(), replace=False)
+    key, _ = await add_to_store(settings, "laptop", {}, replace=False)
     async with fake_proxy(tmp_path, **everywhere) as proxy:
         url = f"http://127.0.0.1:{proxy.server.port}/v1/models"
         for given, expected in ((key, 200), ("another", 401)):
@@ -117,4 +116,4 @@ async def test_a_server_for_other_machines_starts_with_a_key_in_the_store_and_wi
 
 async def test_a_store_in_a_file_has_no_keys(tmp_path: Path) -> None:
     with pytest.raises(KeysError, match="PROXY_STORE=postgresql"):
-        await add_to_store(settings_of(tmp_path), "laptop", KeyLimits(), replace=False)
+        await add_to_store(settings_of(tmp_path), "laptop", {}, replace=False)
