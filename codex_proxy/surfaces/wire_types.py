@@ -1,10 +1,15 @@
-"""The types of fields that several APIs of OpenAI have. Source: OpenAI's own types for the ranges."""
+"""The types of fields that several APIs of OpenAI have, and the fields that mean the same in two. Source: OpenAI's own
+types for the ranges.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
+
+from codex_proxy.surfaces.body import RequestModel
+from codex_proxy.surfaces.field_lists import Ignored
 
 CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
@@ -23,3 +28,23 @@ MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
 MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
 Metadata: TypeAlias = Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)]
 """A client's metadata on an object: at most 16 keys (docs/contract.md#conversations)."""
+
+
+class AnswerFields(RequestModel):
+    """The fields that are the same in Chat Completions and Responses. Unknown fields are in `model_extra`."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
+
+    stream: bool | None = None
+    store: bool | None = None
+    metadata: Metadata | None = None
+    temperature: UpToTwo | None = None
+    top_p: Share | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: UpToTwo | None = None
+    prompt_cache_options: Annotated[Any, Ignored()] = None
+    prompt_cache_retention: Annotated[str | None, Ignored()] = None
+    context_management: Annotated[Any, Ignored()] = None

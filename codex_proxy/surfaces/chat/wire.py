@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence
 from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.unions import ByKind
 from codex_proxy.surfaces.wire_types import (
+    AnswerFields,
     CallId,
     Effort,
     HistoryName,
-    Metadata,
     Name,
-    Penalty,
     Positive,
-    Share,
     Summary,
-    TopK,
-    UpToTwo,
     Verbosity,
 )
 
@@ -270,15 +266,12 @@ class ResponseFormat(RequestModel):
 Stop: TypeAlias = Annotated[StopSequence | Annotated[list[StopSequence], Field(max_length=4)], ByKind()]
 
 
-class ChatRequest(RequestModel):
+class ChatRequest(AnswerFields):
     """The body of `POST /v1/chat/completions`. Optional fields may be null."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     messages: Annotated[list[AnyMessage], Field(min_length=1)]
     model: str | None = None
     n: int | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Stop | None = None
     max_tokens: Positive | None = None
@@ -298,11 +291,8 @@ class ChatRequest(RequestModel):
     web_search_options: WebSearchOptions | None = None
     logprobs: Any = None
     top_logprobs: int | None = None
-    metadata: Metadata | None = None
-    store: bool | None = None
     user: Annotated[str | None, Ignored()] = None
     prompt_cache_key: Annotated[str | None, Ignored()] = None
-    prompt_cache_options: Annotated[Any, Ignored()] = None
     safety_identifier: Annotated[str | None, Ignored()] = None
     moderation: Annotated[
         Any,
@@ -311,15 +301,6 @@ class ChatRequest(RequestModel):
             unless_forwarded=True,
         ),
     ] = None
-    temperature: UpToTwo | None = None
-    top_p: Share | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     prediction: dict[str, Any] | None = None
-    top_k: TopK | None = None
-    min_p: Share | None = None
-    repetition_penalty: UpToTwo | None = None
-    prompt_cache_retention: Annotated[str | None, Ignored()] = None
-    context_management: Annotated[Any, Ignored()] = None

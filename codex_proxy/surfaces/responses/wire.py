@@ -14,18 +14,7 @@ from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem
 from codex_proxy.surfaces.responses.wire_tools import AnyTool, ToolChoice
 from codex_proxy.surfaces.unions import ByKind
-from codex_proxy.surfaces.wire_types import (
-    Effort,
-    Metadata,
-    Name,
-    Penalty,
-    Positive,
-    Share,
-    Summary,
-    TopK,
-    UpToTwo,
-    Verbosity,
-)
+from codex_proxy.surfaces.wire_types import AnswerFields, Effort, Name, Positive, Summary, Verbosity
 
 Label: TypeAlias = Annotated[str, Field(max_length=512)]
 Include: TypeAlias = Literal[
@@ -110,18 +99,15 @@ class CompactRequest(ContextFields):
     model: ModelName
 
 
-class ResponseRequest(ContextFields):
+class ResponseRequest(ContextFields, AnswerFields):
     """The body of `POST /v1/responses`. Each optional field may be null."""
 
     model: ModelName
     input: Input
     max_output_tokens: Positive | None = None
     max_tool_calls: Positive | None = None
-    metadata: Metadata | None = None
     user: Label | None = None
-    store: bool | None = None
     background: bool | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     include: list[Include] | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
@@ -132,18 +118,8 @@ class ResponseRequest(ContextFields):
         Any, Refused("the server moderates nothing: leave it out, and moderate the texts yourself")
     ] = None
     prompt_cache_key: Label | None = None
-    prompt_cache_retention: Annotated[str | None, Ignored()] = None
-    prompt_cache_options: Annotated[Any, Ignored()] = None
-    context_management: Annotated[Any, Ignored()] = None
     access_programs: Annotated[Any, Ignored()] = None
     image: Annotated[Any, Ignored()] = None
     safety_identifier: Label | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    temperature: UpToTwo | None = None
-    top_p: Share | None = None
-    top_k: TopK | None = None
-    min_p: Share | None = None
-    repetition_penalty: UpToTwo | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
     stop: Stop | None = None
