@@ -14,7 +14,7 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.model_items import ItemHead, ModelItem, model_items
 from codex_proxy.runs.run import Run
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import UNFINISHED, Append, Frame, StoredItem, StoredResponse
+from codex_proxy.store.values import UNFINISHED, Frame, StoredItem, StoredResponse
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.mcp_items import call_id_of
@@ -52,7 +52,7 @@ async def save_response(
     elif append is not None:
         items = [*context.input, *output]
         # Without the limits, so that no answer is lost: the next turn is refused.
-        await store.append_items(prepared.owner, append.conversation_id, items, limited=False)
+        await store.append_items(prepared.owner, append, items, limited=False)
 
 
 async def end_stored_response(
@@ -62,7 +62,7 @@ async def end_stored_response(
     final: dict[str, Any],
     *,
     output: Sequence[StoredItem] | None = None,
-    append: Append | None = None,
+    append: str | None = None,
     frames: Sequence[Frame] = (),
     epoch: int | None = None,
 ) -> bool:
@@ -97,11 +97,9 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
     return stored_output(final["output"], from_model, service.ids, service.clock.epoch())
 
 
-def conversation_append(parsed: ParsedResponse, status: object) -> Append | None:
-    """Returns what to append to the conversation; None without one, or if the response failed or was cancelled."""
-    if parsed.conversation is None or status not in ("completed", "incomplete"):
-        return None
-    return Append(parsed.conversation)
+def conversation_append(parsed: ParsedResponse, status: object) -> str | None:
+    """Returns the conversation to append to; None without one, or if the response failed or was cancelled."""
+    return parsed.conversation if status in ("completed", "incomplete") else None
 
 
 # --- the items of an answer ---------------------------------------------------------------------

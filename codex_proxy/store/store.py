@@ -22,7 +22,6 @@ from codex_proxy.store.rows import conversation_of, item_of, response_of
 from codex_proxy.store.team import Team
 from codex_proxy.store.usage import UsageEntry, UsageQuery, UsageSum
 from codex_proxy.store.values import (
-    Append,
     ChainTurn,
     CheckResult,
     ContextLimits,
@@ -108,13 +107,12 @@ class Store(ABC):
         *,
         input: Sequence[StoredItem] = (),
         output: Sequence[StoredItem] = (),
-        append: Append | None = None,
+        append: str | None = None,
     ) -> None:
-        """Saves a response with its items, and appends new ones to the conversation of `append`. This node then holds a
+        """Saves a response with its items, and appends new ones to the conversation `append`. This node then holds a
         background response that has not ended.
 
-        Raises `NotStored` without the previous response or the conversation, `StoreConflict` if an id is taken or the
-        conversation has another version.
+        Raises `NotStored` without the previous response or the conversation, `StoreConflict` if an id is taken.
         """
 
     async def update_response(
@@ -125,7 +123,7 @@ class Store(ABC):
         status: str,
         json: bytes,
         output: Sequence[StoredItem] | None = None,
-        append: Append | None = None,
+        append: str | None = None,
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
         frames: Sequence[Frame] = (),
@@ -255,17 +253,11 @@ class Store(ABC):
 
     @abstractmethod
     async def append_items(
-        self,
-        owner: str,
-        conversation_id: str,
-        items: Sequence[NewItem],
-        *,
-        version: int | None = None,
-        limited: bool = True,
+        self, owner: str, conversation_id: str, items: Sequence[NewItem], *, limited: bool = True
     ) -> tuple[StoredItem, ...]:
         """Appends all items or none; returns them, with references resolved. Raises `NotStored` without the
-        conversation or a referenced item, `StoreConflict` if an id is taken or the version is not `version`, and
-        `ContextTooLarge` if `limited`.
+        conversation or a referenced item, `StoreConflict` if an id is taken, and `ContextTooLarge` if
+        `limited`.
         """
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page[StoredItem]:

@@ -58,13 +58,9 @@ class NotFinished(StoreError):  # noqa: N818
 
 
 class StoreConflict(StoreError):  # noqa: N818
-    """The write contradicts stored data: `version`, the conversation has changed; `lease`, another node holds the
-    response.
-    """
+    """The write contradicts stored data. `lease`: another node holds the response."""
 
-    def __init__(
-        self, reason: Literal["id_taken", "version", "too_many_keys", "lease"], message: str
-    ) -> None:
+    def __init__(self, reason: Literal["id_taken", "too_many_keys", "lease"], message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
@@ -186,7 +182,7 @@ class ResponseUpdate(NamedTuple):
     status: str
     json: bytes
     output: Sequence[StoredItem] | None = None
-    append: Append | None = None
+    append: str | None = None
     only_from: Collection[str] | None = None
     webhooks: Sequence[PendingWebhook] = ()
     """Webhooks for the outbox."""
@@ -220,14 +216,6 @@ class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
     version: int = 0
     """A number that increases with every change of the items."""
-
-
-class Append(msgspec.Struct, frozen=True):
-    """The conversation to which a saved response's items are appended."""
-
-    conversation_id: str
-    version: int | None = None
-    """The version at which the turn began; None: any."""
 
 
 class PageRequest(msgspec.Struct, frozen=True):

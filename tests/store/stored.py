@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
-    Append,
     PageRequest,
     StoredConversation,
     StoredItem,
@@ -74,7 +73,7 @@ async def turn(
     id: str,
     *,
     after: str | None = None,
-    append: Append | None = None,
+    append: str | None = None,
     created: float = 1_700_000_000.0,
     size: int = 0,
 ) -> None:

@@ -9,7 +9,6 @@ import pytest
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
     MAX_METADATA_KEYS,
-    Append,
     ItemReference,
     NotStored,
     PageRequest,
@@ -76,7 +75,7 @@ async def test_another_owner_sees_nothing_of_a_conversation(store: Store) -> Non
         store.item(OTHER, "conv_1", "a"),
         store.delete_item(OTHER, "conv_1", "a"),
         store.scan_conversation(OTHER, "conv_1", print),
-        store.add_response(response("resp_1", owner=OTHER), append=Append("conv_1")),
+        store.add_response(response("resp_1", owner=OTHER), append="conv_1"),
         store.add_conversation(conversation("conv_2", owner=OTHER), [ItemReference("a")]),
     ):
         with pytest.raises(NotStored):
@@ -224,7 +223,7 @@ async def test_a_deleted_conversation_takes_only_what_nobody_else_holds(store: S
 
 async def test_a_deleted_response_leaves_its_items_to_the_conversation(store: Store) -> None:
     await store.add_conversation(conversation("conv_1"))
-    await turn(store, "resp_1", append=Append("conv_1"))
+    await turn(store, "resp_1", append="conv_1")
     await store.delete_response(OWNER, "resp_1")
     assert await conversation_ids(store, "conv_1") == ["in-resp_1", "out-resp_1"]
 
@@ -234,7 +233,7 @@ async def test_a_deleted_response_leaves_its_items_to_the_conversation(store: St
 
 async def test_a_conversation_takes_both_sides_of_a_turn_with_its_response(store: Store) -> None:
     await store.add_conversation(conversation("conv_1"), items("a"))
-    await turn(store, "resp_1", append=Append("conv_1", version=1))
+    await turn(store, "resp_1", append="conv_1")
     assert await conversation_ids(store, "conv_1") == ["a", "in-resp_1", "out-resp_1"]
 
 
@@ -245,29 +244,16 @@ async def test_a_background_turn_is_appended_when_it_completes(store: Store) -> 
     )
     assert await conversation_ids(store, "conv_1") == []
     await store.update_response(
-        OWNER, "resp_1", status="completed", json=b"{}", output=items("out"), append=Append("conv_1")
+        OWNER, "resp_1", status="completed", json=b"{}", output=items("out"), append="conv_1"
     )
     assert await conversation_ids(store, "conv_1") == ["in", "out"]
-
-
-async def test_a_turn_that_was_begun_at_an_older_version_leaves_nothing(store: Store) -> None:
-    await store.add_conversation(conversation("conv_1"))
-    await turn(store, "resp_1", append=Append("conv_1", version=0))
-    with pytest.raises(StoreConflict) as conflict:
-        await turn(store, "resp_2", append=Append("conv_1", version=0))
-    assert conflict.value.reason == "version"
-    assert await store.response(OWNER, "resp_2") is None
-    with pytest.raises(StoreConflict):
-        await store.append_items(OWNER, "conv_1", items("b"), version=0)
-    await store.append_items(OWNER, "conv_1", items("b"), version=1)
-    assert await conversation_ids(store, "conv_1") == ["in-resp_1", "out-resp_1", "b"]
 
 
 async def test_an_update_that_cannot_be_appended_changes_nothing(store: Store) -> None:
     await store.add_response(response("resp_1", background=True, status="in_progress"))
     with pytest.raises(NotStored):
         await store.update_response(
-            OWNER, "resp_1", status="completed", json=b"{}", output=items("out"), append=Append("conv_1")
+            OWNER, "resp_1", status="completed", json=b"{}", output=items("out"), append="conv_1"
         )
     found = await store.response(OWNER, "resp_1")
     assert found is not None
@@ -277,6 +263,6 @@ async def test_an_update_that_cannot_be_appended_changes_nothing(store: Store) -
 async def test_a_turn_that_sends_known_items_again_appends_only_the_new_ones(store: Store) -> None:
     await store.add_conversation(conversation("conv_1"), items("call"))
     await store.add_response(
-        response("resp_1"), input=items("call", "output"), output=items("answer"), append=Append("conv_1")
+        response("resp_1"), input=items("call", "output"), output=items("answer"), append="conv_1"
     )
     assert await conversation_ids(store, "conv_1") == ["call", "output", "answer"]

@@ -13,7 +13,6 @@ from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
 from codex_proxy.store.values import (
-    Append,
     Frame,
     PendingWebhook,
     StoreRefused,
@@ -53,7 +52,7 @@ async def stores(
 async def filled(store: AnyStore) -> None:
     await store.add_conversation(conversation("conv_1", a="b"))
     await turn(store, "root")
-    await turn(store, "leaf", after="root", append=Append("conv_1"))
+    await turn(store, "leaf", after="root", append="conv_1")
     await turn(store, "aside", after="root")
     await store.delete_response(OWNER, "root")
     await store.add_response(
@@ -92,7 +91,7 @@ async def test_a_copy_has_everything_and_goes_on_as_the_first_would(
     assert await target.usage(HOUR) == await source.usage(HOUR)
     assert await context_ids(target, "leaf") == ["in-root", "out-root", "in-leaf", "out-leaf"]
     assert await target.response_tree(OWNER, "leaf") == await source.response_tree(OWNER, "leaf")
-    await turn(target, "next", after="leaf", append=Append("conv_1"))
+    await turn(target, "next", after="leaf", append="conv_1")
     assert (await context_ids(target, "next"))[:2] == ["in-root", "out-root"]
     for id in ("next", "leaf", "aside"):
         await target.delete_response(OWNER, id)

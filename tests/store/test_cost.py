@@ -83,7 +83,7 @@ def conversed(connection: Connection, count: int) -> None:
     conversations.add(connection, conversation("conv"), [], ContextLimits(), NOW)
     for start in range(0, count, 20):
         given = [item(f"item_{number}") for number in range(start, min(count, start + 20))]
-        conversations.append(connection, OWNER, "conv", given, None, ContextLimits(), NOW)
+        conversations.append(connection, OWNER, "conv", given, ContextLimits(), NOW)
 
 
 def pages(read: Callable[[PageRequest], object]) -> Callable[[], None]:

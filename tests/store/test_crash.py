@@ -30,7 +30,7 @@ MAX_LIFE = 0.04
 _NURSERY = """
 import asyncio, os, sys
 from pathlib import Path
-from codex_proxy.store.values import Append, StoreConflict
+from codex_proxy.store.values import StoreConflict
 from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.stored import Hands, conversation, turn
 
@@ -38,7 +38,7 @@ async def caller(store, life, number):
     before = None
     for step in range(1000):
         id = f"resp_{life}_{number}_{step}"
-        await turn(store, id, after=before, append=Append("conv_1"), size=300 * number)
+        await turn(store, id, after=before, append="conv_1", size=300 * number)
         before = id
         os.write(1, id.encode() + b"\\n")
 

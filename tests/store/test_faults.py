@@ -15,7 +15,7 @@ import pytest
 
 from codex_proxy.store.sqlite.opening import as_store_error, connect
 from codex_proxy.store.sqlite.store import SqliteStore
-from codex_proxy.store.values import Append, StoreConflict, StoreUnavailable
+from codex_proxy.store.values import StoreConflict, StoreUnavailable
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, turn
 from tests.waiting import PATIENCE
@@ -58,7 +58,7 @@ async def test_a_write_whose_caller_left_during_a_lock_is_done_as_a_whole(path: 
     store = await SqliteStore.open(path, clock=Hands(), lock_wait=30.0)
     await store.add_conversation(conversation("conv_1"))
     with locked(path):
-        leaving = asyncio.create_task(turn(store, "resp_1", append=Append("conv_1")))
+        leaving = asyncio.create_task(turn(store, "resp_1", append="conv_1"))
         await asyncio.sleep(0)
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -194,7 +194,7 @@ async def test_fifty_callers_at_once_lose_nothing_and_share_commits(
         for step in range(10):
             id = f"resp_{number}_{step}"
             after = f"resp_{number}_{step - 1}" if step else None
-            await turn(file_store, id, after=after, append=Append("conv_1"))
+            await turn(file_store, id, after=after, append="conv_1")
             assert len(await context_ids(file_store, id)) == 2 * (step + 1)
 
     await asyncio.gather(*(caller(number) for number in range(50)))
@@ -203,25 +203,25 @@ async def test_fifty_callers_at_once_lose_nothing_and_share_commits(
     assert statements.count("COMMIT") < 400
 
 
-async def test_of_two_turns_begun_at_one_version_one_is_told(file_store: SqliteStore) -> None:
+async def test_of_two_turns_with_one_id_one_is_told(file_store: SqliteStore) -> None:
     await file_store.add_conversation(conversation("conv_1"))
     outcomes = await asyncio.gather(
-        *(turn(file_store, f"resp_{number}", append=Append("conv_1", version=0)) for number in range(2)),
+        *(turn(file_store, "resp_1", append="conv_1") for _ in range(2)),
         return_exceptions=True,
     )
     assert [type(each) for each in outcomes] == [type(None), StoreConflict]
-    assert await conversation_ids(file_store, "conv_1") == ["in-resp_0", "out-resp_0"]
+    assert await conversation_ids(file_store, "conv_1") == ["in-resp_1", "out-resp_1"]
 
 
 async def test_callers_that_leave_at_any_moment_leave_whole_turns(file_store: SqliteStore) -> None:
     await file_store.add_conversation(conversation("conv_1"))
     for rounds in range(40):
-        task = asyncio.create_task(turn(file_store, f"resp_{rounds}", append=Append("conv_1")))
+        task = asyncio.create_task(turn(file_store, f"resp_{rounds}", append="conv_1"))
         for _ in range(rounds % 8):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    await turn(file_store, "last", append=Append("conv_1"))
+    await turn(file_store, "last", append="conv_1")
     ids = await conversation_ids(file_store, "conv_1")
     saved = [
         id for rounds in range(40) if await file_store.response(OWNER, id := f"resp_{rounds}") is not None

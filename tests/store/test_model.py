@@ -24,7 +24,6 @@ from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite import removal
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import (
-    Append,
     ItemReference,
     NewItem,
     NotFinished,
@@ -171,7 +170,7 @@ class StoreMachine(RuleBasedStateMachine):
                 response(id, owner=owner, after=after, status=status, background=True),
                 input=input,
                 output=output,
-                append=Append(to) if to else None,
+                append=to if to else None,
             )
         )
         talk = self.conversations.get((owner, to or ""))
@@ -196,7 +195,7 @@ class StoreMachine(RuleBasedStateMachine):
                 status="completed",
                 json=b"{}",
                 output=output,
-                append=Append(to) if to else None,
+                append=to if to else None,
                 only_from={"in_progress"},
             )
         )
@@ -237,18 +236,13 @@ class StoreMachine(RuleBasedStateMachine):
             merged = talk.metadata | changes
             talk.metadata = {key: value for key, value in merged.items() if value is not None}
 
-    @rule(owner=OWNERS, id=CONVERSATIONS, new=NEW_ITEMS, stale=st.booleans())
-    def append_items(self, owner: str, id: str, new: list[NewItem], stale: bool) -> None:
+    @rule(owner=OWNERS, id=CONVERSATIONS, new=NEW_ITEMS)
+    def append_items(self, owner: str, id: str, new: list[NewItem]) -> None:
         talk = self.conversations.get((owner, id))
-        version = (talk.version if talk else 0) + stale
-        said = self.said(self.store.append_items(owner, id, new, version=version))
+        said = self.said(self.store.append_items(owner, id, new))
         may_refer = self.visible(owner)
         ids = [each.id for each in new]
-        if talk is None:
-            assert said is NotStored
-        elif stale:
-            assert said is StoreConflict
-        elif any(isinstance(each, ItemReference) and each.id not in may_refer for each in new):
+        if talk is None or any(isinstance(each, ItemReference) and each.id not in may_refer for each in new):
             assert said is NotStored
         elif len(set(ids)) < len(ids) or set(ids) & {each.id for each in talk.items}:
             assert said is StoreConflict

@@ -12,7 +12,6 @@ from codex_proxy.store.postgresql import migration, responses
 from codex_proxy.store.postgresql.database import UnsureWrite
 from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.values import (
-    Append,
     NotStored,
     PageRequest,
     StoreConflict,
@@ -80,9 +79,7 @@ async def test_turns_of_one_conversation_from_everywhere_leave_it_in_one_order(
 ) -> None:
     await stores[0].add_conversation(conversation("conv_1"))
     names = [f"resp_{number}" for number in range(20)]
-    await asyncio.gather(
-        *(turn(stores[at % STORES], name, append=Append("conv_1")) for at, name in enumerate(names))
-    )
+    await asyncio.gather(*(turn(stores[at % STORES], name, append="conv_1") for at, name in enumerate(names)))
     listed = await conversation_ids(stores[1], "conv_1")
     order = [id.removeprefix("in-") for id in listed[::2]]
     assert sorted(order) == sorted(names)
@@ -92,15 +89,14 @@ async def test_turns_of_one_conversation_from_everywhere_leave_it_in_one_order(
     assert known.version == 20
 
 
-async def test_of_two_turns_that_saw_the_same_version_one_is_refused(stores: list[PostgresStore]) -> None:
+async def test_of_turns_with_one_id_from_everywhere_one_is_stored(stores: list[PostgresStore]) -> None:
     await stores[0].add_conversation(conversation("conv_1"))
     done = await asyncio.gather(
-        *(turn(store, f"resp_{at}", append=Append("conv_1", 0)) for at, store in enumerate(stores)),
-        return_exceptions=True,
+        *(turn(store, "resp_1", append="conv_1") for store in stores), return_exceptions=True
     )
     refused = [each for each in done if each is not None]
-    assert [getattr(each, "reason", each) for each in refused] == ["version"] * (STORES - 1)
-    assert len(await conversation_ids(stores[0], "conv_1")) == 2
+    assert [getattr(each, "reason", each) for each in refused] == ["id_taken"] * (STORES - 1)
+    assert await conversation_ids(stores[0], "conv_1") == ["in-resp_1", "out-resp_1"]
 
 
 async def test_the_same_item_appended_by_two_turns_at_once_is_in_the_conversation_once(
@@ -111,7 +107,7 @@ async def test_the_same_item_appended_by_two_turns_at_once_is_in_the_conversatio
     await asyncio.gather(
         *(
             stores[at % STORES].add_response(
-                response(f"resp_{at}"), input=[shared, item(f"in_{at}")], append=Append("conv_1")
+                response(f"resp_{at}"), input=[shared, item(f"in_{at}")], append="conv_1"
             )
             for at in range(9)
         )
@@ -176,10 +172,10 @@ async def test_a_stored_turn_takes_two_statements_at_most(store: PostgresStore) 
         return await run_one(sql, *arguments, **named)  # type: ignore[arg-type]
 
     await store.add_conversation(conversation("conv_1"))
-    await turn(store, "resp_1", append=Append("conv_1"))
+    await turn(store, "resp_1", append="conv_1")
     store._database._run = counted  # type: ignore[method-assign, assignment]
     await store.context(OWNER, "resp_1")
-    await turn(store, "resp_2", after="resp_1", append=Append("conv_1"))
+    await turn(store, "resp_2", after="resp_1", append="conv_1")
     assert len(statements) == 2
 
 
@@ -279,7 +275,7 @@ async def test_a_write_whose_answer_was_lost_is_stored_once(
     monkeypatch.setattr(database, "_run", losing)
     await stores[0].add_conversation(conversation("conv_1"))
     lost = 0
-    await turn(stores[0], "resp_1", append=Append("conv_1", 0))
+    await turn(stores[0], "resp_1", append="conv_1")
     assert lost == 1
     assert await conversation_ids(stores[1], "conv_1") == ["in-resp_1", "out-resp_1"]
     lost = 0
@@ -300,7 +296,7 @@ async def test_a_pooler_that_shares_connections_between_statements_is_noticed(
         await opened[0].add_conversation(conversation("conv_1"))
         for round in range(4):
             await asyncio.gather(
-                *(turn(each, f"resp_{round}_{at}", append=Append("conv_1")) for at, each in enumerate(opened))
+                *(turn(each, f"resp_{round}_{at}", append="conv_1") for at, each in enumerate(opened))
             )
         assert len(await conversation_ids(opened[0], "conv_1")) == 32
         for store in opened:

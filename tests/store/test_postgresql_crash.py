@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from codex_proxy.store.postgresql.store import PostgresStore
-from codex_proxy.store.values import Append, StoreUnavailable
+from codex_proxy.store.values import StoreUnavailable
 from tests.postgres import PostgresServer, server
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, turn
 from tests.waiting import PATIENCE, polled
@@ -24,7 +24,6 @@ WRITERS = 6
 
 _CHILD = """
 import asyncio, os, sys
-from codex_proxy.store.values import Append
 from codex_proxy.store.postgresql.store import PostgresStore
 from tests.store.stored import Hands, turn
 
@@ -32,7 +31,7 @@ async def caller(store, number):
     before = None
     for step in range(1000):
         id = f"resp_{sys.argv[2]}_{number}_{step}"
-        await turn(store, id, after=before, append=Append("conv_1"), size=300 * number)
+        await turn(store, id, after=before, append="conv_1", size=300 * number)
         before = id
         os.write(1, id.encode() + b"\\n")
 
@@ -65,7 +64,7 @@ class Writers:
             id = f"resp_{number}_{step}"
             step += 1
             try:
-                await turn(self._store, id, after=before, append=Append("conv_1"), size=300 * number)
+                await turn(self._store, id, after=before, append="conv_1", size=300 * number)
             except StoreUnavailable:
                 self.failed += 1
                 before = None  # the next one begins a chain of its own

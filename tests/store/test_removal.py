@@ -14,7 +14,6 @@ from codex_proxy.store.sqlite import removal
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
-    Append,
     ContextLimits,
     Frame,
     ItemReference,
@@ -180,7 +179,7 @@ async def test_items_that_others_hold_stay_when_a_large_conversation_goes(store:
     await filled(store, "conv_1", 2000)
     await store.add_conversation(conversation("conv_2"))
     await store.append_items(OWNER, "conv_2", [ItemReference("item_700"), ItemReference("item_1999")])
-    await turn(store, "resp_1", append=Append("conv_1"))
+    await turn(store, "resp_1", append="conv_1")
     await store.delete_conversation(OWNER, "conv_1")
     await store.sweep()
     assert set(await store.find_items(OWNER, ["item_700", "item_701", "item_1999", "in-resp_1"])) == {

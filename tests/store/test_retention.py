@@ -7,7 +7,7 @@ import json
 import pytest
 
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import Append, Frame, ItemReference, PruneResult, Retention
+from codex_proxy.store.values import Frame, ItemReference, PruneResult, Retention
 from tests.store.conftest import Make
 from tests.store.stored import (
     OTHER,
@@ -33,7 +33,7 @@ async def stored(store: Store, *ids: str) -> list[str]:
 
 async def test_what_is_young_few_and_small_stays(store: Store) -> None:
     await store.add_conversation(conversation("conv_1"))
-    await turn(store, "resp_1", append=Append("conv_1"))
+    await turn(store, "resp_1", append="conv_1")
     assert await store.prune() == PruneResult()
     assert await stored(store, "resp_1") == ["resp_1"]
 

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 
 from codex_proxy.store.sqlite.store import SqliteStore
-from codex_proxy.store.values import Append, PageRequest
+from codex_proxy.store.values import PageRequest
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, conversation, item, response, turn
 
@@ -74,7 +74,7 @@ async def test_pages_of_ten_thousand_items_cost_the_same_everywhere(
     assert len(costs) == 100
     assert max(costs[1:]) <= 1000 + 10  # one statement, and 100 steps for each item
     effort = Effort(opened)
-    await turn(file_store, "resp_1", append=Append("conv_1"))
+    await turn(file_store, "resp_1", append="conv_1")
     assert (await file_store.item(OWNER, "conv_1", "item_5000")) == item("item_5000")
     assert effort.statements < 40
     assert effort.steps <= 5

@@ -22,7 +22,6 @@ from codex_proxy.store.values import (
     ItemReference,
     NewItem,
     NotStored,
-    StoreConflict,
     StoredConversation,
     StoredItem,
 )
@@ -41,12 +40,11 @@ SELECT FROM conversation"""
 _APPEND: Final = f"""
 WITH {writing.CONVERSATION.format("$2")}, checked AS (
     SELECT EXISTS (SELECT FROM conversation) AS has_conversation,
-        {writing.SAME_VERSION.format("$3")} AS same_version,
-        (SELECT items + $5::bigint FROM conversation) AS items, (SELECT bytes + $6::bigint FROM conversation) AS bytes
+        (SELECT items + $4::bigint FROM conversation) AS items, (SELECT bytes + $5::bigint FROM conversation) AS bytes
 ), permitted AS (
-    SELECT FROM checked WHERE has_conversation AND same_version
-        AND ($7::bigint IS NULL OR items <= $7) AND ($8::bigint IS NULL OR bytes <= $8)
-), {writing.ENTRIES.format(*parameters(9, 7))}, {writing.LISTED.format(new="entries", now="$4")}
+    SELECT FROM checked WHERE has_conversation
+        AND ($6::bigint IS NULL OR items <= $6) AND ($7::bigint IS NULL OR bytes <= $7)
+), {writing.ENTRIES.format(*parameters(8, 7))}, {writing.LISTED.format(new="entries", now="$3")}
 SELECT * FROM checked"""
 _UPDATE: Final = f"""
 UPDATE codex_proxy.conversations SET metadata = $3, metadata_sum = $4, touched = $5
@@ -117,24 +115,13 @@ class PostgresConversations(PostgresRemoval):
                 return conversation_of(rows[0])
 
     async def append_items(
-        self,
-        owner: str,
-        conversation_id: str,
-        items: Sequence[NewItem],
-        *,
-        version: int | None = None,
-        limited: bool = True,
+        self, owner: str, conversation_id: str, items: Sequence[NewItem], *, limited: bool = True
     ) -> tuple[StoredItem, ...]:
         try:
             new = await self._resolve(owner, items)
         except NotStored:
-            found = await self.conversation(owner, conversation_id)
-            if found is None:
+            if await self.conversation(owner, conversation_id) is None:
                 raise NotStored("conversation", conversation_id) from None
-            if version not in (None, found.version):
-                raise StoreConflict(
-                    "version", f"the conversation {conversation_id!r} has changed meanwhile"
-                ) from None
             raise
         size, limits = sum(each.size for each in new), self._limits
         bounds = (limits.max_items, limits.max_bytes) if limited else (None, None)
@@ -145,7 +132,7 @@ class PostgresConversations(PostgresRemoval):
             return bool(row["count"] == len(new))
 
         values = [
-            owner, conversation_id, version, self._now, len(new), size, *bounds, *arrays_of((INPUT, new))
+            owner, conversation_id, self._now, len(new), size, *bounds, *arrays_of((INPUT, new))
         ]  # fmt: skip
         row = await self._write_row(_APPEND, values, _TAKEN, are_stored)
         if row is not None:

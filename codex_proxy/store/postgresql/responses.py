@@ -20,7 +20,6 @@ from codex_proxy.store.postgresql.writing import (
     CONVERSATION,
     END_TURN,
     ENTRIES,
-    SAME_VERSION,
     arrays_of,
     check_conversation,
     parameters,
@@ -29,7 +28,6 @@ from codex_proxy.store.queries import visit_items
 from codex_proxy.store.rows import INPUT, ITEM, OUTPUT
 from codex_proxy.store.values import (
     UNFINISHED,
-    Append,
     Frame,
     NotFinished,
     NotStored,
@@ -62,10 +60,9 @@ WITH parent AS (
 checked AS (
     SELECT $3::text IS NULL OR EXISTS (SELECT FROM parent) AS has_parent,
         EXISTS (SELECT FROM codex_proxy.responses WHERE owner = $1 AND id = $2) AS taken,
-        {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation,
-        {SAME_VERSION.format("$22") if append else "true"} AS same_version
+        {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation
 ), permitted AS (
-    SELECT FROM checked WHERE has_parent AND NOT taken AND has_conversation AND same_version
+    SELECT FROM checked WHERE has_parent AND NOT taken AND has_conversation
 ), response AS (
     INSERT INTO codex_proxy.responses
         (owner, id, parent, chain, previous_id, conversation_id, status, background, created, unfinished,
@@ -81,7 +78,7 @@ checked AS (
 ), {ENTRIES.format(*parameters(13, 7))}, linked AS (
     INSERT INTO codex_proxy.response_items (response, side, position, item, item_id, visible)
     SELECT seq, side, position, item, item_id, visible FROM response, entries
-){"," + END_TURN.format(held="entries", new="new", now="$23") if append else ""}
+){"," + END_TURN.format(held="entries", new="new", now="$22") if append else ""}
 SELECT * FROM checked"""
 
 
@@ -93,7 +90,7 @@ def _update(append: bool) -> str:
     SELECT side, position, item, item_id, visible, octet_length(json) + octet_length(raw)
     FROM target JOIN codex_proxy.response_items ON response = target.seq JOIN codex_proxy.items ON items.seq = item
     WHERE side = {INPUT} OR NOT $12
-), {END_TURN.format(held="held", new="new", now="$26")}"""
+), {END_TURN.format(held="held", new="new", now="$25")}"""
     return f"""
 WITH target AS (
     SELECT seq, epoch, background AND $5 AS unfinished FROM codex_proxy.responses
@@ -103,10 +100,9 @@ WITH target AS (
 checked AS (
     SELECT EXISTS (SELECT FROM target) AS found,
         NOT EXISTS (SELECT FROM target WHERE epoch <> $23::integer) AS held,
-        {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation,
-        {SAME_VERSION.format("$25") if append else "true"} AS same_version
+        {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation
 ), permitted AS (
-    SELECT FROM checked WHERE found AND held AND has_conversation AND same_version
+    SELECT FROM checked WHERE found AND held AND has_conversation
 ), changed AS (
     UPDATE codex_proxy.responses SET status = $4, unfinished = target.unfinished
     FROM target, permitted WHERE responses.seq = target.seq
@@ -171,7 +167,7 @@ class PostgresResponses(PostgresRemoval):
         *,
         input: Sequence[StoredItem] = (),
         output: Sequence[StoredItem] = (),
-        append: Append | None = None,
+        append: str | None = None,
     ) -> None:
         values: list[object] = [
             response.owner,
@@ -190,7 +186,7 @@ class PostgresResponses(PostgresRemoval):
             self.leases.id,
         ]
         if append is not None:
-            values += [append.conversation_id, append.version, self._now]
+            values += [append, self._now]
 
         async def is_stored() -> bool:  # nobody else adds a response of this id
             return await self.response(response.owner, response.id) == response
@@ -224,7 +220,7 @@ class PostgresResponses(PostgresRemoval):
         ]
         append = update.append
         if append is not None:
-            values += [append.conversation_id, append.version, self._now]
+            values += [append, self._now]
 
         async def is_stored() -> bool:
             stored = await self.response(owner, id)
@@ -235,7 +231,7 @@ class PostgresResponses(PostgresRemoval):
             if not row["held"]:
                 raise lease_lost(id)
             if append is not None:
-                check_conversation(row, append.conversation_id)
+                check_conversation(row, append)
         self.leases.report_change(id)
         await self._trim()
         return row is None or bool(row["found"])
@@ -263,7 +259,7 @@ class PostgresResponses(PostgresRemoval):
         self.leases.report_change(response_id)
 
 
-def _check_added(row: Row, response: StoredResponse, append: Append | None) -> None:
+def _check_added(row: Row, response: StoredResponse, append: str | None) -> None:
     """Checks the row that adding a response has returned. Raises `NotStored` or `StoreConflict` if it says so."""
     if not row["has_parent"]:
         assert response.previous_id is not None
@@ -271,7 +267,7 @@ def _check_added(row: Row, response: StoredResponse, append: Append | None) -> N
     if row["taken"]:
         raise StoreConflict("id_taken", _TAKEN["responses"])
     if append is not None:
-        check_conversation(row, append.conversation_id)
+        check_conversation(row, append)
 
 
 def _columns_of(frames: Sequence[Frame]) -> tuple[list[int], list[bytes], list[int]]:

@@ -52,13 +52,10 @@ it is not removed meanwhile; one that another statement adds is found by its con
 
 CONVERSATION: Final = """
 conversation AS (
-    SELECT seq, version, next_position, items, bytes FROM codex_proxy.conversations
+    SELECT seq, next_position, items, bytes FROM codex_proxy.conversations
     WHERE owner = $1 AND id = {0} AND NOT deleted FOR NO KEY UPDATE
 )"""
 """The SQL for the conversation with the id in a parameter, which it locks."""
-
-SAME_VERSION: Final = "{0}::integer IS NULL OR EXISTS (SELECT FROM conversation WHERE version = {0})"
-"""The SQL for whether the conversation has the version in a parameter (null: any)."""
 
 LISTED: Final = """
 listed AS (
@@ -103,11 +100,9 @@ def parameters(first: int, count: int) -> Iterable[str]:
 
 
 def check_conversation(row: Row, id: str) -> None:
-    """Checks the row of a statement about a conversation. Raises `NotStored` or `StoreConflict` if it says so."""
+    """Checks the row of a statement about a conversation. Raises `NotStored` if it says so."""
     if not row["has_conversation"]:
         raise NotStored("conversation", id)
-    if not row["same_version"]:
-        raise StoreConflict("version", f"the conversation {id!r} has changed meanwhile")
 
 
 class StorePart(Store):

@@ -13,7 +13,6 @@ from codex_proxy.store.rows import encode_metadata, merge_metadata
 from codex_proxy.store.sqlite.dialect import ask
 from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
 from codex_proxy.store.values import (
-    Append,
     ContextLimits,
     ItemReference,
     NewItem,
@@ -43,7 +42,7 @@ def add(
         raise StoreConflict("id_taken", f"there is a conversation {conversation.id!r} already") from error
     if not items:
         return ()
-    return append(connection, conversation.owner, conversation.id, items, None, limits, now)
+    return append(connection, conversation.owner, conversation.id, items, limits, now)
 
 
 def require(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversation:
@@ -81,14 +80,13 @@ def append(
     owner: str,
     id: str,
     items: Sequence[NewItem],
-    version: int | None,
     limits: ContextLimits | None,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    """Appends items, and returns them with references resolved. `version` must match (None: any); `limits` are those of
-    the size afterwards. Raises as `Store.append_items`; the caller rolls back.
+    """Appends items, and returns them with references resolved. `limits` are those of the size afterwards. Raises as
+    `Store.append_items`; the caller rolls back.
     """
-    row, position = _require_version(connection, owner, id, version)
+    row, position = _row_and_position(connection, owner, id)
     pairs = [_resolve(connection, owner, item) for item in items]
     _append_entries(connection, row, position, [held for held, _ in pairs], now)
     if limits is not None:
@@ -97,10 +95,10 @@ def append(
 
 
 def end_turn(
-    connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[ListEntry], now: float
+    connection: sqlite3.Connection, owner: str, id: str, held: Iterable[ListEntry], now: float
 ) -> None:
-    """Appends a turn's items, without those that the conversation has. Raises `NotStored` or `StoreConflict`."""
-    row, position = _require_version(connection, owner, target.conversation_id, target.version)
+    """Appends a turn's items, without those that the conversation has. Raises `NotStored`."""
+    row, position = _row_and_position(connection, owner, id)
     new: dict[str, ListEntry] = {}
     for each in held:
         if each.id not in new and not _is_listed(connection, row, each.id):
@@ -131,19 +129,15 @@ def delete_item(
     return require(connection, owner, id)
 
 
-def _require_version(
-    connection: sqlite3.Connection, owner: str, id: str, version: int | None
-) -> tuple[int, int]:
-    """Returns the row and its next position. Raises `NotStored`, or `StoreConflict` for another version."""
-    row = connection.execute(
-        "SELECT seq, version, next_position FROM conversations WHERE owner = ? AND id = ? AND deleted = 0",
-        (owner, id),
+def _row_and_position(connection: sqlite3.Connection, owner: str, id: str) -> tuple[int, int]:
+    """Returns a conversation's row and its next position. Raises `NotStored`."""
+    found = connection.execute(
+        "SELECT seq, next_position FROM conversations WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()
-    if row is None:
+    if found is None:
         raise NotStored("conversation", id)
-    if version is not None and row[1] != version:
-        raise StoreConflict("version", f"the conversation {id!r} has changed meanwhile")
-    return row[0], row[2]
+    row, position = found
+    return row, position
 
 
 def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:

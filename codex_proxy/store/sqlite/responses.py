@@ -15,7 +15,6 @@ from codex_proxy.store.sqlite.dialect import CHAIN
 from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
 from codex_proxy.store.values import (
     UNFINISHED,
-    Append,
     ContextLimits,
     Frame,
     NotFinished,
@@ -32,7 +31,7 @@ def add(
     response: StoredResponse,
     input: Sequence[StoredItem],
     output: Sequence[StoredItem],
-    append: Append | None,
+    append: str | None,
     now: float,
 ) -> None:
     owner = response.owner

@@ -22,7 +22,6 @@ from codex_proxy.store.store import Store, StoreOptions
 from codex_proxy.store.usage import UsageEntry
 from codex_proxy.store.values import (
     UNFINISHED,
-    Append,
     Frame,
     NewItem,
     PendingWebhook,
@@ -141,7 +140,7 @@ class SqliteStore(Store):
         *,
         input: Sequence[StoredItem] = (),
         output: Sequence[StoredItem] = (),
-        append: Append | None = None,
+        append: str | None = None,
     ) -> None:
         if response.previous_id is not None:
             self._continued.pop((response.owner, response.previous_id), None)
@@ -195,18 +194,10 @@ class SqliteStore(Store):
         return await self._delete(conversations.mark_deleted, owner, id)
 
     async def append_items(
-        self,
-        owner: str,
-        conversation_id: str,
-        items: Sequence[NewItem],
-        *,
-        version: int | None = None,
-        limited: bool = True,
+        self, owner: str, conversation_id: str, items: Sequence[NewItem], *, limited: bool = True
     ) -> tuple[StoredItem, ...]:
         limits = self._limits if limited else None
-        return await self._write(
-            conversations.append, owner, conversation_id, items, version, limits, self._now
-        )
+        return await self._write(conversations.append, owner, conversation_id, items, limits, self._now)
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
         return await self._write(conversations.delete_item, owner, conversation_id, item_id, self._now)
