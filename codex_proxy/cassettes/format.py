@@ -213,9 +213,14 @@ def text_of(lines: Iterable[bytes | Run]) -> bytes:
 def write(path: Path, text: bytes) -> None:
     """Writes a cassette's file at once, so that no reader sees a part. Raises `OSError`."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
+    left = memoryview(b'%b\n{"end":%d}\n' % (text, text.count(b"\n") + 1))
+    descriptor = create(new)  # `replace_file`, or a file object, takes several times as long
     try:
-        with os.fdopen(create(new), "wb") as file:  # `replace_file` takes several times as long
-            file.write(b'%b\n{"end":%d}\n' % (text, text.count(b"\n") + 1))
+        try:
+            while left:
+                left = left[os.write(descriptor, left) :]
+        finally:
+            os.close(descriptor)
         os.replace(new, path)
     except BaseException:
         new.unlink(missing_ok=True)

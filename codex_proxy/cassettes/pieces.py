@@ -65,7 +65,7 @@ def find_runs(lines: Sequence[bytes], known: Sequence[bytes] = ()) -> Iterator[b
         is_whole = shape is None
         if shape is None:
             yield lines[at]
-        elif is_json(b'"%b"' % b" ".join(texts)):
+        elif texts is known or is_json(b'"%b"' % b" ".join(texts)):
             yield Run(shape.name, shape.text(lines[at - 1]), texts)
         else:
             yield from lines[at : at + len(texts)]
