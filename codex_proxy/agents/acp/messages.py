@@ -32,19 +32,22 @@ class RpcError(msgspec.Struct, frozen=True):
     data: Any = None
 
 
-class Update(msgspec.Struct, frozen=True, rename="camel"):
-    """The `update` of `session/update`, or the `toolCall` of `session/request_permission`. None: the field was not
-    sent.
-    """
-
+class _UpdateTexts(msgspec.Struct, frozen=True, rename="camel"):
     session_update: str = ""
-    content: Any = None
     message_id: str | None = None
     tool_call_id: str | None = None
     name: str | None = None
     title: str | None = None
     kind: str | None = None
     status: str | None = None
+
+
+class Update(_UpdateTexts, frozen=True, rename="camel"):
+    """The `update` of `session/update`, or the `toolCall` of `session/request_permission`. None: the field was not
+    sent.
+    """
+
+    content: Any = None
     raw_input: Any = None
     entries: Any = None
     meta: Any = msgspec.field(default=None, name="_meta")
@@ -124,15 +127,8 @@ class _Part(msgspec.Struct, frozen=True):
     content: _Block | None = None
 
 
-class _LongUpdate(msgspec.Struct, frozen=True, rename="camel"):
-    session_update: str = ""
+class _LongUpdate(_UpdateTexts, frozen=True, rename="camel"):
     content: _Block | list[_Part] | None = None
-    message_id: str | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
-    title: str | None = None
-    kind: str | None = None
-    status: str | None = None
 
 
 class _LongParams(msgspec.Struct, frozen=True, rename="camel"):
