@@ -21,7 +21,7 @@ VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
 MAX_FILE_BYTES: Final = 256 << 20
 MAX_KNOWN: Final = 10_000
-"""The most deltas of the agent that are looked for in the answer at once."""
+"""Maximum deltas of the agent that are looked for in the answer at once."""
 BYTES: Final = frozenset({"to", "from", "data", "body"})
 """The kinds of lines with bytes of the agent. Bytes that are no JSON are written as `KIND_text`, or in base64 as
 `KIND_bytes`.
@@ -121,7 +121,8 @@ def lines_of(capture: Capture) -> Iterator[bytes | Run]:
     yield _encode({"cassette": VERSION, **head})
     if isinstance(capture, Cassette):
         yield from _request_lines(capture.request, capture.content)
-    runs = list[Run]()
+    known: Sequence[bytes] = ()
+    """The deltas of the longest run of the agent: the answer mostly has the same."""
     for session in capture.sessions:
         facts = {"facts": session.facts} if session.facts else {}
         yield _encode(
@@ -129,11 +130,10 @@ def lines_of(capture: Capture) -> Iterator[bytes | Run]:
         )
         for line in _session_lines(session.lines):
             yield line
-            if isinstance(line, Run):
-                runs.append(line)
+            if isinstance(line, Run) and len(known) < len(line.texts) <= MAX_KNOWN:
+                known = line.texts
     if isinstance(capture, Cassette):
-        longest = max((run.texts for run in runs), key=len, default=())[:MAX_KNOWN]
-        yield from _answer_lines(capture.answer, longest)
+        yield from _answer_lines(capture.answer, known)
 
 
 def _request_lines(request: Request, content: Content) -> Iterator[bytes]:

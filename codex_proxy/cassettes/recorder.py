@@ -53,6 +53,8 @@ WINDOW: Final = 1 << 18
 """Maximum bytes of lines that are cleaned at once."""
 MAX_WAITING: Final = 256 << 20
 """Maximum bytes of large turns that wait to be written; further ones are not recorded."""
+COMMENT: Final = ord(":")
+"""How a comment of a stream begins."""
 _NUMBERED: Final = re.compile(r"(\d{4,})-")
 
 
@@ -381,7 +383,7 @@ class ExchangeContent(msgspec.Struct):
             return Answer(self.status, None, answered.splitlines())  # frames, or a stream of Ollama's API
         pieces = (window.split(b"\n\n") for window in _windows(answered, b"\n\n"))
         events = itertools.chain.from_iterable(pieces)
-        sent = [event for event in events if event[:1] not in (b"", b":")]  # a comment begins with a colon
+        sent = [event for event in events if event and event[0] != COMMENT]
         return Answer(self.status, None, sent, final)
 
 
