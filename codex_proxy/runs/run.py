@@ -7,8 +7,9 @@ attempts; a session whose process had already ended does not count.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 import msgspec
 import structlog
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+P = ParamSpec("P")
+
 DECLINED = Decision(approve=False)
 
 HANDLED_EVENTS = frozenset({RawItem, UsageReported, ApprovalRequested, InputRequested, AccountLimitsReported})
@@ -59,6 +62,23 @@ TOO_SLOW = Failure(
     kind=FaultKind.TIMED_OUT,
     message=f"The client left {CUT_WATER >> 20} MiB of the answer unread. Read faster, or ask for less.",
 )
+
+
+BROKEN = TurnEnded(Stop.FAILED, "provider", UNFORESEEN)
+
+
+def _breaks_off(method: Callable[Concatenate[Run, P], None]) -> Callable[Concatenate[Run, P], None]:
+    """Makes an exception in a method that others call break the turn off."""
+
+    @wraps(method)
+    def guarded(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(run, *args, **kwargs)
+        except Exception:
+            log.exception("turn_broke")
+            run.break_off()
+
+    return guarded
 
 
 class _AttemptsUsage:
@@ -150,10 +170,12 @@ class Run:
         """The item on which the agent works, if any."""
         return self._repair.open_item
 
+    @_breaks_off
     def add_first_events(self, events: Sequence[Event]) -> None:
         """Adds events before the agent's, such as lists of MCP tools."""
         self._append(self._repair.feed(events), 0)
 
+    @_breaks_off
     def add_events(self, events: Sequence[Event]) -> None:
         """Adds this server's events, unless the turn is over."""
         if not self._repair.ended:
@@ -167,6 +189,7 @@ class Run:
         self._watch.pause()
         self._calls.begin_work(work)
 
+    @_breaks_off
     def begin_session(self, session: AgentSession) -> None:
         """Begins the turn on an opened session; closes it if the turn is over."""
         if self._repair.ended:
@@ -183,6 +206,7 @@ class Run:
             self._recorder.session(session)
         session.begin()
 
+    @_breaks_off
     def resume_session(self, reused: ReusedSession) -> None:
         """Begins the turn on a kept session; closes it if the turn is over."""
         if self._repair.ended:
@@ -204,16 +228,19 @@ class Run:
         if self._watch.paused:
             self._watch.resume()
 
+    @_breaks_off
     def interrupt(self) -> None:
         """Ends the turn as interrupted by its client."""
         self._end(TurnEnded(Stop.INTERRUPTED))
 
+    @_breaks_off
     def fail(self, failure: Failure) -> None:
         """Ends the turn with this server's failure."""
         if self._recorder is not None and not self._repair.ended:
             self._recorder.failed(failure)
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
+    @_breaks_off
     def _on_deadline(self, failure: Failure) -> None:
         hint = self._session.silence_hint if self._session is not None else ""
         if self.turn.schema_field and not self._watch.visible:
@@ -245,6 +272,7 @@ class Run:
             if self._repair.ended:
                 self._release_session()
 
+    @_breaks_off
     def tool_finished(self, request_id: str, output: ToolOutput) -> None:
         """Continues the turn, unless over, with the output of this server's call."""
         self._calls_running -= 1
@@ -252,6 +280,7 @@ class Run:
         if self._session is not None and not self._repair.ended:
             self._apply(self.attempt.tool_finished(request_id, output), self._session, 0)
 
+    @_breaks_off
     def on_verdicts(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
         """Continues the turn, unless the attempt is over, with the results of its checks."""
         session = self._session
@@ -294,7 +323,7 @@ class Run:
     def on_session_error(self, session: AgentSession) -> None:
         if session is self._session:
             self._session = None
-            self.fail(UNFORESEEN)
+            self.break_off()
 
     # --- the stages behind the attempt ----------------------------------------------------------
 
@@ -364,6 +393,7 @@ class Run:
         # The client's next request reads them.
         remembering.add_done_callback(lambda _: self._close_log([ended], 0))
 
+    @_breaks_off
     def _close_log(self, events: list[Event], size: int) -> None:
         if self._recorder is not None:
             self._recorder.ended(events[-1])  # type: ignore[arg-type]
@@ -408,6 +438,28 @@ class Run:
             return
         self._append(self._repair.feed([ended]), 0)
         self._release_session()
+
+    def break_off(self) -> None:
+        """Ends the turn after an exception in this server's code, also if the repair has ended but the log has not:
+        clients and the slot do not wait for a time limit.
+        """
+        recorder, self._recorder = self._recorder, None
+        if not self.log.ended:
+            self._repair.feed(
+                [BROKEN]
+            )  # its events may not follow those in the log: renderers end what is open
+            self.log.append([BROKEN], 0, ended=True)
+            for observer in self.observers:
+                observer.add([BROKEN])
+        self._host.release_run(self)
+        self._watch.stop()
+        self._calls.cancel()
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+        if recorder is not None:
+            recorder.failed(UNFORESEEN)
+            recorder.ended(BROKEN)
 
     def _release_session(self) -> None:
         """Stops deadlines and calls; keeps the session or closes it, which stops the agent."""

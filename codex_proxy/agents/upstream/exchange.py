@@ -13,6 +13,7 @@ from typing import Final
 
 import aiohttp
 import msgspec
+import structlog
 from aiohttp import StreamReader
 from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
@@ -24,8 +25,10 @@ from codex_proxy.agents.upstream.connections import UpstreamConnection, Upstream
 from codex_proxy.agents.upstream.failures import BROKEN_OFF, CLOSED, TOO_MUCH
 from codex_proxy.agents.upstream.secrets import SecretsReader
 from codex_proxy.agents.upstream.stream import MAX_ANSWER_BYTES, End, Head, Message
-from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.core.passing import Body, RestOfBody, pieces_of
+
+log = structlog.get_logger(__name__)
 
 STEP_BYTES: Final = 64 << 10
 """The bytes of a large body that are sent at a time."""
@@ -125,7 +128,7 @@ class Exchange:
         in_memory = self._request.rest is None and isinstance(self._request.body, bytes)
         idle = self._connections.take_idle() if in_memory else None
         if idle is None:
-            self._sending = self._loop.create_task(self._send(in_memory=in_memory))
+            self._sending = self._loop.create_task(self._try_to_send(in_memory=in_memory))
         else:
             self._write_on(idle)
 
@@ -140,6 +143,13 @@ class Exchange:
             self._write_on(connection)
         elif (protocol := self._begin_on(connection)) is not None:
             await self._stream_to(protocol)
+
+    async def _try_to_send(self, *, in_memory: bool) -> None:
+        try:
+            await self._send(in_memory=in_memory)
+        except Exception:
+            log.exception("turn_broke")
+            self._break_off()
 
     def _begin_on(self, connection: Connection) -> UpstreamConnection | None:
         """Prepares a connection for the request. Returns None if the connection has failed meanwhile."""
@@ -200,6 +210,13 @@ class Exchange:
 
     def _read(self) -> None:
         """Passes on the bytes that have come."""
+        try:
+            self._read_available()
+        except Exception:
+            log.exception("turn_broke")
+            self._break_off()
+
+    def _read_available(self) -> None:
         while self._connection is not None and self._may_read:
             protocol, body = self._connection.protocol, self._body
             assert protocol is not None
@@ -254,6 +271,14 @@ class Exchange:
         if not self._stopped:
             self._deliver(messages, 0)
 
+    def _break_off(self) -> None:
+        """Ends the exchange after an exception in this server's code, whatever was done before."""
+        self._ended.set()
+        self._leave_connection()
+        if not self._stopped:
+            self._stopped = True
+            self._deliver((End(UNFORESEEN),), 0)
+
     def _leave_connection(self) -> None:
         if self._check is not None:
             self._check.cancel()
@@ -292,7 +317,11 @@ class Exchange:
         """Ends the exchange if a read is late, or sets the timer again."""
         self._check = None
         if self._deadline <= self._loop.time():
-            self._end(End(self._timeout_failure()))
+            try:
+                self._end(End(self._timeout_failure()))
+            except Exception:
+                log.exception("turn_broke")
+                self._break_off()
         elif self._deadline < math.inf:
             self._check_at(self._deadline)
 

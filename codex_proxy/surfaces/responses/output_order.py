@@ -37,6 +37,9 @@ class OutputOrder:
 
     def end(self, response_status: str) -> None:
         """Sends missing `output_item.done`; only the last item of a cut response is `incomplete`."""
+        for output in self.items[self._done :]:  # open ones too, which an exception may have left
+            if output.index not in self._end_statuses:
+                self.end_item(output, "incomplete")
         cut = response_status == "incomplete" or (
             response_status in ("failed", "cancelled")
             and self._end_statuses.get(len(self.items) - 1) == "incomplete"
