@@ -228,7 +228,8 @@ def resolve_workdir(turn: Turn, field: str | None, workspace: Workspace) -> Turn
         return _confine(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
     try:
         folder = os.path.realpath(os.path.join(workspace.folder, os.path.expanduser(turn.workdir)))
-    except ValueError:  # a NUL, or half of a surrogate pair
+        folder.encode()
+    except ValueError:  # a NUL, half of a surrogate pair, or a name that is not UTF-8
         raise _no_folder(field) from None
     if not _is_inside(folder, workspace.roots):
         raise bad_request(

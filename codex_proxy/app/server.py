@@ -24,7 +24,14 @@ from codex_proxy.app.application import (
     usage_of,
     webhooks_of,
 )
-from codex_proxy.app.start_checks import StartError, check, check_has_key, close_state_folder, keyring_of
+from codex_proxy.app.start_checks import (
+    StartError,
+    check,
+    check_has_key,
+    close_state_folder,
+    keyring_of,
+    listen_error,
+)
 from codex_proxy.app.store_lifecycle import (
     StoreLifecycle,
     StoreOpenError,
@@ -176,10 +183,7 @@ class Server:
         try:
             await site.start()
         except OSError as error:
-            raise StartError(
-                f"cannot listen on {self.settings.host}:{self.settings.port}: {error.strerror}. "
-                "Give another --port; a second server of yours also needs a state folder of its own (PROXY_STATE_DIR)."
-            ) from error
+            raise listen_error(self.settings, error) from error
         self.host, self.port = self.runner.addresses[0][:2]
         await self.runner.listen_as_ollama(wanted=self.settings.ollama, reuse_port=shares_port)
         url = self.settings.model_copy(update={"port": self.port}).server_url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 from collections.abc import Mapping
@@ -92,6 +93,13 @@ def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
             )
     if not settings.workdir.is_dir():
         raise StartError(f"--workdir {settings.workdir} is not a folder.")
+    try:
+        str(settings.workdir).encode()
+    except UnicodeEncodeError as error:
+        raise StartError(
+            f"--workdir: the name {os.fsencode(settings.workdir)!r} cannot be sent to an agent, because it is not "
+            "UTF-8. Rename the folder, or start the server with a locale that is UTF-8 (LC_ALL=C.UTF-8)."
+        ) from error
     conflict = write_conflict(settings, environ)
     if conflict is not None:
         raise StartError(conflict)
@@ -104,6 +112,20 @@ def check_has_key(settings: Settings, keys: KeySet) -> None:
             f"--host {settings.host} exposes a coding agent to other machines. Create a key "
             "with `codex-proxy keys add NAME` (or set PROXY_API_KEY), or listen on 127.0.0.1."
         )
+
+
+def listen_error(settings: Settings, error: OSError) -> StartError:
+    """Returns why the server cannot listen, and what to change."""
+    where, reason = f"{settings.host}:{settings.port}", error.strerror
+    if error.errno is not None and error.errno > 0:  # else of a name that does not resolve
+        reason = os.strerror(error.errno)
+    if error.errno == errno.EADDRINUSE:
+        advice = "Give another --port; a second server of yours also needs a state folder of its own (PROXY_STATE_DIR)."
+    elif error.errno == errno.EACCES:
+        advice = "Ports below 1024 are for root: give another --port."
+    else:
+        advice = "Give an address of this machine as --host."
+    return StartError(f"cannot listen on {where}: {reason}. {advice}")
 
 
 def close_state_folder(folder: Path) -> None:

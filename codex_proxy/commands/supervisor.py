@@ -1,6 +1,6 @@
 """`codex-proxy serve --workers N`: N processes on one port, and their supervisor, which restarts workers that end,
-replaces them one by one on SIGHUP, and ends them with itself. A worker is `codex-proxy serve` with a number. Its
-banner says that it serves; its stdin ends with the supervisor.
+replaces them one by one on SIGHUP (unless its terminal was closed), and ends them with itself. A worker is
+`codex-proxy serve` with a number. Its banner says that it serves; its stdin ends with the supervisor.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 
 from codex_proxy.agents.process_pool.plan import RestartBackoff
+from codex_proxy.app.start_checks import listen_error
 from codex_proxy.commands.ports import reserve_port
 from codex_proxy.settings.fields import Settings
 
@@ -32,8 +33,7 @@ async def supervise(settings: Settings, arguments: Sequence[str], say: Callable[
     try:
         reserved = reserve_port(settings.host, settings.port)
     except OSError as error:
-        text = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}. Give another --port."
-        say(f"codex-proxy: {text}", err=True)
+        say(f"codex-proxy: {listen_error(settings, error)}", err=True)
         return 1
     with reserved:
         port = reserved.getsockname()[1]
@@ -44,7 +44,15 @@ async def supervise(settings: Settings, arguments: Sequence[str], say: Callable[
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, supervisor.stop)
-        loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
+        has_terminal = sys.stderr.isatty()
+
+        def on_hangup() -> None:
+            if not has_terminal or sys.stderr.isatty():
+                supervisor.reload()
+            elif not supervisor.is_stopping:  # of a closed terminal the signal comes twice
+                supervisor.stop()
+
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
         return await supervisor.run()
 
 
@@ -121,6 +129,10 @@ class Supervisor:
         """All workers that have not ended, replaced ones included."""
         self._stopping = asyncio.Event()
         self._reload_wanted = asyncio.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
 
     async def run(self) -> int:
         """Runs until `stop`. Returns 0, or the status of the first worker if it could not start."""

@@ -158,7 +158,10 @@ def test_a_port_that_another_server_has_is_refused(tmp_path: Path) -> None:
             cwd=tmp_path,
         )
     assert done.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use".encode() in done.stderr
+    assert (
+        f"cannot listen on 127.0.0.1:{port}: Address already in use. Give another --port".encode()
+        in done.stderr
+    )
 
 
 # --- the real workers ------------------------------------------------------------------------------
