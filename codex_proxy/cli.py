@@ -65,11 +65,13 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     """
     # `worker` is this process's number among several, which `commands.supervisor` has started; 0 for none of them.
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
+    from codex_proxy.app.log_stream import use_log_streams
     from codex_proxy.app.logs import capture_other_logs, configure
     from codex_proxy.process.own_process import adopt_orphans, make_undumpable, return_large_buffers
 
     make_undumpable()
     settings = load_settings(flags, config_file)
+    use_log_streams()
     configure(settings.log_level, settings.log_format, content=settings.log_content, worker=worker)
     capture_other_logs()
     if settings.workers > 1 and not worker:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from codex_proxy.app.log_stream import LogStream
 from codex_proxy.core.shown_text import escape, escape_json, trace_of
 
 log = structlog.get_logger(__name__)
@@ -38,6 +39,8 @@ def configure(level: str, format: str, *, content: bool = False, worker: int = 0
         shared.append(_with_worker(worker))
     if not content:
         shared.append(_drop_said)
+    if isinstance(sys.stderr, LogStream):
+        shared.append(_with_lost_lines(sys.stderr))
     if format == "json":
         renderers: list[Any] = [structlog.processors.JSONRenderer(), lambda *given: escape_json(given[2])]
     else:
@@ -72,6 +75,15 @@ def _with_traces(*, content: bool) -> Callable[[Any, str, LogEvent], LogEvent]:
 def _with_worker(number: int) -> Callable[[Any, str, LogEvent], LogEvent]:
     def processor(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
         event.setdefault("worker", number)
+        return event
+
+    return processor
+
+
+def _with_lost_lines(stream: LogStream) -> Callable[[Any, str, LogEvent], LogEvent]:
+    def processor(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
+        if stream.lost:
+            event["lost_lines"] = stream.lost
         return event
 
     return processor

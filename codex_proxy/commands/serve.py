@@ -72,8 +72,8 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
 
 
 async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> None:
-    """Returns at the first SIGINT or SIGTERM, or when the supervisor, at the other end of stdin, has ended. A second
-    signal kills the agents' processes and this one.
+    """Returns at the first SIGINT, SIGTERM or SIGHUP, or when the supervisor, at the other end of stdin, has ended. A
+    second SIGINT or SIGTERM kills the agents' processes and this one.
     """
     loop = asyncio.get_running_loop()
     stop_wanted = asyncio.Event()
@@ -86,6 +86,9 @@ async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> No
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as for nohup
+        # Of a closed terminal it comes twice, from the system and from the shell.
+        loop.add_signal_handler(signal.SIGHUP, stop_wanted.set)
     if has_supervisor:
         loop.add_reader(STDIN, stop_wanted.set)
     await stop_wanted.wait()

@@ -1,0 +1,72 @@
+"""The stream of the log: a line that cannot be written is dropped and counted. A full disk, a reader that has ended
+and one that does not read must not stop the server.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import sys
+from typing import Final
+
+PATIENCE_SECONDS: Final = 0.1
+"""How long one line waits for a reader that is behind. Once that was in vain, lines do not wait until it reads."""
+PIECE: Final = select.PIPE_BUF
+"""Bytes that a pipe takes without waiting if it takes any."""
+
+
+class LogStream(io.TextIOBase):
+    """Writes to a descriptor. Never raises, and never waits for longer than `PATIENCE_SECONDS`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.lost = 0
+        """Texts that could not be written since the last that was."""
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+        self._cut = False
+        """Whether only the beginning of the last text was written."""
+
+    def write(self, text: str) -> int:
+        data = text.encode("utf-8", "backslashreplace")
+        if self._cut:
+            data = b"\n" + data
+        if self._write_all(data):
+            self.lost = 0
+        else:
+            self.lost += 1
+        return len(text)
+
+    def _write_all(self, data: bytes) -> bool:
+        for start in range(0, len(data), PIECE):
+            if not self._poll.poll(0 if self.lost else PATIENCE_SECONDS * 1000):
+                return False
+            try:
+                written = os.write(self._descriptor, data[start : start + PIECE])
+            except OSError:
+                return False  # the disk is full, or nobody reads any more
+            self._cut = start + written < len(data)
+            if written < min(PIECE, len(data) - start):
+                return False
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+
+def use_log_streams() -> None:
+    """Puts log streams in the place of stdout and stderr. A closed standard descriptor is opened on /dev/null first:
+    otherwise the next file or socket gets its number, and what is meant for stderr.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(
+                os.open(os.devnull, os.O_RDWR), True
+            )  # the lowest free number; children have it too
+    sys.stdout, sys.stderr = LogStream(1), LogStream(2)
