@@ -444,13 +444,13 @@ class Run:
         clients and the slot do not wait for a time limit.
         """
         recorder, self._recorder = self._recorder, None
+        events: list[Event] = []
         if not self.log.ended:
-            self._repair.feed(
-                [BROKEN]
-            )  # its events may not follow those in the log: renderers end what is open
-            self.log.append([BROKEN], 0, ended=True)
+            events = self._repair.feed([BROKEN]) or [BROKEN]  # renderers add the ends of items that are lost
+        self.log.append(events, 0, ended=True)  # wakes readers, which may not know of the end yet
+        if events:
             for observer in self.observers:
-                observer.add([BROKEN])
+                observer.add(events)
         self._host.release_run(self)
         self._watch.stop()
         self._calls.cancel()
