@@ -260,3 +260,20 @@ async def test_two_processes_write_to_one_file(path: Path) -> None:
     assert await other.wait() == 0
     assert (await store.stats()).responses == 200
     await store.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_store_whose_file_is_removed_takes_nothing_more_and_says_so(
+    file_store: SqliteStore, path: Path, *, replaced: bool
+) -> None:
+    await turn(file_store, "resp_1")
+    path.unlink()
+    if replaced:
+        path.touch()
+    with pytest.raises(StoreUnavailable, match="was removed or replaced; start the server again"):
+        await turn(file_store, "resp_2")
+    with pytest.raises(StoreUnavailable, match="was removed or replaced"):
+        await file_store.check_writable()
+    with pytest.raises(StoreUnavailable, match="was removed or replaced"):
+        await file_store.response(OWNER, "resp_1")
+    assert path.exists() == replaced

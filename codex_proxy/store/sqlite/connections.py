@@ -63,14 +63,25 @@ async def _answer_of(job: asyncio.Future[T], location: str, seconds: float) -> T
         ) from None
 
 
+def _removed(location: str) -> StoreUnavailable:
+    return StoreUnavailable(f"the store {location} was removed or replaced; start the server again")
+
+
 class Writer:
     """The thread that writes, and alone uses `connection`."""
 
     def __init__(
-        self, connection: sqlite3.Connection, location: str, *, answer_wait: float = ANSWER_WAIT
+        self,
+        connection: sqlite3.Connection,
+        location: str,
+        *,
+        has_file: Callable[[], bool] = lambda: True,
+        answer_wait: float = ANSWER_WAIT,
     ) -> None:
+        """`has_file`: whether `location` still is the connection's file."""
         self._connection = connection
         self._location = location
+        self._has_file = has_file
         self._answer_wait = answer_wait
         self._queue: deque[_Write] = deque()
         self._changed = threading.Condition()
@@ -119,6 +130,10 @@ class Writer:
                     write.loop.call_soon_threadsafe(write.deliver)
 
     def _commit(self, batch: list[_Write]) -> None:
+        if not self._has_file():  # SQLite would go on writing into a file that has no name any more
+            for write in batch:
+                write.error = _removed(self._location)
+            return
         try:
             self._transaction(batch)
         except sqlite3.Error as error:
@@ -164,9 +179,17 @@ MAX_WAITING: Final = 1024
 
 
 class Readers:
-    def __init__(self, opener: Callable[[], sqlite3.Connection], location: str) -> None:
+    def __init__(
+        self,
+        opener: Callable[[], sqlite3.Connection],
+        location: str,
+        *,
+        has_file: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`has_file`: as of `Writer`."""
         self._open = opener
         self._location = location
+        self._has_file = has_file
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store-reader")
         self._connections: list[sqlite3.Connection] = []
         self._idle: list[sqlite3.Connection] = []
@@ -196,6 +219,8 @@ class Readers:
         self._connections.clear()
 
     def _read(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        if not self._has_file():  # a new connection would make an empty one
+            raise _removed(self._location)
         try:
             connection = self._take()
             try:

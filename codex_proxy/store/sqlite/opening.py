@@ -105,6 +105,19 @@ def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
     return connection
 
 
+def names_same_file(path: Path) -> Callable[[], bool]:
+    """Returns a function that returns whether the path names the file that it names now."""
+    opened = os.stat(path)
+
+    def check() -> bool:
+        try:
+            return os.path.samestat(os.stat(path), opened)
+        except OSError:
+            return False
+
+    return check
+
+
 def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
     connection = opener(":memory:", 0.0)
     connection.execute("PRAGMA temp_store = MEMORY")

@@ -17,7 +17,14 @@ from codex_proxy.store.single_node import ReservedWebhooks, SingleNodeLeases
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
 from codex_proxy.store.sqlite.connections import Readers, Writer
 from codex_proxy.store.sqlite.dialect import DIALECT, ask
-from codex_proxy.store.sqlite.opening import Connect, connect, open_in_memory, open_reader, open_writer
+from codex_proxy.store.sqlite.opening import (
+    Connect,
+    connect,
+    names_same_file,
+    open_in_memory,
+    open_reader,
+    open_writer,
+)
 from codex_proxy.store.store import Store, StoreOptions
 from codex_proxy.store.usage import UsageEntry
 from codex_proxy.store.values import (
@@ -75,8 +82,9 @@ class SqliteStore(Store):
         """
         connection = await asyncio.to_thread(open_writer, path, lock_wait, opener)
         location = str(path)
-        readers = Readers(partial(open_reader, path, lock_wait, opener), location)
-        return cls(Writer(connection, location), readers, location, **options)
+        has_file = names_same_file(path)
+        readers = Readers(partial(open_reader, path, lock_wait, opener), location, has_file=has_file)
+        return cls(Writer(connection, location, has_file=has_file), readers, location, **options)
 
     @classmethod
     def in_memory(cls, *, opener: Connect = connect, **options: Unpack[StoreOptions]) -> SqliteStore:
