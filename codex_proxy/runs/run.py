@@ -75,7 +75,7 @@ def _breaks_off(method: Callable[Concatenate[Run, P], None]) -> Callable[Concate
         try:
             method(run, *args, **kwargs)
         except Exception:
-            log.exception("turn_broke")
+            log.exception("turn_internal_error")
             run.break_off()
 
     return guarded

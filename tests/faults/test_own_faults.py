@@ -131,6 +131,6 @@ async def test_an_exception_in_the_middle_of_a_stream_ends_it_at_once_as_failed(
                     assert_failed(api, status, text)
                     broken += 1
             assert broken
-            assert "turn_broke" in {line["event"] for line in logged}
+            assert "turn_internal_error" in {line["event"] for line in logged}
             await there.proxy.settled()
             assert (await answer_with(there, name, api, lambda _: None))[0] == 200

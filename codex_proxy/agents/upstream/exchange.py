@@ -148,7 +148,7 @@ class Exchange:
         try:
             await self._send(in_memory=in_memory)
         except Exception:
-            log.exception("turn_broke")
+            log.exception("turn_internal_error")
             self._break_off()
 
     def _begin_on(self, connection: Connection) -> UpstreamConnection | None:
@@ -213,7 +213,7 @@ class Exchange:
         try:
             self._read_available()
         except Exception:
-            log.exception("turn_broke")
+            log.exception("turn_internal_error")
             self._break_off()
 
     def _read_available(self) -> None:
@@ -320,7 +320,7 @@ class Exchange:
             try:
                 self._end(End(self._timeout_failure()))
             except Exception:
-                log.exception("turn_broke")
+                log.exception("turn_internal_error")
                 self._break_off()
         elif self._deadline < math.inf:
             self._check_at(self._deadline)
