@@ -448,15 +448,15 @@ class Run:
         if not self.log.ended:
             events = self._repair.feed([BROKEN]) or [BROKEN]  # renderers add the ends of items that are lost
         self.log.append(events, 0, ended=True)  # wakes readers, which may not know of the end yet
-        if events:
-            for observer in self.observers:
-                observer.add(events)
         self._host.release_run(self)
         self._watch.stop()
         self._calls.cancel()
         session, self._session = self._session, None
         if session is not None:
             session.close()
+        if events:
+            for observer in self.observers:
+                observer.add(events)
         if recorder is not None:
             recorder.failed(UNFORESEEN)
             recorder.ended(BROKEN)
