@@ -10,6 +10,7 @@ import pytest
 from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 
 from codex_proxy.traces.watcher import MAX_CALLS
+from tests.forked_fake import no_forks
 from tests.http.serving import WEATHER, Proxy, user
 from tests.traces.traced import facts, is_below, kept, named, one, traced_proxy
 from tests.upstreams.serving import upstream
@@ -76,7 +77,8 @@ async def test_a_process_that_cannot_be_started_fails_its_turn_and_its_request(
 ) -> None:
     async with traced_proxy(tmp_path) as (proxy, spans):
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
-        answer = await proxy.ask(user())
+        with no_forks():
+            answer = await proxy.ask(user())
         assert answer.status == 500, answer.text
         assert facts(one(spans, "start"))["error.type"] == "SpawnError"
         assert facts(one(spans, "invoke_agent"))["error.type"] == "spawn_failed"
