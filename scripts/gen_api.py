@@ -185,12 +185,13 @@ def shared_parameters() -> str:
 
 
 def _fields(schema: dict[str, Any]) -> dict[str, str]:
-    """What the value of each field may be."""
+    """What the value of each field may be; first of those that are required."""
     required = schema.get("required", ())
-    return {
+    fields = {
         name: words_of(each) + (" (required)" if name in required else "")
         for name, each in schema["properties"].items()
     }
+    return dict(sorted(fields.items(), key=lambda field: field[0] not in required))
 
 
 def _body(endpoint: Endpoint) -> str:

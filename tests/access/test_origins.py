@@ -35,8 +35,9 @@ ROUTES = [
 @pytest.fixture
 async def listing(tmp_path: Path) -> AsyncIterator[Proxy]:
     """A proxy with a key and a list of origins."""
+    held = {"STREAM_RELEASE_FILE": str(tmp_path / "never")}
     async with fake_proxy(
-        tmp_path, allowed_origins=",".join(LISTED), api_key="right", test_endpoints=True
+        tmp_path, held, allowed_origins=",".join(LISTED), api_key="right", test_endpoints=True
     ) as proxy:
         yield proxy
 
