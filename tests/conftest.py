@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import ssl
 import sys
 import tempfile
@@ -55,6 +56,11 @@ FOLDERS = (
     ),
 )
 """From what needs nothing to what starts real processes and waits for them. A folder that is not named: the middle."""
+
+# Where the suite runs in the background of a script these are ignored, and so they would be by all that it starts.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 MEMORY = Path("/dev/shm")
 """Files in memory, on Linux. A store waits for the disk at each commit, for longer than the rest of its test takes."""

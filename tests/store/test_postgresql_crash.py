@@ -9,7 +9,6 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import asyncpg
 import pytest
@@ -87,21 +86,16 @@ class Writers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def connected(url: str) -> Any:
-    """Returns a connection, or None while the database recovers."""
-    try:
-        return await asyncpg.connect(url)
-    except (asyncpg.PostgresError, OSError):
-        return None
-
-
 async def backends(url: str) -> list[int]:
-    """Returns the processes that serve the writers."""
-    connection = await polled(lambda: connected(url))
-    rows = await connection.fetch(
-        "SELECT pid FROM pg_stat_activity WHERE application_name = 'codex-proxy' AND pid <> pg_backend_pid()"
-    )
-    await connection.close()
+    """Returns the processes that serve the writers; none while the database recovers."""
+    try:
+        connection = await asyncpg.connect(url)
+        rows = await connection.fetch(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'codex-proxy' AND pid <> pg_backend_pid()"
+        )
+        await connection.close()
+    except (asyncpg.PostgresError, OSError):
+        return []
     return [row["pid"] for row in rows]
 
 
@@ -135,7 +129,7 @@ async def test_every_acknowledged_write_survives_crashes_of_the_database(
         # A process of PostgreSQL that is killed makes it end all others and recover.
         os.kill(chance.choice(await polled(lambda: backends(database.url))), signal.SIGKILL)
         await writers.go_on(chance.randrange(1, 30))
-        for backend in await backends(database.url):
+        for backend in await polled(lambda: backends(database.url)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(backend, signal.SIGTERM)  # as pg_terminate_backend does
         await writers.go_on(1)
