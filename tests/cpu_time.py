@@ -59,7 +59,7 @@ def _work() -> None:
 
 def slowness() -> float:
     """How many times longer than where the limits were chosen this machine takes for the same work now; at least 1."""
-    return max(1.0, min(_seconds(_work) for _ in range(3)) / _WORK_SECONDS)
+    return max(1.0, min(seconds_of(_work) for _ in range(3)) / _WORK_SECONDS)
 
 
 def assert_cpu_time_below(seconds: float, work: Callable[[], object], *, tries: int = 3) -> None:
@@ -67,10 +67,11 @@ def assert_cpu_time_below(seconds: float, work: Callable[[], object], *, tries: 
     taken: list[float] = []
     while not any(each < seconds for each in taken):
         assert len(taken) < tries, f"CPU time of {len(taken)} runs: {taken}"
-        taken.append(_seconds(work) / slowness())
+        taken.append(seconds_of(work) / slowness())
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def seconds_of(work: Callable[[], object]) -> float:
+    """The CPU time that the work takes, without that of the collector."""
     began = cpu_seconds()
     work()
     return cpu_seconds() - began

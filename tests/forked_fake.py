@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import atexit
 import gc
+import inspect
 import os
 import signal
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -54,6 +56,7 @@ def use_forks() -> None:
             cwd="/",
         )
 
+    @wraps(executed)
     def forked(control: int) -> Warden:
         socket.send_fds(ours, [b"."], [control, 2])
         pid = int(ours.recv(NUMBER_BYTES))
@@ -64,7 +67,7 @@ def use_forks() -> None:
         forker.wait()
 
     atexit.register(end)
-    spawner.start_spawner = forked
+    vars(spawner)["start_spawner"] = forked
 
 
 @contextmanager
@@ -72,11 +75,12 @@ def no_forks() -> Iterator[None]:
     """Lets the spawners of this process be executed."""
     from codex_proxy.process import spawner
 
-    used, spawner.start_spawner = spawner.start_spawner, spawner.execute_spawner
+    used = spawner.start_spawner
+    vars(spawner)["start_spawner"] = inspect.unwrap(used)
     try:
         yield
     finally:
-        spawner.start_spawner = used
+        vars(spawner)["start_spawner"] = used
 
 
 def _serve(asking: socket.socket, python: bytes) -> NoReturn:
@@ -145,13 +149,23 @@ def _become_fake_agent(arguments: list[str], env: dict[bytes, bytes]) -> NoRetur
     gc.enable()
     os.environb.clear()
     os.environb.update(env)
+    exit_after(lambda: main(arguments))
+
+
+def exit_after(main: Callable[[], int]) -> NoReturn:
+    """Ends this fork with the exit status of `main`, as the interpreter would."""
     status = 1
     try:
-        status = main(arguments)
+        status = main()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            sys.stderr.write(end.code + "\n")
     except BaseException:
         traceback.print_exc()
         raise
     finally:
+        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

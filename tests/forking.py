@@ -19,13 +19,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from tests.forked_fake import exit_after
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent
@@ -147,21 +147,7 @@ def _become(asked: Mapping[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(asked["env"])
     sys.argv = [str(ROOT / "codex_proxy" / "__main__.py"), *asked["argv"]]
-    status = 1
-    try:
-        main(prog_name="codex-proxy")
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
-            sys.stderr.write(end.code + "\n")
-    except BaseException:
-        traceback.print_exc()
-        raise
-    finally:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+    exit_after(partial(main, prog_name="codex-proxy"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from tests.cpu_time import cpu_seconds
+from tests.cpu_time import seconds_of
 
 T = TypeVar("T")
 
@@ -57,9 +57,7 @@ def assert_linear(
 def _seconds(read: Callable[[T], object], given: T) -> float:
     gc.disable()  # a collection looks at everything that the tests before have left
     try:
-        began = cpu_seconds()
-        read(given)
-        return cpu_seconds() - began
+        return seconds_of(lambda: read(given))
     finally:
         gc.enable()
 

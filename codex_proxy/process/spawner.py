@@ -114,7 +114,7 @@ def _wait_in_thread(loop: asyncio.AbstractEventLoop, process: Warden, exited: Ca
         return  # the loop is closed: nobody waits for the exit any more
 
 
-def execute_spawner(control: int) -> Warden:
+def start_spawner(control: int) -> Warden:
     """Starts the program of the spawner, which reads requests from the descriptor `control`. Raises `OSError`."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", WARDEN, str(control)],
@@ -125,10 +125,6 @@ def execute_spawner(control: int) -> Warden:
         cwd="/",
         start_new_session=True,
     )
-
-
-start_spawner = execute_spawner
-"""How spawners are started; tests fork them."""
 
 
 class SpawnerProcess:
