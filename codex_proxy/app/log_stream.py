@@ -66,7 +66,6 @@ def use_log_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(
-                os.open(os.devnull, os.O_RDWR), True
-            )  # the lowest free number; children have it too
+            null = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.set_inheritable(null, True)
     sys.stdout, sys.stderr = LogStream(1), LogStream(2)

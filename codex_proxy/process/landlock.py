@@ -66,9 +66,8 @@ def confine(writable: list[str], readable: list[str] | None = None) -> None:
     for path in readable or ():
         _allow(libc, ruleset, path, READ)
     if readable is not None:
-        for (
-            capability
-        ) in INSPECTION_CAPABILITIES:  # fails without effect for anybody but root, who alone has them
+        # Fails without effect for anybody but root, who alone has them.
+        for capability in INSPECTION_CAPABILITIES:
             libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "new privileges cannot be refused")
     _check(libc.syscall(RESTRICT_SELF, ruleset, 0), "the rules cannot be enforced")
