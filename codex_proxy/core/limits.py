@@ -198,8 +198,8 @@ class MaxSize:
 
 
 class TurnLimits:
-    """The limits of one turn, each fed with what the one before returned: so the last one reached is the earliest in
-    the text.
+    """Applies the limits of one turn, one after the other: each gets the events that the one before left. So when
+    several are reached, the last of them ends the text first, and gives the reason of the end.
     """
 
     def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:

@@ -55,7 +55,9 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(NamedTuple):
-    """A model's usage (empty: all) in the bucket from `start`: turns, then tokens."""
+    """The sums of the bucket that begins at `start`, for one `model` or, if it is empty, all: numbers of turns, then of
+    tokens.
+    """
 
     start: int
     model: str

@@ -30,7 +30,7 @@ Metadata: TypeAlias = Annotated[dict[MetadataKey, MetadataValue | None], Field(m
 """A client's metadata on an object: at most 16 keys (docs/contract.md#conversations)."""
 
 
-class AnswerFields(RequestModel):
+class OpenAIRequest(RequestModel):
     """The fields that are the same in Chat Completions and Responses. Unknown fields are in `model_extra`."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)

@@ -13,11 +13,11 @@ from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence
 from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.unions import ByKind
 from codex_proxy.surfaces.wire_types import (
-    AnswerFields,
     CallId,
     Effort,
     HistoryName,
     Name,
+    OpenAIRequest,
     Positive,
     Summary,
     Verbosity,
@@ -266,7 +266,7 @@ class ResponseFormat(RequestModel):
 Stop: TypeAlias = Annotated[StopSequence | Annotated[list[StopSequence], Field(max_length=4)], ByKind()]
 
 
-class ChatRequest(AnswerFields):
+class ChatRequest(OpenAIRequest):
     """The body of `POST /v1/chat/completions`. Optional fields may be null."""
 
     messages: Annotated[list[AnyMessage], Field(min_length=1)]

@@ -14,7 +14,7 @@ from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem
 from codex_proxy.surfaces.responses.wire_tools import AnyTool, ToolChoice
 from codex_proxy.surfaces.unions import ByKind
-from codex_proxy.surfaces.wire_types import AnswerFields, Effort, Name, Positive, Summary, Verbosity
+from codex_proxy.surfaces.wire_types import Effort, Name, OpenAIRequest, Positive, Summary, Verbosity
 
 Label: TypeAlias = Annotated[str, Field(max_length=512)]
 Include: TypeAlias = Literal[
@@ -99,7 +99,7 @@ class CompactRequest(ContextFields):
     model: ModelName
 
 
-class ResponseRequest(ContextFields, AnswerFields):
+class ResponseRequest(ContextFields, OpenAIRequest):
     """The body of `POST /v1/responses`. Each optional field may be null."""
 
     model: ModelName
