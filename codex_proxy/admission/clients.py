@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NO_KEY_OWNER, Key, KeySet
 from codex_proxy.core.safety import ProtectedPath, find_endangered, is_inside
 from codex_proxy.core.shown_text import excerpt
@@ -92,7 +92,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 def mcp_not_allowed(param: str) -> Fault:
     message = "This API key may not use MCP servers. Remove them from 'tools', or use another key."
-    return Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message, param=param))
+    return Fault.of(FaultKind.NOT_ALLOWED, message, param=param)
 
 
 def model_not_allowed(asked: str) -> Fault:
@@ -100,7 +100,7 @@ def model_not_allowed(asked: str) -> Fault:
         f"This API key may not use the model '{excerpt(asked)}'. GET /v1/models lists the "
         "models that it may use."
     )
-    return Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message, param="model"))
+    return Fault.of(FaultKind.NOT_ALLOWED, message, param="model")
 
 
 class Clients:
@@ -202,7 +202,7 @@ def _allowed_models(names: tuple[str, ...], catalog: ModelCatalog) -> frozenset[
 
 
 def _invalid_key(message: str) -> Fault:
-    return Fault(Failure(kind=FaultKind.INVALID_API_KEY, message=message))
+    return Fault.of(FaultKind.INVALID_API_KEY, message)
 
 
 # --- the folder of a turn ----------------------------------------------------------------------
@@ -259,7 +259,7 @@ def _confine(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
     )
     if field is not None:
         raise bad_request(message, field)
-    raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
+    raise Fault.of(FaultKind.NOT_ALLOWED, message)
 
 
 def _is_inside(folder: str, roots: Sequence[str]) -> bool:

@@ -12,12 +12,12 @@ EmptyReason: TypeAlias = Literal["", "no-output", "reasoning-only", "activity-on
 """Why a successful answer is empty; "" if it is not."""
 
 UNANSWERED: Final = Failure(
-    kind=FaultKind.UPSTREAM_ERROR,
-    message="The agent ended its turn without an answer, and reported no call of its model. Try again.",
+    FaultKind.UPSTREAM_ERROR,
+    "The agent ended its turn without an answer, and reported no call of its model. Try again.",
 )
 DECLINED: Final = Failure(
-    kind=FaultKind.NOT_ALLOWED,
-    message="The agent asked for a permission that this server does not give, and then ended its turn without "
+    FaultKind.NOT_ALLOWED,
+    "The agent asked for a permission that this server does not give, and then ended its turn without "
     "another word. Ask for something that needs no permission, or let the operator allow it (docs/agents.md).",
 )
 

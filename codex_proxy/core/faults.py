@@ -5,7 +5,7 @@ code.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -82,11 +82,14 @@ class FaultKind(StrEnum):
     """An error of this server; its log has the cause."""
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed request or turn. `message` tells the client's user what to do, without upstream URLs and secrets."""
-
+class _Reason(msgspec.Struct, frozen=True):
     kind: FaultKind
     message: str
+
+
+class Failure(_Reason, frozen=True, kw_only=True):
+    """A failed request or turn. `message` tells the client's user what to do, without upstream URLs and secrets."""
+
     code: str | None = None
     """The provider's own error code; None: the usual one of the kind."""
     param: str | None = None
@@ -104,14 +107,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return self.message.replace(f": {self.quoted}", ".") if self.quoted else self.message
 
 
-STOPPING = Failure(
-    kind=FaultKind.STOPPING, message="The server is stopping. Try again in a moment.", retry_after=5
-)
+STOPPING = Failure(FaultKind.STOPPING, "The server is stopping. Try again in a moment.", retry_after=5)
 """The failure of turns that are ended or refused because the server stops."""
 
 UNFORESEEN = Failure(
-    kind=FaultKind.INTERNAL,
-    message="The server had an internal error. Its log has the reason under this request's id.",
+    FaultKind.INTERNAL, "The server had an internal error. Its log has the reason under this request's id."
 )
 """The failure of a turn that ends by a bug of this server."""
 
@@ -127,6 +127,13 @@ class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is rais
         super().__init__(failure.message)
         self.failure = failure
 
+    @classmethod
+    def of(
+        cls, kind: FaultKind, message: str, *, param: str | None = None, retry_after: float | None = None
+    ) -> Self:
+        """Makes one with a new `Failure` of these fields."""
+        return cls(Failure(kind, message, param=param, retry_after=retry_after))
+
 
 MAX_MESSAGE: Final = 2_000
 """Maximum characters of a refused request's message, which may quote the client."""
@@ -135,9 +142,9 @@ MAX_MESSAGE: Final = 2_000
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
     """Returns a `Fault` for a wrong field `param`; `code` is OpenAI's, if any. Cuts a long message."""
     message = excerpt(message, MAX_MESSAGE)
-    return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))
+    return Fault(Failure(FaultKind.INVALID_REQUEST, message, param=param, code=code))
 
 
 def misconfigured(message: str) -> Fault:
     """Returns a `Fault` for an agent whose program, configuration or settings cannot be used."""
-    return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
+    return Fault.of(FaultKind.AGENT_MISCONFIGURED, message)

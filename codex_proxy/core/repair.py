@@ -60,12 +60,12 @@ MAX_RETRIES: Final = 200
 """Maximum retries of a model call."""
 
 UNEXPLAINED = Failure(
-    kind=FaultKind.AGENT_PROTOCOL, message="The agent reported a failed turn without saying why. Try again."
+    FaultKind.AGENT_PROTOCOL, "The agent reported a failed turn without saying why. Try again."
 )
 
 
 def _failed_end(kind: FaultKind, message: str) -> TurnEnded:
-    return TurnEnded(Stop.FAILED, "provider", Failure(kind=kind, message=message))
+    return TurnEnded(Stop.FAILED, "provider", Failure(kind, message))
 
 
 BROKEN_OFF = _failed_end(

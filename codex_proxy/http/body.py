@@ -124,12 +124,12 @@ def _no_room(budget: ByteBudget, whose: Refusal) -> Fault:
             f"The bodies of this key's running requests have reached its limit of {budget.each} "
             "bytes. Try again when one has ended."
         )
-        return Fault(Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=RETRY_SECONDS))
+        return Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message, retry_after=RETRY_SECONDS)
     message = (
         f"The bodies of running requests have reached this server's limit of {budget.total} "
         "bytes. Try again later."
     )
-    return Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, retry_after=RETRY_SECONDS))
+    return Fault.of(FaultKind.UNAVAILABLE, message, retry_after=RETRY_SECONDS)
 
 
 Coding: TypeAlias = Literal["gzip", "deflate"]
@@ -153,12 +153,10 @@ def coding_of(values: list[str]) -> Coding | None:
     """Parses the values of `Content-Encoding`. Raises `Fault` UNSUPPORTED_MEDIA_TYPE."""
     given = ", ".join(values).strip().lower()
     if given not in _NAMES:
-        raise Fault(
-            Failure(
-                kind=FaultKind.UNSUPPORTED_MEDIA_TYPE,
-                message=f"The Content-Encoding '{excerpt(given)}' is not supported. Send the body with "
-                "gzip, deflate, or no encoding.",
-            )
+        raise Fault.of(
+            FaultKind.UNSUPPORTED_MEDIA_TYPE,
+            f"The Content-Encoding '{excerpt(given)}' is not supported. Send the body with "
+            "gzip, deflate, or no encoding.",
         )
     return _NAMES[given]
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.middleware.access import delay_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
@@ -43,12 +43,12 @@ async def _check(request: web.Request, key: str) -> None:
                 raise _wrong_key()
     elif not is_local(request):
         message = "Metrics can be read only from this machine, unless the operator sets PROXY_METRICS_KEY."
-        raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
+        raise Fault.of(FaultKind.NOT_ALLOWED, message)
 
 
 def _wrong_key() -> Fault:
     message = "Metrics require their own key (PROXY_METRICS_KEY). Send it as `Authorization: Bearer KEY`."
-    return Fault(Failure(kind=FaultKind.INVALID_API_KEY, message=message))
+    return Fault.of(FaultKind.INVALID_API_KEY, message)
 
 
 def error_of(request: web.Request, status: int) -> str:

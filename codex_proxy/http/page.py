@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from codex_proxy.core.checks import Check
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
@@ -275,7 +275,7 @@ def _store_of(request: web.Request) -> Iterator[Store]:
 
 
 def _not_found(message: str) -> Fault:
-    return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
+    return Fault.of(FaultKind.NOT_FOUND, message)
 
 
 def _entry(stored: StoredResponse) -> dict[str, Any]:

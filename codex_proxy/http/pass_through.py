@@ -90,7 +90,7 @@ async def _read_into_file(head: bytes, reader: BodyReader) -> memoryview:
         raise  # the client has left
     except OSError as error:
         message = f"This server has no room for the form ({error.strerror}). Put its field 'model' before its files."
-        raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message)) from error
+        raise Fault.of(FaultKind.UNAVAILABLE, message) from error
 
 
 async def send_on(
@@ -150,7 +150,7 @@ async def _open_answer(
     found = upstream_for(request, passed.model, path)
     if found is None:
         message = NO_UPSTREAM.format(path=path, model=passed.model or DEFAULT_NAME)
-        raise Fault(Failure(kind=FaultKind.NOT_FOUND, message=message, param="model"))
+        raise Fault.of(FaultKind.NOT_FOUND, message, param="model")
     upstream, model = found
     app, spent, limit = request.app, _SpentTokens(), asyncio.timeout(upstream.total_timeout)
     billed = model or DEFAULT_NAME
@@ -194,7 +194,7 @@ def _too_late(upstream: PassingAgent) -> Failure:
         f"The model server took longer than {upstream.total_timeout:g} s for the whole answer. Try again, or raise "
         "the time limit (total_timeout)."
     )
-    return Failure(kind=FaultKind.TIMED_OUT, message=message)
+    return Failure(FaultKind.TIMED_OUT, message)
 
 
 def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassingAgent, str] | None:

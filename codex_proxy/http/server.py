@@ -205,7 +205,7 @@ class _Connection(web.RequestHandler):
         if isinstance(resp, web.HTTPException):
             log.info("request_refused", status=resp.status)
             words = f"The request was refused before it was read: {resp.reason}."
-            resp = self._answer(request, Failure(kind=FaultKind.INVALID_REQUEST, message=words))
+            resp = self._answer(request, Failure(FaultKind.INVALID_REQUEST, words))
         return await super().finish_response(request, resp, start_time)
 
     def _answer(self, request: BaseRequest, failure: Failure) -> web.Response:
@@ -228,7 +228,7 @@ def _has_unread(transport: asyncio.BaseTransport) -> bool:
 def _failure_of(error: BaseException | None) -> Failure:
     found = ((fault, words) for kind, fault, words in _BROKEN if isinstance(error, kind))
     fault, message = next(found, (FaultKind.INVALID_REQUEST, _OTHERWISE))
-    return Failure(kind=fault, message=message)
+    return Failure(fault, message)
 
 
 @web.middleware

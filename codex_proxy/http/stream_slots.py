@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 import structlog
 from aiohttp import web
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.files.private import replace_file
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import REQUEST_ID
@@ -58,7 +58,7 @@ class StreamSlots:
             if message:
                 self._log("rejected", before, request_id)
                 message += " Try again when one has ended."
-                raise Fault(Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message))
+                raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message)
         self.active += 1
         self._by_owner[owner] += 1
         self._log("acquired", before, request_id)
@@ -147,7 +147,7 @@ async def release_streams(request: web.Request) -> web.Response:
     file = request.app[TEST_ENDPOINTS]
     if not file:
         message = "No file to release with: start the server with STREAM_RELEASE_FILE."
-        raise Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
+        raise Fault.of(FaultKind.NOT_FOUND, message)
     await asyncio.to_thread(_release, Path(file))
     body: Released = {"released": True}
     return json_response(body)
@@ -161,4 +161,4 @@ def _release(file: Path) -> None:
 def _check_local(request: web.Request) -> None:
     if not request.app[CLIENTS].keys_required and not is_local(request):
         message = "The test endpoints can be used only from this machine, or with a key."
-        raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
+        raise Fault.of(FaultKind.NOT_ALLOWED, message)

@@ -41,14 +41,14 @@ MAX_WAITING = 16
 """Maximum waiting turns. Together they may be as large as one request body."""
 
 TOO_LONG = Failure(
-    kind=FaultKind.INVALID_REQUEST,
+    FaultKind.INVALID_REQUEST,
+    "A connection lasts 60 minutes at most. Open a new one.",
     code="websocket_connection_limit_reached",
-    message="A connection lasts 60 minutes at most. Open a new one.",
 )
 
 TOO_MANY = Failure(
-    kind=FaultKind.CONCURRENCY_EXCEEDED,
-    message=f"A connection's turns are run one after the other, and no more than {MAX_WAITING} (or the size of one "
+    FaultKind.CONCURRENCY_EXCEEDED,
+    f"A connection's turns are run one after the other, and no more than {MAX_WAITING} (or the size of one "
     "body) may wait. Wait for answers, or open another connection.",
 )
 
@@ -62,7 +62,7 @@ async def open_responses_socket(request: web.Request) -> web.StreamResponse:
     )
     if not socket.can_prepare(request):
         message = "GET on this path is for WebSocket connections. Use POST."
-        raise Fault(Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message))
+        raise Fault.of(FaultKind.METHOD_NOT_ALLOWED, message)
     if request.app[RESPONSES].runs.draining:
         raise Fault(STOPPING)
     await socket.prepare(request)
@@ -197,12 +197,7 @@ class _ResponsesSocket:
         """
         client = self._responses.clients.by_digest(self._digest)
         if client.name != self._client.name:  # what this connection remembers is another's
-            raise Fault(
-                Failure(
-                    kind=FaultKind.INVALID_API_KEY,
-                    message="The API key has been renamed. Open a new connection.",
-                )
-            )
+            raise Fault.of(FaultKind.INVALID_API_KEY, "The API key has been renamed. Open a new connection.")
         self._client = client
 
     async def _turn(self, frame: str | bytes) -> None:

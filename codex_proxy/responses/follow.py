@@ -168,7 +168,7 @@ class Follower:
         events = new_events(self._service.profile, object)
         events.number = 0 if last is None else last.number + 1
         if object["error"] is not None:
-            events.fail(Failure(kind=FaultKind.UNAVAILABLE, message=object["error"]["message"]))
+            events.fail(Failure(FaultKind.UNAVAILABLE, object["error"]["message"]))
         events.finish(object)
         frames = events.take()
         return [each for each in enumerate(frames, events.number - len(frames)) if each[0] > after]

@@ -123,7 +123,5 @@ class BackgroundResponses:
 
 
 def _too_many(message: str) -> Fault:
-    failure = Failure(
-        kind=FaultKind.CONCURRENCY_EXCEEDED, message=f"{message} Try again later.", retry_after=10
-    )
+    failure = Failure(FaultKind.CONCURRENCY_EXCEEDED, f"{message} Try again later.", retry_after=10)
     return Fault(failure)

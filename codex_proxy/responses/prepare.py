@@ -24,8 +24,8 @@ from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import tokens_in
 
 CONVERSATION_BUSY = Failure(
-    kind=FaultKind.CONCURRENCY_EXCEEDED,
-    message="Another request of this conversation is still running. Try again when it has ended.",
+    FaultKind.CONCURRENCY_EXCEEDED,
+    "Another request of this conversation is still running. Try again when it has ended.",
     retry_after=5,
 )
 

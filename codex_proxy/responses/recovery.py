@@ -38,8 +38,7 @@ log = structlog.get_logger(__name__)
 CLAIMED_AT_ONCE = 20
 """Maximum leases that are claimed at once: few, so that several servers share the responses of a lost one."""
 CUT_OFF = Failure(
-    kind=FaultKind.UNAVAILABLE,
-    message="The server was restarted while this response was in progress. Create it again.",
+    FaultKind.UNAVAILABLE, "The server was restarted while this response was in progress. Create it again."
 )
 
 

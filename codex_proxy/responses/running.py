@@ -42,8 +42,7 @@ Delivery: TypeAlias = Literal["whole", "sse", "websocket"]
 Observe: TypeAlias = Callable[[Sequence[Event]], None]
 
 NOT_SAVED = Failure(
-    kind=FaultKind.UNAVAILABLE,
-    message="The answer could not be stored. Free some disk space, then try again.",
+    FaultKind.UNAVAILABLE, "The answer could not be stored. Free some disk space, then try again."
 )
 
 

@@ -77,7 +77,7 @@ class DeadlineWatch:
         self._timer = None
         message = f"The agent took longer than {seconds:g} s for {what}. Try again, or raise the time limit."
         if self._on_expired is not None:
-            self._on_expired(Failure(kind=FaultKind.TIMED_OUT, message=message))
+            self._on_expired(Failure(FaultKind.TIMED_OUT, message))
 
 
 def deadline_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:

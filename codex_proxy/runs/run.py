@@ -59,8 +59,8 @@ HANDLED_EVENTS = frozenset({RawItem, UsageReported, ApprovalRequested, InputRequ
 
 SLOW_SCHEMA = "The schema in '{}' may take too long to compile: ask with a simpler one."
 TOO_SLOW = Failure(
-    kind=FaultKind.TIMED_OUT,
-    message=f"The client left {CUT_WATER >> 20} MiB of the answer unread. Read faster, or ask for less.",
+    FaultKind.TIMED_OUT,
+    f"The client left {CUT_WATER >> 20} MiB of the answer unread. Read faster, or ask for less.",
 )
 
 

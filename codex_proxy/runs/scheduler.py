@@ -58,9 +58,7 @@ MAX_NAME = 100
 """Maximum characters of a model's name in the log, since a client may choose it."""
 
 CANCELLED = Failure(
-    kind=FaultKind.CANCELLED,
-    message="The operator has cancelled this turn on the server's page.",
-    repeatable=False,
+    FaultKind.CANCELLED, "The operator has cancelled this turn on the server's page.", repeatable=False
 )
 START_LINE_SECONDS = 0.002
 """Seconds after which a turn's first line is logged: by then its request is written."""
@@ -466,6 +464,4 @@ def _end_of(error: BaseException) -> TurnEnded:
 
 
 def _no_room(message: str) -> Fault:
-    return Fault(
-        Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=f"{message} Try again later.", retry_after=5)
-    )
+    return Fault.of(FaultKind.CONCURRENCY_EXCEEDED, f"{message} Try again later.", retry_after=5)

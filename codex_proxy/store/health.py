@@ -70,19 +70,19 @@ class WriteCheck:
 
 
 UNAVAILABLE = Failure(
-    kind=FaultKind.UNAVAILABLE,
-    message="The store cannot be read or written at the moment (its disk is full, another process has "
+    FaultKind.UNAVAILABLE,
+    "The store cannot be read or written at the moment (its disk is full, another process has "
     "locked it, or its database cannot be reached). The server's log says why. Try again, or send 'store': false.",
 )
 DAMAGED = Failure(
-    kind=FaultKind.INTERNAL,
-    message="Its stored data is damaged and cannot be returned. The server's log names it; the "
+    FaultKind.INTERNAL,
+    "Its stored data is damaged and cannot be returned. The server's log names it; the "
     "operator can list all damaged data with `codex-proxy store check`.",
     code="store_damaged",
 )
 OFF = Failure(
-    kind=FaultKind.INVALID_REQUEST,
-    message="This server keeps no responses and no conversations (PROXY_STORE=off).",
+    FaultKind.INVALID_REQUEST,
+    "This server keeps no responses and no conversations (PROXY_STORE=off).",
     code="store_disabled",
 )
 
@@ -116,9 +116,7 @@ def failure_of(error: StoreError) -> Failure:
         message = (
             f"The {error.kind} that this response continues was deleted before the response was complete."
         )
-        return Failure(kind=FaultKind.NOT_FOUND, message=message)
+        return Failure(FaultKind.NOT_FOUND, message)
     if isinstance(error, StoreConflict):
-        return Failure(
-            kind=FaultKind.INTERNAL, message="The response conflicts with data that is already stored."
-        )
+        return Failure(FaultKind.INTERNAL, "The response conflicts with data that is already stored.")
     return DAMAGED if isinstance(error, StoreDamaged) else UNAVAILABLE

@@ -85,7 +85,7 @@ BLANK_LINE: Final = "\n\n"
 """What separates the messages of one answer, and the parts of its reasoning."""
 
 INTERRUPTED: Final = Failure(
-    kind=FaultKind.INTERNAL, message="The answer was interrupted before its end. Send the request again."
+    FaultKind.INTERNAL, "The answer was interrupted before its end. Send the request again."
 )
 
 

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.unions import TAG, UNKNOWN_KIND
@@ -162,12 +162,10 @@ def _too_many(body: dict[str, Any] | None) -> Fault:
     if body is not None:
         sizes = {field: len(part) for field, part in body.items() if isinstance(part, dict | list)}
         param = excerpt(max(sizes, key=lambda field: sizes[field], default="")) or None
-    return Fault(
-        Failure(
-            kind=FaultKind.REQUEST_TOO_LARGE,
-            message=f"The request body has more values than the maximum of {MAX_VALUES}.",
-            param=param,
-        )
+    return Fault.of(
+        FaultKind.REQUEST_TOO_LARGE,
+        f"The request body has more values than the maximum of {MAX_VALUES}.",
+        param=param,
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 from pydantic import Field
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.answer_types import Count, Yes
@@ -113,8 +113,7 @@ def item(item: ItemDict, created_at: int) -> ItemDict:
 
 def not_found(id: str) -> Fault:
     """Returns the fault for an unknown conversation, also one of another key."""
-    message = f"Conversation with id '{excerpt(id)}' not found."
-    return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
+    return Fault.of(FaultKind.NOT_FOUND, f"Conversation with id '{excerpt(id)}' not found.")
 
 
 def too_large(detail: str, param: str) -> Fault:
@@ -128,4 +127,4 @@ def too_large(detail: str, param: str) -> Fault:
 
 
 def item_not_found(id: str) -> Fault:
-    return Fault(Failure(kind=FaultKind.NOT_FOUND, message=f"Item with id '{excerpt(id)}' not found."))
+    return Fault.of(FaultKind.NOT_FOUND, f"Item with id '{excerpt(id)}' not found.")

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NotRequired, Protocol, TypedDict
 import msgspec
 
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, Mode, Turn
 from codex_proxy.surfaces.answer_types import Count
@@ -367,13 +367,11 @@ def _not_found(name: str, like: Sequence[str], catalog: ModelCatalog) -> Fault:
     if open_ended and agent not in catalog.members:
         forms = " or ".join(f"{each}{MODEL_SEPARATOR}MODEL" for each in open_ended)
         near += f" For a model that is not listed write {forms}."
-    return Fault(
-        Failure(
-            kind=FaultKind.MODEL_NOT_FOUND,
-            message=f"The model '{excerpt(name)}' does not exist. GET /v1/models lists the available "
-            "models." + near + catalog.advice,
-            param="model",
-        )
+    return Fault.of(
+        FaultKind.MODEL_NOT_FOUND,
+        f"The model '{excerpt(name)}' does not exist. GET /v1/models lists the available "
+        "models." + near + catalog.advice,
+        param="model",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox, Turn
 from codex_proxy.surfaces.base import schema_json
@@ -157,8 +157,7 @@ def mode_of(resolved: ResolvedModel, context: ParseContext, *, client_acts: bool
     if "agent" in wishes:
         if server == "never" or resolved.plain:
             param = "model" if resolved.mode == "agent" else MODE_HEADER
-            message = NO_AGENT if resolved.plain else SWITCHED_OFF
-            raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message, param=param))
+            raise Fault.of(FaultKind.NOT_ALLOWED, NO_AGENT if resolved.plain else SWITCHED_OFF, param=param)
         return "agent"
     if resolved.plain:
         return "model"
@@ -178,12 +177,10 @@ def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
             f"Invalid value for '{SANDBOX_HEADER}': supported values are: {known}.", SANDBOX_HEADER
         )
     if SANDBOXES.index(asked) > SANDBOXES.index(server):
-        raise Fault(
-            Failure(
-                kind=FaultKind.NOT_ALLOWED,
-                message=f"The least restrictive sandbox that this server allows you is '{server}'.",
-                param=SANDBOX_HEADER,
-            )
+        raise Fault.of(
+            FaultKind.NOT_ALLOWED,
+            f"The least restrictive sandbox that this server allows you is '{server}'.",
+            param=SANDBOX_HEADER,
         )
     return asked
 

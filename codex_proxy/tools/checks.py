@@ -42,7 +42,7 @@ class Verdict(msgspec.Struct, frozen=True):
 def unchecked_failure(what: str, reason: str) -> Failure:
     """Returns the failure for a text (`what`: `The answer`) that could not be checked."""
     return Failure(
-        kind=FaultKind.UPSTREAM_ERROR,
+        FaultKind.UPSTREAM_ERROR,
+        f"{what} could not be checked against its schema: {reason}.",
         code="schema_check_failed",
-        message=f"{what} could not be checked against its schema: {reason}.",
     )

@@ -155,9 +155,9 @@ class OutputCheck:
             self.wrong = wrong
             return []
         failure = Failure(
-            kind=FaultKind.UPSTREAM_ERROR,
+            FaultKind.UPSTREAM_ERROR,
+            f"The model's answer did not follow the schema{', twice' if self._second_try else ''}: {wrong}.",
             code="invalid_structured_output",
-            message=f"The model's answer did not follow the schema{', twice' if self._second_try else ''}: {wrong}.",
         )
         return [TurnEnded(Stop.FAILED, event.trigger, failure)]
 

@@ -155,21 +155,21 @@ DECISIVE: frozenset[type[Event]] = frozenset({ToolCallRequested, TurnEnded, Step
 """Events on which the policy decides; all others pass, or are held."""
 
 NOT_HONOURED = Failure(
-    kind=FaultKind.UPSTREAM_ERROR,
-    code="tool_choice_not_honoured",
-    message="The model answered with text twice although a tool call was required. Try again, or ask with "
+    FaultKind.UPSTREAM_ERROR,
+    "The model answered with text twice although a tool call was required. Try again, or ask with "
     "tool_choice auto.",
+    code="tool_choice_not_honoured",
 )
 NEVER_STOPPED = Failure(
-    kind=FaultKind.UPSTREAM_ERROR,
-    code="tool_call_limit",
-    message="The model kept calling tools after their limit was reached and it was told to answer. Allow more "
+    FaultKind.UPSTREAM_ERROR,
+    "The model kept calling tools after their limit was reached and it was told to answer. Allow more "
     "(`max_tool_calls`, MAX_TOOL_CALL_ITERATIONS), or ask for less.",
+    code="tool_call_limit",
 )
 NEVER_LEARNED = Failure(
-    kind=FaultKind.UPSTREAM_ERROR,
+    FaultKind.UPSTREAM_ERROR,
+    "The model kept calling tools that were not offered, or with arguments that are not valid JSON.",
     code="invalid_tool_calls",
-    message="The model kept calling tools that were not offered, or with arguments that are not valid JSON.",
 )
 
 

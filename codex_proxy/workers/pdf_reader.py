@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import STOPPING, Fault, FaultKind, bad_request
 from codex_proxy.core.media import Pdf
 from codex_proxy.workers.pdf_worker import PdfAnswer, PdfQuestion
 from codex_proxy.workers.pool import NoAnswer, WorkerPool
@@ -83,7 +83,7 @@ class PdfReader:
         busy = answered is NoAnswer.BUSY
         why = "too many others are being read" if busy else "no process could be started for it"
         message = f"The PDF in '{pdf.field}' could not be read: {why}. Try again later."
-        raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, param=pdf.field, retry_after=5))
+        raise Fault.of(FaultKind.UNAVAILABLE, message, param=pdf.field, retry_after=5)
 
     def _keep(self, key: tuple[str, bytes], text: str, loop: asyncio.AbstractEventLoop) -> None:
         self._forget(key)

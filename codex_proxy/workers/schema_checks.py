@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
 from codex_proxy.workers.pool import WAIT_SECONDS, NoAnswer, WorkerPool
@@ -180,4 +180,4 @@ async def check_schemas(checks: SchemaChecks, turn: Turn, *, answer: str, tool: 
             raise bad_request(f"Invalid schema in '{field}': {wrong}.", field, "invalid_json_schema")
         if verdict.unchecked is not None:
             message = f"The schema in '{field}' could not be checked: {verdict.unchecked}. Try again later."
-            raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, param=field, retry_after=5))
+            raise Fault.of(FaultKind.UNAVAILABLE, message, param=field, retry_after=5)

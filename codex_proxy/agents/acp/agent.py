@@ -280,7 +280,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             return await self._tool_server.open(turn.tools)
         except OSError as error:
             message = f"No port is available for the client's tools ({error.strerror})."
-            raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, retry_after=5)) from error
+            raise Fault.of(FaultKind.UNAVAILABLE, message, retry_after=5) from error
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._models

@@ -85,7 +85,7 @@ def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
             f"{preset.title} rejected a request from this server: {clean_text(text)}. The operator "
             "should update the agent or codex-proxy."
         )
-        return Failure(kind=K.AGENT_PROTOCOL, message=message)
+        return Failure(K.AGENT_PROTOCOL, message)
     status = error.code if error.code is not None and 400 <= error.code < 600 else None
     return failure_of_text(text, preset, kind=kind, status=status)
 
@@ -121,7 +121,7 @@ def not_signed_in(preset: AcpPreset, text: str = "") -> Failure:
     quoted = f" ({said.rstrip('.')})" if said and said != "Authentication required" else ""
     advice = preset.sign_in or "Sign in with the agent's own program on the machine that runs this server."
     message = f"{preset.title} is not signed in to its model provider{quoted}. {advice}"
-    return Failure(kind=K.AGENT_NOT_AUTHENTICATED, message=message)
+    return Failure(K.AGENT_NOT_AUTHENTICATED, message)
 
 
 def unknown_model(model: str, preset: AcpPreset) -> Failure:
@@ -129,7 +129,7 @@ def unknown_model(model: str, preset: AcpPreset) -> Failure:
         f"{preset.title} does not offer the model '{model[:100]}'. GET /v1/models lists the "
         "models that it offers."
     )
-    return Failure(kind=K.MODEL_NOT_FOUND, message=message, param="model")
+    return Failure(K.MODEL_NOT_FOUND, message, param="model")
 
 
 def _text_of(error: RpcError) -> str:

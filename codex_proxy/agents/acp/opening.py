@@ -20,8 +20,8 @@ from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn, without_content
 
 NOT_LISTED: Final = Failure(
-    kind=FaultKind.UNAVAILABLE,
-    message="The agent did not connect to the tools of the request in time. Try again.",
+    FaultKind.UNAVAILABLE,
+    "The agent did not connect to the tools of the request in time. Try again.",
     retry_after=5,
 )
 TITLE: Final = "codex-proxy"

@@ -79,8 +79,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         return not session.transport.dialect.awaits_prompt
 
     def _refusal(self, fault: str) -> Failure:
-        message = f"The agent cannot be used: {fault}."
-        return Failure(kind=FaultKind.SPAWN_FAILED, message=message)
+        return Failure(FaultKind.SPAWN_FAILED, f"The agent cannot be used: {fault}.")
 
     def open_channel(self) -> int:
         """Opens a channel. A process for one session at a time first closes the one that it keeps."""

@@ -109,8 +109,7 @@ def plan_setup(
     wanted = program.modes(turn.sandbox, tools=tools)
     mode = options.mode_of(wanted)
     if wanted and mode is None and not program.unconfined:
-        message = NO_SAFE_MODE.format(program.preset.title)
-        return Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message)
+        return Failure(FaultKind.AGENT_MISCONFIGURED, NO_SAFE_MODE.format(program.preset.title))
 
     def refused(error: RpcError) -> Failure:
         return failure_of_error(error, program.preset)

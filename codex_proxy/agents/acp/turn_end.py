@@ -20,8 +20,7 @@ STOPS: Final = {
     "cancelled": Stop.INTERRUPTED,
 }
 UNEXPLAINED: Final = Failure(
-    kind=FaultKind.UPSTREAM_ERROR,
-    message="The agent ended its turn without an answer or a reason. Try again.",
+    FaultKind.UPSTREAM_ERROR, "The agent ended its turn without an answer or a reason. Try again."
 )
 
 

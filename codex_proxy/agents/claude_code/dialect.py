@@ -77,8 +77,8 @@ STOPS: Final = {
 }
 """How a turn ends, by Anthropic's stop reasons for incomplete or refused answers."""
 BAD_ANSWER: Final = Failure(
-    kind=FaultKind.AGENT_PROTOCOL,
-    message="Claude Code sent a message that this server does not understand. Try again; if it "
+    FaultKind.AGENT_PROTOCOL,
+    "Claude Code sent a message that this server does not understand. Try again; if it "
     "persists, the operator should update Claude Code or codex-proxy.",
 )
 DENIED: Final = "This server allows no more than its sandbox does: the turn is {}. Go on without it."
@@ -227,7 +227,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             said = clean_text(response.error or "")
             what = "the turn" if id == INITIALIZE else "the model or the effort of the request"
             message = f"Claude Code rejected {what}: {said}" if said else f"Claude Code rejected {what}."
-            self._fail(Failure(kind=FaultKind.AGENT_PROTOCOL, message=message))
+            self._fail(Failure(FaultKind.AGENT_PROTOCOL, message))
             return
         self._mark_ready(id)
 

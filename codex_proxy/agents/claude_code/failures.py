@@ -19,7 +19,7 @@ SIGN_IN: Final = (
     "login`, or set an API key or a token from `claude setup-token` in the server's "
     "environment and name its variable in PROXY_CHILD_ENV. Then try again."
 )
-NOT_SIGNED_IN: Final = Failure(kind=K.AGENT_NOT_AUTHENTICATED, message=SIGN_IN)
+NOT_SIGNED_IN: Final = Failure(K.AGENT_NOT_AUTHENTICATED, SIGN_IN)
 
 CODES: Final[dict[str, FaultKind]] = {
     "authentication_failed": K.AGENT_NOT_AUTHENTICATED,
@@ -76,8 +76,8 @@ def failure_of(text: str, *, code: str | None, status: int | None, reason: str |
     if kind is K.AGENT_NOT_AUTHENTICATED:
         refused = f"Claude Code's sign-in was refused (HTTP {status})"
         reason = f"{refused}: {said.rstrip('.')}" if said else refused
-        return Failure(kind=kind, message=f"{reason}. {SIGN_IN}")
-    return Failure(kind=kind, message=f"{MESSAGES[kind]}: {said}" if said else f"{MESSAGES[kind]}.")
+        return Failure(kind, f"{reason}. {SIGN_IN}")
+    return Failure(kind, f"{MESSAGES[kind]}: {said}" if said else f"{MESSAGES[kind]}.")
 
 
 def retry_event(retry: Retry) -> Retrying:

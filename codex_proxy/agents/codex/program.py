@@ -115,8 +115,8 @@ ASK_SECONDS = 20.0
 ANSWER_BYTES = 64 << 20
 
 NOT_SIGNED_IN = Failure(
-    kind=FaultKind.AGENT_NOT_AUTHENTICATED,
-    message="Codex is not signed in. Run `codex login` on the machine that runs this server, then try again; "
+    FaultKind.AGENT_NOT_AUTHENTICATED,
+    "Codex is not signed in. Run `codex login` on the machine that runs this server, then try again; "
     "`codex-proxy doctor` prints the exact command.",
 )
 
@@ -144,7 +144,7 @@ async def run_short(command: Command) -> bytes:
         exit, out = await run_for_output(command, ASK_SECONDS, ANSWER_BYTES)
     except SpawnError as error:
         message = f"{error}. Give the right path of Codex with --codex-bin."
-        raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=message)) from error
+        raise Fault.of(FaultKind.SPAWN_FAILED, message) from error
     except TimeoutError:
         raise misconfigured(f"{' '.join(command.argv)} did not answer within {ASK_SECONDS:g} s") from None
     if exit.code != 0:

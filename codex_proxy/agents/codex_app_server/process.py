@@ -27,7 +27,7 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         return self.connection.signed_in
 
     def _refusal(self, fault: str) -> Failure:
-        return Failure(kind=FaultKind.SPAWN_FAILED, message=fault, quoted=fault.partition(": ")[2])
+        return Failure(FaultKind.SPAWN_FAILED, fault, quoted=fault.partition(": ")[2])
 
     def open_channel(self) -> ThreadTransport:
         self.turns_served += 1

@@ -352,21 +352,17 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
     if error.message.startswith(BAD_TOOL_TEXT):
         reason = failure.message[max(failure.message.find(BAD_TOOL_TEXT), 0) :]
         return Failure(
-            kind=FaultKind.INVALID_REQUEST,
-            message=f"The agent rejected a tool of this request: {reason}",
+            FaultKind.INVALID_REQUEST,
+            f"The agent rejected a tool of this request: {reason}",
             param="tools",
             code="invalid_tool_schema",
         )
     if error.code == INPUT_TOO_LARGE or any(words in error.message for words in CLIENT_ERROR_TEXTS):
-        return Failure(kind=FaultKind.REJECTED_BY_PROVIDER, message=failure.message)
+        return Failure(FaultKind.REJECTED_BY_PROVIDER, failure.message)
     if error.code == OVERLOADED:
-        return Failure(
-            kind=FaultKind.UNAVAILABLE, message="The agent is overloaded. Try again.", retry_after=1
-        )
+        return Failure(FaultKind.UNAVAILABLE, "The agent is overloaded. Try again.", retry_after=1)
     if failure.kind is FaultKind.UPSTREAM_ERROR:
-        return Failure(
-            kind=FaultKind.AGENT_MISCONFIGURED, message=f"The agent failed to {what}: {failure.message}"
-        )
+        return Failure(FaultKind.AGENT_MISCONFIGURED, f"The agent failed to {what}: {failure.message}")
     return failure
 
 

@@ -32,8 +32,8 @@ ENDINGS: Mapping[str, str] = {
 }
 
 TOO_LONG = Failure(
-    kind=FaultKind.CONTEXT_LENGTH_EXCEEDED,
-    message=f"The conversation is longer than {MAX_PROMPT} characters, the most that `codex exec` "
+    FaultKind.CONTEXT_LENGTH_EXCEEDED,
+    f"The conversation is longer than {MAX_PROMPT} characters, the most that `codex exec` "
     "accepts. Shorten it, or ask the operator to install a release of Codex with an app-server.",
 )
 

@@ -47,7 +47,7 @@ class LateStart(Generic[T]):
                     f"The agent {self._name} cannot start ({type(error).__name__}). The server's log "
                     "has the reason."
                 )
-                self.failure = Failure(kind=FaultKind.INTERNAL, message=message)
+                self.failure = Failure(FaultKind.INTERNAL, message)
             else:
                 self.failure = None
                 return self.value
@@ -63,11 +63,6 @@ class LateStart(Generic[T]):
         if self.value is not None:
             return self.value
         why = "" if self.failure is None else f" {self.failure.message}"
-        raise Fault(
-            Failure(
-                kind=FaultKind.UNAVAILABLE,
-                message=f"The agent {self._name} could not be started.{why}",
-                retry_after=RETRY_START_SECONDS,
-                quoted="" if self.failure is None else self.failure.quoted,
-            )
-        )
+        message = f"The agent {self._name} could not be started.{why}"
+        quoted = "" if self.failure is None else self.failure.quoted
+        raise Fault(Failure(FaultKind.UNAVAILABLE, message, retry_after=RETRY_START_SECONDS, quoted=quoted))

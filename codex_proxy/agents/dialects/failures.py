@@ -15,13 +15,11 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 K = FaultKind
 
-CONVERSATION_LOST = Failure(
-    kind=K.AGENT_CRASHED, message="The agent has lost this conversation. Send the request again."
-)
+CONVERSATION_LOST = Failure(K.AGENT_CRASHED, "The agent has lost this conversation. Send the request again.")
 
 BAD_ANSWER = Failure(
-    kind=K.AGENT_PROTOCOL,
-    message="The agent sent a message that this server does not understand. Try again, or update the agent.",
+    K.AGENT_PROTOCOL,
+    "The agent sent a message that this server does not understand. Try again, or update the agent.",
 )
 
 MAX_READ = 65_536
@@ -224,8 +222,8 @@ def failure_from_text(
     fault, own_code = _classify(code, kind, readable, provider_text, status)
     given = body.get("code")
     return Failure(
-        kind=fault,
-        message=_message(fault, clean_text(readable), status),
+        fault,
+        _message(fault, clean_text(readable), status),
         code=given if isinstance(given, str) and _CODE.fullmatch(given) else own_code,
         retry_after=_seconds_to_wait(readable, body),
     )
@@ -337,7 +335,7 @@ def failure_from_exit(ended: Ended) -> Failure:
     kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
     advice = f" {MESSAGES[kind]}." if kind is K.AGENT_NOT_AUTHENTICATED and line else ""
     message = f"The agent's process ended before its answer was complete{describe_end(ended)}"
-    return Failure(kind=kind, message=f"{message}{advice}")
+    return Failure(kind, f"{message}{advice}")
 
 
 def describe_end(ended: Ended) -> str:

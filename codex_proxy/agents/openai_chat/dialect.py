@@ -33,8 +33,7 @@ from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, P
 from codex_proxy.core.turn import Turn, without_content
 
 UNEXPLAINED: Final = Failure(
-    kind=FaultKind.UPSTREAM_ERROR,
-    message="The model server ended its answer with an error and no reason.",
+    FaultKind.UPSTREAM_ERROR, "The model server ended its answer with an error and no reason."
 )
 FAILURES: Final = {
     "done": EMPTY_ANSWER,

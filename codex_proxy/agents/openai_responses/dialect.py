@@ -29,8 +29,8 @@ from codex_proxy.core.items import HistoryOutput, Part
 from codex_proxy.core.turn import Turn
 
 NO_ANSWER: Final = Failure(
-    kind=FaultKind.UPSTREAM_ERROR,
-    message="The model server's answer is not in the format of the Responses API. The operator must "
+    FaultKind.UPSTREAM_ERROR,
+    "The model server's answer is not in the format of the Responses API. The operator must "
     "check the address of the upstream (it usually ends with /v1), or use --agent openai-chat.",
 )
 _FAULTS: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}

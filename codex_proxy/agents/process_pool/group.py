@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-BROKEN_START = Failure(
-    kind=FaultKind.INTERNAL, message="The agent could not be started. The server's log has the reason."
-)
+BROKEN_START = Failure(FaultKind.INTERNAL, "The agent could not be started. The server's log has the reason.")
 
 MAINTENANCE_SECONDS = 30.0
 """The time between two maintenances without another cause."""
@@ -127,7 +125,7 @@ class ProcessGroup(Generic[P]):
             return transport
         if waiting >= self._limits.max_waiting:
             message = f"{waiting} turns are already waiting for the agent"
-            raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, retry_after=1))
+            raise Fault.of(FaultKind.UNAVAILABLE, message, retry_after=1)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, open))
         self.maintain()
@@ -338,7 +336,7 @@ class ProcessGroup(Generic[P]):
             now, now - entry.ready_at, during_turn=entry.process.ended_during_turn
         )
         how = entry.process.exit_suffix
-        self._last_crash = Failure(kind=FaultKind.UNAVAILABLE, message=f"{KEEPS_ENDING_TEXT}{how}")
+        self._last_crash = Failure(FaultKind.UNAVAILABLE, f"{KEEPS_ENDING_TEXT}{how}")
         log.warning(
             "agent_ended", agent=self._pool.name, reason=how.strip(" .()"), in_a_row=self._backoff.failures
         )

@@ -394,16 +394,15 @@ def _clean(lines: list[bytes]) -> list[bytes]:
 def broken_protocol(reason: str) -> Failure:
     """Returns the failure of a turn whose child violated its protocol; `reason` says how."""
     return Failure(
-        kind=FaultKind.AGENT_PROTOCOL,
-        message=f"The agent broke its own protocol: {reason}. Try again; if it happens again, the "
+        FaultKind.AGENT_PROTOCOL,
+        f"The agent broke its own protocol: {reason}. Try again; if it happens again, the "
         "operator should update the agent.",
     )
 
 
 def spawn_failure(error: SpawnError) -> Failure:
     """Converts the error: UNAVAILABLE if another attempt may succeed, else SPAWN_FAILED."""
-    kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
-    return Failure(kind=kind, message=str(error))
+    return Failure(FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED, str(error))
 
 
 def missing_program(command: Command) -> Failure | None:

@@ -82,7 +82,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
                     await self._progress.wait()
         except TimeoutError:
             message = f"The agent did not answer within {seconds:g} s of starting. Try again."
-            raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=message)) from None
+            raise Fault.of(FaultKind.SPAWN_FAILED, message) from None
         if not condition():
             raise Fault(self._start_failure())
 
@@ -92,7 +92,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         ended = Ended() if self.exit is None else ended_from(self.exit)
         message = f"The agent's process ended while it was starting{describe_end(ended)}"
         quoted = last_useful_line(ended.stderr_tail)
-        return Failure(kind=FaultKind.SPAWN_FAILED, message=message, quoted=quoted)
+        return Failure(FaultKind.SPAWN_FAILED, message, quoted=quoted)
 
     @abstractmethod
     def _refusal(self, fault: str) -> Failure: ...

@@ -276,12 +276,12 @@ class UpstreamAgent(AgentBase):
     def _concurrency_failure(self) -> Failure:
         most = self.config.concurrency
         message = f"{self._title} has {most} turns of this server, which is its limit. Try again later."
-        return Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=5)
+        return Failure(FaultKind.CONCURRENCY_EXCEEDED, message, retry_after=5)
 
     def _breaker_failure(self) -> Failure:
         return Failure(
-            kind=FaultKind.UNAVAILABLE,
-            message=f"{self._title} failed several times in a row, so no request is sent to it for a "
+            FaultKind.UNAVAILABLE,
+            f"{self._title} failed several times in a row, so no request is sent to it for a "
             "moment. Try again later.",
             retry_after=max(1.0, self.breaker.seconds_left(self._clock.monotonic())),
         )

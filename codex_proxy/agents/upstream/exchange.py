@@ -39,8 +39,8 @@ Deliver = Callable[[Sequence[Message], int], None]
 """Receives an exchange's messages, and their size in bytes."""
 
 _COMPRESSED: Final = Failure(
-    kind=FaultKind.UPSTREAM_ERROR,
-    message="The model server compresses its answers, although this server does not accept compressed "
+    FaultKind.UPSTREAM_ERROR,
+    "The model server compresses its answers, although this server does not accept compressed "
     "ones. The operator must turn compression off there.",
 )
 
@@ -332,7 +332,7 @@ class Exchange:
             if self._size
             else f"did not begin to answer within {limits.first_byte_timeout:g} s"
         )
-        return Failure(kind=FaultKind.UPSTREAM_TIMEOUT, message=f"The model server {what}. Try again later.")
+        return Failure(FaultKind.UPSTREAM_TIMEOUT, f"The model server {what}. Try again later.")
 
 
 async def _read_in_steps(request: OutgoingRequest) -> AsyncIterator[bytes]:
@@ -351,9 +351,7 @@ def failure_of(error: BaseException) -> Failure:
             "its certificate is not trusted, or TLS fails. The operator of this server must check "
             "it (`ca_file` of its table)"
         )
-        return Failure(
-            kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached safely: {why}."
-        )
+        return Failure(FaultKind.UPSTREAM_UNREACHABLE, f"The model server cannot be reached safely: {why}.")
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return CLOSED
     if isinstance(error, aiohttp.ClientHttpProxyError):
@@ -362,8 +360,8 @@ def failure_of(error: BaseException) -> Failure:
         error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError | HttpProcessingError | ValueError
     ):
         return Failure(
-            kind=FaultKind.UPSTREAM_ERROR,
-            message="The model server's answer is not valid HTTP. The operator of this server must "
+            FaultKind.UPSTREAM_ERROR,
+            "The model server's answer is not valid HTTP. The operator of this server must "
             "check the address of the upstream.",
         )
     elif isinstance(error, TimeoutError):
@@ -378,4 +376,4 @@ def failure_of(error: BaseException) -> Failure:
         why = "nothing listens at its address; check that it is running"
     else:
         why = "no connection"
-    return Failure(kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached: {why}.")
+    return Failure(FaultKind.UPSTREAM_UNREACHABLE, f"The model server cannot be reached: {why}.")

@@ -27,37 +27,35 @@ MAX_ERROR_BYTES: Final = 1 << 20
 _MAX_WAIT: Final = 7 * 86400.0  # seconds; more is no time to wait but a broken clock
 
 CLOSED: Final = Failure(
-    kind=K.UPSTREAM_DISCONNECTED,
-    message="The model server closed the connection without an answer. Send the request again.",
+    K.UPSTREAM_DISCONNECTED,
+    "The model server closed the connection without an answer. Send the request again.",
 )
 BROKEN_OFF: Final = Failure(
-    kind=K.UPSTREAM_DISCONNECTED,
-    message="The model server's answer ended before it was complete. Send the request again.",
+    K.UPSTREAM_DISCONNECTED, "The model server's answer ended before it was complete. Send the request again."
 )
-NO_JSON: Final = Failure(kind=K.UPSTREAM_ERROR, message="The model server sent data that is not valid JSON.")
+NO_JSON: Final = Failure(K.UPSTREAM_ERROR, "The model server sent data that is not valid JSON.")
 NO_ANSWER: Final = Failure(
-    kind=K.UPSTREAM_ERROR,
-    message="The model server's answer is not in the format of Chat Completions. The operator must "
+    K.UPSTREAM_ERROR,
+    "The model server's answer is not in the format of Chat Completions. The operator must "
     "check the address of the upstream (it usually ends with /v1).",
 )
 EMPTY_ANSWER: Final = Failure(
-    kind=K.UPSTREAM_ERROR,
-    message="The model server ended its answer without any content or finish reason. Send the request again.",
+    K.UPSTREAM_ERROR,
+    "The model server ended its answer without any content or finish reason. Send the request again.",
 )
 TOO_LONG: Final = Failure(
-    kind=K.UPSTREAM_ERROR,
-    message="The model server sent an event that is too long for an answer, or too much data without an event.",
+    K.UPSTREAM_ERROR,
+    "The model server sent an event that is too long for an answer, or too much data without an event.",
 )
 TOO_MUCH: Final = Failure(
-    kind=K.UPSTREAM_ERROR, message="The model server's answer is too large. Ask for less, or for no images."
+    K.UPSTREAM_ERROR, "The model server's answer is too large. Ask for less, or for no images."
 )
 _KEY_REFUSED: Final = (
     "The model server rejected this server's credentials. The operator of this server must check {}."
 )
 CLIENTS_KEY_REFUSED: Final = Failure(
-    kind=K.INVALID_API_KEY,
-    message="The model server rejected your API key, which this server passes on. Send a key that is "
-    "valid there.",
+    K.INVALID_API_KEY,
+    "The model server rejected your API key, which this server passes on. Send a key that is valid there.",
 )
 
 _CONTEXT = re.compile(
@@ -98,13 +96,13 @@ class ErrorReader:
         self._path = path
         self._names = setting_names
         message = _KEY_REFUSED.format(setting_names.key)
-        of_operator = Failure(kind=K.UPSTREAM_UNAUTHORIZED, message=message)
+        of_operator = Failure(K.UPSTREAM_UNAUTHORIZED, message)
         self._key_refused = CLIENTS_KEY_REFUSED if clients_key else of_operator
 
     def of_response(self, status: int, headers: Mapping[str, str], body: bytes, now: float) -> Failure:
         """Converts an error status or redirection. `now`: seconds since 1970, for dates in headers."""
         if 300 <= status < 400:
-            return Failure(kind=K.UPSTREAM_ERROR, message=_REDIRECTED.format(status))
+            return Failure(K.UPSTREAM_ERROR, _REDIRECTED.format(status))
         failure = self._failure_in(_value_of(body), status)
         if status in _NO_ENDPOINT and failure.kind in (K.UPSTREAM_ERROR, K.REJECTED_BY_PROVIDER):
             return self._no_endpoint(status, body)
@@ -119,7 +117,7 @@ class ErrorReader:
             f"The model server has no {self._path} ({said}). The operator of this server must "
             f"check {names.url}, which usually ends with /v1, and {names.wire}."
         )
-        return Failure(kind=K.AGENT_MISCONFIGURED, message=message, quoted=words)
+        return Failure(K.AGENT_MISCONFIGURED, message, quoted=words)
 
     def of_event(self, value: Any) -> Failure:
         """Converts an error inside an answer. `value`: its decoded JSON."""
@@ -138,7 +136,7 @@ class ErrorReader:
         fault = _fault_of(found.kind, status, f"{code} {kind} {words}")
         if fault is not found.kind:
             shown = code if fault is K.REJECTED_BY_PROVIDER else None
-            found = Failure(kind=fault, message=words or found.message, code=shown)
+            found = Failure(fault, words or found.message, code=shown)
         param = error.get("param")
         if isinstance(param, str) and _PARAM.fullmatch(param) and fault is K.REJECTED_BY_PROVIDER:
             found = msgspec.structs.replace(found, param=param)

@@ -130,9 +130,7 @@ class UpstreamAnswer:
             await self._next()
         failure = errors.of_response(head.status, head.headers, body[:MAX_ERROR_BYTES], now)
         if failure.kind is FaultKind.AGENT_MISCONFIGURED and head.status in (404, 405, 501):
-            return Failure(
-                kind=FaultKind.NOT_FOUND, message=NO_PATH.format(self._path), quoted=failure.quoted
-            )
+            return Failure(FaultKind.NOT_FOUND, NO_PATH.format(self._path), quoted=failure.quoted)
         return failure
 
     def _fault(self, failure: Failure) -> Exception:

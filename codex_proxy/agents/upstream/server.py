@@ -42,8 +42,8 @@ _NO_MODEL: Final = (
     "'model', or ask the operator to set {}."
 )
 NO_CLIENTS_KEY: Final = Failure(
-    kind=FaultKind.INVALID_API_KEY,
-    message="This server passes your API key on to the model server, but the request has none. Send it "
+    FaultKind.INVALID_API_KEY,
+    "This server passes your API key on to the model server, but the request has none. Send it "
     "as `Authorization: Bearer KEY`.",
 )
 
@@ -113,8 +113,7 @@ class ModelServer:
         )
 
     def _no_model(self) -> Failure:
-        message = _NO_MODEL.format(self._upstream.names.model)
-        return Failure(kind=FaultKind.MODEL_NOT_FOUND, message=message, param="model")
+        return Failure(FaultKind.MODEL_NOT_FOUND, _NO_MODEL.format(self._upstream.names.model), param="model")
 
     async def close(self) -> None:
         if self._watch is not None:

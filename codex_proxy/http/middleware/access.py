@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from aiohttp import web
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NO_KEY_OWNER, digest_of
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import HOPS_HEADER, Origin
@@ -148,9 +148,7 @@ def _check_header_limits(request: web.Request) -> None:
 
 
 def _headers_too_large(message: str) -> Fault:
-    return Fault(
-        Failure(kind=FaultKind.HEADERS_TOO_LARGE, message=f"The request's head is too large. {message}")
-    )
+    return Fault.of(FaultKind.HEADERS_TOO_LARGE, f"The request's head is too large. {message}")
 
 
 def _check_single(request: web.Request) -> None:
@@ -248,7 +246,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _not_allowed(message: str) -> Fault:
-    return Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
+    return Fault.of(FaultKind.NOT_ALLOWED, message)
 
 
 async def _authenticate(request: web.Request) -> None:
@@ -320,12 +318,10 @@ def _check_content_type(request: web.Request) -> None:
     if endpoint is not None and endpoint.takes_form and kind == FORM and "Authorization" in request.headers:
         return
     if kind in _OF_FORMS if not request.can_read_body else not _is_json(kind):
-        raise Fault(
-            Failure(
-                kind=FaultKind.UNSUPPORTED_MEDIA_TYPE,
-                message=f"The content type {excerpt(kind)} is not supported. Send the body as "
-                "`Content-Type: application/json`.",
-            )
+        raise Fault.of(
+            FaultKind.UNSUPPORTED_MEDIA_TYPE,
+            f"The content type {excerpt(kind)} is not supported. Send the body as "
+            "`Content-Type: application/json`.",
         )
 
 

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from codex_proxy.admission.clients import Client
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.http.endpoint import ENDPOINT
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
@@ -173,7 +173,7 @@ def _too_many_a_minute(allowance: Allowance) -> Fault:
         f"Rate limit reached: {allowance.limit} requests per minute for this key (its own "
         "limit, or PROXY_RATE_LIMIT_RPM). Try again later."
     )
-    return Fault(Failure(kind=FaultKind.RATE_LIMITED, message=message, retry_after=allowance.wait))
+    return Fault.of(FaultKind.RATE_LIMITED, message, retry_after=allowance.wait)
 
 
 def _too_many_at_once(limit: int) -> Fault:
@@ -181,7 +181,7 @@ def _too_many_at_once(limit: int) -> Fault:
         f"Limit of concurrent requests reached: {limit} for this key (its own limit, or "
         "PROXY_KEY_CONCURRENCY). Try again when one has ended."
     )
-    return Fault(Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message))
+    return Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message)
 
 
 def headers_of(allowance: Allowance) -> dict[str, str]:

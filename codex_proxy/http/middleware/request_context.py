@@ -143,20 +143,17 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
             f"{excerpt(request.path)} does not support {excerpt(request.method)}. Supported methods "
             f"are: {allowed}."
         )
-        return fault_response(
-            Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message), request, allow=allowed
-        )
+        return fault_response(Failure(FaultKind.METHOD_NOT_ALLOWED, message), request, allow=allowed)
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         limit = request.client_max_size
         message = f"The request body is larger than this server's limit of {limit} bytes (PROXY_BODY_LIMIT)."
-        return fault_response(Failure(kind=FaultKind.REQUEST_TOO_LARGE, message=message), request)
+        return fault_response(Failure(FaultKind.REQUEST_TOO_LARGE, message), request)
     if error.status == 404:
         message = f"Invalid URL ({excerpt(request.method)} {excerpt(request.path)})."
         if is_ollama_path(request.path):
             message = f"{message} {NO_OLLAMA}"
-        return fault_response(Failure(kind=FaultKind.NOT_FOUND, message=message), request)
-    message = error.text or error.reason
-    return fault_response(Failure(kind=FaultKind.INVALID_REQUEST, message=message), request)
+        return fault_response(Failure(FaultKind.NOT_FOUND, message), request)
+    return fault_response(Failure(FaultKind.INVALID_REQUEST, error.text or error.reason), request)
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:

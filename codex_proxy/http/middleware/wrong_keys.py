@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 
 FREE_ATTEMPTS: Final = 3
@@ -152,4 +152,4 @@ def _too_many_wrong(seconds: float) -> Fault:
         "Too many wrong keys came from this address, so this one was not checked. Try again later; a key that has "
         "worked from here before works at any time."
     )
-    return Fault(Failure(kind=FaultKind.RATE_LIMITED, message=message, retry_after=seconds))
+    return Fault.of(FaultKind.RATE_LIMITED, message, retry_after=seconds)

@@ -19,7 +19,7 @@ from codex_proxy.surfaces.ollama.render import TurnTimes
 from codex_proxy.surfaces.ollama.wire import ModelName
 from codex_proxy.surfaces.unions import ByKind
 
-_NONE: Final = Failure(kind=FaultKind.UPSTREAM_ERROR, message="The model server's answer has no embeddings.")
+_NONE: Final = Failure(FaultKind.UPSTREAM_ERROR, "The model server's answer has no embeddings.")
 
 
 class OllamaEmbedRequest(RequestModel):

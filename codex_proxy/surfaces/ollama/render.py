@@ -31,9 +31,7 @@ _LINE_ENDS: Final = re.compile(rb"\xe2\x80[\xa8\xa9]|\xc2\x85")
 """Line ends of Ollama's package for Python, which JSON need not escape."""
 
 
-NO_COMPLETION: Final = Failure(
-    kind=FaultKind.UPSTREAM_ERROR, message="The model server's answer has no completion."
-)
+NO_COMPLETION: Final = Failure(FaultKind.UPSTREAM_ERROR, "The model server's answer has no completion.")
 
 
 class TurnTimes(msgspec.Struct, frozen=True):

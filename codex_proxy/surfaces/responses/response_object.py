@@ -252,8 +252,7 @@ def token_count(tokens: int) -> InputTokens:
 
 def not_found(id: str) -> Fault:
     """Returns the fault for an unknown or deleted response, or another key's."""
-    message = f"Response with id '{excerpt(id)}' not found."
-    return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
+    return Fault.of(FaultKind.NOT_FOUND, f"Response with id '{excerpt(id)}' not found.")
 
 
 def previous_not_found(id: str) -> Fault:
