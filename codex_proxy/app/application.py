@@ -39,13 +39,7 @@ from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.messages import REASONING_STATE
 from codex_proxy.http.metrics import METER, METRICS_KEY
-from codex_proxy.http.middleware.access import (
-    FORWARDED_HEADERS,
-    HOSTS,
-    ORIGINS,
-    PASSES_KEYS,
-    TRUSTED_PROXIES,
-)
+from codex_proxy.http.middleware.access import FORWARDED_HEADERS, HOSTS, ORIGINS, PASSES_KEYS, TRUSTED_PROXIES
 from codex_proxy.http.middleware.content_log import log_contents
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RateLimits, RequestLimits, RunningRequests
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
@@ -98,9 +92,7 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
     app[USAGE] = usage
     app[RESPONSES] = _responses(server, app)
     app[CHAT_OPTIONS] = ChatOptions(
-        choices=settings.choices,
-        profile=settings.chat_profile,
-        stream_metrics=settings.stream_metrics,
+        choices=settings.choices, profile=settings.chat_profile, stream_metrics=settings.stream_metrics
     )
     app[KEEPALIVE], app[REASONING_STATE] = settings.heartbeat_interval, settings.reasoning_state
     app[WORKER] = server.worker

@@ -32,13 +32,7 @@ from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
 from codex_proxy.http.stream_slots import StreamSlots
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.surfaces.messages.content import STOP_REASONS
-from codex_proxy.surfaces.models import (
-    ModelCatalog,
-    default_model_of,
-    listed_names,
-    resolve,
-    split_mode,
-)
+from codex_proxy.surfaces.models import ModelCatalog, default_model_of, listed_names, resolve, split_mode
 
 OTHER = "other"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -137,9 +131,7 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         self.loop_delay = LoopDelay(self._registry)
         self._requests = self._counter(
-            "requests",
-            "Completed requests, by status and error.",
-            ("route", "method", "status", "error"),
+            "requests", "Completed requests, by status and error.", ("route", "method", "status", "error")
         )
         self._seconds = self._histogram("request_seconds", "Seconds from a request to the end of its answer.")
         self._first = self._histogram(

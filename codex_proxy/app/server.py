@@ -17,13 +17,7 @@ from codex_proxy.admission.images import ImageFetcher
 from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.configured.agents import ConfiguredAgent, configured_agents, make_agent
 from codex_proxy.agents.spec import AgentContext
-from codex_proxy.app.application import (
-    application_of,
-    deadlines_of,
-    mcp_tools_of,
-    usage_of,
-    webhooks_of,
-)
+from codex_proxy.app.application import application_of, deadlines_of, mcp_tools_of, usage_of, webhooks_of
 from codex_proxy.app.start_checks import (
     StartError,
     check,

@@ -43,10 +43,7 @@ def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn, timings:
         prompt_tokens=partial(tokens_in, parsed.turn.history),
         max_tokens=turn.max_tokens,
     )
-    return TurnAnswer(
-        renderer=renderer,
-        ping=lambda: b": %d\n\n" % (clock.epoch() * 1000),
-    )
+    return TurnAnswer(renderer=renderer, ping=lambda: b": %d\n\n" % (clock.epoch() * 1000))
 
 
 _COMPLETIONS: Final = Api(parse=_parse, answer=_answer)

@@ -114,11 +114,7 @@ def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> A
             max_tokens=turn.max_tokens,
             times=timings.durations,
         )
-        return TurnAnswer(
-            renderer=renderer,
-            ping=renderer.empty_line,
-            media_type=NDJSON,
-        )
+        return TurnAnswer(renderer=renderer, ping=renderer.empty_line, media_type=NDJSON)
 
     return Api(parse=parse_turn, answer=answer)
 

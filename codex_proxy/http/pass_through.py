@@ -94,11 +94,7 @@ async def _read_into_file(head: bytes, reader: BodyReader) -> memoryview:
 
 
 async def send_on(
-    request: web.Request,
-    passed: PassedBody,
-    path: str,
-    content_type: str,
-    rest: BodyReader | None = None,
+    request: web.Request, passed: PassedBody, path: str, content_type: str, rest: BodyReader | None = None
 ) -> web.StreamResponse:
     """Sends a body, with the `rest` behind it, to its upstream, and the answer's bytes to the client as they come. If
     the answer breaks off, so does the connection.

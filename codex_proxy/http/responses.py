@@ -49,13 +49,7 @@ from codex_proxy.responses.background import (
 from codex_proxy.responses.context import measure_context, read_context
 from codex_proxy.responses.follow import HEARTBEAT, Follower, check_followable, starting_after
 from codex_proxy.responses.foreground import start_foreground
-from codex_proxy.responses.prepare import (
-    PreparedResponse,
-    needs_saving,
-    prepare,
-    renderer_of,
-    start_run,
-)
+from codex_proxy.responses.prepare import PreparedResponse, needs_saving, prepare, renderer_of, start_run
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.store import Store
@@ -144,10 +138,7 @@ async def _send_stored(
 
 
 async def _answer_in_background(
-    request: web.Request,
-    parsed: ParsedResponse,
-    body: bytes,
-    parse_again: ParseAgain | None,
+    request: web.Request, parsed: ParsedResponse, body: bytes, parse_again: ParseAgain | None
 ) -> web.StreamResponse:
     service = request.app[RESPONSES]
     with stream_slot(request) if parsed.stream else nullcontext():
@@ -325,12 +316,7 @@ async def _run_to_end(
     service: ResponsesService, turn: Turn, owner: str, timings: TurnTimings
 ) -> ResponsesRenderer:
     renderer = ResponsesRenderer(
-        id="resp_compaction",
-        created_at=0,
-        echo={},
-        ids=service.ids,
-        clock=service.clock,
-        activity="off",
+        id="resp_compaction", created_at=0, echo={}, ids=service.ids, clock=service.clock, activity="off"
     )
     with service.usage.turn(owner, billed_model(turn), renderer):
         run = await service.runs.start(turn, owner, durable=False)

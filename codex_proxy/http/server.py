@@ -23,11 +23,7 @@ from codex_proxy.http.body import hold_body_bytes
 from codex_proxy.http.endpoint import REQUEST_ID, Handler
 from codex_proxy.http.middleware.access import check_access
 from codex_proxy.http.middleware.rate_limit import count_if_turn
-from codex_proxy.http.middleware.request_context import (
-    ON_EVERY_REPLY,
-    add_headers,
-    provide_context,
-)
+from codex_proxy.http.middleware.request_context import ON_EVERY_REPLY, add_headers, provide_context
 from codex_proxy.http.replies import fault_response, log_unforeseen
 from codex_proxy.http.routing import with_fallbacks
 from codex_proxy.http.sse import limit_stall

@@ -16,10 +16,7 @@ from codex_proxy.http.middleware.request_context import EMPTY_HEADER, REPLY_HEAD
 SSE = "text/event-stream; charset=utf-8"
 NDJSON = "application/x-ndjson"
 
-HEADERS = {
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",
-}
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 STALL_SECONDS = 120.0
 """Seconds after which a client that does not read is disconnected."""

@@ -35,14 +35,7 @@ Key: TypeAlias = tuple[str, str]
 class WebhookSender:
     """Delivers the webhooks in the store's outbox. A response's end adds them there; then `wake` must be called."""
 
-    def __init__(
-        self,
-        urls: tuple[str, ...],
-        secret: str,
-        *,
-        clock: Clock,
-        outbox: Store,
-    ) -> None:
+    def __init__(self, urls: tuple[str, ...], secret: str, *, clock: Clock, outbox: Store) -> None:
         self._urls = urls
         self._secret = secret
         self._clock = clock

@@ -74,10 +74,7 @@ TABLE = StateTable(
             ChildChange.KILL: ChildState.ABANDONED,
             ChildChange.EXIT: ChildState.ENDED,
         },
-        ChildState.ENDED: {
-            ChildChange.END: ChildState.ENDED,
-            ChildChange.KILL: ChildState.ENDED,
-        },
+        ChildState.ENDED: {ChildChange.END: ChildState.ENDED, ChildChange.KILL: ChildState.ENDED},
     },
 )
 
@@ -86,16 +83,7 @@ REPORTED = frozenset({ChildState.ABANDONED, ChildState.ENDED})
 """States in which the owner knows how the child ended, or that it could not be killed."""
 
 
-__all__ = [
-    "Child",
-    "ChildListener",
-    "Command",
-    "Exit",
-    "SpawnError",
-    "run_for_output",
-    "run_to_end",
-    "spawn",
-]
+__all__ = ["Child", "ChildListener", "Command", "Exit", "SpawnError", "run_for_output", "run_to_end", "spawn"]
 
 # Enough for an agent's last error message with its backtrace.
 STDERR_TAIL_BYTES = 8 * 1024

@@ -15,12 +15,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from codex_proxy.process.warden import (
-    PR_SET_CHILD_SUBREAPER,
-    SPAWNER_NAME,
-    WARDEN_NAME,
-    child_pids_by_stat,
-)
+from codex_proxy.process.warden import PR_SET_CHILD_SUBREAPER, SPAWNER_NAME, WARDEN_NAME, child_pids_by_stat
 
 KILL_SECONDS: Final = 5.0
 """The time for which orphans are looked for: a killed one may leave others."""

@@ -26,10 +26,7 @@ _NOWHERE: Final[deque[int]] = deque()
 
 
 async def save_response(
-    service: ResponsesService,
-    prepared: PreparedResponse,
-    final: dict[str, Any],
-    output: Sequence[StoredItem],
+    service: ResponsesService, prepared: PreparedResponse, final: dict[str, Any], output: Sequence[StoredItem]
 ) -> None:
     """Saves a response unless `store: false`, and adds its items to the conversation. Raises `StoreError`, having
     stored nothing.

@@ -61,11 +61,7 @@ def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[Pro
     return tuple(
         dict.fromkeys(
             ProtectedPath(what, place, whole)
-            for what, path, whole in (
-                *_own_files(settings),
-                *_code(),
-                *_codex(settings, environ),
-            )
+            for what, path, whole in (*_own_files(settings), *_code(), *_codex(settings, environ))
             for place in paths_to(path)
         )
     )

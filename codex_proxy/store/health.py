@@ -14,13 +14,7 @@ import structlog
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import (
-    NotStored,
-    StoreConflict,
-    StoreDamaged,
-    StoreError,
-    StoreUnavailable,
-)
+from codex_proxy.store.values import NotStored, StoreConflict, StoreDamaged, StoreError, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 

@@ -238,9 +238,7 @@ class Names:
         if len(short) > 1:
             named = ", ".join(f"'{each}'" for each in short)
             raise bad_request(
-                f"Several agents have the model '{excerpt(name)}'. Use {named}.",
-                "model",
-                "ambiguous_model",
+                f"Several agents have the model '{excerpt(name)}'. Use {named}.", "model", "ambiguous_model"
             )
         if short:
             return ResolvedModel(short[0])

@@ -5,22 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Final, Unpack
 
-from codex_proxy.core.events import (
-    ItemEnded,
-    ItemStarted,
-    RefusalDelta,
-    Stop,
-    TurnEnded,
-)
+from codex_proxy.core.events import ItemEnded, ItemStarted, RefusalDelta, Stop, TurnEnded
 from codex_proxy.core.items import Message
-from codex_proxy.surfaces.base import (
-    RenderOptions,
-    SerialOutput,
-    StreamRenderer,
-    Text,
-    TextRun,
-    failure_at,
-)
+from codex_proxy.surfaces.base import RenderOptions, SerialOutput, StreamRenderer, Text, TextRun, failure_at
 from codex_proxy.surfaces.usage import json_tokens
 
 _CALLS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})

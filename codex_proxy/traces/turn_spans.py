@@ -11,15 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from opentelemetry.context import Context
-from opentelemetry.trace import (
-    Link,
-    Span,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    set_span_in_context,
-)
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, set_span_in_context
 
 from codex_proxy.core.events import (
     VISIBLE,

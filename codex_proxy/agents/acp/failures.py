@@ -40,10 +40,7 @@ KINDS: Final = kinds_by_text(
         K.MODEL_NOT_FOUND,
     ),
     (r"\b429\b|rate.?limit|too many requests", K.AGENT_RATE_LIMITED),
-    (
-        r"\b40[13]\b|unauthori[sz]ed|authenticat|api[ -]key|not logged in|sign in",
-        K.AGENT_NOT_AUTHENTICATED,
-    ),
+    (r"\b40[13]\b|unauthori[sz]ed|authenticat|api[ -]key|not logged in|sign in", K.AGENT_NOT_AUTHENTICATED),
     (r"\b(?:503|529)\b|overloaded", K.UNAVAILABLE),
     (
         r"\bterminated\b|stream disconnected|(?:connection|socket)\b.{0,12} (?:lost|reset|closed)|transport error|"

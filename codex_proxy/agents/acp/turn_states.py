@@ -44,15 +44,9 @@ TABLE = StateTable(
             TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
             TurnChange.UNWANTED: TurnState.DONE,
         },
-        TurnState.UNUSABLE: {
-            TurnChange.UNWANTED: TurnState.DONE,
-        },
-        TurnState.CANCELLING: {
-            TurnChange.STOPPED: TurnState.DONE,
-        },
-        TurnState.DONE: {
-            TurnChange.UNWANTED: TurnState.DONE,
-        },
+        TurnState.UNUSABLE: {TurnChange.UNWANTED: TurnState.DONE},
+        TurnState.CANCELLING: {TurnChange.STOPPED: TurnState.DONE},
+        TurnState.DONE: {TurnChange.UNWANTED: TurnState.DONE},
     },
     always={TurnChange.PROCESS_ENDED: TurnState.DONE},
 )

@@ -84,11 +84,7 @@ def version_check(version: Version) -> Check:
     """Returns a check, always `ok`, with the release."""
     failed, newest = TESTED_RELEASES.get(version), str(NEWEST_TESTED)
     checking = CheckBuilder(
-        "version",
-        version=str(version),
-        newest_tested=newest,
-        tested=failed is not None,
-        tests_failed=failed,
+        "version", version=str(version), newest_tested=newest, tested=failed is not None, tests_failed=failed
     )
     tested = "not tested with codex-proxy" if failed is None else "tested with codex-proxy"
     message = f"Found Codex {version}, {tested}; the newest tested release is {newest}."

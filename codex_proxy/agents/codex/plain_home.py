@@ -13,12 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from codex_proxy.agents.codex.catalog import (
-    CatalogError,
-    plain_catalog,
-    published_models,
-    with_own_settings,
-)
+from codex_proxy.agents.codex.catalog import CatalogError, plain_catalog, published_models, with_own_settings
 from codex_proxy.agents.codex.home_locks import private_home
 from codex_proxy.agents.codex.program import Version, output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles

@@ -11,12 +11,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.wire import (
-    Params,
-    RawItemCall,
-    RawItemHead,
-    check_readable,
-)
+from codex_proxy.agents.codex_app_server.wire import Params, RawItemCall, RawItemHead, check_readable
 from codex_proxy.agents.dialect import UNREADABLE, HeldSize
 from codex_proxy.agents.dialects.conversions import custom_input, function_parameters
 from codex_proxy.agents.dialects.tool_names import OfferedTools, generated_name

@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.codex.agent_spec import codex_agent_spec
-from codex_proxy.agents.codex.spec import (
-    PLAIN_CODEX_SETTINGS,
-    codex_confinement,
-    codex_paths,
-)
+from codex_proxy.agents.codex.spec import PLAIN_CODEX_SETTINGS, codex_confinement, codex_paths
 from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
 from codex_proxy.agents.spec import AgentContext
 

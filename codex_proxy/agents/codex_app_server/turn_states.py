@@ -61,9 +61,7 @@ TABLE = StateTable(
             TurnChange.ENDED_BADLY: TurnState.UNSUBSCRIBING,
             TurnChange.UNSUBSCRIBED: TurnState.DONE,
         },
-        TurnState.DONE: {
-            TurnChange.ENDED_BADLY: TurnState.DONE,
-        },
+        TurnState.DONE: {TurnChange.ENDED_BADLY: TurnState.DONE},
     },
     always={TurnChange.PROCESS_ENDED: TurnState.DONE},
 )

@@ -184,12 +184,7 @@ class Calls:
         return _STOPS[self.last_kind]
 
     def add_piece(
-        self,
-        key: _Key,
-        call_id: str | None,
-        name: str | None,
-        arguments: str,
-        kind: CallKind,
+        self, key: _Key, call_id: str | None, name: str | None, arguments: str, kind: CallKind
     ) -> None:
         """Adds a piece; the item starts when the name is known. Ignores a complete call."""
         call = self._open.get(key)
@@ -215,12 +210,7 @@ class Calls:
             self._start(key, call, name)
 
     def finish_with(
-        self,
-        key: _Key,
-        call_id: str | None,
-        name: str | None,
-        arguments: str,
-        kind: CallKind,
+        self, key: _Key, call_id: str | None, name: str | None, arguments: str, kind: CallKind
     ) -> None:
         """Ends a call with its full arguments, of which `core.repair` drops what was sent."""
         if self._is_done(key, call_id):

@@ -6,12 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.codex.agent_spec import codex_agent_spec
-from codex_proxy.agents.codex.spec import (
-    CODEX_SETTINGS,
-    NO_PROTO,
-    codex_program,
-    speaks_proto,
-)
+from codex_proxy.agents.codex.spec import CODEX_SETTINGS, NO_PROTO, codex_program, speaks_proto
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.faults import misconfigured
 

@@ -44,11 +44,7 @@ def state_folders(context: AgentContext, home: str, names: Iterable[str]) -> tup
 
 
 async def wanted_confinement(
-    context: AgentContext,
-    folder: str,
-    *,
-    reading: bool = False,
-    unusable: Mapping[Mechanism, str] = {},
+    context: AgentContext, folder: str, *, reading: bool = False, unusable: Mapping[Mechanism, str] = {}
 ) -> FoundConfinement:
     """Finds the mechanism of `agent_confinement`, which is not `none`. Raises `OSError`, or `NoAgentError` if a named
     mechanism does not work.

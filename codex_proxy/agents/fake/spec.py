@@ -143,11 +143,7 @@ SPEC = AgentSpec(
     make=_make,
     check=_check,
     capabilities=PROTO_CAPABILITIES,
-    variants={
-        "proto": PROTO_CAPABILITIES,
-        "app-server": APP_SERVER_CAPABILITIES,
-        "acp": ACP_CAPABILITIES,
-    },
+    variants={"proto": PROTO_CAPABILITIES, "app-server": APP_SERVER_CAPABILITIES, "acp": ACP_CAPABILITIES},
     settings=frozenset({"fake_dialect"}),
     server_settings=frozenset({"enable_parallel_tool_calls"}),
     is_fake=True,

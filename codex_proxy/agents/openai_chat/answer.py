@@ -29,11 +29,7 @@ DETAILS: Final = ("service_tier", "system_fingerprint")
 """Fields that are passed on to the client."""
 TOKEN_DETAILS: Final = {
     "prompt_tokens_details": ("audio_tokens", "cache_write_tokens"),
-    "completion_tokens_details": (
-        "audio_tokens",
-        "accepted_prediction_tokens",
-        "rejected_prediction_tokens",
-    ),
+    "completion_tokens_details": ("audio_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens"),
 }
 """Counts without a field in `Usage`, which are passed on."""
 MAX_ANNOTATIONS: Final = 1000

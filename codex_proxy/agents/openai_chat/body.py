@@ -112,11 +112,7 @@ def _tool_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
 
 
 def _function(tool: Tool, *, may_be_strict: bool) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": function_parameters(tool),
-    }
+    function = {"name": tool.name, "description": tool.description, "parameters": function_parameters(tool)}
     if not tool.description:
         del function["description"]
     if tool.strict and may_be_strict and tool.kind == "function":

@@ -35,12 +35,7 @@ from codex_proxy.core.turn import Turn, without_content
 UNEXPLAINED: Final = Failure(
     FaultKind.UPSTREAM_ERROR, "The model server ended its answer with an error and no reason."
 )
-FAILURES: Final = {
-    "done": EMPTY_ANSWER,
-    "no_json": NO_JSON,
-    "no_answer": NO_ANSWER,
-    "too_long": TOO_LONG,
-}
+FAILURES: Final = {"done": EMPTY_ANSWER, "no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
 """Failures by the kind of a `StreamEvent` that is no part of an answer."""
 _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 """Finish reasons of answers that were cut off, whose calls are ignored."""

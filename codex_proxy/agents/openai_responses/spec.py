@@ -19,7 +19,5 @@ async def _make(context: AgentContext) -> Agent:
 
 
 SPEC = upstream_spec(
-    RESPONSES,
-    summary="any server that speaks the Responses API, at `PROXY_UPSTREAM_URL`",
-    make=_make,
+    RESPONSES, summary="any server that speaks the Responses API, at `PROXY_UPSTREAM_URL`", make=_make
 )

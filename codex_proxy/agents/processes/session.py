@@ -152,10 +152,7 @@ class AgentSession:
     # --- what its owner calls -------------------------------------------------------------------
 
     def claim(
-        self,
-        listener: SessionListener,
-        timers: Timers,
-        released: Callable[[AgentSession, bool], None],
+        self, listener: SessionListener, timers: Timers, released: Callable[[AgentSession, bool], None]
     ) -> None:
         """Makes the caller the owner. `released(session, finished)` is called once, at the end; the owner then calls
         `Agent.release`.

@@ -27,12 +27,7 @@ from codex_proxy.agents.upstream.attempts import (
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.agents.upstream.passing import UpstreamAnswer
 from codex_proxy.agents.upstream.server import ModelServer
-from codex_proxy.agents.upstream.transport import (
-    NotAskedError,
-    OpenAttempt,
-    UpstreamTransport,
-    make_attempt,
-)
+from codex_proxy.agents.upstream.transport import NotAskedError, OpenAttempt, UpstreamTransport, make_attempt
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock

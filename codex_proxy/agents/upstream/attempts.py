@@ -30,10 +30,7 @@ RETRIED_ELSEWHERE: Final = RETRIED | {
 }
 """Failures after which another upstream is asked."""
 BLAMED: Final = frozenset(
-    {
-        *(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UNAVAILABLE),
-        K.UPSTREAM_TIMEOUT,
-    }
+    {*(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UNAVAILABLE), K.UPSTREAM_TIMEOUT}
 )
 """Failures that the breaker counts; a usage limit or an invalid key is not counted."""
 

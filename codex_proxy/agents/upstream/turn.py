@@ -31,15 +31,7 @@ from codex_proxy.agents.upstream.stream import (
     StreamEvent,
     is_json,
 )
-from codex_proxy.core.events import (
-    Event,
-    Notice,
-    Stop,
-    ToolCallRequested,
-    TurnEnded,
-    Usage,
-    UsageReported,
-)
+from codex_proxy.core.events import Event, Notice, Stop, ToolCallRequested, TurnEnded, Usage, UsageReported
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Part, TextPart
 from codex_proxy.core.turn import Turn

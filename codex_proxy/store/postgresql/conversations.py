@@ -11,20 +11,8 @@ from codex_proxy.store.checksums import checksum
 from codex_proxy.store.postgresql import writing
 from codex_proxy.store.postgresql.removal import PostgresRemoval
 from codex_proxy.store.postgresql.writing import arrays_of, check_conversation, parameters
-from codex_proxy.store.rows import (
-    CONVERSATION,
-    INPUT,
-    conversation_of,
-    encode_metadata,
-    merge_metadata,
-)
-from codex_proxy.store.values import (
-    ItemReference,
-    NewItem,
-    NotStored,
-    StoredConversation,
-    StoredItem,
-)
+from codex_proxy.store.rows import CONVERSATION, INPUT, conversation_of, encode_metadata, merge_metadata
+from codex_proxy.store.values import ItemReference, NewItem, NotStored, StoredConversation, StoredItem
 
 _ADD: Final = f"""
 WITH permitted AS (SELECT), conversation AS (

@@ -11,14 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.core.items import (
-    HistoryCall,
-    HistoryItem,
-    HistoryMessage,
-    HistoryOutput,
-    Part,
-    TextPart,
-)
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Part, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.attachments import file_text, image_part
 from codex_proxy.surfaces.body import unsupported_value

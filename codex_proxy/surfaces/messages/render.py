@@ -30,13 +30,7 @@ from codex_proxy.surfaces.base import (
     json_text,
     raw_text,
 )
-from codex_proxy.surfaces.messages.content import (
-    GrowingBlock,
-    MessageEnd,
-    MessageUsage,
-    WholeBlock,
-    frame,
-)
+from codex_proxy.surfaces.messages.content import GrowingBlock, MessageEnd, MessageUsage, WholeBlock, frame
 from codex_proxy.surfaces.messages.content import Message as MessageBody
 from codex_proxy.surfaces.messages.errors import error_event
 from codex_proxy.surfaces.messages.state import OUTPUTS, pack_items

@@ -105,8 +105,7 @@ class MessagesRequest(RequestModel):
         Refused("this server makes no compaction blocks: ask for a summary in a message, and go on from it"),
     ] = None
     container: Annotated[
-        Any,
-        Refused("containers and skills are Anthropic's own and are not available here: leave it out"),
+        Any, Refused("containers and skills are Anthropic's own and are not available here: leave it out")
     ] = None
     mcp_servers: Annotated[
         Any,

@@ -31,10 +31,7 @@ def history_of(messages: Sequence[wire.ChatMessage]) -> tuple[HistoryItem, ...]:
 def message_parts(text: str | None, images: Sequence[str] | None, param: str) -> tuple[Part, ...]:
     """Returns the parts of a message. `param`: the path of the images."""
     texts = [TextPart(text)] if text else []
-    return (
-        *texts,
-        *(_image(image, f"{param}[{index}]") for index, image in enumerate(images or ())),
-    )
+    return (*texts, *(_image(image, f"{param}[{index}]") for index, image in enumerate(images or ())))
 
 
 def _image(data: str, param: str) -> Part:

@@ -38,11 +38,7 @@ from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.response_object import echo_of, summary_of
 from codex_proxy.surfaces.responses.response_types import ResponseEcho
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, offered_tools
-from codex_proxy.surfaces.responses.wire import (
-    ContextFields,
-    JsonSchemaFormat,
-    ResponseRequest,
-)
+from codex_proxy.surfaces.responses.wire import ContextFields, JsonSchemaFormat, ResponseRequest
 from codex_proxy.surfaces.responses.wire_tools import WebSearchTool
 
 CONVERSATION_PREFIX: Final = "conv_"

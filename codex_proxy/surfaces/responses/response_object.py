@@ -228,11 +228,7 @@ def failed_response(response: Mapping[str, Any], failure: Failure) -> dict[str, 
 
 def compaction_object(*, id: str, created_at: int, item_id: str, summary: str, usage: Usage) -> Compaction:
     """Returns an object whose output begins the client's next input. `created_at`: seconds since 1970."""
-    item = {
-        "type": "compaction",
-        "id": item_id,
-        "encrypted_content": encode_summary(summary),
-    }
+    item = {"type": "compaction", "id": item_id, "encrypted_content": encode_summary(summary)}
     return {
         "id": id,
         "object": "response.compaction",

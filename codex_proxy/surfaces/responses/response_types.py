@@ -91,8 +91,7 @@ class ResponseEcho(TypedDict):
     temperature: float
     text: ResponseText
     tool_choice: Annotated[
-        Any,
-        Meta(extra_json_schema={"anyOf": [{"type": "string"}, {"type": "object", "required": ["type"]}]}),
+        Any, Meta(extra_json_schema={"anyOf": [{"type": "string"}, {"type": "object", "required": ["type"]}]})
     ]
     tools: list[Annotated[Any, Meta(extra_json_schema={"type": "object", "required": ["type"]})]]
     top_logprobs: Count
