@@ -39,6 +39,10 @@ class Run(msgspec.Struct):
     times: Sequence[int] = ()
     """The time of each line in milliseconds, in order, if written."""
 
+    def text(self) -> bytes:
+        """Returns the text of the line before and all others, joined."""
+        return b"".join((self.before, *self.texts))
+
     def lines(self) -> bytes:
         if not self.times:
             return self._lines_at(b"", self.texts)
@@ -70,6 +74,20 @@ def find_runs(lines: Sequence[bytes], known: Sequence[bytes] = ()) -> Iterator[b
         else:
             yield from lines[at : at + len(texts)]
         at += len(texts) or 1
+
+
+def join_runs(found: Iterable[bytes | Run]) -> Iterator[bytes]:
+    """Yields lines, with the texts of a run as one text in the line before it."""
+    last = b""
+    for each in found:
+        if isinstance(each, Run):
+            last = with_text(last, each.name, b'"%b"' % each.text())
+        else:
+            if last:
+                yield last
+            last = each
+    if last:
+        yield last
 
 
 class _Shape(msgspec.Struct, frozen=True):
