@@ -36,7 +36,6 @@ from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import zero_times
 from codex_proxy.cassettes.settings import MATTER, CassetteError
-from codex_proxy.core.turn import Turn
 from codex_proxy.settings.fields import Settings
 
 READ: Final = tuple(name for name in FIELDS if name != "model")
@@ -123,16 +122,11 @@ class _Answers:
         """Today's ids by the recorded ones."""
 
     async def check(self, cassette: Cassette) -> CheckResult:
-        contents: list[Content] = []
-
-        def on_turn(_: Cassette, turn: Turn) -> None:
-            contents.append(content_of(turn))
-
-        self._agent.on_turn = on_turn
         answer = await self._answer(cassette)
         recorded = cassette.answer
         self._match_ids(recorded, answer)
-        content = contents[0] if contents else None
+        turn = self._agent.take_last()
+        content = None if turn is None else content_of(turn)
         read = [] if content is None else differences(content, cassette.content, READ)
         return CheckResult(
             cassette,

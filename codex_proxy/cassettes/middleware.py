@@ -7,7 +7,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from codex_proxy.cassettes.recorder import Exchange, Recorder
-from codex_proxy.cassettes.replay import ASKED_CASSETTE, ReplayedRequest
+from codex_proxy.cassettes.replay import ReplayedRequest
 from codex_proxy.http.endpoint import ROUTES, Handler
 from codex_proxy.http.middleware.access import keys_in
 from codex_proxy.http.middleware.content_log import watch_contents
@@ -54,7 +54,7 @@ def recording_middleware(recorder: Recorder) -> Any:
 @web.middleware
 async def replay_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Notes which cassette a request asks for, and each of its turns."""
-    ASKED_CASSETTE.set(request.headers.get(CASSETTE_HEADER, ""))
     if request.app[ROUTES].get(request.match_info.route) is not None:
-        REQUEST_RECORDER.set(ReplayedRequest(REQUEST_RECORDER.get()))
+        name = request.headers.get(CASSETTE_HEADER, "")
+        REQUEST_RECORDER.set(ReplayedRequest(name, REQUEST_RECORDER.get()))
     return await handler(request)

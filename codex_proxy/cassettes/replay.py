@@ -34,24 +34,21 @@ log = structlog.get_logger(__name__)
 NAME: Final = "replay"
 
 
-class ActiveCassette:
-    """A cassette that is being played."""
+class ReplayedTurn(msgspec.Struct):
+    """A turn that a cassette answers."""
 
-    def __init__(self, cassette: Cassette) -> None:
-        self.cassette = cassette
-        self.next_session = 0
-        self.calls = cassette.calls
-        """The recorded calls that were not made yet."""
-
-
-ACTIVE_CASSETTE: ContextVar[ActiveCassette | None] = ContextVar("active_cassette", default=None)
-"""The running turn's cassette."""
-ASKED_CASSETTE: ContextVar[str] = ContextVar("asked_cassette", default="")
-"""The cassette that the request names; empty: it is found by content."""
+    asked: Turn
+    """The turn as the client asks for it, without remembered items."""
+    name: str = ""
+    """The cassette that the request names; empty: it is found by content."""
+    cassette: Cassette | None = None
+    next_session: int = 0
+    calls: list[dict[str, Any]] = []
+    """The cassette's recorded calls that were not made yet."""
 
 
-ASKED_TURN: ContextVar[Turn | None] = ContextVar("asked_turn", default=None)
-"""The starting turn as the client asks for it, without remembered items."""
+REPLAYED_TURN: ContextVar[ReplayedTurn | None] = ContextVar("replayed_turn", default=None)
+"""The turn that is starting or running."""
 
 
 class ReplayedRequest:
@@ -59,12 +56,13 @@ class ReplayedRequest:
     `runs.recording.RequestRecorder`.
     """
 
-    def __init__(self, recording: RequestRecorder | None) -> None:
+    def __init__(self, name: str, recording: RequestRecorder | None) -> None:
+        """`name`: the cassette that the request asks for, if any."""
+        self._name = name
         self._recording = recording
 
     def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnRecorder | None:
-        ACTIVE_CASSETTE.set(None)
-        ASKED_TURN.set(turn)
+        REPLAYED_TURN.set(ReplayedTurn(turn, self._name))
         return None if self._recording is None else self._recording.turn(turn, agent, first)
 
     def on_final_object(self, body: bytes) -> None:
@@ -105,8 +103,7 @@ class ReplayAgent(AgentBase):
         self.missing = missing
         self._pace = pace
         self._flush = flush
-        self.on_turn: Callable[[Cassette, Turn], None] | None = None
-        """Called with each played cassette and the turn that it answers, if set."""
+        self._last: Turn | None = None
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -121,20 +118,16 @@ class ReplayAgent(AgentBase):
             await self.missing.start()
 
     async def open(self, turn: Turn) -> AgentSession:
-        playing = ACTIVE_CASSETTE.get()
-        if playing is None or playing.next_session >= len(playing.cassette.sessions):
-            asked = ASKED_TURN.get() or turn
-            cassette = await self._cassette(asked)
+        replayed = REPLAYED_TURN.get() or ReplayedTurn(turn)
+        cassette, index = replayed.cassette, replayed.next_session
+        if cassette is None or index >= len(cassette.sessions):
+            cassette, index = await self._cassette(replayed), 0
             if cassette is None:
                 assert self.missing is not None
                 return await self.missing.open(turn)
-            playing = ActiveCassette(cassette)
-            ACTIVE_CASSETTE.set(playing)
-            if self.on_turn is not None:
-                self.on_turn(cassette, asked)
-        index = playing.next_session
-        playing.next_session += 1
-        cassette = playing.cassette
+            replayed.cassette, replayed.calls = cassette, cassette.calls
+            self._last = replayed.asked
+        replayed.next_session = index + 1
         try:
             chain = self.folder.chain(cassette)
             session = make_played_session(chain, index, turn, self._pace, time.time)
@@ -145,15 +138,19 @@ class ReplayAgent(AgentBase):
             session.origin = OriginMarks(cassette.sessions[index].origin)
         return session
 
-    async def _cassette(self, turn: Turn) -> Cassette | None:
+    def take_last(self) -> Turn | None:
+        """Returns the last turn that a cassette has answered since the last call, as asked."""
+        turn, self._last = self._last, None
+        return turn
+
+    async def _cassette(self, turn: ReplayedTurn) -> Cassette | None:
         """Returns a turn's cassette; None if there is none and `missing` serves it. Raises `Fault` if nothing does."""
-        asked = ASKED_CASSETTE.get()
-        if asked:
-            found = self.folder.cassettes.get(asked)
+        if turn.name:
+            found = self.folder.cassettes.get(turn.name)
             if found is None:
-                raise _fault(f"There is no cassette {asked} in {self.folder.path.name}.")
+                raise _fault(f"There is no cassette {turn.name} in {self.folder.path.name}.")
             return found
-        content = content_of(turn)
+        content = content_of(turn.asked)
         cassette = self.folder.find(content)
         if cassette is None and self.missing is not None:
             await self._flush()
@@ -229,8 +226,8 @@ class RecordedTools:
         """Returns the tool's next recorded output in the played cassette, else that of any call with the same
         arguments.
         """
-        playing = ACTIVE_CASSETTE.get()
-        own = [] if playing is None else playing.calls
+        replayed = REPLAYED_TURN.get()
+        own = [] if replayed is None else replayed.calls
         call = next((each for each in own if each["tool"] == tool.name), None)
         if call is not None:
             own.remove(call)
