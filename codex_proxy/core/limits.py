@@ -167,9 +167,10 @@ class MaxSize:
         `incomplete`.
         """
         if _KEPT_TEXT.issuperset(map(type, events)):
-            # Most batches are pieces of texts, whose sizes can be added up in one go.
-            texts: list[str] = [event.text for event in events]  # type: ignore[union-attr]
-            left = self._left - sum(map(len, texts)) - DELTA_SIZE * len(texts)
+            # Most batches are pieces of texts, which need no further look.
+            left = self._left - DELTA_SIZE * len(events)
+            for event in events:
+                left -= len(event.text)  # type: ignore[union-attr]
             if left >= 0:
                 self._left = left
                 return events, None

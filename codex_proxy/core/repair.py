@@ -108,6 +108,10 @@ class TurnRepair:
         self.retries = 0
         """Number of `Retrying` events since the model last sent something."""
         self._signs = TurnSigns()
+        self._current: tuple[str | None, list[str]] = None, []
+        """The message to which the last event belongs, and its texts, if a `TextDelta` can simply be added: most events
+        are pieces of one message in a row.
+        """
         self._out: list[Event] = []
 
     @property
@@ -120,9 +124,7 @@ class TurnRepair:
         """Returns the repaired events; none once the turn has ended."""
         self._out = out = []
         handlers = HANDLERS
-        # Most events are pieces of one message in a row, of which nothing has to be found out again.
-        current_id: str | None = None
-        sent: list[str] = []
+        current_id, sent = self._current
         for event in events:
             kind = type(event)
             if kind is TextDelta and event.id == current_id and event.text:  # type: ignore[union-attr]
@@ -143,6 +145,7 @@ class TurnRepair:
                 sent = self._items[current_id].sent.setdefault(TEXT, [])
             else:
                 current_id = None
+            self._current = current_id, sent
         return out
 
     def _plain(self, id: str) -> bool:

@@ -327,6 +327,7 @@ async def stream_response(
         if data := reader.take():
             stream.write_now(data)
             silence.reset()
+            return True
         return stream.begun or reader.refusal is None
 
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Final, TypeAlias
 
@@ -103,7 +103,10 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def _has_long_text(events: list[Event]) -> bool:
-    return True in [type(event) in _TEXTS and len(event.text) > TEXT_AT_ONCE for event in events]  # type: ignore[union-attr]
+    for event in events:  # noqa: SIM110 - a generator costs more than one delta
+        if type(event) in _TEXTS and len(event.text) > TEXT_AT_ONCE:  # type: ignore[union-attr]
+            return True
+    return False
 
 
 def _parts(events: list[Event], size: int) -> list[Batch]:
@@ -166,7 +169,8 @@ class EventLog:
             cursor.wakeup.wake(
                 last=self.ended or is_long
             )  # the reader's task takes one batch after the other
-        self.report()
+        if self._batches:  # else the readers have taken all, and `trim` has reported that
+            self.report()
         if self.ended:
             self._on_backlog = None  # its owner holds this log: no cycle outlives the turn
 
@@ -183,10 +187,12 @@ class EventLog:
             return self.appended - self._cursors[0].seen
         return max((self.appended - cursor.seen for cursor in self._cursors), default=0)
 
-    def after(self, position: int) -> Iterator[Batch]:
-        """Yields the batches from a position, counted from the log's start."""
+    def after(self, position: int) -> Iterable[Batch]:
+        """Returns the batches from a position, counted from the log's start."""
+        if position <= self._dropped:
+            return self._batches
         # An index in the middle of a deque would have to be looked for each time.
-        return islice(self._batches, max(0, position - self._dropped), None)
+        return islice(self._batches, position - self._dropped, None)
 
     @property
     def end(self) -> int:

@@ -101,6 +101,7 @@ class Text:
         """`before`, `after`: the bytes of a chunk around its text; `sent`: fragments of other chunks."""
         self._before = before
         self._after = after
+        self._between = after + before
         self._fragments = list(sent)
         self.part: object = None
         """The part of the last text (see `with_separator`)."""
@@ -125,7 +126,7 @@ class Text:
             return
         lines = json_lines(texts)
         self._fragments.append(lines.replace(b'"\n"', b""))
-        out += (self._before, lines.replace(b"\n", self._after + self._before), self._after)
+        out += (self._before, lines.replace(b"\n", self._between), self._after)
 
     def __bool__(self) -> bool:
         return bool(self._fragments)

@@ -148,10 +148,11 @@ class ChatRenderer(StreamRenderer):
 
     def _on_text(self, pieces: TextRun, out: list[bytes]) -> None:
         targets = self._choices_with(pieces.id, out)
-        # Of several choices, each gets a piece before the next one is sent.
-        runs = [pieces.texts] if len(targets) == 1 else [[text] for text in pieces.texts]
-        for texts in runs:
-            self._each(targets, out, Choice.add_text, pieces.id, texts)
+        if len(targets) == 1:
+            self._each(targets, out, Choice.add_text, pieces.id, pieces.texts)
+            return
+        for text in pieces.texts:  # each choice gets a piece before the next one is sent
+            self._each(targets, out, Choice.add_text, pieces.id, [text])
 
     def _on_refusal(self, event: RefusalDelta, out: list[bytes]) -> None:
         self._each(self._choices_with(event.id, out), out, Choice.add_refusal, event.id, event.text)
