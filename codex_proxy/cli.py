@@ -60,8 +60,8 @@ def main() -> None:
 def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     """Serve the agent on http://127.0.0.1:11435/v1 until Ctrl-C.
 
-    Settings are read from these flags, else from PROXY_* and CODEX_* variables, else from the TOML file
-    (~/.config/codex-proxy/config.toml unless --config names another).
+    Settings are read from these flags, else from PROXY_* and CODEX_* variables, else from the file of --config.
+    docs/configuration.md lists all settings.
     """
     # `worker` is this process's number among several, which `commands.supervisor` has started; 0 for none of them.
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
@@ -88,14 +88,10 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
 
 def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
     """Returns the `Settings`. Raises `click.UsageError`, which names the invalid setting."""
-    from pydantic import ValidationError
-
-    from codex_proxy.settings.load import load, text_of
+    from codex_proxy.settings.load import load
 
     try:
         return load(flags, config_file)
-    except ValidationError as error:
-        raise click.UsageError(text_of(error)) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
@@ -217,11 +213,11 @@ def service_group() -> None:
 @click.option(
     "--workdir",
     type=click.Path(path_type=Path),
-    help="Folder of the agent (default: the current one). The other flags are those of `serve`.",
+    help="Folder in which agent turns work (default: the current one).",
 )
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 def service_install(workdir: Path | None, flags: tuple[str, ...]) -> None:
-    """Install and start the service. Behind `--`: flags of `codex-proxy serve`.
+    """Install and start the service. FLAGS, after `--`, are those of `codex-proxy serve`.
 
     \b
     codex-proxy service install --workdir ~/projects -- --agent claude-code
@@ -263,46 +259,46 @@ def store_group() -> None:
 
 
 @store_group.command(name="stats")
-@with_settings
+@CONFIG_OPTION
 @JSON_OPTION
-def store_stats(config_file: Path | None, as_json: bool, **flags: Any) -> None:
+def store_stats(config_file: Path | None, as_json: bool) -> None:
     """Print how many objects of each kind are stored."""
     from codex_proxy.commands.store import show_stats
 
-    _print(asyncio.run(show_stats(load_settings(flags, config_file), as_json=as_json)), as_json=as_json)
+    _print(asyncio.run(show_stats(load_settings({}, config_file), as_json=as_json)), as_json=as_json)
 
 
 @store_group.command(name="prune")
-@with_settings
-def store_prune(config_file: Path | None, **flags: Any) -> None:
-    """Remove what the PROXY_STORE_* settings no longer keep, and free its disk space."""
+@CONFIG_OPTION
+def store_prune(config_file: Path | None) -> None:
+    """Remove what exceeds the PROXY_STORE_* settings."""
     from codex_proxy.commands.store import prune
 
-    _print(asyncio.run(prune(load_settings(flags, config_file))))
+    _print(asyncio.run(prune(load_settings({}, config_file))))
 
 
 @store_group.command(name="check")
-@with_settings
-def store_check(config_file: Path | None, **flags: Any) -> None:
+@CONFIG_OPTION
+def store_check(config_file: Path | None) -> None:
     """Compare everything that is stored with its checksum. The exit status is 0 if all is well, else 1."""
     from codex_proxy.commands.store import check
 
-    _print(asyncio.run(check(load_settings(flags, config_file))))
+    _print(asyncio.run(check(load_settings({}, config_file))))
 
 
 @store_group.command(name="export")
-@with_settings
+@CONFIG_OPTION
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     default="-",
     help="File to write, readable by its owner alone (default: standard output).",
 )
-def store_export(config_file: Path | None, output: Path, **flags: Any) -> None:
+def store_export(config_file: Path | None, output: Path) -> None:
     """Write every response and conversation as one line of JSON each."""
     from codex_proxy.commands.store import export, export_to
 
-    settings = load_settings(flags, config_file)
+    settings = load_settings({}, config_file)
     if str(output) == "-":
         count = asyncio.run(export(settings, sys.stdout.buffer.write))
     else:
@@ -311,23 +307,28 @@ def store_export(config_file: Path | None, output: Path, **flags: Any) -> None:
 
 
 @store_group.command(name="copy")
-@with_settings
+@CONFIG_OPTION
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-def store_copy(source: str, target: str, config_file: Path | None, **flags: Any) -> None:
-    """Copy everything from one store into another: FROM and TO are files or postgresql:// URLs. No server may use them.
-    A copy that was interrupted goes on if the command is repeated.
+def store_copy(source: str, target: str, config_file: Path | None) -> None:
+    """Copy everything from one store into another.
+
+    FROM and TO are files or postgresql:// URLs that no server uses. A copy that was interrupted goes on if the command
+    is repeated.
     """
     from codex_proxy.commands.store import copy_store
 
     def tell(table: str, count: int) -> None:
         click.echo(f"{table}: {count} rows", err=True)
 
-    _print(asyncio.run(copy_store(load_settings(flags, config_file), source, target, tell)))
+    _print(asyncio.run(copy_store(load_settings({}, config_file), source, target, tell)))
 
 
 STORE_OPTION = click.option(
-    "--store", "in_store", is_flag=True, help="The keys in the store, for all servers that share it."
+    "--store",
+    "in_store",
+    is_flag=True,
+    help="Use the keys in the store, which all servers of the store share.",
 )
 
 
@@ -349,7 +350,7 @@ def keys_group() -> None:
 @click.option(
     "--sandbox",
     type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
-    help="The least restrictive sandbox of its agent turns.",
+    help="The least restrictive sandbox that its agent turns may have.",
 )
 @click.option(
     "--root",
@@ -361,8 +362,8 @@ def keys_group() -> None:
 @click.option("--rpm", type=click.IntRange(1), help="Maximum number of requests per minute.")
 @click.option("--concurrency", type=click.IntRange(1), help="Maximum number of requests at the same time.")
 @click.option("--plain-model", is_flag=True, help="Refuse agent turns: the key can use only plain models.")
-@click.option("--no-mcp", is_flag=True, help="Offer it no tools of MCP servers.")
-@click.option("--replace", is_flag=True, help="Replace the existing key of this name.")
+@click.option("--no-mcp", is_flag=True, help="Offer its requests no tools of MCP servers.")
+@click.option("--replace", is_flag=True, help="Replace the key of this name, if there is one.")
 @STORE_OPTION
 @CONFIG_OPTION
 def keys_add(

@@ -52,7 +52,7 @@ def group(say: Callable[..., None]) -> click.Group:
     @cassettes.command()
     @click.argument("folder", type=FOLDER)
     def update(folder: Path) -> None:
-        """Render every answer in FOLDER anew, and write those that differ."""
+        """Write today's answers into the cassettes in FOLDER."""
         from codex_proxy.cassettes.check import check_folder, run
         from codex_proxy.cassettes.check import update as write_anew
 
@@ -74,7 +74,7 @@ def group(say: Callable[..., None]) -> click.Group:
     @cassettes.command(name="to-scenario")
     @click.argument("file", type=FOLDER)
     def to_scenario(file: Path) -> None:
-        """Print a scenario of the fake agent that says the same as the cassette FILE and those that it continues."""
+        """Print FILE as a scenario of the fake agent. It begins with the cassettes that FILE continues."""
         from codex_proxy.cassettes.views import scenario
 
         chain = _chain(file)
@@ -84,7 +84,7 @@ def group(say: Callable[..., None]) -> click.Group:
     @click.argument("old", type=FOLDER)
     @click.argument("new", type=FOLDER)
     def diff(old: Path, new: Path) -> None:
-        """Compare the answers to the same requests in two folders, such as those of two releases of an agent."""
+        """Compare two recordings of the same requests. OLD and NEW are folders."""
         from codex_proxy.cassettes.check import compare
 
         say(compare(_folder(old), _folder(new)))

@@ -36,7 +36,7 @@ def paths_in(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise CassetteError(
-            f"{folder} is no folder. Record into it first, with `codex-proxy serve --record {folder}`."
+            f"There is no folder {folder}. Record into it first, with `codex-proxy serve --record {folder}`."
         )
     return sorted(folder.rglob(f"*{SUFFIX}"))
 

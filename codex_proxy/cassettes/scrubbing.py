@@ -87,7 +87,7 @@ class Scrubber:
         try:
             self._own = [re.compile(each.encode()) for each in patterns if each]
         except re.error as error:
-            raise ScrubError(f"--scrub {error.pattern!r} is no regular expression: {error}.") from error
+            raise ScrubError(f"--scrub is not a valid regular expression: {error}.") from error
 
     def suspects(self, text: bytes, keys: Sequence[bytes] = ()) -> bool:
         """Whether the text may need replacements."""

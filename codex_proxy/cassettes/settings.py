@@ -30,14 +30,16 @@ class CassetteSettings(BaseModel):
     record: Path | None = Field(None, description="folder in which each turn is recorded as a cassette")
     replay: Path | None = Field(
         None,
-        description="folder of cassettes that answer instead of an agent; with `record`, the agent answers others",
+        description="folder of cassettes that answer instead of the agent; with `record`, it answers what they do not",
     )
     match: str = Field(
-        "", description="properties of a turn that find its cassette (default: `messages,tools,format,mode`)"
+        "",
+        description="properties by which a request finds its cassette (default: `messages,tools,format,mode`)",
     )
-    pace: str = Field("none", description="`none`, `recorded`, or a factor: how fast cassettes are replayed")
+    pace: str = Field("none", description="speed of the replay: `none` (at once), `recorded`, or a factor")
     scrub: str = Field(
-        "", description="regular expression of text to remove, besides keys, folders and names"
+        "",
+        description="regular expression of text that is left out of cassettes, besides keys, folders and names",
     )
 
 

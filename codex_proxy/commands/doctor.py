@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr
 
 from codex_proxy.agents.configured.agents import settings_without_effect
 from codex_proxy.app.start_checks import StartError, is_loopback
@@ -22,7 +22,7 @@ from codex_proxy.commands.checkup import Checkup, Setting
 from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
-from codex_proxy.settings.load import load, text_of, variables_of
+from codex_proxy.settings.load import load, variables_of
 from codex_proxy.settings.old_names import advice_about
 from codex_proxy.settings.sources import default_config_file
 
@@ -36,8 +36,9 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
         settings = load(dict(flags), config_file)
         sources = setting_sources(flags, config_file, environ)
     except (ValueError, OSError) as error:
-        text = settings_error_text(error)
-        return Checkup(checks=(CheckBuilder("settings").failed(text, "Fix the setting that is named."),))
+        text = str(error)
+        sentence = f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
+        return Checkup(checks=(CheckBuilder("settings").failed(sentence, "Fix the setting that is named."),))
     checks = [settings_check(settings, config_file, environ)]
     try:
         async with asyncio.timeout(MAX_SECONDS):
@@ -94,17 +95,6 @@ def _arguments(flags: Mapping[str, Any]) -> list[str]:
     return arguments
 
 
-def settings_error_text(error: Exception) -> str:
-    """Returns a sentence about the first error of `load`."""
-    if isinstance(error, ValidationError):
-        text = text_of(error)
-        return f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
-    if isinstance(error, tomllib.TOMLDecodeError):
-        return f"The settings file is not valid TOML: {error}."
-    text = str(error)
-    return f"The settings cannot be read: {text}{'' if text.endswith('?') else '.'}"
-
-
 def settings_check(settings: Settings, config_file: Path | None, environ: Mapping[str, str]) -> Check:
     file = config_file or default_config_file()
     check = CheckBuilder("settings", file=str(file), file_exists=file.is_file())
@@ -115,6 +105,9 @@ def settings_check(settings: Settings, config_file: Path | None, environ: Mappin
     if settings.old_names:
         message = f"They are valid, but have old names: {', '.join(settings.old_names)}."
         return check.warning(message, " ".join(advice_about(settings.old_names)))
+    if unknown := settings.unknown_variables:
+        message = f"They are valid, but these variables set nothing: {', '.join(unknown)}."
+        return check.warning(message, " ".join(f"{name}: {hint}" for name, hint in unknown.items()))
     unused = settings_without_effect(settings)
     if unused:
         names = ", ".join(variables_of(name)[0] for name in unused)

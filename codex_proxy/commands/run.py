@@ -84,8 +84,11 @@ def run(
 def _how_to_get(name: str, program: Program) -> str:
     if program.install:
         return f"{name} is not installed, or not on PATH. To get it: {program.install}"
-    near = difflib.get_close_matches(name, PROGRAMS, n=1)
-    hint = f" Did you mean {near[0]}?" if near else f" Known clients are: {', '.join(PROGRAMS)}."
+    if name.startswith("-"):
+        return f"`codex-proxy run` has no option {name}; `codex-proxy run --help` lists them."
+    known = [each for each, known in PROGRAMS.items() if not known.unserved]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]}?" if near else f" Known clients are: {', '.join(known)}."
     return f"There is no program `{name}` on PATH.{hint}"
 
 
@@ -151,7 +154,8 @@ def _own_server(
                 break
         else:
             said = errors.read_text("utf-8", "replace").strip().rpartition("\n")[2]
-            raise RunError(f"No server could be started. {said}")
+            said = said.removeprefix("Error: ").removeprefix("codex-proxy: ")
+            raise RunError(f"No server could be started: {said}")
         # What it prints later is not read by anybody, and must not fill the pipe.
         threading.Thread(target=server.stdout.read, daemon=True).start()
         yield ServerAccess(base_url=f"{found[1]}/v1", model=model, key=key)

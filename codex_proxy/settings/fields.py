@@ -58,11 +58,11 @@ class Settings(SourcedSettings):
         1,
         ge=1,
         le=256,
-        description="processes that share the port; more than one need a store that is shared (docs/machines.md)",
+        description="number of processes that share the port; more than one needs a shared store (docs/machines.md)",
     )
     ollama: bool = Field(False, description="also listen on Ollama's port, 11434, if free")
     api_key: SecretStr | None = Field(
-        None, description="key that clients must send as a bearer token; its name is `default`"
+        None, description="key that clients must send as a bearer token; it is named `default`"
     )
     keys_file: Path | None = Field(
         None, description="file of `codex-proxy keys`; unset: `keys.toml` in the state folder"
@@ -91,33 +91,35 @@ class Settings(SourcedSettings):
     )
     agent: str = Field(
         registry.DEFAULT,
-        description="the agent; auto: that of the plugin, otherwise the installed Codex; unset, with `upstream_url`: "
-        "the one for Chat Completions",
+        description="agent that answers; auto: the plugin's agent, else the installed Codex. If this is unset and "
+        "`upstream_url` is set, the model server answers",
         examples=[*registry.names()],
     )
     acp: AcpTable = Field(AcpTable(), description="the program of an ACP agent")
     agent_confinement: Literal["auto", "codex", "bubblewrap", "landlock", "none"] = Field(
         "auto",
         description=(
-            "the sandbox of the processes of plain-model turns, and of ACP agents that do not ask (docs/agents.md); "
-            "auto: the first that works"
+            "sandbox of the processes of plain-model turns, and of ACP agents that never ask for permission "
+            "(docs/agents.md); auto: the first that works"
         ),
     )
     agent_state_folders: str = Field(
         "",
         description=("further folders that a confined agent may read and write, separated by colons"),
     )
-    codex_bin: str | None = _from_variables("CODEX_BIN", default=None, description="path of the Codex binary")
+    codex_bin: str | None = _from_variables(
+        "CODEX_BIN", default=None, description="path of the Codex binary; unset: `codex` on PATH"
+    )
     codex_home: Path = _from_variables(
         "CODEX_HOME",
         default_factory=_codex_home,
         description="Codex's home folder",
     )
     codex_model: str | None = _from_variables(
-        "CODEX_MODEL", default=None, description="the model for the name codex-5"
+        "CODEX_MODEL", default=None, description="model behind the name codex-5; unset: the agent's default"
     )
     claude_bin: str | None = _from_variables(
-        "CLAUDE_BIN", default=None, description="path of Claude Code's program"
+        "CLAUDE_BIN", default=None, description="path of Claude Code's program; unset: `claude` on PATH"
     )
     workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
     workdir_roots: str = Field("", description="folders that requests may choose, separated by colons")
@@ -125,13 +127,13 @@ class Settings(SourcedSettings):
         "read-only", description="what the agent's own commands may do"
     )
     builtin_tools: Literal["auto", "always", "never"] = Field(
-        "auto", description="whether turns are agent turns; auto: the request decides"
+        "auto", description="which turns are agent turns, not plain-model turns; auto: the request decides"
     )
     fake_dialect: Literal["proto", "app-server", "acp"] = Field(
         "proto", description="protocol of the fake agent"
     )
     child_env: str = Field(
-        "", description="further environment variables for child processes, separated by commas"
+        "", description="further environment variables that agents' processes get, separated by commas"
     )
     child_limits: dict[Literal["open_files", "address_space", "processes"], NonNegativeInt] = Field(
         {},
@@ -145,7 +147,7 @@ class Settings(SourcedSettings):
         "PROXY_UPSTREAM_URL",
         "OPENAI_BASE_URL_INTERNAL",
         default=None,
-        description="URL of the model server: `url` of `[upstreams.default]` (docs/upstreams.md)",
+        description="URL of the model server; short for `url` of `[upstreams.default]` (docs/upstreams.md)",
     )
     upstream_key: SecretStr | None = Field(
         None, description="API key for the model server; `client`: each client's own key"
@@ -184,7 +186,7 @@ class Settings(SourcedSettings):
     stream_metrics: bool = Field(False, description="add measured times to the usage chunk of chat streams")
     enable_parallel_tool_calls: bool = Field(
         False,
-        description="switch on parallel tool calls of Codex",
+        description="start Codex with `parallel_tool_calls=true`",
     )
     show_activity: bool = Field(True, description="show the agent's commands in `reasoning_content`")
     web_search: bool = Field(
@@ -223,15 +225,15 @@ class Settings(SourcedSettings):
         "STREAM_TIMEOUT",
         default=300.0,
         gt=0,
-        description="maximum seconds without output; then the turn fails. If set, also that of model servers whose "
-        "table has none",
+        description="maximum seconds without output; then the turn fails. If it is set, also the default of "
+        "`idle_timeout` in the tables of model servers",
     )
     total_timeout: float = Field(3600.0, gt=0, description="maximum seconds of a turn; then it fails")
     kept_threads: int = Field(
         32,
         ge=0,
-        description="idle agent sessions that are kept (Claude Code: an eighth of them; Codex: one process of each "
-        "kind per 16); 0: none",
+        description="maximum idle agent sessions that are kept for later requests; 0: none. Claude Code keeps an "
+        "eighth as many processes, Codex one of each kind per 16 sessions",
     )
     kept_thread_seconds: float = Field(300.0, gt=0, description="seconds that an idle session is kept")
     drain_ms: int = Field(
@@ -261,7 +263,7 @@ class Settings(SourcedSettings):
         default=100,
         ge=1,
         description=(
-            "maximum chains of responses (in a file only if this is set), and maximum tool steps kept in memory"
+            "maximum chains of responses that are stored (on disk no limit, if unset), and tool steps in memory"
         ),
     )
     responses_profile: Literal["openai", "open-responses-server"] = Field(
@@ -331,6 +333,7 @@ class Settings(SourcedSettings):
     _file: Path | None = PrivateAttr(default=None)
     _server: Settings | None = PrivateAttr(default=None)
     _old_names: tuple[str, ...] = PrivateAttr(default=())
+    _unknown_variables: dict[str, str] = PrivateAttr(default={})
 
     @field_validator("*", mode="before")
     @classmethod
@@ -341,6 +344,22 @@ class Settings(SourcedSettings):
     @classmethod
     def _expand(cls, path: Path) -> Path:
         return path.expanduser().absolute()
+
+    @field_validator("api_key", "metrics_key")
+    @classmethod
+    def _key_is_not_empty(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and not key.get_secret_value():
+            raise ValueError("a key must not be empty")
+        return key
+
+    @field_validator("model_aliases")
+    @classmethod
+    def _aliases_have_targets(cls, aliases: str) -> str:
+        for alias in split_list(aliases):
+            name, _, target = alias.partition("=")
+            if not (name.strip() and target.strip()):
+                raise ValueError(f"'{alias}' is not NAME=MODEL, like gpt-4o=codex-5")
+        return aliases
 
     @field_validator("store")
     @classmethod
@@ -414,6 +433,11 @@ class Settings(SourcedSettings):
         )
 
     @property
+    def unknown_variables(self) -> dict[str, str]:
+        """The variables that begin with `PROXY_` and set nothing, each with a hint at what may be meant."""
+        return self._unknown_variables
+
+    @property
     def in_database(self) -> bool:
         """Whether the store is a PostgreSQL database, whose URL is `store`."""
         return self.store.startswith(DATABASE_SCHEMES)
@@ -445,7 +469,7 @@ class Settings(SourcedSettings):
     @property
     def aliases(self) -> tuple[tuple[str, str], ...]:
         """`model_aliases` as pairs: an alias, and the model that it stands for."""
-        pairs = (each.partition("=") for each in self.model_aliases.split(",") if each.strip())
+        pairs = (each.partition("=") for each in split_list(self.model_aliases))
         return tuple((name.strip(), target.strip()) for name, _, target in pairs)
 
 

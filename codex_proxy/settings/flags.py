@@ -116,7 +116,7 @@ CONFIG_OPTION = click.option(
     "config_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="TOML file with settings.",
+    help="TOML file with settings (default: ~/.config/codex-proxy/config.toml).",
 )
 
 SETTING_OPTIONS: tuple[Option, ...] = (*(_option(*each) for each in _SETTINGS.items()), CONFIG_OPTION)
@@ -127,7 +127,7 @@ CASSETTE_OPTIONS: tuple[Option, ...] = (
         "--record-missing",
         is_flag=True,
         default=None,
-        help="The same as --record with the folder of --replay.",
+        help="Let the agent answer what no cassette does, and record it in the folder of --replay.",
     ),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +14,28 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from codex_proxy.admission.routes import Route
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.settings.fields import Settings
-from codex_proxy.settings.flags import settings_in
+from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.old_names import OLD_NAMES, old_names_in
 from codex_proxy.settings.sources import default_config_file, settings_file
 
 
 def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     """Returns the settings of `flags`, else the environment, else the settings file: `config_file`, or for None the
-    default file, which need not exist. Raises `ValueError`, which names the setting or the file.
+    default file, which need not exist. Raises `ValueError`, which names the flag, the variable or the file.
     """
     if config_file is not None and not config_file.is_file():
         raise ValueError(f"the file {config_file} does not exist")
     file = config_file or default_config_file()
     in_file = _check_names(file, {*_names_in_file(), *OLD_NAMES})
     given = settings_in(flags)
-    with settings_file(file):
-        settings = Settings(**given)
+    try:
+        with settings_file(file):
+            settings = Settings(**given)
+    except ValidationError as error:
+        raise ValueError(_text_of(error, flags, file)) from error
     settings._file = file
     settings._old_names = tuple(old_names_in(dict.fromkeys((*in_file, *given)), os.environ))
+    settings._unknown_variables = unknown_variables(os.environ)
     return settings
 
 
@@ -50,17 +54,50 @@ def variables_of(name: str) -> tuple[str, ...]:
     return (f"PROXY_{name.upper()}",)
 
 
-def text_of(error: ValidationError) -> str:
-    """Returns the first error, with the name of the setting, as a part of a sentence."""
+def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that begin with `PROXY_` and set nothing, each with a hint at what may be meant."""
+    known = {f"PROXY_{name.upper()}" for name in OLD_NAMES}
+    known.update(variable for name in Settings.model_fields for variable in variables_of(name))
+    tables = tuple(
+        f"PROXY_{name.upper()}_"
+        for name, field in Settings.model_fields.items()
+        if isinstance(field.default, BaseModel | dict)
+    )
+    unknown = (name for name, value in environ.items() if value and name.upper().startswith("PROXY_"))
+    return {
+        name: _advice_for(name.upper(), known)
+        for name in unknown
+        if name.upper() not in known and not name.upper().startswith(tables)
+    }
+
+
+def _text_of(error: ValidationError, flags: Mapping[str, Any], file: Path) -> str:
+    """Returns a sentence about the first error, without a full stop."""
     first = error.errors()[0]
-    *table, name = place = [str(part) for part in first["loc"] if part != "[key]"]
+    place = [str(part) for part in first["loc"] if part != "[key]"]
+    reason = first["msg"].removeprefix("Value error, ").replace("Input should", "it should", 1)
+    if not place:
+        return reason
+    *table, name = place
     if first["type"] == "extra_forbidden" and table:
         is_key = table[0] == "upstreams" and name in ("key", "api_key")
         advice = (
             "`key_env` or `key_file` names what holds it" if is_key else _advice_for(name, _keys_of(table[0]))
         )
-        return f"there is no setting `{name}` in [{'.'.join(table)}]; {advice}"
-    return f"the setting {'.'.join(place)} is invalid: {first['msg'].removeprefix('Value error, ')}"
+        source = _flag_or_variable(place, flags) or file
+        return f"{source}: there is no setting `{name}` in [{'.'.join(table)}]; {advice}"
+    source = _flag_or_variable(place, flags) or f"{file}: {'.'.join(place)}"
+    return f"{source} is invalid: {reason}"
+
+
+def _flag_or_variable(place: Sequence[str], flags: Mapping[str, Any]) -> str | None:
+    """Returns what has set the setting at `place` (its name, or table and key); None if the file has."""
+    flag = next((name for name, key in KEYS_OF_TABLES.items() if key == tuple(place)), place[0])
+    if flags.get(flag) is not None:
+        return f"--{flag.replace('_', '-')}"
+    inner = (f"PROXY_{'_'.join(place[:end]).upper()}" for end in range(1, len(place) + 1))
+    given = {name.upper(): name for name, value in os.environ.items() if value}
+    return next((given[each] for each in (*variables_of(place[0]), *inner) if each in given), None)
 
 
 def _keys_of(table: str) -> Iterable[str]:

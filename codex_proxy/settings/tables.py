@@ -39,12 +39,15 @@ class AcpTable(_Table):
 
     command: str | None = Field(None, description="program and arguments of an ACP agent")
     env: str = Field(
-        "", description="environment variables of an ACP agent, separated by commas: names, or `NAME=value`"
+        "",
+        description="environment variables that an ACP agent gets, separated by commas: names, or `NAME=value`",
     )
     usage: Literal["turn", "last", "session", "chunks"] | None = Field(
         None, description="what an ACP agent's token counts cover (docs/agents.md)"
     )
-    unconfined: bool = Field(False, description="use an ACP agent even if it does not ask for permissions")
+    unconfined: bool = Field(
+        False, description="run an ACP agent that never asks for permission even without a sandbox"
+    )
 
 
 class WebhookTable(_Table):

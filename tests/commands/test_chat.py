@@ -64,6 +64,12 @@ async def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None
     assert "codex-proxy serve" in done.err
 
 
+async def test_a_base_url_that_is_none_is_named(tmp_path: Path) -> None:
+    done = await command(tmp_path, "chat", "--base-url", "localhost/v1", stdin=b"hi")
+    assert (done.status, done.out) == (1, "")
+    assert "--base-url localhost/v1 is not an address like http://" in done.err
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

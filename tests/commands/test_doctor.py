@@ -312,7 +312,7 @@ async def test_a_wrong_setting_fails_alone_and_is_named(tmp_path: Path) -> None:
         done = await command(tmp_path, "doctor", "--json", more=more)
         assert done.status == 1
         assert [check["name"] for check in done.json["checks"]] == ["settings"]
-        assert name.removeprefix("PROXY_").lower() in done.check("settings")["message"]
+        assert f"{name} is invalid" in done.check("settings")["message"]
 
 
 async def test_a_settings_file_that_is_no_toml_fails(tmp_path: Path) -> None:

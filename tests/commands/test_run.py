@@ -132,6 +132,11 @@ def test_a_program_that_is_not_installed_says_how_to_get_it(home: Home) -> None:
     assert "Did you mean claude?" in done.stderr
     done = home.run("gemini")
     assert "Google's API" in done.stderr
+    done = home.run("--modle", "x", "probe")
+    assert "has no option --modle" in done.stderr
+    done = home.run("zzzzzz")
+    assert "Known clients are: claude" in done.stderr
+    assert "gemini" not in done.stderr
 
 
 def test_a_server_that_does_not_start_is_reported(home: Home) -> None:

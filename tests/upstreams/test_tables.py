@@ -11,7 +11,6 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from pydantic import ValidationError
 
 from codex_proxy.agents.openai_chat.body import OPTIONAL
 from codex_proxy.agents.spec import NoAgentError
@@ -268,7 +267,6 @@ async def test_the_program_of_an_agent_that_is_not_found_is_named_in_its_table(
     ("text", "where"),
     [
         ("[upstreams.a]\nurl = 7", "upstreams.a.url"),
-        ("[upstreams.a]\nurll = 'http://h'", "upstreams.a.urll"),
         ("[upstreams.A]\nurl = 'http://h'", "upstreams.A"),
         ("[upstreams.'a/b']\nurl = 'http://h'", "upstreams.a/b"),
         ("[upstreams.a]\nurl = 'http://h'\nheaders = {authorization = 'Bearer x'}", "upstreams.a.headers"),
@@ -282,10 +280,9 @@ async def test_the_program_of_an_agent_that_is_not_found_is_named_in_its_table(
 def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(text)
-    with pytest.raises(ValidationError) as refusal:
+    with pytest.raises(ValueError, match="is invalid") as refusal:
         load({}, file)
-    first = refusal.value.errors()[0]
-    assert ".".join(map(str, first["loc"])).startswith(where)
+    assert str(refusal.value).startswith(f"{file}: {where}")
 
 
 @pytest.mark.parametrize(
@@ -302,11 +299,11 @@ def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, 
         ),
         (
             "[upstreams.a]\nwire = 'auto'",
-            "upstreams.a.wire is invalid: Input should be 'chat' or 'responses'.",
+            "config.toml: upstreams.a.wire is invalid: it should be 'chat' or 'responses'.",
         ),
         (
             "[upstreams.A]\nurl = 'http://h'",
-            "The setting upstreams.A is invalid: a name has up to 64 lower-case letters",
+            "config.toml: upstreams.A is invalid: a name has up to 64 lower-case letters",
         ),
         ("[acp]\ncomand = 'x'", "there is no setting `comand` in [acp]; is `command` meant?"),
         (

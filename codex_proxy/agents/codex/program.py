@@ -143,8 +143,7 @@ async def run_short(command: Command) -> bytes:
     try:
         exit, out = await run_for_output(command, ASK_SECONDS, ANSWER_BYTES)
     except SpawnError as error:
-        message = f"{error}. Give the right path of Codex with --codex-bin."
-        raise Fault.of(FaultKind.SPAWN_FAILED, message) from error
+        raise Fault.of(FaultKind.SPAWN_FAILED, f"{error} (--codex-bin).") from error
     except TimeoutError:
         raise misconfigured(f"{' '.join(command.argv)} did not answer within {ASK_SECONDS:g} s") from None
     if exit.code != 0:

@@ -27,9 +27,8 @@ PLAIN_CODEX_SETTINGS = CODEX_SETTINGS | {"agent_confinement", "agent_state_folde
 """The settings of agents with plain-model turns."""
 
 NO_CODEX = (
-    "Codex was not found. Install it (`npm install -g @openai/codex`, or the extra "
-    "`codex-openai-proxy[codex]`), give its path with {}, or try the embedded fake agent with "
-    "--agent fake."
+    "Codex was not found. Install it (`npm install -g @openai/codex`, or `pip install 'codex-openai-proxy[codex]'`), "
+    "give its path with {}, or try the embedded fake agent with --agent fake."
 )
 
 NO_PROTO = (

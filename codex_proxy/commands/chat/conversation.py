@@ -113,6 +113,10 @@ class ChatSession:
                 f"No server is running at {self.base_url}. Start one with `codex-proxy serve`, "
                 "or set --base-url."
             ) from error
+        except aiohttp.InvalidURL as error:
+            raise ChatError(
+                f"--base-url {self.base_url} is not an address like http://127.0.0.1:11435/v1."
+            ) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ChatError(
                 f"The connection broke: {error or 'the server sent nothing for too long'}."

@@ -1,0 +1,77 @@
+"""What is wrong with a setting, and where it was given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.load import load, unknown_variables, variables_of
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "config.toml").write_text("")
+    return tmp_path / "config.toml"
+
+
+@pytest.mark.parametrize(
+    ("flags", "variable", "text", "says"),
+    [
+        ({"port": 99999}, "", "", "--port is invalid: it should be less than or equal to 65535"),
+        ({"agent_usage": "x"}, "", "", "--agent-usage is invalid: it should be 'turn'"),
+        ({}, "PROXY_PORT=x", "port = 1", "PROXY_PORT is invalid: it should be a valid integer"),
+        ({}, "STREAM_TIMEOUT=x", "", "STREAM_TIMEOUT is invalid: it should be a valid number"),
+        ({}, "PROXY_ACP_USAGE=x", "", "PROXY_ACP_USAGE is invalid"),
+        ({}, "", "port = 'x'", "{file}: port is invalid: it should be a valid integer"),
+        ({}, "", "[acp]\nusage = 'x'", "{file}: acp.usage is invalid"),
+        (
+            {},
+            "",
+            "[upstreams.a]\nurll = 'x'",
+            "{file}: there is no setting `urll` in [upstreams.a]; is `url` meant?",
+        ),
+        (
+            {},
+            "PROXY_ACP_USAG=x",
+            "",
+            "PROXY_ACP_USAG: there is no setting `usag` in [acp]; is `usage` meant?",
+        ),
+        ({"api_key": ""}, "", "", "--api-key is invalid: a key must not be empty"),
+        ({}, "", "metrics_key = ''", "{file}: metrics_key is invalid: a key must not be empty"),
+        ({}, "PROXY_MODEL_ALIASES=a=b,c", "", "PROXY_MODEL_ALIASES is invalid: 'c' is not NAME=MODEL"),
+        ({}, "PROXY_MODEL_ALIASES==b", "", "PROXY_MODEL_ALIASES is invalid: '=b' is not NAME=MODEL"),
+    ],
+)
+def test_an_error_names_the_flag_the_variable_or_the_file_with_the_invalid_value(
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: dict[str, Any],
+    variable: str,
+    text: str,
+    says: str,
+) -> None:
+    file.write_text(text)
+    if variable:
+        name, _, value = variable.partition("=")
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"is invalid|there is no setting") as caught:
+        load(flags, file)
+    assert str(caught.value).startswith(says.format(file=file))
+
+
+def test_variables_that_set_nothing_are_named_with_the_one_that_is_meant() -> None:
+    known = {variable: "1" for name in Settings.model_fields for variable in variables_of(name)}
+    of_tables = {
+        "PROXY_ACP_ENV": "1",
+        "PROXY_CASSETTES_PACE": "1",
+        "proxy_port": "1",
+        "PROXY_STORE_PATH": "1",
+    }
+    of_others = {"HTTP_PROXY": "1", "PORT": "1", "PROXY_EMPTY": ""}
+    assert unknown_variables({**known, **of_tables, **of_others}) == {}
+    found = unknown_variables({"PROXY_PROT": "1", "PROXY_SANDBOX_MODE": "1"})
+    assert found["PROXY_PROT"] == "is `PROXY_PORT` meant?"
+    assert found["PROXY_SANDBOX_MODE"] == "is `PROXY_SANDBOX` meant?"
