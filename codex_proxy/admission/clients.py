@@ -63,11 +63,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the client may use the turn's model and effort."""
         return self._allows(turn.model, turn.effort)
 
-    def may_use(self, name: str, names: Names | None = None) -> bool:
-        """Whether the client may use the model that a request calls `name`. `names` and the `Fault` raised: see
-        `resolve`.
-        """
-        resolved = resolve(name, self.catalog, names)
+    def may_use(self, name: str) -> bool:
+        """Whether the client may use the model that a request calls `name`. Raises `Fault` as `resolve`."""
+        resolved = resolve(name, self.catalog)
         return self._allows(resolved.agent_model, resolved.effort)
 
     def listed_model(self, name: str, names: Names | None = None) -> str | None:

@@ -144,10 +144,6 @@ class RequestServers:
         except McpError as error:
             return failed_result(error.fault)
 
-    @property
-    def open_sessions(self) -> int:
-        return len(self._sessions)
-
     async def close(self) -> None:
         """Ends all sessions; later calls of `tools` and `call` return a fault."""
         self._closed = True

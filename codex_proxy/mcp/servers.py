@@ -231,7 +231,6 @@ class McpServer:
     # --- tools ----------------------------------------------------------------------------------
 
     def _on_tools_changed(self) -> None:
-        """Makes the next request list the tools again."""
         self._changed = True
 
     async def _refresh(self, connection: McpConnection) -> None:

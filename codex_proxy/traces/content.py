@@ -53,7 +53,9 @@ class TurnContent:
 
     def tool_attributes(self, id: str) -> dict[str, str]:
         """Returns the attributes of a tool's span; `id` is the id of its item or call."""
-        item = next((each for each in self._items.values() if id in (each.id, _call_id(each))), None)
+        item = next(
+            (each for each in self._items.values() if id in (each.id, getattr(each, "call_id", ""))), None
+        )
         if item is None:
             return {}
         arguments, output = self._text(item.id), "".join(self._outputs.get(item.id, ()))
@@ -77,10 +79,6 @@ class TurnContent:
         if isinstance(item, ToolCall | McpCall):
             return _call(item.call_id, item.name, self._text(item.id))
         return None
-
-
-def _call_id(item: Item) -> str:
-    return item.call_id if isinstance(item, ToolCall) else ""
 
 
 def _call(id: str, name: str, arguments: str) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class _Worker:
         """Starts a worker with an empty environment. Raises `OSError`."""
         start = f"import sys; sys.path[:] = sys.argv[1:]; from {module} import main; main()"
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", "-X", "utf8", "-c", start, *_import_paths()),
+            *(sys.executable, "-I", "-S", "-X", "utf8", "-c", start, *map(os.path.abspath, sys.path)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -192,7 +192,3 @@ class _Worker:
 
     async def wait(self) -> None:
         await self._process.wait()
-
-
-def _import_paths() -> list[str]:
-    return [os.path.abspath(path) for path in sys.path]

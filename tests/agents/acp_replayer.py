@@ -195,7 +195,7 @@ class Played:
     @property
     def unasked(self) -> bool:
         """Whether the agent has called tools that the client was not asked for."""
-        return self.turn.calls.has_unasked
+        return bool(self.turn.calls._new)
 
     @property
     def asked(self) -> bool:

@@ -142,7 +142,7 @@ async def test_the_endpoint_of_a_session_is_closed_with_it_and_accepts_no_other_
         asked = user("[[fake:tool_call]]", tools=[WEATHER])
         first = await proxy.ask(asked)
         assert first.status == 200
-        await until(lambda: server.endpoint_count == 0)
+        await until(lambda: not server._endpoints)
         assert not server.url.startswith(proxy.url), "it has a port of its own"
         async with aiohttp.ClientSession() as session:
             body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}

@@ -182,7 +182,7 @@ async def test_calls_that_wait_end_without_a_result_when_the_endpoint_is_closed(
     endpoint.close()
     with contextlib.suppress(aiohttp.ClientError):  # the connection may end before the stream does
         assert "result" not in await asked
-    assert server.endpoint_count == 0
+    assert not server._endpoints
 
 
 async def test_too_many_calls_at_a_time_are_refused(

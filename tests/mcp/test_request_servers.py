@@ -277,7 +277,7 @@ async def test_a_session_that_nobody_uses_is_closed_after_a_while(make: Make, st
         return texts(await servers.call(server, "me", "header", arguments(text="mcp-session-id"), LONG))
 
     before = await session()
-    await eventually(lambda: servers.open_sessions == 0)
+    await eventually(lambda: len(servers._sessions) == 0)
     assert await session() != before
 
 
@@ -286,9 +286,9 @@ async def test_a_session_in_use_outlives_the_time_of_those_that_nobody_uses(
 ) -> None:
     servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle_seconds=0.1), named(streamable)
     first = asyncio.create_task(servers.call(server, "me", "meet", arguments(count=2, text="1"), LONG))
-    await eventually(lambda: servers.open_sessions == 1)
+    await eventually(lambda: len(servers._sessions) == 1)
     await servers.tools(server, "you")
-    await eventually(lambda: servers.open_sessions == 1)  # yours is closed, whose time began after mine
+    await eventually(lambda: len(servers._sessions) == 1)  # yours is closed, whose time began after mine
     assert texts(await servers.call(server, "me", "meet", arguments(count=2, text="2"), LONG)) == ["2"]
     assert texts(await first) == ["1"]
 
@@ -304,7 +304,7 @@ async def test_the_time_of_a_session_begins_at_the_end_of_its_last_use(
     await eventually(lambda: clock() > longer)
     call.cancel()
     ended = clock()
-    await eventually(lambda: servers.open_sessions == 0)
+    await eventually(lambda: len(servers._sessions) == 0)
     assert clock() - ended >= idle
 
 

@@ -62,10 +62,6 @@ class ClientCalls:
         """The tool server's key, by call id."""
 
     @property
-    def has_unasked(self) -> bool:
-        return bool(self._new)
-
-    @property
     def is_waiting(self) -> bool:
         return bool(self._waiting)
 

@@ -29,7 +29,7 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
     """Returns a session's first prompt. `takes_system`: instructions at the beginning are its system prompt."""
     rest = list(history)
     system: list[str] = []
-    while takes_system and rest and _has_role(rest[0], "developer"):
+    while takes_system and rest and _is_instruction(rest[0]):
         system += _texts(rest.pop(0))
     prompt = later_prompt(rest)
     return Prompt(prompt.blocks, "\n\n".join(system))
@@ -43,7 +43,7 @@ def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
     if (
         isinstance(first, HistoryMessage)
         and first.role == "user"
-        and all(_has_role(each, "developer") for each in rest)
+        and all(map(_is_instruction, rest))
         and not any(_COMMAND.match(text) for text in _texts(first))
     ):
         instructions = [TextPart(f"[system]\n{text}") for each in rest for text in _texts(each)]
@@ -52,8 +52,8 @@ def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
     return Prompt(mcp_content((TextPart(text), *images)))
 
 
-def _has_role(item: HistoryItem, role: str) -> bool:
-    return isinstance(item, HistoryMessage) and item.role == role
+def _is_instruction(item: HistoryItem) -> bool:
+    return isinstance(item, HistoryMessage) and item.role == "developer"
 
 
 def _texts(item: HistoryItem) -> list[str]:

@@ -100,7 +100,9 @@ class ToolEndpoint:
         future = self._calls[key] = loop.create_future()
         arguments = params.get("arguments")
         text = msgspec.json.encode(arguments if arguments is not None else {}).decode()
-        self._notify(ToolCalled(key, _call_id(params.get("_meta")), str(params.get("name") or ""), text))
+        meta = params.get("_meta")  # where Claude Code and Codex have the model's id
+        call_id = text_at(meta, "claudecode/toolUseId") or text_at(meta, "callId")
+        self._notify(ToolCalled(key, call_id, str(params.get("name") or ""), text))
         for timer in self._timers:
             timer.cancel()
         self._timers = [
@@ -156,10 +158,6 @@ class ToolServer:
 
     def forget(self, endpoint: ToolEndpoint) -> None:
         self._endpoints.pop(_digest(endpoint.token), None)
-
-    @property
-    def endpoint_count(self) -> int:
-        return len(self._endpoints)
 
     async def close(self) -> None:
         for endpoint in list(self._endpoints.values()):
@@ -265,11 +263,6 @@ def _result_of(method: str, params: dict[str, Any], endpoint: ToolEndpoint) -> d
     if method in EMPTY_LISTS:
         return {EMPTY_LISTS[method]: []}
     return {} if method == "ping" else None
-
-
-def _call_id(meta: Any) -> str:
-    """Returns the model's id of a call, which Claude Code and Codex send in `_meta`, or empty."""
-    return text_at(meta, "claudecode/toolUseId") or text_at(meta, "callId")
 
 
 def _digest(token: str) -> bytes:

@@ -5,7 +5,7 @@ has a child that waits for the next turn, if its program reads everything from s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Literal, Self
 
 import msgspec
@@ -178,8 +178,6 @@ class ChildSpec(msgspec.Struct, frozen=True):
     capabilities: frozenset[Capability]
     models: tuple[AgentModel, ...]
     any_model: bool
-    missing_features: Mapping[str, tuple[str, ...]] = {}
-    """See `Agent`."""
     warning: str = ""
     """See `Agent`."""
     ahead: bool = False
@@ -199,7 +197,6 @@ class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
         self.name = spec.name
         self.version = spec.version
         self.capabilities = spec.capabilities
-        self.missing_features = spec.missing_features
         self.any_model = spec.any_model
         self._spec = spec
         limits = PoolLimits(

@@ -47,12 +47,9 @@ class UpstreamAgent(AgentBase):
         *,
         peers: Mapping[str, UpstreamAgent] | None = None,
         queue_wait: float = 30.0,
-        chance: Callable[[], float] = random.random,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`name`: of its table; empty for the only agent. `make_server` returns the started model server, or raises
         `Fault`. `peers`: all upstreams by name. `queue_wait`: maximum seconds to wait while `concurrency` turns run.
-        `chance`: see `AttemptPlan`.
         """
         super().__init__()
         self.name = name or config.api.agent
@@ -66,8 +63,6 @@ class UpstreamAgent(AgentBase):
         self._clock = clock
         self._peers = {self.name: self} if peers is None else peers
         self._queue_wait = queue_wait
-        self._chance = chance
-        self._sleep = sleep
         self._places = asyncio.Semaphore(config.concurrency) if config.concurrency else None
         self._transports: set[UpstreamTransport] = set()
 
@@ -115,8 +110,7 @@ class UpstreamAgent(AgentBase):
         async def open_attempt(target: UpstreamTarget, may_wait: bool) -> OpenAttempt:
             return await self._peers[target.name].open_attempt(turn, target.model, may_wait=may_wait)
 
-        plan = AttemptPlan(self._targets(turn), self._chance)
-        transport = UpstreamTransport(plan, open_attempt, self._sleep)
+        transport = UpstreamTransport(AttemptPlan(self._targets(turn), random.random), open_attempt)
         first = await transport.open_first()
         self._transports.add(transport)
         dialect = AttemptedTurn(first, transport.on_failure, transport.on_answer)
@@ -211,10 +205,8 @@ class UpstreamAgent(AgentBase):
         async def pass_on_to(target: UpstreamTarget, may_wait: bool) -> UpstreamAnswer:
             return await self._peers[target.name]._pass_on_once(request, target.model, may_wait=may_wait)
 
-        rest, plan = request.rest, AttemptPlan(self._targets(turn), self._chance)
-        answer = await make_attempt(
-            plan, pass_on_to, self._sleep, may_repeat=lambda: rest is None or not rest.begun
-        )
+        rest, plan = request.rest, AttemptPlan(self._targets(turn), random.random)
+        answer = await make_attempt(plan, pass_on_to, may_repeat=lambda: rest is None or not rest.begun)
         assert answer is not None
         answer.attempts = plan.attempts
         return answer

@@ -86,7 +86,8 @@ class ModelServer:
         headers = self.headers_for(turn.origin)
         model = turn.model or next((model.id for model in self.models if model.is_default), "")
         if not model:
-            raise Fault(self.trouble or self._no_model())
+            message = _NO_MODEL.format(self._upstream.names.model)
+            raise Fault(self.trouble or Failure(FaultKind.MODEL_NOT_FOUND, message, param="model"))
         if not self._takes_instructions:
             turn = msgspec.structs.replace(turn, history=instructions_as_user_messages(turn.history))
         return turn, self._make_dialect(turn, model, self._context), headers
@@ -111,9 +112,6 @@ class ModelServer:
         return ErrorReader(
             upstream.secrets, clients_key=upstream.clients_key, path=path, setting_names=upstream.names
         )
-
-    def _no_model(self) -> Failure:
-        return Failure(FaultKind.MODEL_NOT_FOUND, _NO_MODEL.format(self._upstream.names.model), param="model")
 
     async def close(self) -> None:
         if self._watch is not None:

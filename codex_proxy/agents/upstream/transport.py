@@ -41,7 +41,6 @@ class OpenAttempt(Attempt, frozen=True):
 async def make_attempt(
     plan: AttemptPlan,
     make: Callable[[UpstreamTarget, bool], Awaitable[T]],
-    sleep: Callable[[float], Awaitable[None]],
     *,
     wait: float | None = 0.0,
     failure: Failure | None = None,
@@ -53,7 +52,7 @@ async def make_attempt(
     """
     while wait is not None:
         if wait:
-            await sleep(wait)
+            await asyncio.sleep(wait)
         try:
             return await make(plan.target, plan.is_last)
         except Fault as fault:
@@ -74,15 +73,11 @@ class UpstreamTransport:
     exclusive = True
 
     def __init__(
-        self,
-        plan: AttemptPlan,
-        open_attempt: Callable[[UpstreamTarget, bool], Awaitable[OpenAttempt]],
-        sleep: Callable[[float], Awaitable[None]],
+        self, plan: AttemptPlan, open_attempt: Callable[[UpstreamTarget, bool], Awaitable[OpenAttempt]]
     ) -> None:
         """`open_attempt` is the `make` of `make_attempt`. It raises `Fault` or `NotAskedError`."""
         self._plan = plan
         self._open_attempt = open_attempt
-        self._sleep = sleep
         self._current: OpenAttempt | None = None
         self._is_recorded = False
         """Whether the current attempt's outcome was reported."""
@@ -93,7 +88,7 @@ class UpstreamTransport:
 
     async def open_first(self) -> Attempt:
         """Opens the first attempt that can be opened. Raises `Fault`."""
-        opened = await make_attempt(self._plan, self._open_attempt, self._sleep)
+        opened = await make_attempt(self._plan, self._open_attempt)
         assert opened is not None
         return self._make_current(opened)
 
@@ -119,9 +114,7 @@ class UpstreamTransport:
     async def _make_next_attempt(self, wait: float, failure: Failure) -> None:
         message: AttemptMessage
         try:
-            opened = await make_attempt(
-                self._plan, self._open_attempt, self._sleep, wait=wait, failure=failure
-            )
+            opened = await make_attempt(self._plan, self._open_attempt, wait=wait, failure=failure)
             message = NoAttempt() if opened is None else self._make_current(opened)
         except Fault as fault:
             message = NoAttempt(fault.failure)

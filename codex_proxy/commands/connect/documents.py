@@ -57,14 +57,11 @@ def _parse(text: str, format: Format) -> Any:
         document = _PARSERS[format](text)
     except (tomlkit.exceptions.TOMLKitError, YAMLError, json.JSONDecodeError) as error:
         more = " (comments are not JSON, and would be lost)" if format == "json" else ""
-        raise DocumentError(f"it is not {format.upper()}{more}: {_first_line(error)}") from error
+        reason = str(error).strip().partition("\n")[0]
+        raise DocumentError(f"it is not {format.upper()}{more}: {reason}") from error
     if not isinstance(document, MutableMapping):
         raise DocumentError("it is not an object of named settings")
     return document
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _parse_yaml(text: str) -> Any:

@@ -64,7 +64,9 @@ class RateLimits:
             self._taken[key] += 1
         self._buckets[key] = _Bucket(level, now, per_minute)
         if len(self._buckets) > MAX_BUCKETS:
-            self._drop_full(now)
+            full = [name for name, bucket in self._buckets.items() if bucket.level_at(now) >= bucket.limit]
+            for name in full:
+                del self._buckets[name]
         second = per_minute / 60
         return Allowance(
             allowed, per_minute, int(level), (per_minute - level) / second, max(0.0, (1 - level) / second)
@@ -83,10 +85,6 @@ class RateLimits:
         """Returns what was taken from each bucket since the last call."""
         taken, self._taken = self._taken, Counter()
         return dict(taken)
-
-    def _drop_full(self, now: float) -> None:
-        for key in [key for key, bucket in self._buckets.items() if bucket.level_at(now) >= bucket.limit]:
-            del self._buckets[key]
 
 
 class RunningRequests:

@@ -123,8 +123,8 @@ def _adapt(node: Schema, prefix: str) -> None:
     # The members of a union are told apart by a word in them; several may fit an object that has none.
     members = node.pop("oneOf", None)
     if members is not None:
-        node["anyOf"] = [each for each in members if _name(each, prefix) not in ALWAYS_REFUSED]
-
-
-def _name(member: Schema, prefix: str) -> str:
-    return prefix + str(member.get("$ref", "")).rpartition("/")[2]
+        node["anyOf"] = [
+            each
+            for each in members
+            if prefix + str(each.get("$ref", "")).rpartition("/")[2] not in ALWAYS_REFUSED
+        ]

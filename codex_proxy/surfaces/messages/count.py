@@ -61,7 +61,10 @@ def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
         _REQUEST
         + counter.content(request.system)
         + sum(_MESSAGE + counter.content(each.content) for each in request.messages)
-        + sum(_TOOL + counter.value(_fields_for_model(tool)) for tool in offered)
+        + sum(
+            _TOOL + counter.value({name: value for name, value in tool.items() if name not in _NOT_OFFERED})
+            for tool in offered
+        )
         + (counter.value(wanted.schema_) if wanted else 0)
     )
 
@@ -128,10 +131,6 @@ def _image(source: Any) -> int:
 
 def _count_encrypted(value: Any) -> int:
     return len(value) // _STATE_CHARS if isinstance(value, str) else 0
-
-
-def _fields_for_model(tool: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in tool.items() if name not in _NOT_OFFERED}
 
 
 # --- the estimate ---------------------------------------------------------------------------------
