@@ -38,7 +38,6 @@ class KeySource(Protocol):
 
     def current(self) -> KeySet:
         """Returns the same object until the keys change."""
-        ...
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,13 +49,11 @@ class ToolSource(Protocol):
 
     def check(self, asked: Sequence[McpOffer]) -> None:
         """Raises `Fault` INVALID_REQUEST if the request may not name one of these servers."""
-        ...
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
         """Returns the tools of the request's servers and, with `operators`, of the operator's; none of a server that
         fails. `owner`: the client's name. Raises `Fault` INVALID_REQUEST.
         """
-        ...
 
 
 def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:

@@ -39,7 +39,6 @@ class Agent(Protocol):
     @property
     def version(self) -> str:
         """The version of the agent's program; empty for a model server."""
-        ...
 
     @property
     def capabilities(self) -> frozenset[Capability]: ...
@@ -47,12 +46,10 @@ class Agent(Protocol):
     @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:
         """Features that this release lacks, each with what is missing in its protocol."""
-        ...
 
     @property
     def warning(self) -> str:
         """Tells the operator that the agent does less, or is confined less, than its settings suggest; else empty."""
-        ...
 
     @property
     def limits(self) -> NewestLimits: ...
@@ -60,52 +57,41 @@ class Agent(Protocol):
     @property
     def members(self) -> Mapping[str, Agent]:
         """The agents that this one combines, by name, the default one first; empty for a single agent."""
-        ...
 
     @property
     def any_model(self) -> bool:
         """Whether every model name is accepted, because only the provider knows which exist."""
-        ...
 
     async def start(self) -> None:
         """Finds program and models, and starts the processes that are kept ready. Raises `Fault`."""
-        ...
 
     async def open(self, turn: Turn) -> AgentSession:
         """Returns a new session; the caller then calls its `begin`. Raises `Fault`."""
-        ...
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         """Ends the use of a session. `finished` False: the agent may still work on the turn, so its process gets no
         other.
         """
-        ...
 
     def models(self) -> tuple[AgentModel, ...]:
         """Returns the models that clients can use now: the same object while they do not change."""
-        ...
 
     async def ask_limits(self) -> None:
         """Waits until `limits` is updated, or for a while."""
-        ...
 
     def processes(self) -> ProcessCounts:
         """Counts the processes; all 0 for a model server."""
-        ...
 
     def each_process(self) -> tuple[ProcessFacts, ...]:
         """Describes each process. Reads files of the system: not for every turn."""
-        ...
 
     def trouble(self) -> Failure | None:
         """Returns the failure with which a turn would end now, if known (nobody is signed in)."""
-        ...
 
     async def close(self) -> None: ...
 
     def kill(self) -> None:
         """Kills all processes, without waiting."""
-        ...
 
 
 class AgentBase:
@@ -149,12 +135,10 @@ class UpstreamState(Protocol):
     @property
     def breaker_state(self) -> Literal["closed", "open", "half-open"]:
         """The circuit breaker's state; while it is open, nothing is sent."""
-        ...
 
     @property
     def attempts(self) -> Mapping[str, int]:
         """Number of ended requests by outcome: `answered`, `failed`, or `left` (by the client)."""
-        ...
 
 
 def agent_for(agent: Agent, model: str) -> Agent:

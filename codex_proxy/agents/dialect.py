@@ -94,7 +94,6 @@ class ChannelConnection(Protocol):
         self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
     ) -> ReceivedMessages:
         """Sorts lines by channel. Never raises. `routed` gets the lines themselves."""
-        ...
 
 
 L_contra = TypeVar("L_contra", contravariant=True)
@@ -109,34 +108,27 @@ class Dialect(Protocol[L_contra]):
     @property
     def finished(self) -> bool:
         """Whether nothing is left to read or write, so that the child or thread can be released."""
-        ...
 
     def begin(self, turn: Turn) -> Step:
         """Starts the first turn. Called once, first."""
-        ...
 
     @property
     def can_resume(self) -> bool:
         """Whether `resume` may be called: the turn has succeeded, or the agent waits for outputs."""
-        ...
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
         """Starts another turn, or continues one that waits for outputs. The session has not seen `new_items`."""
-        ...
 
     def receive(self, lines: Sequence[L_contra]) -> Step: ...
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         """Answers a request, if it still waits."""
-        ...
 
     def interrupt(self) -> Step:
         """Stops the turn. `TurnEnded` comes at once or, if only the agent can end the turn, later."""
-        ...
 
     def eof(self, ended: Ended) -> Step:
         """Handles the child's end: the turn has failed, or after `interrupt` was interrupted."""
-        ...
 
 
 class RemakeContext(msgspec.Struct, frozen=True):
@@ -192,16 +184,13 @@ class ReopeningDialect(Protocol):
     @property
     def thread(self) -> str:
         """The agent's id of the session if `reopen` could open it once closed; else empty."""
-        ...
 
     @property
     def lost(self) -> bool:
         """Whether `reopen` has failed before the model was called: a new session can take the turn."""
-        ...
 
     def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
         """Starts the first turn on a closed session, which has not seen `new_items`. Replaces `begin`."""
-        ...
 
 
 Capability = Literal[

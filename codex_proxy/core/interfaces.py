@@ -11,11 +11,9 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Returns seconds from an arbitrary start; never fewer than before."""
-        ...
 
     def epoch(self) -> float:
         """Returns seconds since 1970."""
-        ...
 
 
 class TimerHandle(Protocol):
@@ -35,4 +33,3 @@ class IdSource(Protocol):
 
     def new(self, prefix: str) -> str:
         """Returns a new unique id: `new("chatcmpl-")` is `chatcmpl-` and 32 characters."""
-        ...

@@ -32,17 +32,14 @@ class RestOfBody(Protocol):
     @property
     def begun(self) -> bool:
         """Whether some of it was read, so that the request cannot be sent again."""
-        ...
 
     @property
     def left(self) -> int | None:
         """The bytes not read yet, if the client has announced its length."""
-        ...
 
     @property
     def error(self) -> Exception | None:
         """Why the client's bytes ended too early, if they did."""
-        ...
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
@@ -69,25 +66,20 @@ class PassedAnswer(Protocol):
     @property
     def upstream(self) -> str:
         """The upstream that answers; empty: the only one."""
-        ...
 
     @property
     def usage(self) -> Usage | None:
         """The tokens reported so far, if any."""
-        ...
 
     @property
     def attempts(self) -> int:
         """How many requests were made for this answer."""
-        ...
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Yields the bytes. Raises `Fault` if it breaks off."""
-        ...
 
     async def close(self) -> None:
         """Ends the request, and closes its connection unless the answer has ended."""
-        ...
 
 
 @runtime_checkable
@@ -100,15 +92,12 @@ class PassingAgent(Protocol):
     @property
     def total_timeout(self) -> float | None:
         """Maximum seconds for a request with its answer; None: no limit."""
-        ...
 
     @property
     def passed_paths(self) -> tuple[str, ...] | None:
         """The paths that its settings name; None: any may be tried."""
-        ...
 
     async def pass_on(self, request: PassedRequest) -> PassedAnswer:
         """Sends the request, again after failures; returns the answer when it has begun. Raises `Fault`, and the error
         of the client's bytes.
         """
-        ...

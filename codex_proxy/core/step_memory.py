@@ -28,11 +28,9 @@ class StepMemory(Protocol):
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
         """Saves values by key. `durable=False` (`store: false`): in RAM only. May raise `StoreUnavailable`."""
-        ...
 
     async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Returns the known values by key. May raise `StoreUnavailable`."""
-        ...
 
 
 class _Entry(msgspec.Struct, frozen=True):

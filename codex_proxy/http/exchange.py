@@ -140,31 +140,25 @@ class Source(Protocol):
     @property
     def continued(self) -> bool:
         """Whether the agent's session has seen the earlier messages."""
-        ...
 
     @property
     def finished(self) -> bool:
         """Whether the answer has ended and `take` has returned all of its events."""
-        ...
 
     @property
     def weight(self) -> int:
         """About how many bytes the events weigh that `take` has returned."""
-        ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
         """Waits for events or the end; may be cancelled and called again. It may call `push`, and waits on if that
         returns True: the events are sent.
         """
-        ...
 
     def take(self) -> list[Event]:
         """Returns what has arrived since the last call, without waiting."""
-        ...
 
     def close(self) -> None:
         """Stops reading, and interrupts the turns that have not ended."""
-        ...
 
 
 class OneRun:

@@ -25,11 +25,9 @@ class Webhooks(Protocol):
 
     def make_for(self, response_id: str, status: str) -> Sequence[PendingWebhook]:
         """Returns a response end's webhooks, to be stored with it."""
-        ...
 
     def wake(self) -> None:
         """Called when there may be new webhooks in the store."""
-        ...
 
 
 class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):

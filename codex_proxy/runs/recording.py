@@ -23,19 +23,15 @@ class TurnRecorder(Protocol):
 
     def runner(self, runner: ToolRunner | None) -> ToolRunner | None:
         """Returns a runner that also records calls and outputs."""
-        ...
 
     def session(self, session: AgentSession) -> None:
         """Records the session from now on. Called before the turn begins or continues on it."""
-        ...
 
     def failed(self, failure: Failure) -> None:
         """Called when this server ends the turn with a failure."""
-        ...
 
     def ended(self, end: TurnEnded) -> None:
         """Called when the turn is over."""
-        ...
 
 
 class RequestRecorder(Protocol):
@@ -43,11 +39,9 @@ class RequestRecorder(Protocol):
         """Returns a recorder for a turn that is about to start, if it is recorded. `first`: the events before the
         agent's.
         """
-        ...
 
     def on_final_object(self, body: bytes) -> None:
         """Takes the final object of a background response."""
-        ...
 
 
 REQUEST_RECORDER: ContextVar[RequestRecorder | None] = ContextVar("request_recorder", default=None)

@@ -33,7 +33,6 @@ class ToolRunner(Protocol):
         """Runs a tool within a time limit; a failure is an output with `failed`. `arguments` may be invalid JSON. May
         be cancelled.
         """
-        ...
 
 
 class Caller(Protocol):

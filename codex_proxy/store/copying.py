@@ -65,15 +65,12 @@ FLAGS: Final = frozenset({"background", "unfinished", "deleted", "visible"})
 class CopyableStore(Protocol):
     async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
         """Returns at most `limit` rows in the order of their keys, from this key on (None: the first)."""
-        ...
 
     async def last_row(self, table: CopiedTable) -> Row | None:
         """Returns the row with the largest key, if any."""
-        ...
 
     async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
         """Adds all rows, or none."""
-        ...
 
 
 async def copy(source: CopyableStore, target: CopyableStore, on_copied: Callable[[str, int], object]) -> int:

@@ -122,32 +122,24 @@ class Leases(Protocol):
 
     async def claim_responses(self, limit: int) -> list[ResponseLease]:
         """Takes over at most `limit` background responses that no node holds, oldest first."""
-        ...
 
     async def renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
         """Renews the leases `held` and those of this node's conversations. Returns the leases that it has lost."""
-        ...
 
     async def until_renewal(self) -> None:
         """Waits `RENEW_SECONDS`, or until another node may have changed what this one holds."""
-        ...
 
     async def release(self) -> None:
         """Gives up all leases of this node."""
-        ...
 
     async def enter_conversation(self, owner: str, id: str) -> ConversationLease:
         """Waits for the conversation's other turns on all nodes, then returns its lease."""
-        ...
 
     def watch(self, id: str) -> Watch:
         """Returns a watch on a response or conversation."""
-        ...
 
     async def announce(self, node: Node) -> None:
         """Adds this node to `nodes`, until `release`."""
-        ...
 
     async def nodes(self) -> list[Node]:
         """Returns the live nodes, oldest first."""
-        ...

@@ -36,18 +36,14 @@ class Team(Protocol):
 
     async def exchange(self, own: Mapping[str, KeyRequests]) -> Exchange:
         """Reports this node's requests by key (unchanged ones may be left out); returns the others'."""
-        ...
 
     async def keys(self) -> tuple[Key, ...]:
         """Returns the keys, sorted by name."""
-        ...
 
     async def put_key(self, key: Key, *, replace: bool) -> bool:
         """Saves a key; returns whether it replaced one. Raises `KeysError` if it exists and `replace` is false, or
         there are too many.
         """
-        ...
 
     async def remove_key(self, name: str) -> bool:
         """Removes a key; returns False if there is none."""
-        ...

@@ -67,11 +67,9 @@ class UsageLedger(Protocol):
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         """Adds all entries, or none if it raises."""
-        ...
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
         """Returns the sums, ordered by time, owner and model, without empty buckets."""
-        ...
 
 
 MAX_ENTRIES: Final = 20_000

@@ -59,17 +59,14 @@ class ModelSource(Protocol):
     @property
     def any_model(self) -> bool:
         """Whether unlisted names go to the provider."""
-        ...
 
     @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:
         """Capabilities that the agent's release lacks, with what its protocol misses."""
-        ...
 
     @property
     def members(self) -> Mapping[str, ModelSource]:
         """The agents by name (models are `NAME/MODEL`); empty for one."""
-        ...
 
     def models(self) -> tuple[AgentModel, ...]: ...
 

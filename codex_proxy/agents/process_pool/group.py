@@ -60,7 +60,6 @@ FileStamp = tuple[int, int, int]
 class PooledTransport(Protocol):
     async def release(self, *, finished: bool) -> None:
         """See `Transport.release`."""
-        ...
 
 
 P = TypeVar("P", bound=PooledProcess)

@@ -35,15 +35,12 @@ class TransportReader(Protocol):
 
     def received(self, messages: Sequence[Any], size: int) -> None:
         """Takes output in the units that the dialect reads; `size` is its bytes."""
-        ...
 
     def ended(self, ended: Ended) -> None:
         """Handles the child's end. Called once."""
-        ...
 
     def fail(self, failure: Failure) -> None:
         """Handles output that can no longer be read."""
-        ...
 
 
 class Transport(Protocol):
@@ -52,17 +49,14 @@ class Transport(Protocol):
     @property
     def exclusive(self) -> bool:
         """Whether the child serves only this session: its output may be paused, and it ends with the turn."""
-        ...
 
     def attach(self, reader: TransportReader) -> None:
         """Sets the reader, once, before anything is sent."""
-        ...
 
     def send(self, writes: bytes) -> None: ...
 
     def close_stdin(self) -> None:
         """Closes stdin after what was sent. Raises `RuntimeError` if the child serves other sessions."""
-        ...
 
     def pause_reading(self) -> None: ...
 
@@ -74,25 +68,20 @@ class Transport(Protocol):
         """Ends the use of the child; ends a child of this session alone. `finished` False: the agent may still work, so
         a shared child gets no new turns.
         """
-        ...
 
 
 class SessionRecorder(Protocol):
     def did(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
         """Takes the name of a dialect's method (not `receive`), its arguments, and what it has written."""
-        ...
 
     def wrote(self, writes: bytes) -> None:
         """Takes what was written because of the last `read`."""
-        ...
 
     def read(self, messages: Sequence[Any]) -> None:
         """Takes what the dialect is about to read. What was decoded from a line comes as a line."""
-        ...
 
     def read_lines(self, lines: list[bytes]) -> None:
         """Takes lines, whose decoded messages the dialect is about to read."""
-        ...
 
     def ended(self, ended: Ended) -> None: ...
 
@@ -102,15 +91,12 @@ class SessionListener(Protocol):
 
     def on_session_output(self, session: AgentSession, events: list[Event], size: int) -> None:
         """Takes the events for `size` bytes of output; there may be none."""
-        ...
 
     def on_session_failure(self, session: AgentSession, failure: Failure) -> None:
         """Handles output that can no longer be read. The owner has to call `close`."""
-        ...
 
     def on_session_error(self, session: AgentSession) -> None:
         """Handles an exception in this server's code. The session is released as not finished."""
-        ...
 
 
 def _can_reopen(dialect: object) -> TypeGuard[ReopeningDialect]:

@@ -25,11 +25,9 @@ class AnswerListener(Protocol):
 
     def on_head(self, message: RawResponseMessage, body: StreamReader) -> None:
         """Handles a head, also of an interim answer. `body` gets what follows."""
-        ...
 
     def on_data(self) -> None:
         """Called when bytes were read, or the connection has ended."""
-        ...
 
 
 class UpstreamConnection(ResponseHandler):
