@@ -40,8 +40,8 @@ WIRING = frozenset({"app", "cassettes", "commands", "settings", "traces"})
 
 AGENT_WIRING = (
     r"codex_proxy\.agents\.(registry|spec)",
-    r"codex_proxy\.agents\.\w+\.(spec|agent_spec|checks)",
-    r"codex_proxy\.agents\.(configured\.agents|confinement\.setup)",
+    r"codex_proxy\.agents\.\w+\.(spec|agent_spec|setup|checks)",
+    r"codex_proxy\.agents\.configured\.agents",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
 AGENT_WIRING_MAY_IMPORT = frozenset({"settings"})
@@ -85,11 +85,9 @@ DRIVES_CHILDREN = frozenset(
         "agents.codex.home_locks",
         "agents.codex.plain_home",
         "agents.codex_exec.agent",
-        "agents.codex_exec.setup",
         "agents.codex_app_server.agent",
         "agents.codex_app_server.binary_check",
         "agents.codex_app_server.process",
-        "agents.codex_app_server.setup",
         "agents.claude_code.agent",
         "agents.claude_code.process",
         "agents.upstream.agent",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -69,7 +70,7 @@ class AgentContext(msgspec.Struct, frozen=True):
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Declares an agent, whether built in or of another package. Its module is also imported when agents are listed, so
-    imports only for `make` and `check` belong inside these.
+    what only `make` and `check` need is imported when they are called (see `later`).
     """
 
     name: str
@@ -109,3 +110,13 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def child_limits(settings: Settings) -> ChildLimits:
     return ChildLimits(**settings.child_limits)
+
+
+def later(function: str, *first: Any) -> Callable[[AgentContext], Awaitable[Any]]:
+    """Returns a function that imports `module:function` when it is called, and passes it `first` and the context."""
+    module, _, name = function.partition(":")
+
+    async def call(context: AgentContext) -> Any:
+        return await getattr(importlib.import_module(module), name)(*first, context)
+
+    return call

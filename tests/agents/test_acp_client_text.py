@@ -10,7 +10,7 @@ import pytest
 
 from codex_proxy.agents.acp.presets import OPENCODE, PRESETS, QWEN, SettingsFile
 from codex_proxy.agents.acp.prompt import first_prompt, later_prompt
-from codex_proxy.agents.acp.spec import launch_of, preset_variables, with_settings_file
+from codex_proxy.agents.acp.setup import launch_of, preset_variables, with_settings_file
 from codex_proxy.agents.dialects.transcript import PREAMBLE
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.system import SystemClock

@@ -13,8 +13,7 @@ import codex_proxy.agents.codex.program as codex_program
 from codex_proxy.agents.codex.plain_home import CodexPaths
 from codex_proxy.agents.codex.program import find_version
 from codex_proxy.agents.codex.sandbox_config import Profiles
-from codex_proxy.agents.codex_app_server.setup import CodexSetup, can_confine, prepare_app_server
-from codex_proxy.agents.codex_app_server.spec import lite_form
+from codex_proxy.agents.codex_app_server.setup import CodexSetup, can_confine, lite_form, prepare_app_server
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.settings.fields import Settings
 from tests.codex_schemas import TOO_OLD, schema_file, speaks

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.codex_proto.dialect import CodexProto
-from codex_proxy.agents.codex_proto.spec import proto_argv
+from codex_proxy.agents.codex_proto.setup import proto_argv
 from codex_proxy.agents.dialect import Decision, Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.faults import FaultKind as K

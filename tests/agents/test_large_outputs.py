@@ -10,7 +10,7 @@ import pytest
 
 from codex_proxy.agents.acp.client_tools import tool_entry
 from codex_proxy.agents.acp.presets import CODEX_ACP, OPENCODE, PRESETS, AcpPreset
-from codex_proxy.agents.acp.spec import launch_of
+from codex_proxy.agents.acp.setup import launch_of
 from codex_proxy.agents.claude_code.tool_names import tool_entry as claude_tool
 from codex_proxy.agents.dialect import Reply, Step, ToolReply
 from codex_proxy.agents.processes.session import AgentSession

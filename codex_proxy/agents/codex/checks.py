@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from codex_proxy.agents.codex.agent_spec import CodexAgentName
 from codex_proxy.agents.codex.plain_home import user_config
 from codex_proxy.agents.codex.program import (
     NEWEST_TESTED,
@@ -22,15 +23,14 @@ from codex_proxy.agents.codex.program import (
     find_version,
     run_short,
 )
-from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.skills import skills_check
-from codex_proxy.agents.codex.spec import (
+from codex_proxy.agents.codex.setup import (
     NO_CODEX,
-    CodexAgentName,
     CodexProtocol,
     codex_confinement,
     protocol_of,
 )
+from codex_proxy.agents.codex.shadow_home import ProviderConfig
+from codex_proxy.agents.codex.skills import skills_check
 from codex_proxy.agents.codex_app_server.agent import START_SECONDS
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
@@ -52,7 +52,7 @@ SANDBOX_ADVICE = (
 )
 
 
-async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgentName) -> list[Check]:
+async def codex_checks(agent: Literal["auto"] | CodexAgentName, context: AgentContext) -> list[Check]:
     """Returns the checks, without those that depend on a failed one."""
     settings, environ = context.settings, context.environ
     search_path = environ.get("PATH", os.defpath)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import structlog
 
+from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
 from codex_proxy.agents.codex.plain_home import (
     CodexPaths,
@@ -24,16 +26,26 @@ from codex_proxy.agents.codex.plain_home import (
 )
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version, output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles, workspace_write_pairs
+from codex_proxy.agents.codex.setup import codex_confinement, codex_paths
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.switches import arguments_of, switch_pairs
-from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary
+from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
+from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary, renew_check
+from codex_proxy.agents.process_pool.plan import PoolLimits
+from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault, misconfigured
 from codex_proxy.files.private import make_folder
 from codex_proxy.process.child import Command
 from codex_proxy.process.launch import child_environment, credential_names
+from codex_proxy.settings.fields import Settings
 
 log = structlog.get_logger(__name__)
+
+
+MAX_AGE: Final = 6 * 3600.0
+MAX_TURNS: Final = 10_000
+"""The turns after which a process is replaced; one that leaks memory is replaced earlier."""
 
 
 class CodexSetup(msgspec.Struct, frozen=True):
@@ -141,3 +153,50 @@ async def can_confine(program: str, profiles: Profiles, environment: Mapping[str
         log.warning("agent_reads_not_confined", reason=str(fault))
         return False
     return True
+
+
+def pool_limits(settings: Settings) -> PoolLimits:
+
+    return PoolLimits(
+        max_processes=settings.app_server_processes,
+        max_age=MAX_AGE,
+        max_turns_served=MAX_TURNS,
+        # Who has a slot is not refused here.
+        max_waiting=max(PoolLimits().max_waiting, settings.max_running_turns),
+    )
+
+
+async def make_app_server(context: AgentContext) -> Agent:
+    """Makes the agent. Raises `NoAgentError` or `Fault`."""
+    settings, environ = context.settings, context.environ
+    paths = codex_paths(context)
+    setup = await prepare_app_server(paths, environ, settings.child_env_names, lite_form(settings))
+    limits = context.child_limits
+    processes = AppServerProcesses(
+        name="codex-app-server",
+        version=str(setup.version),
+        plain=msgspec.structs.replace(setup.plain, limits=limits),
+        confinement=await codex_confinement(context, setup.provider),
+        agent=msgspec.structs.replace(setup.agent, limits=limits),
+        empty_folder=setup.empty_folder,
+        models=setup.models,
+        any_model=setup.provider.custom,
+        sign_in_file=str(settings.codex_home / "auth.json"),
+        start_mark=setup.start_mark,
+        profiles=paths.profiles,
+        can_confine=lambda: can_confine(paths.program, paths.profiles, environ, str(settings.state_dir)),
+        notices=setup.notices,
+        contract=setup.check.contract,
+        renew_check=lambda: renew_check(
+            paths.program, paths.state, context.child_environment(), context.clock.epoch()
+        ),
+    )
+    warm_plain = settings.builtin_tools == "never"
+    return AppServerAgent(processes, pool_limits(settings), warm_plain=warm_plain)
+
+
+def lite_form(settings: Settings) -> bool | None:
+    """Returns `use_responses_lite` for plain-model turns: False for parallel calls, which it excludes; None keeps each
+    model's own.
+    """
+    return False if settings.enable_parallel_tool_calls else None

@@ -5,11 +5,14 @@ of plain-model turns.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 import msgspec
 import structlog
 
+from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex.catalog import CatalogError
+from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
 from codex_proxy.agents.codex.plain_home import (
     CodexPaths,
     bundled_catalog,
@@ -20,18 +23,33 @@ from codex_proxy.agents.codex.plain_home import (
     user_config,
     write_catalog,
 )
-from codex_proxy.agents.codex.program import Version
+from codex_proxy.agents.codex.program import NOT_SIGNED_IN, Version, find_version, run_short
 from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
-from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.switches import switch_pairs
+from codex_proxy.agents.codex.setup import NO_EXEC, codex_confinement, codex_paths, lacks_for_exec
+from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER, ProviderConfig
+from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, switch_pairs
+from codex_proxy.agents.codex_app_server.binary_check import unknown_switches
+from codex_proxy.agents.codex_app_server.setup import can_confine
+from codex_proxy.agents.codex_exec.agent import CodexExecAgent, TurnFiles
+from codex_proxy.agents.codex_exec.dialect import CodexExec
+from codex_proxy.agents.codex_exec.launch import exec_argv
+from codex_proxy.agents.codex_exec.spec import CAPABILITIES
+from codex_proxy.agents.processes.child_per_turn import ChildSpec
+from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Failure, Fault, misconfigured
+from codex_proxy.core.turn import Turn
+from codex_proxy.process.child import Command
 from codex_proxy.process.launch import child_environment, credential_names
+from codex_proxy.settings.fields import Settings
 
 log = structlog.get_logger(__name__)
 
 NO_BASE_PROMPT = ("instructions", '""')
 """The pair for `-c` that removes Codex's own prompt."""
+
+
+SIGN_IN_VARIABLES: Final = ("CODEX_API_KEY", "CODEX_ACCESS_TOKEN")
 
 
 class ExecLaunch(msgspec.Struct, frozen=True):
@@ -81,3 +99,76 @@ async def prepare_exec(
     pairs = [*switch_pairs(provider, catalog=str(catalog), unknown=unknown), NO_BASE_PROMPT]
     plain = ExecLaunch(tuple(pairs), {**env, "CODEX_HOME": str(home)}, str(make_empty_folder(paths.state)))
     return ExecSetup(provider, agent, plain, models)
+
+
+async def make_exec(context: AgentContext, warning: str = "") -> Agent:
+    """Makes the agent. `warning` is for the operator. Raises `NoAgentError` or `Fault`."""
+    paths = codex_paths(context)
+    program, settings, profiles = paths.program, context.settings, paths.profiles
+    version, setup = await _prepare(context, paths)
+    confinement = await codex_confinement(context, setup.provider)
+    if setup.plain is not None:
+        argv = (program, "debug", "models", "--bundled")
+        await confinement.try_out(run_short, Command(argv, setup.plain.env, setup.plain.folder or "/"))
+        warning = f"{warning} {confinement.warning}".strip()
+    limits = context.child_limits
+
+    def command(turn: Turn, files: TurnFiles) -> Command:
+        plain = setup.plain if turn.mode == "model" else None
+        launch = plain or setup.agent
+        pairs = [*launch.pairs, *(profiles.pairs() if turn.permissions is not None else ())]
+        argv = exec_argv(program, turn, pairs, images=files.images, schema=files.schema)
+        folder = launch.folder or turn.workdir or str(settings.workdir)
+        unconfined = Command(argv, launch.env, folder, limits=limits)
+        return unconfined if plain is None else confinement.wrap(unconfined)
+
+    spec = ChildSpec(
+        name="codex-exec",
+        version=str(version),
+        command=lambda turn: command(turn, TurnFiles()),
+        dialect=CodexExec,
+        capabilities=CAPABILITIES if setup.plain is not None else CAPABILITIES - {"plain_model"},
+        models=setup.models,
+        any_model=True,
+        ahead=True,
+        warning=warning,
+    )
+    return CodexExecAgent(
+        spec,
+        command,
+        paths.state,
+        lambda: missing_sign_in(settings, setup.provider, setup.agent.env),
+        profiles,
+        lambda: can_confine(program, profiles, context.environ, paths.state),
+    )
+
+
+async def _prepare(context: AgentContext, paths: CodexPaths) -> tuple[Version, ExecSetup]:
+    """Returns the release, and how its processes start. Raises `Fault`."""
+    program, base = paths.program, context.child_environment()
+    version, missing = await find_version(program, base), await lacks_for_exec(program, base)
+    if missing:
+        raise misconfigured(NO_EXEC.format(version=version, missing=missing))
+    try:
+        remove_left_homes(paths.state)
+        with private_home(paths.state) as home:
+            command = (program, "exec", "--skip-git-repo-check")
+            switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
+            unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": home})
+        child_env = context.settings.child_env_names
+        return version, await prepare_exec(paths, version, context.environ, child_env, unknown)
+    except OSError as error:
+        raise misconfigured(f"the state folder {paths.state} cannot be used: {error}") from error
+
+
+def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[str, str]) -> Failure | None:
+    """Returns a failure if `auth.json` is missing (Codex would try for 13 s), unless another provider, a keyring or a
+    variable may have credentials.
+    """
+    if (
+        provider.id != DEFAULT_PROVIDER
+        or provider.keyring
+        or any(env.get(name) for name in SIGN_IN_VARIABLES)
+    ):
+        return None
+    return None if (settings.codex_home / "auth.json").exists() else NOT_SIGNED_IN

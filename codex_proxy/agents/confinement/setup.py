@@ -26,7 +26,6 @@ def state_folders(context: AgentContext, home: str, names: Iterable[str]) -> tup
     """Creates the folders `names` in `home`, and returns them and `agent_state_folders`. Raises `NoAgentError` if one
     contains files of the server, or `OSError`.
     """
-
     own = [os.path.join(home, name) for name in names if os.path.isdir(home)]
     for folder in own:
         make_folder(Path(folder))
@@ -70,7 +69,6 @@ async def plain_confinement(
     """Finds what confines plain-model turns. `unusable` are mechanisms that do not fit the program. Raises
     `NoAgentError`.
     """
-
     wanted = context.settings.agent_confinement
     if wanted == "none":
         return PlainConfinement(title, None, why="--agent-confinement none", advice=NO_ADVICE)

@@ -4,17 +4,10 @@ app-server.
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from codex_proxy import __version__
-from codex_proxy.agents.spec import AgentContext, AgentSpec
-from codex_proxy.core.checks import Check, CheckBuilder
-
-if TYPE_CHECKING:
-    from codex_proxy.agents.agent import Agent
-    from codex_proxy.agents.dialect import Capability
-    from codex_proxy.core.account import AgentModel
+from codex_proxy.agents.dialect import Capability
+from codex_proxy.agents.spec import AgentSpec, later
 
 PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
@@ -32,116 +25,11 @@ ACP_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"client_tools", "tool_replies", "images", "model_choice"}
 )
 
-# -P: a json.py in the workspace must not stand in for the standard library.
-PROGRAM = (sys.executable, "-P", "-m", "fake_proto")
-
-
-async def _make(context: AgentContext) -> Agent:
-    env = context.child_environment()
-    if context.settings.fake_dialect == "acp":
-        return await _acp(context, env)
-    make = {"proto": _proto, "app-server": _app_server}[context.settings.fake_dialect]
-    return make(context, env)
-
-
-def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
-    from codex_proxy.agents.codex_proto.dialect import CodexProto
-    from codex_proxy.agents.codex_proto.spec import proto_argv
-    from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
-    from codex_proxy.process.child import Command
-
-    settings, limits = context.settings, context.child_limits
-    argv = proto_argv(PROGRAM, parallel_tool_calls=settings.enable_parallel_tool_calls)
-    return ChildPerTurnAgent(
-        ChildSpec(
-            name="fake",
-            version=__version__,
-            command=lambda turn: Command(argv, env, turn.workdir or str(settings.workdir), limits=limits),
-            dialect=lambda: CodexProto(extended=True),
-            capabilities=PROTO_CAPABILITIES,
-            models=_models(),
-            any_model=_takes_any_model(context),
-            ahead=True,
-        )
-    )
-
-
-def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
-    from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
-    from codex_proxy.agents.codex_app_server.spec import pool_limits
-    from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-    from codex_proxy.process.child import Command
-
-    settings = context.settings
-    processes = AppServerProcesses(
-        name="fake",
-        version=__version__,
-        plain=Command((*PROGRAM, "app-server"), env, str(settings.workdir), limits=context.child_limits),
-        confinement=PlainConfinement("The fake agent", None),  # it reads nothing
-        agent=None,
-        empty_folder="",
-        models=_models(),
-        any_model=_takes_any_model(context),
-    )
-    return AppServerAgent(processes, pool_limits(settings), warm_plain=True)
-
-
-async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
-    from codex_proxy.agents.acp.agent import AcpAgent, AcpLaunch
-    from codex_proxy.agents.acp.presets import AcpPreset
-    from codex_proxy.agents.acp.spec import with_confinement
-    from codex_proxy.process.child import Command
-
-    settings = context.settings
-    preset = AcpPreset(
-        name="fake",
-        title="The fake agent",
-        argv=(*PROGRAM, "acp"),
-        apart="sessions",
-        usage="turn",
-        reopens=True,
-        read_only=("plan",),
-    )
-    command = Command(preset.argv, env, str(settings.workdir), limits=context.child_limits)
-    launch = AcpLaunch(
-        preset=preset,
-        command=command,
-        workdir=str(settings.workdir),
-        unconfined=settings.acp.unconfined,
-        sandbox=settings.sandbox,
-    )
-    return AcpAgent(await with_confinement(launch, context))
-
-
-def _models() -> tuple[AgentModel, ...]:
-    from codex_proxy.core.account import AgentModel
-
-    return (
-        AgentModel(
-            id="fake-model",
-            display_name="Fake",
-            is_default=True,
-            efforts=("low", "medium", "high"),
-            service_tiers=("flex", "priority"),
-        ),
-    )
-
-
-def _takes_any_model(context: AgentContext) -> bool:
-    return context.environ.get("FAKE_CODEX_MODELS") == "any"
-
-
-async def _check(context: AgentContext) -> list[Check]:
-    message = "The embedded fake agent is chosen: its answers are made up."
-    advice = "For real answers, install Codex, sign in, and omit --agent."
-    return [CheckBuilder("agent", kind="fake").warning(message, advice)]
-
-
 SPEC = AgentSpec(
     name="fake",
     summary="embedded; its answers are the same every time",
-    make=_make,
-    check=_check,
+    make=later("codex_proxy.agents.fake.setup:make"),
+    check=later("codex_proxy.agents.fake.setup:check"),
     capabilities=PROTO_CAPABILITIES,
     variants={"proto": PROTO_CAPABILITIES, "app-server": APP_SERVER_CAPABILITIES, "acp": ACP_CAPABILITIES},
     settings=frozenset({"fake_dialect"}),

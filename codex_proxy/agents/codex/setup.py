@@ -1,30 +1,27 @@
-"""What the specs of agents that run Codex share: program, protocol, paths, provider."""
+"""What the set-up of agents that run Codex shares: program, protocol, paths, provider."""
 
 from __future__ import annotations
 
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
+from codex_proxy.agents.codex.agent_spec import CodexAgentName
+from codex_proxy.agents.codex.plain_home import CodexPaths
+from codex_proxy.agents.codex.program import Version, find_codex, output_of
+from codex_proxy.agents.codex.sandbox_config import Profiles
+from codex_proxy.agents.codex.shadow_home import ConfigError, ProviderConfig
+from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
+from codex_proxy.agents.codex_exec.launch import missing_options
+from codex_proxy.agents.confinement.plain_turns import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement
+from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.faults import Fault, misconfigured
-
-if TYPE_CHECKING:
-    from codex_proxy.agents.codex.plain_home import CodexPaths
-    from codex_proxy.agents.codex.program import Version
-    from codex_proxy.agents.codex.shadow_home import ProviderConfig
-    from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
-    from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-
-
-CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
-
-CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "child_env"})
-PLAIN_CODEX_SETTINGS = CODEX_SETTINGS | {"agent_confinement", "agent_state_folders"}
-"""The settings of agents with plain-model turns."""
+from codex_proxy.files.private import make_folder
+from codex_proxy.settings.protected_paths import unreadable_paths, workspace_write_policy
 
 NO_CODEX = (
     "Codex was not found. Install it (`npm install -g @openai/codex`, or `pip install 'codex-openai-proxy[codex]'`), "
@@ -49,8 +46,6 @@ EXEC_INSTEAD = (
 
 def codex_program(context: AgentContext) -> str:
     """Returns the Codex to start. Raises `NoAgentError`."""
-    from codex_proxy.agents.codex.program import find_codex
-
     program = find_codex(context.settings.codex_bin, context.environ.get("PATH", os.defpath))
     if program is None:
         raise NoAgentError(NO_CODEX.format(context.where_set("codex_bin")))
@@ -59,12 +54,6 @@ def codex_program(context: AgentContext) -> str:
 
 def codex_paths(context: AgentContext) -> CodexPaths:
     """Returns the paths, and creates the state folder. Raises `NoAgentError` or `Fault`."""
-    from codex_proxy.agents.codex.plain_home import CodexPaths
-    from codex_proxy.agents.codex.sandbox_config import Profiles
-    from codex_proxy.agents.codex.shadow_home import ConfigError
-    from codex_proxy.files.private import make_folder
-    from codex_proxy.settings.protected_paths import unreadable_paths, workspace_write_policy
-
     program, settings = codex_program(context), context.settings
     try:
         make_folder(context.state_dir)
@@ -88,9 +77,6 @@ def codex_paths(context: AgentContext) -> CodexPaths:
 
 async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> PlainConfinement:
     """Returns what confines plain-model processes, which may use the user's sign-in. Raises `NoAgentError`."""
-    from codex_proxy.agents.confinement.plain_turns import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement
-    from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
-
     settings = context.settings
     if provider.token_command and settings.agent_confinement == "auto":
         return PlainConfinement("Codex", None, why=TOKEN_COMMAND.format(provider.id))
@@ -147,8 +133,6 @@ async def protocol_of(
 
 async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
     """Looks in the program's help: a release without `codex proto` would take the word as a prompt."""
-    from codex_proxy.agents.codex.program import output_of
-
     try:
         return b"codex proto" in await output_of((program, "proto", "--help"), dict(environment))
     except Fault:
@@ -157,9 +141,6 @@ async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
 
 async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
     """Returns the needed options that the help of `codex exec` does not list."""
-    from codex_proxy.agents.codex.program import output_of
-    from codex_proxy.agents.codex_exec.launch import missing_options
-
     try:
         told = await output_of((program, "exec", "--help"), dict(environment))
     except Fault:

@@ -1,0 +1,195 @@
+"""Makes the agent `claude-code`, and checks it for `doctor`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import Final
+
+from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
+from codex_proxy.agents.claude_code.failures import SIGN_IN
+from codex_proxy.agents.claude_code.launch import (
+    ALLOWED_NAMES,
+    KEY_NAMES,
+    NEWEST_TESTED,
+    SWITCHES,
+    LaunchKey,
+    claude_argv,
+    version_in,
+    version_text,
+)
+from codex_proxy.agents.claude_code.process import ask_version, request_initialize
+from codex_proxy.agents.confinement.plain_turns import PlainConfinement
+from codex_proxy.agents.confinement.setup import confinement_check, plain_confinement, state_folders
+from codex_proxy.agents.spec import AgentContext, NoAgentError
+from codex_proxy.core.checks import Check, CheckBuilder, failed_check
+from codex_proxy.core.faults import Fault
+from codex_proxy.files.private import make_folder
+from codex_proxy.process.child import Command
+from codex_proxy.settings.protected_paths import unreadable_paths
+
+NO_CLAUDE: Final = (
+    "Claude Code was not found. Install it (`npm install -g @anthropic-ai/claude-code`), or "
+    "give its path with {}."
+)
+NO_VERSION: Final = (
+    "{} --version did not print a version of Claude Code. Check that it is the Claude Code program."
+)
+
+
+OLD: Final = "Claude Code {} is installed; the tested release is {}. Update it with `claude update`."
+
+
+async def make(context: AgentContext) -> Agent:
+    """Makes the agent. Raises `NoAgentError`, or `Fault` if `claude --version` fails."""
+    settings = context.settings
+    program = program_of(context)
+    version = version_in(await ask_version(_version_command(context, program)))
+    if version is None:
+        raise NoAgentError(NO_VERSION.format(program))
+    empty = context.state_dir / "empty"
+    try:
+        make_folder(context.state_dir)
+        make_folder(empty)
+    except OSError as error:
+        raise NoAgentError(f"The state folder {context.state_dir} cannot be used: {error}") from error
+    unreadable = unreadable_paths(settings)
+    environment, limits = claude_environment(context), context.child_limits
+
+    def command(key: LaunchKey) -> Command:
+        return Command(claude_argv(program, key, unreadable), environment, key.cwd, limits=limits)
+
+    plain = settings.builtin_tools == "never"
+    warm = (
+        LaunchKey("model", str(empty))
+        if plain
+        else LaunchKey("agent", str(settings.workdir), settings.sandbox)
+    )
+    processes = ClaudeProcesses(
+        name="claude-code",
+        confinement=await _plain_confinement(context),
+        version=version_text(version),
+        command=command,
+        empty_folder=str(empty),
+        warm=warm,
+        kept=settings.claude_processes,
+        advice=OLD.format(version_text(version), version_text(NEWEST_TESTED))
+        if version < NEWEST_TESTED
+        else "",
+    )
+    return ClaudeCodeAgent(processes, context.clock)
+
+
+async def _plain_confinement(context: AgentContext) -> PlainConfinement:
+    """Returns what confines plain-model turns; the program may use its settings and sign-in."""
+    env = claude_environment(context)
+    home = env.get("HOME", "")
+    own = () if "CLAUDE_CONFIG_DIR" in env else (".claude",)
+    try:
+        folders = state_folders(context, home, own)
+    except OSError as error:
+        raise NoAgentError(f"The folder of Claude Code's settings cannot be created: {error}") from error
+    written = (*folders, os.path.join(home, ".claude.json")) if home else folders
+    return await plain_confinement(context, "Claude Code", written=written)
+
+
+def program_of(context: AgentContext) -> str:
+    """Returns the program's path, from the settings or PATH. Raises `NoAgentError`."""
+    named = context.settings.claude_bin
+    found = shutil.which(named or "claude", path=context.environ.get("PATH", os.defpath))
+    if found is None:
+        setting = context.where_set("claude_bin")
+        wrong = "" if named is None else f"There is no program {named} ({setting}). "
+        raise NoAgentError(wrong + NO_CLAUDE.format(setting))
+    return os.path.abspath(found)
+
+
+def claude_environment(context: AgentContext) -> dict[str, str]:
+    """Returns a child's variables: every child's, `ALLOWED_NAMES`, `SWITCHES`, and the operator's, which alone may be
+    keys.
+    """
+    given = context.child_environment(*ALLOWED_NAMES)
+    passed_on = {name for name in SWITCHES if name in given}
+    return {**given, **{name: value for name, value in SWITCHES.items() if name not in passed_on}}
+
+
+def _version_command(context: AgentContext, program: str) -> Command:
+
+    return Command((program, "--version"), claude_environment(context), os.path.dirname(program) or "/")
+
+
+async def check(context: AgentContext) -> list[Check]:
+    """Checks program, release and sign-in, without a model call."""
+    try:
+        program = program_of(context)
+    except NoAgentError as error:
+        return [failed_check("agent", str(error))]
+    checks = [CheckBuilder("agent", path=program).ok(f"{program}.")]
+    try:
+        version = version_in(await ask_version(_version_command(context, program)))
+    except Fault as fault:
+        advice = f"Give the right path with {context.where_set('claude_bin')}, or reinstall Claude Code."
+        return [*checks, CheckBuilder("version").failed(str(fault), advice)]
+    if version is None:
+        advice = NO_CLAUDE.format(context.where_set("claude_bin"))
+        return [*checks, CheckBuilder("version").failed(NO_VERSION.format(program), advice)]
+    found, tested = version_text(version), version_text(NEWEST_TESTED)
+    more = f" The newest tested release is {tested}." if version > NEWEST_TESTED else ""
+    release = CheckBuilder("version", version=found, newest_tested=tested).ok(
+        f"Found Claude Code {found}.{more}"
+    )
+    with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
+        argv = claude_argv(program, LaunchKey("model", folder))
+        command = Command(argv, claude_environment(context), folder)
+        try:
+            confinement = await _plain_confinement(context)
+            initialized = await confinement.try_out(
+                request_initialize, command, lambda answer: answer.signed_in
+            )
+        except NoAgentError as error:
+            return [*checks, failed_check("plain-model turns", str(error))]
+        except Fault as fault:
+            advice = "Run `claude` directly to see the reason."
+            if version < NEWEST_TESTED:
+                advice = OLD.format(found, tested)
+            return [*checks, release, CheckBuilder("sign-in").failed(str(fault), advice)]
+    unseen = [
+        name for name in KEY_NAMES if context.environ.get(name) and name not in claude_environment(context)
+    ]
+    return [
+        *checks,
+        release,
+        _text_check(initialized.takes_mark, found),
+        confinement_check(confinement),
+        _sign_in_check(initialized.signed_in, initialized.account, len(initialized.models), unseen),
+    ]
+
+
+def _text_check(takes_mark: bool, version: str) -> Check:
+    """Whether the release takes a client's text for a command."""
+    checking = CheckBuilder("client text", takes_mark=takes_mark)
+    if takes_mark:
+        return checking.ok("It takes what a client writes as text: a command in it was not run.")
+    message = (
+        f"Claude Code {version} ran a command in a text that was marked as nobody's typing. Messages that begin "
+        "with / get a line break before them."
+    )
+    return checking.warning(message, "Update it with `claude update`.")
+
+
+def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
+    """Returns the check of the sign-in. `account`: the kind of sign-in; `unseen`: variables with keys that the program
+    does not get.
+    """
+    checking = CheckBuilder("sign-in", account=account, models=models, keys_not_passed_on=", ".join(unseen))
+    hint = (
+        f" {', '.join(unseen)} is set but not passed on to Claude Code. Name it in PROXY_CHILD_ENV to use it."
+        if unseen
+        else ""
+    )
+    if not signed_in:
+        return checking.failed(f"Claude Code is not signed in.{hint}", SIGN_IN)
+    by = f" ({account})" if account else ""
+    return checking.ok(f"Claude Code is signed in{by}, and lists {models} models.")

@@ -1,0 +1,113 @@
+"""Makes the agent `fake`, and checks it for `doctor`."""
+
+from __future__ import annotations
+
+import sys
+
+from codex_proxy import __version__
+from codex_proxy.agents.acp.agent import AcpAgent, AcpLaunch
+from codex_proxy.agents.acp.presets import AcpPreset
+from codex_proxy.agents.acp.setup import with_confinement
+from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
+from codex_proxy.agents.codex_app_server.setup import pool_limits
+from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.codex_proto.setup import proto_argv
+from codex_proxy.agents.confinement.plain_turns import PlainConfinement
+from codex_proxy.agents.fake.spec import PROTO_CAPABILITIES
+from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.spec import AgentContext
+from codex_proxy.core.account import AgentModel
+from codex_proxy.core.checks import Check, CheckBuilder
+from codex_proxy.process.child import Command
+
+# -P: a json.py in the workspace must not stand in for the standard library.
+PROGRAM = (sys.executable, "-P", "-m", "fake_proto")
+
+
+async def make(context: AgentContext) -> Agent:
+    env = context.child_environment()
+    if context.settings.fake_dialect == "acp":
+        return await _acp(context, env)
+    make = {"proto": _proto, "app-server": _app_server}[context.settings.fake_dialect]
+    return make(context, env)
+
+
+def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
+
+    settings, limits = context.settings, context.child_limits
+    argv = proto_argv(PROGRAM, parallel_tool_calls=settings.enable_parallel_tool_calls)
+    return ChildPerTurnAgent(
+        ChildSpec(
+            name="fake",
+            version=__version__,
+            command=lambda turn: Command(argv, env, turn.workdir or str(settings.workdir), limits=limits),
+            dialect=lambda: CodexProto(extended=True),
+            capabilities=PROTO_CAPABILITIES,
+            models=_models(),
+            any_model=_takes_any_model(context),
+            ahead=True,
+        )
+    )
+
+
+def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
+
+    settings = context.settings
+    processes = AppServerProcesses(
+        name="fake",
+        version=__version__,
+        plain=Command((*PROGRAM, "app-server"), env, str(settings.workdir), limits=context.child_limits),
+        confinement=PlainConfinement("The fake agent", None),  # it reads nothing
+        agent=None,
+        empty_folder="",
+        models=_models(),
+        any_model=_takes_any_model(context),
+    )
+    return AppServerAgent(processes, pool_limits(settings), warm_plain=True)
+
+
+async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
+
+    settings = context.settings
+    preset = AcpPreset(
+        name="fake",
+        title="The fake agent",
+        argv=(*PROGRAM, "acp"),
+        apart="sessions",
+        usage="turn",
+        reopens=True,
+        read_only=("plan",),
+    )
+    command = Command(preset.argv, env, str(settings.workdir), limits=context.child_limits)
+    launch = AcpLaunch(
+        preset=preset,
+        command=command,
+        workdir=str(settings.workdir),
+        unconfined=settings.acp.unconfined,
+        sandbox=settings.sandbox,
+    )
+    return AcpAgent(await with_confinement(launch, context))
+
+
+def _models() -> tuple[AgentModel, ...]:
+
+    return (
+        AgentModel(
+            id="fake-model",
+            display_name="Fake",
+            is_default=True,
+            efforts=("low", "medium", "high"),
+            service_tiers=("flex", "priority"),
+        ),
+    )
+
+
+def _takes_any_model(context: AgentContext) -> bool:
+    return context.environ.get("FAKE_CODEX_MODELS") == "any"
+
+
+async def check(context: AgentContext) -> list[Check]:
+    message = "The embedded fake agent is chosen: its answers are made up."
+    advice = "For real answers, install Codex, sign in, and omit --agent."
+    return [CheckBuilder("agent", kind="fake").warning(message, advice)]
