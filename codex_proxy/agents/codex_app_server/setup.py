@@ -95,48 +95,38 @@ async def prepare_app_server(
         if check.contract.refusal is not None:
             raise misconfigured(f"Codex {version} {check.contract.refusal}")
         bundled = await bundled_catalog(paths.program, paths.state, version, base)
-        return _make_setup(paths, environment, child_env, lite, version, check, bundled)
+        text, shadow = user_config(paths.codex_home)
+        home = make_shadow_home(paths.state, paths.codex_home, shadow)
+        catalog, models = write_catalog(
+            paths.state, version, lite, text, shadow.provider.service_tier, bundled
+        )
+        empty, sqlite = make_empty_folder(paths.state), Path(paths.state) / "codex"
+        make_folder(sqlite)
+        env = codex_environment(environment, child_env, shadow.provider) | {"CODEX_SQLITE_HOME": str(sqlite)}
+        plain_argv = app_server_argv(
+            paths.program, shadow.provider, catalog=str(catalog), unknown=check.unknown_switches
+        )
+        agent_argv = app_server_argv(
+            paths.program,
+            shadow.provider,
+            hidden=credential_names(env, extra=child_env),
+            extra=[*workspace_write_pairs(paths.profiles.policy), *paths.profiles.pairs()],
+            unknown=check.unknown_switches,
+            version=version,
+        )
+        return CodexSetup(
+            version=version,
+            provider=shadow.provider,
+            models=models,
+            plain=Command(plain_argv, env | {"CODEX_HOME": str(home)}, str(empty)),
+            agent=Command(agent_argv, in_own_home(env, paths.codex_home), paths.workdir),
+            empty_folder=str(empty),
+            start_mark=str(sqlite / f"started-{version}"),
+            check=check,
+            notices=shadow.notices,
+        )
     except OSError as error:
         raise misconfigured(f"the state folder {paths.state} cannot be used: {error}") from error
-
-
-def _make_setup(
-    paths: CodexPaths,
-    environment: Mapping[str, str],
-    child_env: tuple[str, ...],
-    lite: bool | None,
-    version: Version,
-    check: BinaryCheck,
-    bundled: bytes,
-) -> CodexSetup:
-    text, shadow = user_config(paths.codex_home)
-    home = make_shadow_home(paths.state, paths.codex_home, shadow)
-    catalog, models = write_catalog(paths.state, version, lite, text, shadow.provider.service_tier, bundled)
-    empty, sqlite = make_empty_folder(paths.state), Path(paths.state) / "codex"
-    make_folder(sqlite)
-    env = codex_environment(environment, child_env, shadow.provider) | {"CODEX_SQLITE_HOME": str(sqlite)}
-    plain_argv = app_server_argv(
-        paths.program, shadow.provider, catalog=str(catalog), unknown=check.unknown_switches
-    )
-    agent_argv = app_server_argv(
-        paths.program,
-        shadow.provider,
-        hidden=credential_names(env, extra=child_env),
-        extra=[*workspace_write_pairs(paths.profiles.policy), *paths.profiles.pairs()],
-        unknown=check.unknown_switches,
-        version=version,
-    )
-    return CodexSetup(
-        version=version,
-        provider=shadow.provider,
-        models=models,
-        plain=Command(plain_argv, env | {"CODEX_HOME": str(home)}, str(empty)),
-        agent=Command(agent_argv, in_own_home(env, paths.codex_home), paths.workdir),
-        empty_folder=str(empty),
-        start_mark=str(sqlite / f"started-{version}"),
-        check=check,
-        notices=shadow.notices,
-    )
 
 
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:

@@ -1,10 +1,10 @@
-"""Prepares the start of `codex exec`: reads config.toml, asks the binary for its models, and creates home and catalog
-of plain-model turns.
+"""Makes the agent `codex-exec`: reads config.toml, asks the binary for its models, and creates home and catalog of
+plain-model turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -40,7 +40,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, misconfigured
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
-from codex_proxy.process.launch import child_environment, credential_names
+from codex_proxy.process.launch import credential_names
 from codex_proxy.settings.fields import Settings
 
 log = structlog.get_logger(__name__)
@@ -61,6 +61,7 @@ class ExecLaunch(msgspec.Struct, frozen=True):
 
 
 class ExecSetup(msgspec.Struct, frozen=True):
+    version: Version
     provider: ProviderConfig
     agent: ExecLaunch
     plain: ExecLaunch | None
@@ -68,44 +69,48 @@ class ExecSetup(msgspec.Struct, frozen=True):
     models: tuple[AgentModel, ...] = ()
 
 
-async def prepare_exec(
-    paths: CodexPaths,
-    version: Version,
-    environment: Mapping[str, str],
-    child_env: tuple[str, ...],
-    unknown: Collection[str],
-) -> ExecSetup:
-    """Prepares the start. Children get harmless variables of `environment`, and `child_env`. `unknown` switches are
-    left out. Raises `Fault` or `OSError`.
-    """
+async def _prepare(context: AgentContext, paths: CodexPaths) -> ExecSetup:
+    """Returns how processes start. Raises `Fault` or `OSError`."""
+    program, base, child_env = paths.program, context.child_environment(), context.settings.child_env_names
+    version, missing = await find_version(program, base), await lacks_for_exec(program, base)
+    if missing:
+        raise misconfigured(NO_EXEC.format(version=version, missing=missing))
+    remove_left_homes(paths.state)
+    with private_home(paths.state) as home:
+        command = (program, "exec", "--skip-git-repo-check")
+        switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
+        unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": home})
     text, shadow = user_config(paths.codex_home)
     provider = shadow.provider
-    env = codex_environment(environment, child_env, provider)
+    env = codex_environment(context.environ, child_env, provider)
     hidden = credential_names(env, extra=child_env)
     pairs = switch_pairs(provider, catalog=None, hidden=hidden, unknown=unknown, version=version)
     agent = ExecLaunch(
         (*pairs, *workspace_write_pairs(paths.profiles.policy)), in_own_home(env, paths.codex_home)
     )
     try:
-        base = child_environment(environment, extra=child_env)
-        bundled = await bundled_catalog(paths.program, paths.state, version, base)
+        bundled = await bundled_catalog(program, paths.state, version, base)
         catalog, models = write_catalog(paths.state, version, None, text, provider.service_tier, bundled)
     except Fault as fault:
         if not isinstance(fault.__cause__, CatalogError):
             raise
         log.warning("no_plain_model", reason=str(fault))
-        return ExecSetup(provider, agent, None)
-    home = make_shadow_home(paths.state, paths.codex_home, shadow)
+        return ExecSetup(version, provider, agent, None)
+    own_home = make_shadow_home(paths.state, paths.codex_home, shadow)
     pairs = [*switch_pairs(provider, catalog=str(catalog), unknown=unknown), NO_BASE_PROMPT]
-    plain = ExecLaunch(tuple(pairs), {**env, "CODEX_HOME": str(home)}, str(make_empty_folder(paths.state)))
-    return ExecSetup(provider, agent, plain, models)
+    folder = str(make_empty_folder(paths.state))
+    plain = ExecLaunch(tuple(pairs), {**env, "CODEX_HOME": str(own_home)}, folder)
+    return ExecSetup(version, provider, agent, plain, models)
 
 
 async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     """Makes the agent. `warning` is for the operator. Raises `NoAgentError` or `Fault`."""
     paths = codex_paths(context)
     program, settings, profiles = paths.program, context.settings, paths.profiles
-    version, setup = await _prepare(context, paths)
+    try:
+        setup = await _prepare(context, paths)
+    except OSError as error:
+        raise misconfigured(f"the state folder {paths.state} cannot be used: {error}") from error
     confinement = await codex_confinement(context, setup.provider)
     if setup.plain is not None:
         argv = (program, "debug", "models", "--bundled")
@@ -124,7 +129,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
 
     spec = ChildSpec(
         name="codex-exec",
-        version=str(version),
+        version=str(setup.version),
         command=lambda turn: command(turn, TurnFiles()),
         dialect=CodexExec,
         capabilities=CAPABILITIES if setup.plain is not None else CAPABILITIES - {"plain_model"},
@@ -141,24 +146,6 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         profiles,
         lambda: can_confine(program, profiles, context.environ, paths.state),
     )
-
-
-async def _prepare(context: AgentContext, paths: CodexPaths) -> tuple[Version, ExecSetup]:
-    """Returns the release, and how its processes start. Raises `Fault`."""
-    program, base = paths.program, context.child_environment()
-    version, missing = await find_version(program, base), await lacks_for_exec(program, base)
-    if missing:
-        raise misconfigured(NO_EXEC.format(version=version, missing=missing))
-    try:
-        remove_left_homes(paths.state)
-        with private_home(paths.state) as home:
-            command = (program, "exec", "--skip-git-repo-check")
-            switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
-            unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": home})
-        child_env = context.settings.child_env_names
-        return version, await prepare_exec(paths, version, context.environ, child_env, unknown)
-    except OSError as error:
-        raise misconfigured(f"the state folder {paths.state} cannot be used: {error}") from error
 
 
 def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[str, str]) -> Failure | None:
