@@ -98,7 +98,6 @@ def _must_call(request: Request) -> bool:
 
 
 def _told(request: Request) -> list[str]:
-    """Returns the developer and system messages, oldest first."""
     said = (item for item in request.items if item.get("role") in ("developer", "system"))
     return [*request.instructions, *(text_of(item.get("content")) for item in said)]
 

@@ -105,7 +105,6 @@ class _PlainText:
 
 
 def _escape_values(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
-    """Escapes unprintable characters."""
     for name, value in event.items():
         if name == "event":
             event[name] = escape(str(value))

@@ -204,7 +204,6 @@ class _Runner:
 
 
 def _text_of(result: McpResult) -> str:
-    """Returns a single text unchanged, several texts as a JSON array of strings."""
     texts = [part.text for part in result.parts if isinstance(part, TextPart)]
     return texts[0] if len(texts) == 1 else result.text
 

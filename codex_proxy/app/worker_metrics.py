@@ -65,7 +65,6 @@ class WorkerMetrics:
         writer.close()
 
     def _sockets(self) -> dict[int, str]:
-        """Returns the names of the other workers' sockets, by their numbers."""
         try:
             listed = SOCKETS.read_text("utf-8", "replace")
         except OSError:

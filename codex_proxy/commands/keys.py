@@ -102,7 +102,6 @@ async def _team_of(settings: Settings) -> AsyncIterator[Team]:
 
 
 def _new_key(name: str, limits: Mapping[str, Any]) -> tuple[str, Key]:
-    """Returns a new secret, and the key with its digest."""
     secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
     created = datetime.date.today().isoformat()
     return secret, Key(name=name, sha256=digest_of(secret), created=created, **limits)

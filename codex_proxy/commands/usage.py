@@ -111,7 +111,6 @@ def _table(*heads: str) -> Table:
 
 
 def _cell(text: str) -> Text:
-    """Returns the server's text without markup and control characters."""
     return Text(escape(text))
 
 

@@ -89,7 +89,6 @@ class StopSequences:
         out.append(TextDelta(id, text))
 
     def _first_in(self, text: str) -> tuple[int, str] | None:
-        """Returns start and text of the stop sequence that ends first, if any."""
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         return min(found)[1:] if found else None
 

@@ -108,7 +108,6 @@ def _read(data: bytes) -> ImageInfo:
 
 
 def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
-    """Returns the unsigned number at an offset; raises `IndexError` beyond the data."""
     if at + size > len(data):
         raise IndexError
     return int.from_bytes(data[at : at + size], "little" if little else "big")
@@ -200,7 +199,6 @@ def _gif(data: bytes) -> ImageInfo:
 
 
 def _gif_palette(flags: int) -> int:
-    """Returns the bytes of the colour table, if any."""
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 

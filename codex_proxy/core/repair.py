@@ -437,7 +437,6 @@ class TurnRepair:
 
 
 def _has_content(held: SentItem) -> bool:
-    """Whether an item is a call, or has text or a refusal."""
     return isinstance(held.item, CALLS) or bool(held.sent.get(TEXT) or held.sent.get(REFUSAL))
 
 

@@ -105,7 +105,6 @@ def _chunk_tokens(text: str, known: dict[str, Piece]) -> float:
 
 
 def _is_blob(text: str) -> bool:
-    """Whether a text has lower-case letters, capitals and digits."""
     return not text.islower() and not text.isupper() and any(map(str.isdigit, text))
 
 

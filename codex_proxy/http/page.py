@@ -66,7 +66,6 @@ PAGE: Final = web.AppKey("page", Page)
 
 @cache
 def _file(name: str) -> tuple[bytes, str]:
-    """Returns the content of a file, and its `ETag`."""
     body = (files("codex_proxy.http") / "ui" / name).read_bytes()
     return body, f'"{sha256(body).hexdigest()[:16]}"'
 

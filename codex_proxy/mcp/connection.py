@@ -278,7 +278,6 @@ class McpConnection:
         return McpListing(tuple(found.values()), (self._fault(McpFaultKind.PROTOCOL, what),))
 
     def _error_text(self, error: MCPError) -> str:
-        """Returns a server's error, shortened and without secrets."""
         return redact(error.message, self._definition.secrets)[:MAX_ERROR_CHARS]
 
     def _fault(self, kind: McpFaultKind, what: str) -> McpFault:

@@ -132,7 +132,6 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         raise fault
 
     def _forbidden(self, what: str) -> httpx2.ConnectError:
-        """Reports the fault `what`, and returns the exception to raise."""
         self._note(McpFaultKind.FORBIDDEN, what)
         return httpx2.ConnectError("not allowed")
 

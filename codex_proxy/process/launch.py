@@ -261,7 +261,6 @@ def _is_allowed(name: str, value: str, *, credentials: bool) -> bool:
 
 
 def _is_credential(name: str, value: str) -> bool:
-    """Whether a variable is a secret of Codex (CODEX_API_KEY), or a network proxy's URL with a password."""
     if name.upper() in PROXY_NAMES:
         return "@" in value
     return name.startswith("CODEX_") and SECRET_WORDS.search(name) is not None

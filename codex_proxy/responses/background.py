@@ -172,7 +172,6 @@ class BackgroundResponse(RunningResponse):
             self._pass_unstored([])
 
     def _stored_form(self, frames: Frames) -> list[Frame]:
-        """Returns unstored frames and `frames`."""
         return [Frame(*each) for each in (*self._unstored, *frames)]
 
     def _pass_unstored(self, frames: Frames) -> None:

@@ -257,7 +257,6 @@ class _ModelCalls:
 
 
 def _count_down(kept: Counter[str], call_id: str) -> bool:
-    """Lowers a call's count. Returns False if it was 0 already."""
     there = kept[call_id] > 0
     kept[call_id] -= there
     return there

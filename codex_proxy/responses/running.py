@@ -160,11 +160,9 @@ class RunningResponse(ABC):
             await self._run_turn()
 
     async def _refuse(self, failure: Failure) -> None:
-        """Ends a response that cannot be prepared for another turn."""
         self.failure = failure
 
     def _run_again(self, ended: TurnEnded, again: Callable[[], Awaitable[PreparedResponse]]) -> None:
-        """Requests another turn in place of one of which nothing was sent."""
         self._renderer.feed([ended])  # what it has cost is counted
         self._again = again
 

@@ -72,7 +72,6 @@ def _is_assistant(item: HistoryItem) -> bool:
 
 
 def _is_by_server(item: HistoryItem) -> bool:
-    """Whether an item is a call of this server, or its output."""
     return isinstance(item, HistoryCall | HistoryOutput) and item.by_server
 
 
@@ -223,7 +222,6 @@ class IdleSessions:
         return len(self._kept)
 
     def __bool__(self) -> bool:
-        """Whether `take` or `take_closed` may find anything."""
         return bool(self._kept or self._closed)
 
     def put(self, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs) -> None:

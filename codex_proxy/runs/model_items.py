@@ -102,7 +102,6 @@ def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
 def _in_order(
     group: list[HistoryItem], called: dict[str, int], heads: dict[int, tuple[str, str]]
 ) -> list[HistoryItem]:
-    """Sorts outputs by their calls' places in `called`."""
     return sorted(group, key=lambda item: called.get(heads[id(item)][1], len(heads)))
 
 

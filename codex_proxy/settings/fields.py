@@ -20,7 +20,6 @@ from codex_proxy.settings.tables import AcpTable, AgentTable, TableName, Webhook
 
 
 def _from_variables(*variables: str, **more: Any) -> Any:
-    """Returns a pydantic field that is read from these environment variables."""
     return Field(validation_alias=AliasChoices(*variables), **more)
 
 

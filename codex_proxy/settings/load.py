@@ -101,7 +101,6 @@ def _flag_or_variable(place: Sequence[str], flags: Mapping[str, Any]) -> str | N
 
 
 def _keys_of(table: str) -> Iterable[str]:
-    """Returns the keys of a table, or of those in it."""
     several: dict[str, type[BaseModel]] = {"upstreams": UpstreamConfig, "routes": Route}
     return (several.get(table) or type(Settings.model_fields[table].default)).model_fields
 

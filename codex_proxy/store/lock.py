@@ -82,7 +82,6 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _holder(descriptor: int) -> str:
-    """Returns process and address of the holder, in brackets."""
     with contextlib.suppress(OSError, ValueError):
         process, _, url = os.pread(descriptor, 300, 0).decode().strip().partition(" ")
         return f" (process {int(process)}{f', {url}' if url else ''})"

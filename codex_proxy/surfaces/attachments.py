@@ -106,7 +106,6 @@ def _text_of(data: str, param: str, pdfs: PdfTexts | None) -> str:
 
 
 def _decode_text(raw: bytes) -> str | None:
-    """Decodes UTF-8, or UTF-16 with a byte order mark; None if it is no text."""
     try:
         text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
     except UnicodeDecodeError:

@@ -255,7 +255,6 @@ class Renderer(ABC):
         )
 
     def _tokens(self) -> Usage:
-        """Returns the tokens, estimated where the agent reports none."""
         return self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
 
     def _answer_tokens(self) -> int:

@@ -285,7 +285,6 @@ def _wrong_type(param: str, value: Any, expected: str) -> Fault:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Returns a field's path, such as `messages[0].content[1].image_url.url`."""
     path = ""
     for step in location:
         if isinstance(step, int):

@@ -150,7 +150,6 @@ def refuse_own_id(notes: FieldNotes) -> None:
 
 @cache
 def _attributes(model: type[BaseModel]) -> Mapping[str, str]:
-    """Returns the attributes by the names in a request."""
     return {field.alias or name: name for name, field in model.model_fields.items()}
 
 

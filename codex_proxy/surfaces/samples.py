@@ -91,7 +91,6 @@ class Samples:
 
 
 def _total(usages: list[Usage]) -> Usage:
-    """Returns the largest input, and the sum of outputs."""
     # The turns share their prompt.
     first = max(usages, key=lambda usage: usage.input)
     return Usage(

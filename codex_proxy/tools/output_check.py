@@ -185,7 +185,6 @@ class OutputCheck:
         return out
 
     def _repair_held(self) -> list[Event]:
-        """Returns the held events, with each text once."""
         return TurnRepair().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
 
     def _texts_of(self, event: TurnEnded) -> list[_Text]:

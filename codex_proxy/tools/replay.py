@@ -184,7 +184,6 @@ def assistant_messages(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
 
 
 def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
-    """Returns the calls without output, by id, in order."""
     open_calls: dict[str, _Head] = {}
     for item in items:
         head = msgspec.json.decode(item, type=_Head)

@@ -196,7 +196,6 @@ def _compile(value: dict[str, Any] | bool) -> Validator:
 
 
 def _draft(value: dict[str, Any] | bool) -> type[Validator]:
-    """Returns the draft of `$schema`, else 2020-12."""
     try:
         return jsonschema_rs.validator_cls_for(value)
     except (ValueError, TypeError):

@@ -199,5 +199,4 @@ def _is_wrapped(value: Any) -> bool:
 
 
 def _any(results: Iterable[bool]) -> bool:
-    """Returns `any(results)`, but evaluates all."""
     return any(list(results))

@@ -137,7 +137,6 @@ def _values(resources: Any, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _resolve_reference(value: Any) -> Any:
-    """Returns the object that an indirect PDF reference names; other values unchanged."""
     return value.get_object() if hasattr(value, "get_object") else value
 
 

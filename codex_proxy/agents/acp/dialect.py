@@ -327,7 +327,6 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             self._reader.end_texts()
 
     def _stop_if_answered(self) -> None:
-        """Closes the session of a cancelled turn once all requests on the channel are answered."""
         if self._state is TurnState.CANCELLING and not self._requests:
             self._change(TurnChange.STOPPED)
             self._opening.close(self.session)

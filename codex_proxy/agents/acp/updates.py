@@ -322,7 +322,6 @@ def _merge(before: Update, call: Update) -> Update:
 
 
 def _is_unnamed(known: Update, newest: Update) -> bool:
-    """Whether the call is a command whose text was not reported yet."""
     named = value_at(known.raw_input, "command")
     return known.kind == "execute" and known.status == "pending" and newest.session_update != "" and not named
 

@@ -353,7 +353,6 @@ def _missing(schema: ProtocolSchema) -> Iterator[Missing]:
 
 
 def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields the fields of a clause that the schema lacks."""
     message = schema.message(clause.kind, clause.method)
     if message is None:
         yield clause.method if clause.kind != "answer" else f"the answer to {clause.method}"

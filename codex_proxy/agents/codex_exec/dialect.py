@@ -94,7 +94,6 @@ class CodexExec(ChildTurn):
         self._start("", self._model)
 
     def _item_started(self, line: Line) -> None:
-        """Begins an activity. Messages and reasoning follow with `item.completed`."""
         item = line.item
         if item is None or item.id in self._done or item.id in self._open:
             return

@@ -155,7 +155,6 @@ class CodexProto(ChildTurn):
 
     @property
     def _delta_target(self) -> str | None:
-        """The open message to which a delta can simply be added."""
         if self._ended or self._reasoning or not self._step_has_output:
             return None
         return self._messages.without_choice if self._spellings.get(DELTA) == DELTA else None
@@ -259,7 +258,6 @@ class CodexProto(ChildTurn):
         self._step_has_output = False
 
     def _error_reported(self, msg: Msg) -> None:
-        """Stores the first error, with which the turn fails at `task_complete` or the child's end."""
         if self._error_text is None:
             self._error_text = msg.message or ""
 

@@ -128,7 +128,6 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _needs(self) -> tuple[str, ...]:
-        """Returns what the mechanism reads after it has confined itself."""
         package = os.path.dirname(os.path.dirname(os.path.realpath(self.program)))
         return (package,) if self.mechanism == "codex" else ()
 

@@ -61,7 +61,6 @@ def read_list(command: Command) -> tuple[str, ...]:
 
 
 def _is_path(text: str, home: str) -> bool:
-    """Whether a text is an existing absolute path that does not contain the home."""
     return os.path.isabs(text) and len(text) < 4096 and os.path.exists(text) and not _contains(text, home)
 
 

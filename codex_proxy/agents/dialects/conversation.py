@@ -148,7 +148,6 @@ class ChannelRequests(Generic[Id, M]):
         self._handlers: dict[Hashable, Callable[[M], None]] = {}
 
     def __bool__(self) -> bool:
-        """Whether a request waits for its answer."""
         return bool(self._handlers)
 
     def send(self, method: str, params: dict[str, Any], on_answer: Callable[[M], None] | None = None) -> None:

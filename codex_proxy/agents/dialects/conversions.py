@@ -141,7 +141,6 @@ def _end_of_opening(text: str) -> int | None:
 
 
 def _unescape(token: re.Match[str]) -> str:
-    """Decodes an escape; an unknown one is unchanged."""
     text = token[0]
     if text[0] != "\\":
         return text

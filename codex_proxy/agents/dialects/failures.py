@@ -321,7 +321,6 @@ def _seconds_to_wait(text: str, body: dict[str, object]) -> float | None:
 
 
 def _unit_seconds(name: str) -> float | None:
-    """Returns a unit's seconds (`secs`, `minutes`, `ms`); None for other words."""
     name = name.lower()
     if name.startswith(("ms", "milli")):
         return _UNITS["ms"]

@@ -139,7 +139,6 @@ class ToolCalls:
 
 
 def _arguments(value: Any) -> str:
-    """Returns arguments as text: some servers send an object."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text_at(value)

@@ -140,7 +140,6 @@ def _message(item: HistoryMessage) -> dict[str, Any]:
 
 
 def _content(parts: Sequence[Part]) -> Any:
-    """Returns the `content` for parts; a string for a single text, since not every server takes parts."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part) for part in parts]

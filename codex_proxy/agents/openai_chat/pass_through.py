@@ -320,7 +320,6 @@ def _as_utf_8(data: bytes) -> bytes:
 
 
 def _has_content(chunk: dict[str, Any]) -> bool:
-    """Whether a delta has a field other than `role`."""
     deltas = (each.get("delta") or each.get("message") for each in objects_in(chunk.get("choices")))
     return any(value for delta in deltas for name, value in object_at(delta).items() if name != "role")
 

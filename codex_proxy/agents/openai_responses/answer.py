@@ -297,7 +297,6 @@ def _new_item(item: Mapping[str, Any], id: str) -> Item | None:
 
 
 def _shift_annotation(annotation: dict[str, Any], offset: int) -> dict[str, Any]:
-    """Returns an annotation whose positions in a part are those in the whole text."""
     places = {name: annotation.get(name) for name in ("start_index", "end_index")}
     return annotation | {name: place + offset for name, place in places.items() if isinstance(place, int)}
 

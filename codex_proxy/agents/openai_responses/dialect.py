@@ -121,7 +121,6 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
 
 
 def _is_error(event: dict[str, Any]) -> bool:
-    """Whether an event is an error, in any form."""
     if event.get("type") == "error" or event.get("object") == "error":
         return True
     is_answer = event.get("object") == "response" or str(event.get("type", "")).startswith("response.")

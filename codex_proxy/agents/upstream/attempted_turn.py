@@ -123,7 +123,6 @@ class AttemptedTurn(SingleTurn):
         return self._begin_answer(step)
 
     def _begin_answer(self, step: Step) -> Step:
-        """Returns the step with all held events."""
         self._is_answering = True
         events, self._held = self._held, []
         starts = [event for event in events if type(event) is TurnStarted]

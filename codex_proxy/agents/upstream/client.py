@@ -90,7 +90,6 @@ class UpstreamClient:
         )
 
     def _head(self, path: str, headers: Mapping[str, str], body: Body, rest: RestOfBody | None) -> bytes:
-        """Returns the bytes of the request line and the headers."""
         assert self._connections is not None
         sent = self._headers.copy()
         sent.update(headers)

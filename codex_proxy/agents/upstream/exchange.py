@@ -209,7 +209,6 @@ class Exchange:
         self._context.run(self._read)
 
     def _read(self) -> None:
-        """Passes on the bytes that have come."""
         try:
             self._read_available()
         except Exception:
@@ -296,7 +295,6 @@ class Exchange:
     # --- time limits ----------------------------------------------------------------------------
 
     def _await_next(self) -> None:
-        """Sets the next read's deadline."""
         if self._stopped:
             self._set_timer(DRAIN_SECONDS)
         else:

@@ -47,7 +47,6 @@ def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
 
 
 def _is_name(value: Any) -> TypeGuard[str]:
-    """Whether a value is a name that can be shown."""
     return isinstance(value, str) and 0 < len(value.strip()) <= _MAX_NAME_CHARS and value.isprintable()
 
 

@@ -63,7 +63,6 @@ class SecretsReader:
 
 
 def _pattern_of(char: int) -> bytes:
-    """Returns a pattern for a character, as it is and as JSON may write it."""
     plain = re.escape(bytes([char]))
     escaped = b"\\\\u00(?i:%02x)" % char
     return (

@@ -208,13 +208,11 @@ class UpstreamTurn(ExchangeTurn[A]):
             self._writes = self._next_request()
 
     def _add_usage(self, usage: Usage | None, out: list[Event]) -> None:
-        """Adds to the turn's usage, and reports the sum."""
         if usage is not None:
             self._spent = usage if self._spent is None else self._spent + usage
             out.append(UsageReported(self._spent, "provider"))
 
     def _check_number_of(self, calls: Sequence[object]) -> None:
-        """Raises `TooMuchHeld` for too many calls."""
         if len(calls) > MAX_UNANSWERED:
             raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 

@@ -58,7 +58,6 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields the values that are no tables, with their paths."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from _leaves(value, (*path, name))

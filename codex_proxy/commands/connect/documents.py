@@ -107,7 +107,6 @@ def _dash_offset(text: str) -> int:
 
 
 def _indent(text: str) -> int | str:
-    """Returns the indentation of the first nested line; 2 without one."""
     found = re.search(r"^[{\[]\s*\n([ \t]+)", text)
     if found is None:
         return 2

@@ -90,7 +90,6 @@ class FailedAttempts:
 
 
 def _network_of(address: str) -> str:
-    """Returns the network whose wrong keys count together: an IPv6 /64, an IPv4 address, any other text."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -83,7 +83,6 @@ SELECT * FROM checked"""
 
 
 def _update(append: bool) -> str:
-    """Returns the SQL that updates a response; `append`: and appends to a conversation."""
     end_turn = f""", held AS (
     SELECT * FROM entries
     UNION ALL

@@ -143,7 +143,6 @@ def _prepare(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Removes others' permissions on the file and its log."""
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         try:
             close_to_others(name)

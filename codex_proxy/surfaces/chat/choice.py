@@ -198,7 +198,6 @@ class Choice:
         out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
 
     def _reason(self, stop: str) -> str:
-        """Returns the `finish_reason` for a turn's `stop`; a provider's own reason stays."""
         if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
             return str(stop)
         if not self._calls:

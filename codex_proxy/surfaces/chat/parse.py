@@ -183,7 +183,6 @@ def _model_asked(request: ChatRequest) -> str:
 
 
 def _client_acts(request: ChatRequest, wanted: Format) -> bool:
-    """Whether the client seems to be an agent itself."""
     return (
         bool(request.tools or request.functions)
         or wanted.kind != "text"

@@ -187,7 +187,6 @@ class ChatRenderer(StreamRenderer):
             self._each(self._choices_with(item.id, out), out, Choice.add_activity, line)
 
     def _choices_for(self, item: Item) -> tuple[Choice, ...]:
-        """Returns the choice that the agent names for the item, else all."""
         if item.choice is None:
             return self._choices
         self._routed = True

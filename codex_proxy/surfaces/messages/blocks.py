@@ -95,7 +95,6 @@ class BlockReader:
     # --- images -----------------------------------------------------------------------------------
 
     def _image(self, source: Any, param: str, *, newest: bool) -> Part:
-        """Returns the image, or a note for a bad one."""
         source = source if isinstance(source, dict) else {}
         try:
             if not self._takes_images:

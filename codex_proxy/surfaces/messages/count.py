@@ -119,7 +119,6 @@ class _Counter:
 
 
 def _image(source: Any) -> int:
-    """Counts an image by its size, in tiles or patches."""
     data = source.get("data") if isinstance(source, dict) else None
     info = image_info(data) if isinstance(data, str) else None
     if info is None:

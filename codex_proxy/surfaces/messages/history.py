@@ -247,7 +247,6 @@ class _History(HistoryWithCalls):
 
 
 def _past_call(block: dict[str, Any]) -> HistoryCall | None:
-    """Returns the call in a `tool_use` block; None without id or name."""
     call_id, name = block.get("id"), block.get("name")
     if not (isinstance(call_id, str) and call_id and isinstance(name, str) and name):
         # No result could refer to it.

@@ -127,7 +127,6 @@ def _turn(
 
 
 def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgspec.Raw | None) -> bool:
-    """Whether the client seems to be an agent itself."""
     return (
         bool(request.tools or offered.tools or schema is not None or instructions_of(request.system))
         or has_instructions(request.messages)
@@ -156,7 +155,6 @@ def _metadata(request: MessagesRequest) -> dict[str, str | None]:
 
 
 def _sampling(request: MessagesRequest) -> dict[str, float]:
-    """Returns the sampling parameters that are numbers."""
     return {
         name: value
         for name in SAMPLING
@@ -165,7 +163,6 @@ def _sampling(request: MessagesRequest) -> dict[str, float]:
 
 
 def _ignored(request: MessagesRequest) -> tuple[str, ...]:
-    """Returns fields without effect that the wire model does not mark."""
     effort = _effort_asked(request)
     return (
         *(name for name in SAMPLING if getattr(request, name) is not None),

@@ -75,7 +75,6 @@ def unpack_items(data: str, identity: str) -> list[Element]:
 
 
 def _max_bytes(size: int) -> int:
-    """Returns to how many bytes a block may grow."""
     return min(MAX_BYTES, _FREE_BYTES + MAX_GROWTH * size)
 
 

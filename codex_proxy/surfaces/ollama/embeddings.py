@@ -86,7 +86,6 @@ def embeddings_body(answer: bytes) -> bytes:
 
 
 def _read(answer: bytes) -> tuple[list[list[float]], int]:
-    """Returns the vectors in the order of inputs, and the input's tokens."""
     try:
         value = msgspec.json.decode(answer)
         found = sorted(value["data"], key=lambda entry: entry.get("index", 0))

@@ -81,7 +81,6 @@ class _History(HistoryWithCalls):
         self.add(HistoryMessage("user", (text, *images)))
 
     def _find_call(self, message: wire.ChatMessage) -> str | None:
-        """Returns the id of the call that a message answers, or None."""
         waiting = self.unanswered
         if message.tool_call_id in self.calls and message.tool_call_id not in self.outputs:
             return message.tool_call_id

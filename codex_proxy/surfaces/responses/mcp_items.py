@@ -80,7 +80,6 @@ def approval_request_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def _error(text: msgspec.Raw) -> dict[str, Any]:
-    """Returns the error of a tool that failed, in OpenAI's form."""
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 

@@ -169,7 +169,6 @@ def _call(output: OutputItem) -> dict[str, Any]:
 
 
 def _tool_search_call(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of a call of tool search, whose arguments are an object."""
     assert isinstance(output.item, ToolCall)
     call_id = raw_text(output.item.call_id)
     return {"call_id": call_id, "execution": "client", "arguments": _arguments_of(output)}

@@ -74,7 +74,6 @@ def _number(given: float | None, default: float) -> float:
 
 
 def _reasoning(request: ResponseRequest, effort: str | None) -> ResponseReasoning | None:
-    """Returns the field `reasoning`; None without effort and summary (docs/contract.md#the-reasoning-parameter)."""
     summary = summary_of(request)
     if effort is None and summary is None:
         return None

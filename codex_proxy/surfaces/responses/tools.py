@@ -167,7 +167,6 @@ def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
 
 
 def _default_approval(filters: wire.McpApprovalFilter | None) -> str:
-    """Returns the approval of tools that no filter selects: `always` or `never`."""
     return "never" if filters is None or filters.never is None else "always"
 
 
@@ -263,5 +262,4 @@ def _choice_echo(choice: wire.ToolChoice | None) -> Any:
 
 
 def _dump(value: RequestModel, hidden: set[str] | None = None) -> dict[str, Any]:
-    """Returns a model's fields as JSON, without `hidden` ones and None."""
     return value.model_dump(exclude=hidden, exclude_none=True, by_alias=True, warnings=False)
