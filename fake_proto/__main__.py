@@ -11,6 +11,11 @@ from fake_proto.marker import read_options
 from fake_proto.settings import Settings
 from fake_proto.wire import Wire
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fake_proto.agent import Agent
+
+COMMANDS = frozenset(("--version", "proto", "app-server", "exec", "acp", "debug"))
 VERSION = "codex-cli 0.0.0-fake"
 USAGE = (
     "usage: fake_proto proto|app-server|exec|acp|claude [-c key=value ...] | --version | "
@@ -21,10 +26,8 @@ USAGE = (
 def main(arguments: list[str]) -> int:
     """Runs the subcommand that the command line's `arguments` name, and returns the exit status of the process."""
     if arguments[:1] == ["claude"]:
-        return serve_claude(arguments[1:])
-    command = next(
-        (a for a in arguments if a in ("--version", "proto", "app-server", "exec", "acp", "debug")), ""
-    )
+        return serve("claude", arguments[1:])
+    command = next((a for a in arguments if a in COMMANDS), "")
     if command == "--version":
         sys.stdout.write(VERSION + "\n")
         return 0
@@ -33,65 +36,47 @@ def main(arguments: list[str]) -> int:
 
         sys.stdout.write(catalog_text())
         return 0
-    if command == "proto":
-        return serve_proto(Settings(dict(os.environ), arguments))
-    if command == "app-server":
-        return serve_app_server(Settings(dict(os.environ), arguments))
-    if command == "acp":
-        return serve_acp(Settings(dict(os.environ), arguments))
-    if command == "exec":
-        from fake_proto.exec_turn import serve_exec
-
-        settings = Settings(dict(os.environ), arguments)
-        faults, wire = faults_and_stdout(settings)
-        return serve_exec(settings, wire, faults, arguments)
+    if command:
+        return serve(command, arguments)
     sys.stderr.write(USAGE)
     return 2
 
 
-def serve_proto(settings: Settings) -> int:
-    """Serves `codex proto` on stdin and stdout until a `shutdown` is submitted and stdin ends. Returns the exit
-    status.
+def serve(command: str, arguments: list[str]) -> int:
+    """Serves the subcommand's protocol on stdin and stdout, with the `arguments` after it, and returns the exit status.
+    Only the modules of that protocol are imported.
     """
-    from fake_proto.proto import ProtoAgent
+    if command == "claude" and "--version" in arguments:
+        from fake_proto.claude import VERSION as CLAUDE_VERSION
 
-    faults, wire = faults_and_stdout(settings)
-    loop = Loop(wire)
-    agent = ProtoAgent(settings, wire, loop, faults)
-    agent.open()
-    return loop.run(agent)
-
-
-def serve_acp(settings: Settings) -> int:
-    """Serves the Agent Client Protocol on stdin and stdout until stdin ends. Returns the exit status."""
-    from fake_proto.acp import AcpAgent
-
-    faults, wire = faults_and_stdout(settings)
-    loop = Loop(wire)
-    return loop.run(AcpAgent(settings, wire, loop, faults))
-
-
-def serve_app_server(settings: Settings) -> int:
-    """Serves the JSON-RPC of `codex app-server` on stdin and stdout until stdin ends. Returns the exit status."""
-    from fake_proto.app_server import AppServerAgent
-
-    faults, wire = faults_and_stdout(settings)
-    loop = Loop(wire)
-    return loop.run(AppServerAgent(settings, wire, loop, faults))
-
-
-def serve_claude(arguments: list[str]) -> int:
-    """Serves the JSON lines of `claude -p` on stdin and stdout until stdin ends. Returns the exit status."""
-    from fake_proto.claude import VERSION as CLAUDE_VERSION
-    from fake_proto.claude import ClaudeAgent
-
-    if "--version" in arguments:
         sys.stdout.write(CLAUDE_VERSION + "\n")
         return 0
     settings = Settings(dict(os.environ), arguments)
     faults, wire = faults_and_stdout(settings)
+    if command == "exec":
+        from fake_proto.exec_turn import serve_exec
+
+        return serve_exec(settings, wire, faults, arguments)
     loop = Loop(wire)
-    return loop.run(ClaudeAgent(settings, wire, loop, faults))
+    return loop.run(_agent_class(command)(settings, wire, loop, faults))
+
+
+def _agent_class(command: str) -> type[Agent]:
+    if command == "proto":
+        from fake_proto.proto import ProtoAgent
+
+        return ProtoAgent
+    if command == "app-server":
+        from fake_proto.app_server import AppServerAgent
+
+        return AppServerAgent
+    if command == "acp":
+        from fake_proto.acp import AcpAgent
+
+        return AcpAgent
+    from fake_proto.claude import ClaudeAgent
+
+    return ClaudeAgent
 
 
 def faults_and_stdout(settings: Settings) -> tuple[Faults, Wire]:

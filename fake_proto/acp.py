@@ -7,11 +7,8 @@ has the course of a turn.
 
 from __future__ import annotations
 
-import json
-import sys
-
 from fake_proto.acp_turn import AcpTurn
-from fake_proto.faults import Faults
+from fake_proto.agent import RpcAgent, RpcError
 from fake_proto.request import Request
 from fake_proto.script import Script
 
@@ -20,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fake_proto.acp_tools import McpServer
+    from fake_proto.faults import Faults
     from fake_proto.loop import Loop
     from fake_proto.settings import Settings
     from fake_proto.wire import Wire
@@ -27,15 +25,7 @@ if TYPE_CHECKING:
     Params = dict[str, Any]
 
 MODES = [{"id": "default", "name": "Default"}, {"id": "plan", "name": "Plan"}]
-AUTH_REQUIRED, NO_METHOD, BAD_PARAMS = -32000, -32601, -32602
-
-
-class RpcError(Exception):
-    """A request of the client is answered with a JSON-RPC error with this message and code."""
-
-    def __init__(self, message: str, code: int = BAD_PARAMS) -> None:
-        super().__init__(message)
-        self.code = code
+AUTH_REQUIRED, NO_METHOD = -32000, -32601
 
 
 class AcpSession:
@@ -53,20 +43,17 @@ class AcpSession:
         self.turn: AcpTurn | None = None
 
 
-class AcpAgent:
-    """The agent process: its sessions, and its own requests that the client has not answered yet."""
+class AcpAgent(RpcAgent):
+    """The agent process, with its sessions."""
+
+    usual_code = -32602
 
     def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
-        self.loop = loop
-        self._settings = settings
-        self._wire = wire
-        self._faults = faults
+        super().__init__(settings, wire, loop, faults)
         self._sessions: dict[str, AcpSession] = {}
         self._closed: dict[str, AcpSession] = {}
         self._servers_of: dict[str, list[McpServer]] = {}
         """The newest MCP servers of each folder, for the fault `shares_tools`."""
-        self._next_request = 0
-        self._askers: dict[int, AcpTurn] = {}
         self._methods = {
             "initialize": self._initialize,
             "session/new": self._new,
@@ -77,85 +64,45 @@ class AcpAgent:
             "session/close": self._close,
         }
 
-    def receive(self, line: bytes) -> None:
-        """Handles one line from the client: a request, a notification, or the answer to a request of the agent."""
-        try:
-            message = json.loads(line)
-        except ValueError as error:
-            sys.stderr.write(f"ERROR fake acp: failed to parse message: {error}\n")
-            sys.stderr.flush()
-            return
-        if "method" not in message:
-            asker = self._askers.pop(message.get("id"), None)
-            if asker is not None:
-                asker.answered(message)
-        elif message["method"] == "session/cancel":
-            session = self._sessions.get(message["params"]["sessionId"])
+    def handle(self, identifier: Any, method: str, params: Any) -> None:
+        """Handles a request of the client."""
+        handler = self._methods.get(method)
+        if handler is None:
+            raise RpcError("Method not found", NO_METHOD)
+        handler(identifier, params or {})
+
+    def notified(self, method: str, params: Params) -> None:
+        """Cancels the turn of a session."""
+        if method == "session/cancel":
+            session = self._sessions.get(params["sessionId"])
             if session is not None and session.turn is not None:
                 session.turn.cancel()
-        elif "id" in message:
-            self._call(message["id"], message["method"], message.get("params") or {})
-
-    def end_of_input(self) -> int | None:
-        """Returns the exit status, because the agent ends with its stdin; None with the fault `ignore_sigterm`, to
-        keep running.
-        """
-        return None if self._faults.has("ignore_sigterm") else 0
 
     def send(self, message: Params, faults: Faults | None = None) -> None:
-        """Writes one JSON-RPC message as a line. `faults`: those of the turn; by default those of the process."""
-        self._wire.send({"jsonrpc": "2.0", **message}, faults or self._faults)
+        """Writes one JSON-RPC message as a line. `faults`: as for `Agent.send`."""
+        super().send({"jsonrpc": "2.0", **message}, faults)
 
     def update(self, session: str, update: Params, faults: Faults) -> None:
         """Sends a `session/update` notification about the session with the id `session`."""
         self.send({"method": "session/update", "params": {"sessionId": session, "update": update}}, faults)
 
-    def ask(self, asker: AcpTurn, method: str, params: Params, faults: Faults) -> None:
-        """Sends a request to the client. Its answer is passed to `asker.answered`."""
-        identifier = self._next_request
-        self._next_request += 1
-        self._askers[identifier] = asker
-        self.send({"id": identifier, "method": method, "params": params}, faults)
-
-    def _call(self, identifier: Any, method: str, params: Params) -> None:
-        handler = self._methods.get(method)
-        try:
-            if handler is None:
-                raise RpcError("Method not found", NO_METHOD)
-            handler(identifier, params)
-        except KeyError as error:
-            self.fail(identifier, f"missing field {error.args[0]}", BAD_PARAMS)
-        except RpcError as error:
-            self.fail(identifier, str(error), error.code)
-
-    def fail(self, identifier: Any, message: str, code: int, faults: Faults | None = None) -> None:
-        """Answers the client's request with the id `identifier` with a JSON-RPC error. `faults`: those of the turn;
-        by default those of the process.
-        """
-        self.send({"id": identifier, "error": {"code": code, "message": message}}, faults)
-
-    def answer(self, identifier: Any, result: Params, faults: Faults | None = None) -> None:
-        """Answers the client's request with the id `identifier` with a result. `faults`: those of the turn; by
-        default those of the process."""
-        self.send({"id": identifier, "result": result}, faults)
-
     def _initialize(self, identifier: Any, params: Params) -> None:
         able = {
             "loadSession": True,
             "promptCapabilities": {"image": True},
-            "mcpCapabilities": {"http": not self._faults.has("stdio_tools")},
+            "mcpCapabilities": {"http": not self.faults.has("stdio_tools")},
             "sessionCapabilities": {"close": {}},
         }
-        version = 2 if self._faults.has("other_version") else params["protocolVersion"]
+        version = 2 if self.faults.has("other_version") else params["protocolVersion"]
         info = {"name": "fake", "title": "Fake", "version": "0.0.0"}
         self.answer(identifier, {"protocolVersion": version, "agentCapabilities": able, "agentInfo": info})
 
     def _new(self, identifier: Any, params: Params) -> None:
-        if self._faults.has("signed_out"):
+        if self.faults.has("signed_out"):
             raise RpcError("Authentication required", AUTH_REQUIRED)
         name = f"session_{len(self._sessions) + len(self._closed) + 1}"
         servers = self._connected(params["mcpServers"])
-        session = AcpSession(name, servers, self._settings.model("fake-model"), params["cwd"])
+        session = AcpSession(name, servers, self.settings.model("fake-model"), params["cwd"])
         self._servers_of[session.folder] = servers or self._servers_of.get(session.folder, [])
         self._sessions[session.identifier] = session
         self.answer(identifier, {"sessionId": session.identifier, **self._offer(session)})
@@ -164,7 +111,7 @@ class AcpAgent:
         """Opens a closed session again, after an account of what was said in it. Like other agents it does not name it
         in the answer, and is in its usual mode again."""
         session = self._closed.pop(params["sessionId"], None)
-        if session is None or self._faults.has("forgets"):
+        if session is None or self.faults.has("forgets"):
             raise RpcError("no such session")
         session.servers, session.mode = self._connected(params["mcpServers"]), "default"
         self._sessions[session.identifier] = session
@@ -172,7 +119,7 @@ class AcpAgent:
             kind = "user_message_chunk" if item["role"] == "user" else "agent_message_chunk"
             for part in item["content"]:
                 content = {"type": "text", "text": part.get("text", "")}
-                self.update(session.identifier, {"sessionUpdate": kind, "content": content}, self._faults)
+                self.update(session.identifier, {"sessionUpdate": kind, "content": content}, self.faults)
         self.answer(identifier, self._offer(session))
 
     def _connected(self, entries: list[Params]) -> list[McpServer]:
@@ -180,23 +127,23 @@ class AcpAgent:
             return []
         from fake_proto.acp_tools import McpServer  # what it needs takes as long to import as all the rest
 
-        servers = [McpServer(entry, dict(self._settings.env)) for entry in entries]
+        servers = [McpServer(entry, dict(self.settings.env)) for entry in entries]
         for server in servers:
-            if not self._faults.has("lists_never"):
+            if not self.faults.has("lists_never"):
                 server.connect()
         return servers
 
     def servers_of(self, session: AcpSession) -> list[McpServer]:
         """Returns the MCP servers that a session uses: its own; with the fault `shares_tools` those of the session of
         the same folder that was the last to name any."""
-        shared = self._servers_of.get(session.folder, []) if self._faults.has("shares_tools") else []
+        shared = self._servers_of.get(session.folder, []) if self.faults.has("shares_tools") else []
         return shared or session.servers
 
     def _offer(self, session: AcpSession) -> Params:
         result: Params = {}
-        if not self._faults.has("no_modes"):
+        if not self.faults.has("no_modes"):
             result["modes"] = {"currentModeId": session.mode, "availableModes": MODES}
-        if not self._faults.has("no_models"):
+        if not self.faults.has("no_models"):
             models = [{"modelId": "fake-model", "name": "Fake"}, {"modelId": "fake-other", "name": "Other"}]
             result["models"] = {"currentModelId": session.model, "availableModels": models}
         return result
@@ -208,7 +155,7 @@ class AcpAgent:
         return session
 
     def _set_mode(self, identifier: Any, params: Params) -> None:
-        if self._faults.has("keeps_mode"):
+        if self.faults.has("keeps_mode"):
             raise RpcError("the mode cannot be set")
         self._session(params).mode = params["modeId"]
         self.answer(identifier, {})
@@ -240,8 +187,6 @@ class AcpAgent:
         request.offered = [tool for server in self.servers_of(session) for tool in server.tools]
         request.tools = [str(tool["name"]) for tool in request.offered]
         request.options = {"mode": session.mode}
-        script = Script(request, self._settings, self._faults)
-        if script.faults is not self._faults:
-            script.faults.begin(self._settings.text("PID_FILE"), self._settings.text("SILENT_FILE"))
+        script = Script(request, self.settings, self.faults)
         session.turn = AcpTurn(self, session, identifier, script)
         session.turn.start()

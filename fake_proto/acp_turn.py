@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fake_proto.faults import Faults
+from fake_proto.faults import POLL_S, Faults
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     Action = dict[str, Any]
     Waits = Iterator[float | None]
 
-POLL_S = 0.01
 STOPS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
 OPTIONS = [
     {"optionId": "yes", "name": "Allow", "kind": "allow_once"},

@@ -33,7 +33,7 @@ def _command(turn: AppTurn, action: Action) -> Waits:
     turn.item("started", shapes.command(identifier, text, "inProgress", None, None))
     for delta in action["output"]:
         turn.notify_turn("item/commandExecution/outputDelta", itemId=identifier, delta=delta)
-        yield from turn.pause()
+        yield from turn.script.pause()
     status = "failed" if exit_code else "completed"
     turn.item("completed", shapes.command(identifier, text, status, output, exit_code))
     turn.output(call, output)

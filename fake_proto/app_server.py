@@ -4,13 +4,10 @@ threads at once. `app_turn` has the course of a turn.
 
 from __future__ import annotations
 
-import json
-import sys
-
+from fake_proto.agent import RpcAgent, RpcError
 from fake_proto.app_shapes import VERSION, rate_limits, raw, thread_started, turn
 from fake_proto.app_thread import AppThread, input_items, refusal_of
 from fake_proto.app_turn import AppTurn
-from fake_proto.faults import Faults
 from fake_proto.request import Request
 from fake_proto.script import Script
 
@@ -18,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from fake_proto.faults import Faults
     from fake_proto.loop import Loop
     from fake_proto.settings import Settings
     from fake_proto.wire import Wire
@@ -25,34 +23,18 @@ if TYPE_CHECKING:
     Params = dict[str, Any]
 
 
-class RpcError(Exception):
-    """A request of the client is answered with a JSON-RPC error. The default code is that of nearly all errors of
-    Codex.
-    """
-
-    def __init__(self, message: str, code: int = -32600) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 WITHOUT_PARAMS = frozenset({"account/rateLimits/read"})
 """The methods whose `params` may be null."""
 
 
-class AppServerAgent:
-    """The agent process: its client, its threads, and its own requests that the client has not answered yet."""
+class AppServerAgent(RpcAgent):
+    """The agent process, with its client and its threads."""
 
     def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
-        self.settings = settings
-        self.loop = loop
-        self.responses = 0
-        self._wire = wire
-        self._process_faults = faults
+        super().__init__(settings, wire, loop, faults)
         self._threads: dict[str, AppThread] = {}
         self._client = ""
         self._muted_methods: frozenset[str] = frozenset()
-        self._next_request = 0
-        self._askers: dict[int, AppTurn] = {}
         self._started_threads = 0
         self._started_turns = 0
         self._methods = {
@@ -68,27 +50,6 @@ class AppServerAgent:
             "account/rateLimits/read": self._rate_limits_read,
         }
 
-    def receive(self, line: bytes) -> None:
-        """Handles one line from the client: a request, a notification, or the answer to a request of the agent."""
-        try:
-            message = json.loads(line)
-        except ValueError as error:
-            sys.stderr.write(f"ERROR codex_app_server: failed to parse message: {error}\n")
-            sys.stderr.flush()
-            return
-        if "method" not in message:
-            asker = self._askers.pop(message.get("id"), None)
-            if asker is not None:
-                asker.answered(message)
-        elif "id" in message:
-            self._call(message["id"], message["method"], message.get("params"))
-
-    def end_of_input(self) -> int | None:
-        """Returns the exit status, because Codex ends with its stdin; None with the fault `ignore_sigterm`, to keep
-        running.
-        """
-        return None if self._process_faults.has("ignore_sigterm") else 0
-
     def notify(self, method: str, params: Params, faults: Faults | None = None) -> None:
         """Sends a notification, unless the client has opted out of its method. `faults`: those of the turn; by
         default those of the process.
@@ -96,44 +57,22 @@ class AppServerAgent:
         if method not in self._muted_methods:
             self.send({"method": method, "params": params, "emittedAtMs": 0}, faults)
 
-    def send(self, message: Params, faults: Faults | None = None) -> None:
-        """Writes one JSON-RPC message as a line. `faults`: those of the turn; by default those of the process."""
-        self._wire.send(message, faults or self._process_faults)
-
-    def ask(self, asker: AppTurn, method: str, params: Params) -> int:
-        """Sends a request to the client, and returns the request's id. The answer is passed to `asker.answered`."""
-        identifier = self._next_request
-        self._next_request += 1
-        self._askers[identifier] = asker
-        self.send({"method": method, "id": identifier, "params": params}, asker.script.faults)
-        return identifier
-
-    def _call(self, identifier: Any, method: str, params: Any) -> None:
-        try:
-            if method == "initialize":
-                self._initialize(identifier, params or {})
-                return
-            if not self._client:
-                raise RpcError("Not initialized")
-            handler = self._methods.get(method)
-            if handler is None:
-                known = ", ".join(f"`{name}`" for name in ("initialize", *self._methods))
-                raise RpcError(f"Invalid request: unknown variant `{method}`, expected one of {known}")
-            if params is None and method in WITHOUT_PARAMS:
-                params = {}
-            if not isinstance(params, dict):
-                raise RpcError("Invalid request: missing field `params`")
-            handler(identifier, params)
-        except KeyError as error:
-            self._refuse(identifier, RpcError(f"Invalid request: missing field `{error.args[0]}`"))
-        except RpcError as error:
-            self._refuse(identifier, error)
-
-    def _refuse(self, identifier: Any, error: RpcError) -> None:
-        self.send({"error": {"code": error.code, "message": str(error)}, "id": identifier})
-
-    def _answer(self, identifier: Any, result: Params) -> None:
-        self.send({"id": identifier, "result": result})
+    def handle(self, identifier: Any, method: str, params: Any) -> None:
+        """Handles a request of the client, with the errors of Codex."""
+        if method == "initialize":
+            self._initialize(identifier, params or {})
+            return
+        if not self._client:
+            raise RpcError("Not initialized")
+        handler = self._methods.get(method)
+        if handler is None:
+            known = ", ".join(f"`{name}`" for name in ("initialize", *self._methods))
+            raise RpcError(f"Invalid request: unknown variant `{method}`, expected one of {known}")
+        if params is None and method in WITHOUT_PARAMS:
+            params = {}
+        if not isinstance(params, dict):
+            raise KeyError("params")
+        handler(identifier, params)
 
     def _initialize(self, identifier: Any, params: Params) -> None:
         if self._client:
@@ -144,7 +83,7 @@ class AppServerAgent:
         self._muted_methods = frozenset(capabilities.get("optOutNotificationMethods") or ())
         agent = f"{self._client}/{VERSION} (fake) unknown ({self._client}; {client.get('version')})"
         home = self.settings.env.get("CODEX_HOME") or "/fake/home"
-        self._answer(
+        self.answer(
             identifier,
             {"userAgent": agent, "codexHome": home, "platformFamily": "unix", "platformOs": "linux"},
         )
@@ -161,7 +100,7 @@ class AppServerAgent:
         thread = AppThread(f"thread_{self._started_threads}", params, model)
         self._threads[thread.identifier] = thread
         result = thread_started(thread.identifier, params, model, self._client)
-        self._answer(identifier, result)
+        self.answer(identifier, result)
         self.notify("thread/started", {"thread": result["thread"]})
 
     def _inject_items(self, identifier: Any, params: Params) -> None:
@@ -177,7 +116,7 @@ class AppServerAgent:
             if item.get("role") != "system"
         ]
         thread.items.extend(kept)
-        self._answer(identifier, {})
+        self.answer(identifier, {})
         if thread.raw:
             for item in kept:
                 self.notify(
@@ -200,9 +139,7 @@ class AppServerAgent:
         request.output_schema = params.get("outputSchema")
         request.instructions = thread.instructions
         request.tools, request.offered = thread.tools, thread.offered
-        script = Script(request, self.settings, self._process_faults)
-        if script.faults is not self._process_faults:
-            script.faults.begin(self.settings.text("PID_FILE"), self.settings.text("SILENT_FILE"))
+        script = Script(request, self.settings, self.faults)
         self.responses = max(self.responses, request.highest_response())
         if thread.turn is not None:
             # A second turn/start steers: the running answer is cut and a new one starts in the same turn.
@@ -214,7 +151,7 @@ class AppServerAgent:
         running = AppTurn(self, thread, turn_id, script, request.outputs())
         thread.turn = running
         result = {"turn": {**turn(turn_id, "inProgress"), "startedAt": None}}
-        self.send({"id": identifier, "result": result}, script.faults)
+        self.answer(identifier, result, script.faults)
         running.start(params["input"])
 
     def _turn_interrupt(self, identifier: Any, params: Params) -> None:
@@ -223,16 +160,16 @@ class AppServerAgent:
             raise RpcError("no active turn to interrupt")
         running = thread.turn
         running.abort()
-        self._answer(identifier, {})
+        self.answer(identifier, {})
         running.end("interrupted")
 
     def _unsubscribe(self, identifier: Any, params: Params) -> None:
         thread = self._threads.get(params["threadId"])
         if thread is None:
-            self._answer(identifier, {"status": "notLoaded"})
+            self.answer(identifier, {"status": "notLoaded"})
             return
         thread.subscribed = False
-        self._answer(identifier, {"status": "unsubscribed"})
+        self.answer(identifier, {"status": "unsubscribed"})
         self.unload_if_left(thread)
 
     def unload_if_left(self, thread: AppThread) -> None:
@@ -246,26 +183,26 @@ class AppServerAgent:
 
     def _clean_terminals(self, identifier: Any, params: Params) -> None:
         self._thread(params)
-        self._answer(identifier, {})
+        self.answer(identifier, {})
 
     def _loaded_list(self, identifier: Any, params: Params) -> None:
-        self._answer(identifier, {"data": list(self._threads), "nextCursor": None})
+        self.answer(identifier, {"data": list(self._threads), "nextCursor": None})
 
     def _model_list(self, identifier: Any, params: Params) -> None:
         from fake_proto.models import listed_models
 
         models = listed_models(self.settings, hidden=params.get("includeHidden") is True)
-        self._answer(identifier, {"data": models, "nextCursor": None})
+        self.answer(identifier, {"data": models, "nextCursor": None})
 
     def _rate_limits_read(self, identifier: Any, params: Params) -> None:
         percent = self.settings.text("LIMITS")
         if not percent:
             raise RpcError("chatgpt authentication required to read rate limits")
-        self._answer(identifier, {"rateLimits": rate_limits(percent), "rateLimitsByLimitId": None})
+        self.answer(identifier, {"rateLimits": rate_limits(percent), "rateLimitsByLimitId": None})
 
     def _account_read(self, identifier: Any, params: Params) -> None:
         signed_in = self.settings.text("ACCOUNT") != "none"
-        self._answer(
+        self.answer(
             identifier,
             {
                 "account": {"type": "apiKey"} if signed_in else None,

@@ -4,7 +4,6 @@ them.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 
 from fake_proto import app_shapes as shapes
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     Action = dict[str, Any]
     Waits = Iterator[float | None]
 
-POLL_S = 0.01
-"""Seconds between two checks whether the file exists that releases a held turn."""
 INCOMPLETE = "Incomplete response returned, reason: "
 DISCONNECTED = "stream disconnected before completion: "
 NO_TOKENS = {"input": 0, "cached": 0, "output": 0, "reasoning": 0}
@@ -44,7 +41,6 @@ class AppTurn:
         self._thread = thread
         self._outputs = outputs
         self._task: Task | None = None
-        self._held = False
         self._step: Step | None = None
         self._response = 0
         self._index = 0
@@ -115,11 +111,13 @@ class AppTurn:
     def ask_and_wait(self, method: str, params: Action) -> Iterator[None]:
         """Sends a request, and yields None until the client has answered it. Then `reply` is the answer."""
         self.reply = None
-        self._agent.ask(
-            self, method, {"threadId": self._thread.identifier, "turnId": self.identifier, **params}
-        )
+        self._ask(method, params)
         while self.reply is None:
             yield None
+
+    def _ask(self, method: str, params: Action) -> int:
+        ids = {"threadId": self._thread.identifier, "turnId": self.identifier}
+        return self._agent.ask(self, method, {**ids, **params}, self.script.faults)
 
     def answered(self, message: Action) -> None:
         """Takes the client's answer to a request of this turn, and continues the turn."""
@@ -224,16 +222,6 @@ class AppTurn:
         self._index += 1
         return identifier
 
-    def pause(self) -> Waits:
-        """Yields the waits after a delta: after the first one until the file `script.hold` exists, if one is set;
-        then `script.delay` seconds.
-        """
-        if self.script.hold and not self._held:
-            self._held = True
-            while not os.path.exists(self.script.hold):
-                yield POLL_S
-        yield self.script.delay
-
     def _response_completed(self, step: Step) -> None:
         usage = None if step.usage is None else shapes.usage(step.usage)
         metadata = None if step.usage is None else shapes.raw_usage(step.usage)
@@ -280,7 +268,7 @@ class AppTurn:
             return
         for delta in action["deltas"]:
             self.notify_turn("item/agentMessage/delta", itemId=identifier, delta=delta)
-            yield from self.pause()
+            yield from self.script.pause()
         if action.get("open"):
             return
         text = action["final"]
@@ -305,10 +293,10 @@ class AppTurn:
                 self.notify_turn(
                     "item/reasoning/summaryTextDelta", itemId=identifier, delta=delta, summaryIndex=index
                 )
-                yield from self.pause()
+                yield from self.script.pause()
         for delta in raw:
             self.notify_turn("item/reasoning/textDelta", itemId=identifier, delta=delta, contentIndex=0)
-            yield from self.pause()
+            yield from self.script.pause()
         summary = ["".join(part) for part in parts]
         content = ["".join(raw)] if raw else []
         self.item(
@@ -353,15 +341,9 @@ class AppTurn:
             return
         call = self._calls_waiting.popleft()
         self.item("started", shapes.dynamic_call(call, "inProgress", None, None))
-        params = {
-            "threadId": self._thread.identifier,
-            "turnId": self.identifier,
-            "callId": call["id"],
-            "namespace": call["namespace"],
-            "tool": call["tool"],
-            "arguments": call["parsed"],
-        }
-        self._calls_asked[self._agent.ask(self, "item/tool/call", params)] = call
+        named = {"callId": call["id"], "namespace": call["namespace"], "tool": call["tool"]}
+        params = {**named, "arguments": call["parsed"]}
+        self._calls_asked[self._ask("item/tool/call", params)] = call
 
     def output(self, call: Action, output: Any) -> None:
         """Adds the output of a call to the history that the model sees, and sends it as a raw item."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 
+from fake_proto.agent import Agent
 from fake_proto.claude_turn import ClaudeTurn
-from fake_proto.faults import Faults
 from fake_proto.request import Request
 from fake_proto.script import Script
 
@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from fake_proto.faults import Faults
     from fake_proto.loop import Loop
     from fake_proto.settings import Settings
     from fake_proto.wire import Wire
@@ -34,18 +35,14 @@ MODELS = [
 NO_TOKENS = {"input": 0, "cached": 0, "output": 0, "reasoning": 0}
 
 
-class ClaudeAgent:
+class ClaudeAgent(Agent):
     """The agent process: its conversation, the client's tools, and its own requests that have no answer yet."""
 
     def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
-        self.loop = loop
+        super().__init__(settings, wire, loop, faults)
         self.items: list[Action] = []
         self.tools: list[Action] = []
-        self.responses = 0
         self.signed_in = settings.text("ACCOUNT") != "none"
-        self._settings = settings
-        self._wire = wire
-        self._faults = faults
         self._schema: Any = None
         self._system = ""
         self._model = settings.model("fake-model")
@@ -80,12 +77,6 @@ class ClaudeAgent:
             else:
                 self.init()
                 self.result({"num_turns": 0, "result": ""})
-
-    def end_of_input(self) -> int | None:
-        """Returns the exit status, because the agent ends with its stdin; None with the fault `ignore_sigterm`, to
-        keep running.
-        """
-        return None if self._faults.has("ignore_sigterm") else 0
 
     def _control(self, request_id: str, request: Action) -> None:
         answer: Action = {}
@@ -125,9 +116,7 @@ class ClaudeAgent:
             {"type": "function", "parameters": tool["inputSchema"], **tool} for tool in self.tools
         ]
         request.effort, request.output_schema = self._effort, self._schema
-        script = Script(request, self._settings, self._faults)
-        if script.faults is not self._faults:
-            script.faults.begin(self._settings.text("PID_FILE"), self._settings.text("SILENT_FILE"))
+        script = Script(request, self.settings, self.faults)
         self.init(script.faults)
         self._turn = ClaudeTurn(self, script, request.outputs(), structured=self._schema is not None)
         self._turn.start()
@@ -144,10 +133,6 @@ class ClaudeAgent:
         self._turn = None
 
     # --- stdout -------------------------------------------------------------------------------------
-
-    def send(self, value: Action, faults: Faults | None = None) -> None:
-        """Writes one message as a line. `faults`: those of the turn; by default those of the process."""
-        self._wire.send(value, faults or self._faults)
 
     def init(self, faults: Faults | None = None) -> None:
         """Writes the message `system/init`, which precedes each turn. `faults`: as for `send`."""

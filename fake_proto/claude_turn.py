@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 from fake_proto.request import output_text
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     Action = dict[str, Any]
     Waits = Iterator[float | None]
 
-POLL_S = 0.01
 STOPS = {"length": "max_tokens", "content_filter": "refusal", "tool_calls": "tool_use"}
 ERRORS: dict[int | None, str] = {
     None: "unknown",
@@ -55,7 +53,6 @@ class ClaudeTurn:
         """The calls without an output: the request for it to the call's id."""
         self._message = ""
         self._index = 0
-        self._held = False
         self._answer: Any = None
         self._text = ""
         self._usage = dict.fromkeys(("input", "cached", "output", "reasoning"), 0)
@@ -221,7 +218,7 @@ class ClaudeTurn:
         for delta in deltas:
             change = {"type": f"{field}_delta", field: delta}
             self._event("content_block_delta", index=self._index, delta=change)
-            yield from self._pause()
+            yield from self._script.pause()
         self._event("content_block_stop", index=self._index)
         self._index += 1
 
@@ -231,21 +228,13 @@ class ClaudeTurn:
         for fragment in fragments:
             change = {"type": "input_json_delta", "partial_json": fragment}
             self._event("content_block_delta", index=self._index, delta=change)
-            yield from self._pause()
+            yield from self._script.pause()
         text = "".join(fragments)
         whole = {**block, "input": json.loads(text) if _is_json(text) else {}}
         message = {"id": self._message, "model": "fake-model", "role": "assistant", "content": [whole]}
         self._send({"type": "assistant", "message": message})
         self._event("content_block_stop", index=self._index)
         self._index += 1
-
-    def _pause(self) -> Waits:
-        """Behind each delta: the hold (once), then the pace."""
-        if self._script.hold and not self._held:
-            self._held = True
-            while not os.path.exists(self._script.hold):
-                yield POLL_S
-        yield self._script.delay
 
     # --- the end --------------------------------------------------------------------------------------
 

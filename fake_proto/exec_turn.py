@@ -50,9 +50,7 @@ class ExecTurn:
         """
         request = self._request(prompt, arguments)
         script = Script(request, self._settings, self._faults)
-        if script.faults is not self._faults:
-            self._faults = script.faults
-            script.faults.begin(self._settings.text("PID_FILE"), self._settings.text("SILENT_FILE"))
+        self._faults = script.faults
         self.emit("thread.started", thread_id="thread_1")
         self.emit("turn.started")
         time.sleep(script.first)

@@ -18,21 +18,9 @@ from fake_proto.faults import LIFE_S, StalledError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Protocol
 
+    from fake_proto.agent import Agent
     from fake_proto.wire import Wire
-
-    class Agent(Protocol):
-        """The interface of an agent that `Loop.run` passes stdin to."""
-
-        def receive(self, line: bytes) -> None:
-            """Handles one line of stdin."""
-
-        def end_of_input(self) -> int | None:
-            """Called when stdin has ended. Returns the exit status with which the process ends, or None to keep
-            running.
-            """
-
 
 READ_BYTES = 1 << 20
 STDIN_EVERY = 64

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
+from fake_proto.agent import Agent
 from fake_proto.faults import Faults
 from fake_proto.proto_turn import ProtoTurn
 from fake_proto.request import Request
@@ -38,29 +39,22 @@ STRANGER = {"id": "no submission", "msg": {"type": "agent_message_delta", "delta
 UNKNOWN_EVENT = {"type": "event_of_a_later_version", "value": {"nested": [1, 2, 3]}}
 
 
-class ProtoAgent:
+class ProtoAgent(Agent):
     """The agent process: its one conversation, the total of its tokens, and the running task, if any."""
 
     def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
-        self._wire = wire
-        self._loop = loop
-        self._process_faults = faults
-        self._faults = faults
-        self.settings = settings
+        super().__init__(settings, wire, loop, faults)
+        self._current_faults = faults
         self.model = settings.model("gpt-5")
         self.effort: str | None = None
         self.summary: str | None = None
         self.history: list[dict[str, Any]] = []
         self.total: dict[str, int] | None = None
         self.last: dict[str, int] | None = None
-        self.responses = 0
         self.decision: str | None = None
         self._task: Task | None = None
         self._task_id = ""
         self._shut_down = False
-
-    def open(self) -> None:
-        """Writes the event `session_configured`, before anything is read."""
         self.emit(
             "",
             "session_configured",
@@ -73,23 +67,23 @@ class ProtoAgent:
 
     def emit(self, submission: str, kind: str, **fields: Any) -> None:
         """Writes an event of the type `kind` for a submission, in the form that the current faults ask for."""
-        faults = self._faults
+        faults = self._current_faults
         msg = {"type": kind, **fields}
         if not faults.touches_lines:
-            self._wire.send({"id": submission, "msg": msg}, faults)
+            self.send({"id": submission, "msg": msg}, faults)
             return
         if faults.has("legacy_shape"):
-            self._wire.send(msg, faults)
+            self.send(msg, faults)
         elif faults.has("prefixed"):
-            self._wire.send({"id": submission, "msg": {**msg, "type": LEGACY_PREFIX + kind}}, faults)
+            self.send({"id": submission, "msg": {**msg, "type": LEGACY_PREFIX + kind}}, faults)
         else:
-            self._wire.send({"id": submission, "msg": msg}, faults)
+            self.send({"id": submission, "msg": msg}, faults)
         if faults.has("duplicate"):
-            self._wire.send({"id": submission, "msg": {**msg, "type": LEGACY_PREFIX + kind}}, faults)
+            self.send({"id": submission, "msg": {**msg, "type": LEGACY_PREFIX + kind}}, faults)
         if faults.has("unknown_events"):
-            self._wire.send({"id": submission, "msg": UNKNOWN_EVENT}, faults)
+            self.send({"id": submission, "msg": UNKNOWN_EVENT}, faults)
         if faults.has("strangers"):
-            self._wire.send(STRANGER, faults)
+            self.send(STRANGER, faults)
 
     def receive(self, line: bytes) -> None:
         """Handles one submission. An invalid line causes only a message on stderr, as with Codex."""
@@ -140,28 +134,26 @@ class ProtoAgent:
         request.offered = list(op.get("tools") or ())
         request.tools = [str(tool.get("name")) for tool in request.offered]
         request.options = {name: op[name] for name in ECHOED_FIELDS if name in op}
-        script = Script(request, self.settings, self._process_faults)
-        self._faults = script.faults
-        if script.faults is not self._process_faults:
-            script.faults.begin(self.settings.text("PID_FILE"), self.settings.text("SILENT_FILE"))
+        script = Script(request, self.settings, self.faults)
+        self._current_faults = script.faults
         self.responses = max(self.responses, request.highest_response())
         self.decision = None
         self._task_id = submission
-        self._task = self._loop.start(ProtoTurn(self, submission, script, request.outputs()).run())
+        self._task = self.loop.start(ProtoTurn(self, submission, script, request.outputs()).run())
 
     def ended(self) -> None:
         """Records that no task runs any more. Called by the task after its last event."""
         self._task = None
-        self._faults = self._process_faults
+        self._current_faults = self.faults
 
     def _abort(self, reason: str) -> None:
         if self._task is None:
             return
         self._task.cancelled = True
         self._task = None
-        self._faults = Faults()
+        self._current_faults = Faults()
         self.emit(self._task_id, "turn_aborted", reason=reason)
-        self._faults = self._process_faults
+        self._current_faults = self.faults
 
     def _decide(self, submission: str, decision: str) -> None:
         if self._task is None or submission != self._task_id:
@@ -170,7 +162,7 @@ class ProtoAgent:
             self._abort("interrupted")
             return
         self.decision = decision
-        self._loop.wake(self._task)
+        self.loop.wake(self._task)
 
 
 def _part(item: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 CONTEXT_WINDOW = 272000
 NO_RATE_LIMITS: Action = {"primary": None, "secondary": None}
-POLL_S = 0.01
-"""Seconds between two checks whether the file exists that releases a held turn."""
 CWD = "/fake/workspace"
 
 
@@ -31,7 +28,6 @@ class ProtoTurn:
         self._submission = submission
         self._script = script
         self._outputs = outputs
-        self._held = False
         self._last_message: str | None = None
         self._response = 0
         self._index = 0
@@ -79,14 +75,6 @@ class ProtoTurn:
         self._index += 1
         return identifier
 
-    def _pause(self) -> Waits:
-        """Behind each delta: the hold (once), then the pace."""
-        if self._script.hold and not self._held:
-            self._held = True
-            while not os.path.exists(self._script.hold):
-                yield POLL_S
-        yield self._script.delay
-
     def _usage_info(self) -> Action | None:
         if self._agent.total is None or self._agent.last is None:
             return None
@@ -129,7 +117,7 @@ class ProtoTurn:
             return
         for delta in action["deltas"]:
             self.emit("agent_message_delta", delta=delta)
-            yield from self._pause()
+            yield from self._script.pause()
         if not action.get("open"):
             self._last_message = action["final"]
             self.emit("agent_message", message=action["final"])
@@ -140,7 +128,7 @@ class ProtoTurn:
             for index, message in enumerate(messages):
                 if position < len(message["deltas"]):
                     self.emit("agent_message_delta", delta=message["deltas"][position], choice_index=index)
-                    yield from self._pause()
+                    yield from self._script.pause()
         for index, message in enumerate(messages):
             self.emit("agent_message", message=message["final"], choice_index=index)
         self._last_message = messages[0]["final"]
@@ -151,10 +139,10 @@ class ProtoTurn:
             self.emit("agent_reasoning_section_break")
             for delta in part:
                 self.emit("agent_reasoning_delta", delta=delta)
-                yield from self._pause()
+                yield from self._script.pause()
         for delta in raw:
             self.emit("agent_reasoning_raw_content_delta", delta=delta)
-            yield from self._pause()
+            yield from self._script.pause()
         for part in parts:
             self.emit("agent_reasoning", text="".join(part))
         if raw:
@@ -169,7 +157,7 @@ class ProtoTurn:
         if form != "whole":
             for fragment in _fragments(calls, interleaved=form == "interleaved"):
                 self.emit("tool_calls_delta", choice_index=0, tool_calls=[fragment])
-                yield from self._pause()
+                yield from self._script.pause()
         if form in ("whole", "deltas_and_whole"):
             extra = {"parallel_tool_calls": False} if form == "whole" else {}
             whole = [_whole(call) for call in calls]
@@ -182,10 +170,10 @@ class ProtoTurn:
             self.emit("agent_message", message=None, function_call=whole)
             return
         self.emit("function_call_delta", function_call={"name": call["name"], "arguments": ""})
-        yield from self._pause()
+        yield from self._script.pause()
         for fragment in call["arguments"]:
             self.emit("function_call_delta", function_call={"arguments": fragment})
-            yield from self._pause()
+            yield from self._script.pause()
 
     def _retry(self, action: Action) -> Waits:
         message = f"stream error: {action['text']}; retrying 1/2 in 200ms…"
@@ -218,7 +206,7 @@ class ProtoTurn:
         for text in action["output"]:
             chunk = base64.b64encode(text.encode()).decode()
             self.emit("exec_command_output_delta", call_id=identifier, stream="stdout", chunk=chunk)
-            yield from self._pause()
+            yield from self._script.pause()
         self._command_end(identifier, "".join(action["output"]), action["exit_code"])
 
     def _command_end(self, identifier: str, output: str, exit_code: int) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 
-from fake_proto.faults import Faults
+from fake_proto.faults import POLL_S, Faults
 from fake_proto.marker import Marker, find_marker
 from fake_proto.unmarked import unmarked_scenario
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from fake_proto.request import Request
@@ -44,7 +45,7 @@ class Step:
 
 
 class Script:
-    """The steps of one turn, with its delays in seconds (`first`, `delay`) and its faults."""
+    """The steps of one turn, with its delays in seconds (`first`, `delay`) and its faults, which begin here."""
 
     __slots__ = (
         "_request",
@@ -67,7 +68,10 @@ class Script:
         self._request = request
         self._settings = settings
         self.options = options
-        self.faults = Faults(options["misbehave"], options) if "misbehave" in options else process_faults
+        self.faults = process_faults
+        if "misbehave" in options:
+            self.faults = Faults(options["misbehave"], options)
+            self.faults.begin(settings.text("PID_FILE"), settings.text("SILENT_FILE"))
         self.faults.evil_file = settings.text("EVIL")
         chosen = found is not None or bool(settings.text("MODE"))
         unmarked = None if chosen else unmarked_scenario(request)
@@ -85,6 +89,15 @@ class Script:
         """The used percentage of the account's limit; empty if no limits are reported."""
         held = options.get("hold", settings.text("HOLD")) == "1"
         self.hold = settings.env.get("STREAM_RELEASE_FILE", "") if held else ""
+
+    def pause(self) -> Iterator[float]:
+        """Yields the seconds to wait after a delta: after the first one until the file `hold` exists, if one is set;
+        then `delay`.
+        """
+        hold, self.hold = self.hold, ""
+        while hold and not os.path.exists(hold):
+            yield POLL_S
+        yield self.delay
 
     @property
     def extended(self) -> bool:
