@@ -28,7 +28,6 @@ from codex_proxy.cassettes.format import (
     Request,
     data_of,
     lines_of,
-    text_of,
     write,
 )
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
@@ -83,7 +82,7 @@ def update(folder: Folder, result: CheckResult) -> None:
     path = folder.path if folder.path.is_file() else folder.path / f"{cassette.name}{SUFFIX}"
     beside = cassette.name.rpartition("/")[0]
     after = cassette.after.removeprefix(f"{beside}/") if beside else cassette.after
-    write(path, text_of(lines_of(msgspec.structs.replace(cassette, after=after))))
+    write(path, lines_of(msgspec.structs.replace(cassette, after=after)))
 
 
 @asynccontextmanager

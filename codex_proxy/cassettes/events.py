@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.cassettes.format import Answer
-from codex_proxy.cassettes.pieces import find_runs, join_runs
+from codex_proxy.cassettes.pieces import Run, find_runs
 
 TIMES: Final = frozenset(
     {
@@ -31,8 +31,14 @@ def events_of(answer: Answer) -> list[bytes]:
     numbers: dict[str, str] = {}
     said = [answer.body] if answer.sent is None else answer.sent
     final = [] if answer.final is None else [{"final": answer.final}]
-    events = [msgspec.json.encode(_comparable(each, numbers)) for each in (*said, *final)]
-    return [msgspec.json.encode({"status": answer.status}), *join_runs(find_runs(events))]
+    events = [_comparable(each, numbers) for each in ({"status": answer.status}, *said, *final)]
+    joined: list[bytes] = []
+    for each in find_runs(list(map(msgspec.json.encode, events))):
+        if isinstance(each, Run):
+            joined[-1] = each.join_to(joined[-1])
+        else:
+            joined.append(each)
+    return joined
 
 
 def ids_of(answer: Answer) -> list[str]:

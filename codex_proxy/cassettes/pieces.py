@@ -18,10 +18,12 @@ _STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """Matches the JSON of a string, without its quotes."""
 _STEP: Final = 1 << 20
 """Maximum bytes of a string that are searched without letting other threads run."""
-_TIME: Final = b'AtMs":'
-"""The end of the name of a field with milliseconds."""
 _AT_ONCE: Final = 64
-"""Number of lines compared at once, which is three times as fast."""
+"""Number of lines compared at once, which is several times as fast."""
+SLICE_BYTES: Final = 1 << 18
+_RUN_BYTES: Final = 64
+"""The bytes of a line of a run, roughly."""
+_MAX_LINES: Final = SLICE_BYTES // _RUN_BYTES
 _MIN_COMMON_BYTES: Final = 20
 """The fewest bytes that a line has in common with one before, to be written as a difference."""
 _COMPARED: Final = 128
@@ -40,8 +42,21 @@ class Run(msgspec.Struct):
     """The time of each line in milliseconds, in order, if written."""
 
     def text(self) -> bytes:
-        """Returns the text of the line before and all others, joined."""
+        """Returns the texts of the line before and of the run as one."""
         return b"".join((self.before, *self.texts))
+
+    def join_to(self, line: bytes) -> bytes:
+        """Returns the line before the run, with all texts as one."""
+        return with_text(line, self.name, b'"%b"' % self.text())
+
+    def parts(self) -> Iterator[Run]:
+        """Yields the run in parts that are not too large for a slice."""
+        if len(self.texts) <= _MAX_LINES:
+            yield self
+            return
+        for at in range(0, len(self.texts), _MAX_LINES):
+            end = at + _MAX_LINES
+            yield Run(self.name, self.before, self.texts[at:end], self.times[at:end])
 
     def lines(self) -> bytes:
         if not self.times:
@@ -58,36 +73,34 @@ class Run(msgspec.Struct):
         return begin + (b'"}}\n' + begin).join(texts) + b'"}}'
 
 
-def find_runs(lines: Sequence[bytes], known: Sequence[bytes] = ()) -> Iterator[bytes | Run]:
+def slices_of(lines: Iterable[bytes | Run]) -> Iterator[list[bytes | Run]]:
+    """Yields the lines and runs in slices, so that other threads can run between."""
+    some, size = list[bytes | Run](), 0
+    for each in lines:
+        for line in (each,) if isinstance(each, bytes) else each.parts():
+            some.append(line)
+            size += len(line) if isinstance(line, bytes) else len(line.texts) * _RUN_BYTES
+            if size >= SLICE_BYTES:
+                yield some
+                some, size = [], 0
+    if some:
+        yield some
+
+
+def find_runs(lines: Sequence[bytes]) -> Iterator[bytes | Run]:
     """Yields the lines, with a run in place of those that differ from the one before in one text alone; a run follows a
-    whole line. `known`: the texts of a run that may come again.
+    whole line.
     """
     at, is_whole = 0, False
     while at < len(lines):
         shape = _shape_of(lines[at - 1], lines[at]) if is_whole else None
-        texts = [] if shape is None else shape.texts(lines, at, known)
-        is_whole = shape is None
-        if shape is None:
-            yield lines[at]
-        elif texts is known or is_json(b'"%b"' % b" ".join(texts)):
+        texts = [] if shape is None else shape.texts(lines, at)
+        is_whole = not texts
+        if shape is not None and texts:
             yield Run(shape.name, shape.text(lines[at - 1]), texts)
         else:
-            yield from lines[at : at + len(texts)]
+            yield lines[at]
         at += len(texts) or 1
-
-
-def join_runs(found: Iterable[bytes | Run]) -> Iterator[bytes]:
-    """Yields lines, with the texts of a run as one text in the line before it."""
-    last = b""
-    for each in found:
-        if isinstance(each, Run):
-            last = with_text(last, each.name, b'"%b"' % each.text())
-        else:
-            if last:
-                yield last
-            last = each
-    if last:
-        yield last
 
 
 class _Shape(msgspec.Struct, frozen=True):
@@ -102,24 +115,22 @@ class _Shape(msgspec.Struct, frozen=True):
     def text(self, line: bytes) -> bytes:
         return line[len(self.head) : -len(self.tail)]
 
-    def texts(self, lines: Sequence[bytes], at: int, known: Sequence[bytes]) -> Sequence[bytes]:
-        """Returns the texts of the successive lines from number `at` that have this shape. They may be `known`."""
+    def texts(self, lines: Sequence[bytes], at: int) -> list[bytes]:
+        """Returns the texts of the successive lines from number `at` that have this shape."""
         head, tail = self.head, self.tail
         start, end, between = len(head), -len(tail), tail + b"\n" + head
         texts = list[bytes]()
-        if known and known[0] == self.text(lines[at]):  # to compare all is faster than to cut each out
-            next = at + len(known)
-            if b"%b%b%b" % (head, between.join(known), tail) == b"\n".join(lines[at:next]):
-                if next == len(lines) or not self._fits(lines[next]):
-                    return known
-                texts += known
-        for first in range(at + len(texts), len(lines), _AT_ONCE):
+        for first in range(at, len(lines), _AT_ONCE):
             some = lines[first : first + _AT_ONCE]
             found = [line[start:end] for line in some]
-            if b"%b%b%b" % (head, between.join(found), tail) != b"\n".join(some):
-                texts += map(self.text, itertools.takewhile(self._fits, some))
+            fit = head + between.join(found) + tail == b"\n".join(some)
+            if not fit:
+                found = [self.text(line) for line in itertools.takewhile(self._fits, some)]
+            if not is_json(b'"%b"' % b" ".join(found)):
                 break
             texts += found
+            if not fit:
+                break
         return texts
 
     def _fits(self, line: bytes) -> bool:
@@ -161,13 +172,6 @@ def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
         raise ValueError(f"the line before has no text {name.decode()}")
     start += len(mark)
     return line[: start - 1] + text + line[_end_of_string(line, start) + 1 :]
-
-
-def without_times(lines: Iterable[bytes]) -> list[bytes]:
-    """Returns lines without the times at their ends, in which all would differ."""
-    return [
-        line[:-14] + b"0}" if line[-20:-14] == _TIME and line[-14:-1].isdigit() else line for line in lines
-    ]
 
 
 def is_json(data: bytes) -> bool:

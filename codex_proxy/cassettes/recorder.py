@@ -7,7 +7,6 @@ the turn.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import re
 import time
@@ -29,10 +28,9 @@ from codex_proxy.cassettes.format import (
     Cassette,
     Request,
     lines_of,
-    text_of,
     write,
 )
-from codex_proxy.cassettes.pieces import Run, is_json, with_text
+from codex_proxy.cassettes.pieces import Run, is_json, slices_of
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import MIN_SECRET, Scrubber, StableIds, TurnIds
 from codex_proxy.cassettes.settings import CassetteError
@@ -49,12 +47,10 @@ MAX_WORDS: Final = 4000
 """Characters of a message that are read for the cassette's name."""
 MAX_AT_ONCE: Final = 1 << 18
 """Maximum bytes of a turn that is written on the event loop, in milliseconds."""
-WINDOW: Final = 1 << 18
-"""Maximum bytes of lines that are cleaned at once."""
 MAX_WAITING: Final = 256 << 20
 """Maximum bytes of large turns that wait to be written; further ones are not recorded."""
-COMMENT: Final = ord(":")
-"""How a comment of a stream begins."""
+DATA: Final = b"d{"
+"""How the lines of a stream or WebSocket begin that have data, and are no comments or names of events."""
 _NUMBERED: Final = re.compile(r"(\d{4,})-")
 
 
@@ -99,7 +95,7 @@ class Recorder:
         if self.trouble:
             return
         assert recorded.end is not None
-        size = recorded.size + len(exchange.body) + len(exchange.answered)
+        size = recorded.size + len(exchange.body) + exchange.answered_size
         if recorded.size > MAX_BYTES:
             log.info("turn_not_recorded", reason="too large")
         elif not recorded.parts:
@@ -177,10 +173,9 @@ class Recorder:
             sessions=recorded.sessions(),
             answer=exchange.answer(),
         )
-        text = clean.clean(list(lines_of(cassette)))
         recorded.name = self._new_name(clean.text(_last_words(content)))
         path = self.folder / f"{recorded.name}{SUFFIX}"
-        write(path, text)
+        write(path, clean.clean(lines_of(cassette)))
         recorded.parts.clear()
         return path
 
@@ -234,29 +229,26 @@ class _Cleaner:
         self._ids = ids
         self._keys = [key.encode() for key in keys if len(key) >= MIN_SECRET]
 
-    def clean(self, found: Sequence[bytes | Run]) -> bytes:
-        """Returns the lines' text without secrets and with stable ids; the request keeps its own ids."""
-        spoken = {(run.before, id(run.texts)): run for run in found if isinstance(run, Run)}
-        texts = [b"".join((run.before, *run.texts)) for run in spoken.values()]
-        if self._scrubber.suspects(b"\n".join(texts), self._keys):
-            found = self._join_secret_runs(found)
-        whole = b"\n".join([line for line in found if isinstance(line, bytes)])
-        first = min(at for each in (b'\n{"session"', b'\n{"answer"') if (at := whole.find(each)) >= 0)
-        asked = map(self._ids.known, _windows(whole[:first]))
-        answered = map(self._ids.stable, _windows(whole[first:]))
-        cleaned = map(self._scrub, _windows(b"".join((*asked, *answered))))
-        left = iter(b"".join(cleaned).split(b"\n"))
-        return text_of(next(left) if isinstance(each, bytes) else each for each in found)
+    def clean(self, lines: Iterable[bytes | Run]) -> Iterator[bytes | Run]:
+        """Yields the lines without secrets and with stable ids; the request keeps its own ids."""
+        lines = list(lines)
+        spoken = b"\n".join(each.text() for each in lines if isinstance(each, Run))
+        if self._scrubber.suspects(spoken, self._keys):
+            lines = self._join_secret_runs(lines)
+        for some in slices_of(lines):
+            whole = b"\n".join([line for line in some if isinstance(line, bytes)])
+            left = iter(self._scrub(self._ids.replace(whole)).split(b"\n"))
+            for line in some:
+                yield next(left) if isinstance(line, bytes) else line
 
-    def _join_secret_runs(self, found: Iterable[bytes | Run]) -> list[bytes | Run]:
-        """Returns the lines, with one whole line in place of a line and the run after it that together say a secret."""
+    def _join_secret_runs(self, lines: Iterable[bytes | Run]) -> list[bytes | Run]:
+        """Returns the lines, with one line in place of a line and the run after it that together say a secret."""
         joined = list[bytes | Run]()
-        for each in found:
+        for each in lines:
             if isinstance(each, Run) and isinstance(line := joined[-1], bytes):
-                text = b"".join((each.before, *each.texts))
-                cleaned = self._scrub(text)
-                if cleaned != text:
-                    joined[-1] = with_text(line, each.name, b'"%b"' % cleaned)
+                text = each.text()
+                if self._scrub(text) != text:
+                    joined[-1] = each.join_to(line)
                     continue
             joined.append(each)
         return joined
@@ -266,18 +258,6 @@ class _Cleaner:
 
     def text(self, text: str) -> str:
         return self._scrub(text.encode("utf-8", "replace")).decode("utf-8", "replace")
-
-
-def _windows(text: bytes, separator: bytes = b"\n") -> Iterator[bytes]:
-    """Yields a text in pieces of about `WINDOW` bytes, so that other threads can run between. All but the first begin
-    with the separator.
-    """
-    start = 0
-    while start < len(text):
-        end = text.find(separator, start + WINDOW) if len(text) > start + WINDOW else -1
-        end = len(text) if end < 0 else end
-        yield text[start:end]
-        start = end
 
 
 class Exchange:
@@ -309,11 +289,10 @@ class Exchange:
 
     def add_answer(self, data: bytes) -> None:
         """Takes bytes of the answer, or a WebSocket frame."""
-        answered = self._content.answered
-        if self._content.socket:
-            answered += data + b"\n"
-        elif len(answered) < MAX_BYTES:
-            answered += data
+        content = self._content
+        if content.answered_size < MAX_BYTES:
+            content.answered.append(data)
+            content.answered_size += len(data)
 
     def end(self, status: int) -> None:
         """Called when the whole answer was sent."""
@@ -354,8 +333,9 @@ class ExchangeContent(msgspec.Struct):
     body: bytes = b""
     status: int = 0
     """The answer's status; 0 until its end."""
-    answered: bytearray = msgspec.field(default_factory=bytearray)
-    """The answer's body, or WebSocket frames, one in a line."""
+    answered: list[bytes] = []
+    """The answer's body, whole events of a stream, or WebSocket frames."""
+    answered_size: int = 0
     final: bytes | None = None
     """The final object of a background response."""
 
@@ -376,14 +356,9 @@ class ExchangeContent(msgspec.Struct):
 
     def answer(self) -> Answer:
         final = None if self.final is None else msgspec.Raw(self.final)
-        answered = bytes(self.answered).strip()
-        if answered.startswith((b"{", b"[")):
-            if not self.socket and is_json(answered):
-                return Answer(self.status, msgspec.Raw(answered), None, final)
-            return Answer(self.status, None, answered.splitlines())  # frames, or a stream of Ollama's API
-        pieces = (window.split(b"\n\n") for window in _windows(answered, b"\n\n"))
-        events = itertools.chain.from_iterable(pieces)
-        sent = [event for event in events if event and event[0] != COMMENT]
+        if not self.socket and len(self.answered) == 1 and is_json(self.answered[0]):
+            return Answer(self.status, msgspec.Raw(self.answered[0].strip()), None, final)
+        sent = [line for data in self.answered for line in data.split(b"\n") if line and line[0] in DATA]
         return Answer(self.status, None, sent, final)
 
 

@@ -182,6 +182,8 @@ _TIME_KEYS: Final = (b'At"', b'AtMs"', b'created"', b'_at"')
 _CLOCK: Final = re.compile(
     rb'"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](?:\.[0-9]{1,9})?Z"'
 )
+_SAID: Final = (b'{"session"', b'{"answer"')
+"""How the first line after the request begins."""
 MAX_IDS: Final = 100_000
 
 
@@ -203,19 +205,21 @@ class TurnIds:
         self._ids = ids
         self._key = key
         self._own = own - ids.keys()
+        self._said = False
         self._count = 0
 
-    def known(self, text: bytes) -> bytes:
-        """Returns a request's text with the ids of earlier turns replaced."""
-        return _VALUE.sub(self._known, text)
+    def replace(self, text: bytes) -> bytes:
+        """Returns the next lines of the file with ids and times replaced; the request keeps its own."""
+        asked = 0
+        if not self._said and not text.startswith(_SAID):
+            asked = min((at for each in _SAID if (at := text.find(b"\n" + each)) >= 0), default=len(text))
+        self._said = self._said or asked < len(text)
+        said = _without_clocks(_VALUE.sub(self._replacement, text[asked:]))
+        return _VALUE.sub(self._known, text[:asked]) + said if asked else said
 
     def _known(self, found: re.Match[bytes]) -> bytes:
         known = self._ids.get(found[1])
         return found[0] if known is None else b':"%b"' % known
-
-    def stable(self, text: bytes) -> bytes:
-        """Returns an agent's or answer's text with ids and times replaced."""
-        return _without_clocks(_VALUE.sub(self._replacement, text))
 
     def _replacement(self, found: re.Match[bytes]) -> bytes:
         id = found[1]

@@ -4,6 +4,8 @@ and parsed after the turn.
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +14,7 @@ import msgspec
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.dialect import Dialect, Ended
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.processes.session import AgentSession, LineFramer
 from codex_proxy.agents.recorded import (
     attempt_of,
     facts_of,
@@ -22,7 +24,7 @@ from codex_proxy.agents.recorded import (
     rpc_of,
 )
 from codex_proxy.cassettes.format import Line, Session
-from codex_proxy.cassettes.pieces import is_json, without_times
+from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.player import PlayedSession
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import Failure
@@ -205,35 +207,43 @@ class _RecordedRunner:
 
 def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Line]:
     """Yields a session's entries as lines of a cassette. `began`: the turn's start."""
-    body = _Body() if any(kind == "head" for _, kind, _ in entries) else None
-    begin = RPC_IDS.get(dialect, b"")
-    size = len(begin)
-    for at, kind, value in entries:
-        ms = max(0, round((at - began) * 1000))
-        if kind == "to" or (kind == "from" and body is None):
-            lines = without_times(value if kind == "from" else _split_lines(value[0]))
-            if begin:
-                lines = [
-                    _with_first_channel_id(dialect, line) if line[:size] == begin else line for line in lines
-                ]
-            yield Line(ms, kind, lines)
-        elif kind == "from" and body is not None:
-            yield from body.feed(value[0], ms)
+    is_http = any(kind == "head" for _, kind, _ in entries)
+    for kind, same in itertools.groupby(entries, lambda entry: entry[1]):
+        timed = [(max(0, round((at - began) * 1000)), value) for at, _, value in same]
+        if kind == "from" and is_http:
+            yield from _body_lines([(ms, b"".join(pieces)) for ms, pieces in timed])
+        elif kind in ("from", "to"):
+            for ms, pieces in timed:
+                lines = pieces if kind == "from" else _split_lines(pieces[0])
+                yield Line(ms, kind, _with_stable_values(dialect, lines))
         else:
-            if kind == "over" and body is not None:
-                yield from body.close(ms)
-                body = _Body()
-            yield Line(ms, kind, value)
-
-
-RPC_IDS: Final = {"app-server": b'{"id":', "acp": b'{"jsonrpc":"2.0","id":'}
-"""How the lines with an id of JSON-RPC begin, by dialect."""
+            yield from (Line(ms, kind, value) for ms, value in timed)
 
 
 def _split_lines(writes: bytes) -> list[bytes]:
     """Returns the lines of written bytes; all of them if they are no lines, such as a request's body."""
     lines = [line for line in writes.split(b"\n") if line]
     return lines if len(lines) > 1 and all(map(is_json, lines)) else [writes.rstrip(b"\n")]
+
+
+RPC_IDS: Final = {"app-server": b'{"id":', "acp": b'{"jsonrpc":"2.0","id":'}
+"""How the lines with an id of JSON-RPC begin, by dialect."""
+TIME: Final = b'AtMs":'
+"""The end of the name of a field with milliseconds, as a line's last field."""
+
+
+def _with_stable_values(dialect: str, lines: list[bytes]) -> list[bytes]:
+    """Returns lines with the ids that they would have on the first channel, and without the times at their ends."""
+    begin = RPC_IDS.get(dialect, b"\n")
+    size = len(begin)
+    return [
+        _with_first_channel_id(dialect, line)
+        if line[:size] == begin
+        else line[:-14] + b"0}"
+        if line[-20:-14] == TIME
+        else line
+        for line in lines
+    ]
 
 
 def _with_first_channel_id(dialect: str, line: bytes) -> bytes:
@@ -244,33 +254,17 @@ def _with_first_channel_id(dialect: str, line: bytes) -> bytes:
     return begins + new + rest if found and begins in (b"{", b'{"jsonrpc":"2.0",') else line
 
 
-class _Body:
-    """Cuts an upstream's body into a stream's events, or a whole object."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._is_stream: bool | None = None
-
-    def feed(self, data: bytes, ms: int) -> Iterator[Line]:
-        self._rest += data
-        if self._is_stream is None and (first := self._rest.lstrip()[:1]):
-            self._is_stream = first not in (b"{", b"[", b"<")
-        if self._is_stream:
-            *lines, self._rest = self._rest.split(b"\n")
-            for line in lines:
-                yield from self._line(line, ms)
-
-    def close(self, ms: int) -> Iterator[Line]:
-        rest, self._rest = self._rest, b""
-        if rest and self._is_stream:
-            yield from self._line(rest, ms)
-        elif rest:
-            yield Line(ms, "body", [rest])
-
-    def _line(self, line: bytes, ms: int) -> Iterator[Line]:
-        line = line.removesuffix(b"\r")
-        data = line.removeprefix(b"data:").strip()
-        if line.startswith(b"data:") and is_json(data):
-            yield Line(ms, "data", [data])
-        elif line:
-            yield Line(ms, "line", line.decode("utf-8", "replace"))
+def _body_lines(chunks: Sequence[tuple[int, bytes]]) -> Iterator[Line]:
+    """Cuts an upstream's body, which came at these times, into a stream's events, or a whole object."""
+    whole = b"".join(data for _, data in chunks)
+    if whole.lstrip()[:1] in (b"{", b"[", b"<"):
+        yield Line(chunks[-1][0], "body", [whole])
+        return
+    framer = LineFramer(sys.maxsize)
+    for ms, data in (*chunks, (chunks[-1][0], b"\n")):
+        for line in framer.feed(data):
+            event = line.removeprefix(b"data:").strip()
+            if line.startswith(b"data:") and is_json(event):
+                yield Line(ms, "data", [event])
+            else:
+                yield Line(ms, "line", line.decode("utf-8", "replace"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from codex_proxy.agents.recorded import DIALECTS
 from codex_proxy.cassettes import pieces
 from codex_proxy.cassettes.content import Content
-from codex_proxy.cassettes.format import Answer, Cassette, Line, Request, Session, lines_of, parse
+from codex_proxy.cassettes.format import Answer, Cassette, Line, Request, Session, lines_of, parse, text_of
 from codex_proxy.cassettes.pieces import Run
 from codex_proxy.cassettes.settings import CassetteError
 
@@ -40,18 +40,12 @@ def cassette(lines: list[Line], sent: list[bytes]) -> Cassette:
     )
 
 
-def written(found: Cassette) -> bytes:
-    lines = [line if isinstance(line, bytes) else line.lines() for line in lines_of(found)]
-    data = b"\n".join(lines) + b"\n"
-    return data + b'{"end":%d}\n' % data.count(b"\n")
-
-
 def delta(text: object, **more: object) -> bytes:
     return msgspec.json.encode({"method": "delta", "params": {"id": "a", "delta": text}, **more})
 
 
 def read_again(lines: list[bytes], sent: list[bytes]) -> tuple[list[bytes], list[object]]:
-    again = parse(written(cassette([Line(1, "from", lines)], sent)), Path("a.jsonl"))
+    again = parse(b"".join(text_of(lines_of(cassette([Line(1, "from", lines)], sent)))), Path("a.jsonl"))
     assert again.answer.sent is not None
     return [one for line in again.sessions[0].lines for one in line.value], again.answer.sent
 
@@ -107,23 +101,16 @@ def test_the_deltas_of_a_text_are_one_run_and_ids_are_none() -> None:
     assert rest[:2] == [b'{"ms":1,"from":{"id":"a1"}}', b'{"ms":1,"from":{"id":"a2"}}']
 
 
-def test_the_deltas_of_an_answer_are_one_run_if_the_agent_has_said_all_or_the_first_of_them() -> None:
-    said = [delta(text) for text in "abcd"]
-    for more in ([], [delta("e"), b'{"method":"end"}']):
-        sent = [*said, *more]
-        runs = [each for each in lines_of(cassette([Line(1, "from", said)], sent)) if isinstance(each, Run)]
-        assert [len(run.texts) for run in runs] == [3, 4 if more else 3]
-        assert read_again(said, sent) == (said, [msgspec.json.decode(line) for line in sent])
-
-
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("before", "line", "says"),
     [
-        (b'{"ms":1,"next":{"other":"x"}}', 'the line before has no text "other"'),
-        (b'{"next":{"delta":"x"}}', "no line before it has a text that it could change"),
+        ("from", b'{"ms":1,"next":{"other":"x"}}', 'the line before has no text "other"'),
+        ("from", b'{"next":{"delta":"x"}}', "it does not fit the lines before it"),
+        ("begin", b'{"ms":1,"next":{"delta":"x"}}', "no line before it has a text that it could change"),
     ],
 )
-def test_a_short_line_that_is_like_none_is_named(line: bytes, says: str) -> None:
-    data = written(cassette([Line(1, "from", [delta("It")])], []))
+def test_a_short_line_that_is_like_none_is_named(before: str, line: bytes, says: str) -> None:
+    said: Any = [delta("It")] if before == "from" else {}
+    data = b"".join(text_of(lines_of(cassette([Line(1, before, said)], []))))
     with pytest.raises(CassetteError, match=f"line 6: {says}"):
         parse(data.replace(b'{"answer"', line + b'\n{"answer"'), Path("a.jsonl"))

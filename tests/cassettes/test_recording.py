@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from codex_proxy.app.start_checks import StartError
-from codex_proxy.cassettes import recorder
+from codex_proxy.cassettes import pieces, recorder
 from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import read, write
@@ -121,7 +121,7 @@ async def test_a_large_turn_is_written_in_a_thread_and_is_the_same(
         write(path, lines)
 
     monkeypatch.setattr(recorder, "write", noted)
-    monkeypatch.setattr(recorder, "WINDOW", 100)
+    monkeypatch.setattr(pieces, "SLICE_BYTES", 100)
     texts = []
     for thread, most in (("MainThread", recorder.MAX_AT_ONCE), ("recorder", 0)):
         monkeypatch.setattr(recorder, "MAX_AT_ONCE", most)

@@ -112,9 +112,9 @@ async def test_a_turn_that_is_still_being_written_is_not_asked_of_the_agent_agai
 ) -> None:
     waited_for, flush = threading.Event(), recorder.Recorder.flush
 
-    def slowly(path: Path, text: bytes) -> None:
+    def slowly(path: Path, lines: Any) -> None:
         waited_for.wait(PATIENCE)
-        write(path, text)
+        write(path, lines)
 
     async def flush_noted(of: recorder.Recorder) -> None:
         waited_for.set()
