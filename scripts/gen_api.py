@@ -94,7 +94,7 @@ def _in_words(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         return _named(schema["$ref"].rpartition("/")[2])
     if EMPTY in schema.get("enum", ()):
-        return "empty"
+        return "null or empty"
     if "enum" in schema:
         return " ".join(f"`{word}`" for word in schema["enum"] if word != "")
     if "const" in schema:

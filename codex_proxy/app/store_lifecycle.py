@@ -16,7 +16,7 @@ from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySe
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.lock import StoreLock
 from codex_proxy.store.store import Store, StoreOptions
-from codex_proxy.store.values import ContextLimits, Retention, StoreRefused, StoreUnavailable
+from codex_proxy.store.values import ContextLimits, Retention, StoreInUse, StoreRefused, StoreUnavailable
 
 if TYPE_CHECKING:
     from codex_proxy.store.postgresql.store import PostgresStore
@@ -165,6 +165,11 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
         return StoreLifecycle(await open_store(settings, clock), durable=settings.in_database)
     try:
         lock = await StoreLock.take(settings.store_file)
+    except StoreInUse as error:
+        raise StoreOpenError(
+            f"{error}; use or stop that server, or start this one with another port (--port) and a state folder of "
+            "its own (PROXY_STATE_DIR), or with PROXY_STORE=off"
+        ) from error
     except StoreRefused as error:
         raise _open_error(error) from error
     try:

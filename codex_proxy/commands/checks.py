@@ -219,7 +219,7 @@ def keys_check(settings: Settings) -> Check:
         return check.warning(f"{file} can be {OPEN[others]} by other users.", f"Run `chmod 600 {file}`.")
     if keys:
         names = ", ".join(key.name for key in keys[:SHOWN])
-        return check.ok(f"Clients need one of {len(keys)} API keys: {names}.")
+        return check.ok(f"Clients need an API key. Known keys: {names}.")
     if file.exists():
         return check.warning(
             f"{file} has no keys, and clients need one: no client is admitted.",

@@ -119,8 +119,14 @@ def install(service: Service, command: Sequence[str], workdir: Path, environ: Ma
     if replaced:
         for each in service.stop:
             _run(each, must_succeed=False)
-    for each in service.start:
-        _run(each)
+    try:
+        for each in service.start:
+            _run(each)
+    except ServiceError as error:
+        raise ServiceError(
+            f"{error}. The service does not run; {service.file} stays (`codex-proxy service uninstall` removes it). "
+            "Run this command in a login session of your user, or start the server with `codex-proxy serve`."
+        ) from error
     return f"Wrote {service.file} and started the service. `codex-proxy service status` shows it."
 
 
@@ -135,7 +141,7 @@ def uninstall(service: Service) -> str:
         _run(each, must_succeed=False)  # it may have been stopped by hand
     service.file.unlink()
     for each in service.forget:
-        _run(each)
+        _run(each, must_succeed=False)  # the file is gone: there is nothing more to do
     return f"Stopped the service and removed {service.file}."
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from codex_proxy.settings.fields import DATABASE_SCHEMES, Settings
 from codex_proxy.store import copying
 from codex_proxy.store.lock import StoreLock
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import StoreError, StoreRefused, StoreStats, StoreUnavailable
+from codex_proxy.store.values import StoreError, StoreInUse, StoreRefused, StoreStats, StoreUnavailable
 
 if TYPE_CHECKING:
     from codex_proxy.store.postgresql.store import PostgresStore
@@ -93,6 +94,8 @@ async def _unused_store(settings: Settings, place: str) -> AsyncIterator[SqliteS
         if not placed.in_database:
             try:
                 lock = await StoreLock.take(placed.store_file)
+            except StoreInUse as error:
+                raise StoreOpenError(f"{error}: stop it first") from error
             except StoreRefused as error:
                 raise StoreOpenError(str(error)) from error
             stack.callback(lock.release)
@@ -137,4 +140,7 @@ async def existing_store(settings: Settings) -> AsyncIterator[Store]:
 
 
 def _as_text(stats: StoreStats) -> str:
-    return "\n".join(f"{name:<15} {value}" for name, value in msgspec.structs.asdict(stats).items())
+    found: dict[str, object] = msgspec.structs.asdict(stats)
+    if stats.oldest is not None:
+        found["oldest"] = datetime.fromtimestamp(stats.oldest).isoformat(" ", "seconds")
+    return "\n".join(f"{name:<15} {value}" for name, value in found.items())

@@ -26,7 +26,7 @@ _TEXT: Final[Schema] = {"type": "string"}
 _TURN: Final = Parameter("id", "path", _TEXT, "The number of the turn.")
 _RESPONSE: Final = Parameter("id", "path", _TEXT, "The id of a stored response.")
 _SEARCH: Final = Parameter("search", "query", _TEXT, "A text that the id or the response has, in any case.")
-_AFTER: Final = Parameter("after", "query", _TEXT, "`last_id` of the previous answer.")
+_AFTER: Final = Parameter("after", "query", _TEXT, "Id of the last item on the previous page.")
 
 
 _endpoint: Final = partial(Endpoint, chapter="The page", versioned=False, needs=PAGE)

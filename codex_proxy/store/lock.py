@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from codex_proxy.files.private import file_problem, make_folder
-from codex_proxy.store.values import StoreRefused
+from codex_proxy.store.values import StoreInUse, StoreRefused
 
 WAIT_SECONDS, RETRY_SECONDS = 1.0, 0.02
 """The seconds to wait for the lock, which children of a killed server hold for a moment, and those between two
@@ -26,17 +26,14 @@ class StoreLock:
 
     @classmethod
     async def take(cls, store: Path, *, within: float = WAIT_SECONDS) -> StoreLock:
-        """Locks a store. Raises `StoreRefused` if it cannot, or another server holds it after `within` seconds."""
+        """Locks a store. Raises `StoreRefused`; `StoreInUse` if another process holds it after `within` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         descriptor = _open(store)
         try:
             while not _try_lock(descriptor):
                 if loop.time() >= deadline:
-                    raise StoreRefused(
-                        f"another server{_holder(descriptor)} keeps its responses in {store}; use or stop that server, "
-                        "or start this one with another port (--port) and a state folder of its own (PROXY_STATE_DIR)"
-                    )
+                    raise StoreInUse(f"another server{_holder(descriptor)} keeps its responses in {store}")
                 await asyncio.sleep(RETRY_SECONDS)
             os.truncate(descriptor, 0)
             os.write(descriptor, b"%d\n" % os.getpid())

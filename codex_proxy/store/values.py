@@ -41,6 +41,10 @@ class StoreRefused(StoreError):  # noqa: N818
     """The store is damaged, of a newer version, or no store; nothing was changed."""
 
 
+class StoreInUse(StoreRefused):
+    """Another process has locked the store."""
+
+
 class NotStored(StoreError):  # noqa: N818
     """The owner has no such object."""
 

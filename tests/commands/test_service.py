@@ -89,6 +89,19 @@ def test_a_command_that_fails_is_named(tmp_path: Path, calls: Path, monkeypatch:
         install(given(tmp_path), COMMAND, tmp_path, {})
 
 
+def test_a_system_without_a_service_manager_is_reported_and_nothing_is_left(
+    tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = given(tmp_path)
+    monkeypatch.setenv("FAILING", "--user")
+    with pytest.raises(
+        ServiceError, match=r"does not run; .*`codex-proxy service uninstall` removes it.*login"
+    ):
+        install(service, COMMAND, tmp_path, {})
+    assert "removed" in uninstall(service)
+    assert not service.file.exists()
+
+
 def test_what_cannot_be_is_said(tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service = given(tmp_path)
     with pytest.raises(ServiceError, match="is not a folder"):

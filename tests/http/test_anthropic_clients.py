@@ -93,7 +93,9 @@ async def test_what_is_not_served_is_not_found_in_the_clients_own_shape(proxy: P
     assert (answer.status, answer.body["type"]) == (404, "error")
     assert answer.error["type"] == "not_found_error"
     assert answer.body["request_id"] == answer.headers["request-id"]
-    assert (await proxy.send("GET", path)).error["code"] == "not_found"
+    error = (await proxy.send("GET", path)).error
+    assert error["code"] == "not_found"
+    assert "GET /v1 lists the endpoints" in error["message"]
 
 
 # --- keys -----------------------------------------------------------------------------------------

@@ -150,9 +150,8 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
         return fault_response(Failure(FaultKind.REQUEST_TOO_LARGE, message), request)
     if error.status == 404:
         message = f"Invalid URL ({excerpt(request.method)} {excerpt(request.path)})."
-        if is_ollama_path(request.path):
-            message = f"{message} {NO_OLLAMA}"
-        return fault_response(Failure(FaultKind.NOT_FOUND, message), request)
+        advice = NO_OLLAMA if is_ollama_path(request.path) else "GET /v1 lists the endpoints."
+        return fault_response(Failure(FaultKind.NOT_FOUND, f"{message} {advice}"), request)
     return fault_response(Failure(FaultKind.INVALID_REQUEST, error.text or error.reason), request)
 
 
