@@ -205,11 +205,16 @@ class Child:
                 os.write(self._lifeline, bytes([signum]))
 
     async def end(self, *, grace: float | None = None) -> Exit:
-        """Closes stdin, waits `grace` seconds (None: `eof_grace`), then SIGTERM and after `term_grace` SIGKILL to the
-        child and its descendants: at most grace + term_grace + 7.5 s. All calls return the same `Exit`; the earliest
-        grace counts. Cancelling a call does not stop the end.
+        """Closes stdin, waits `grace` seconds (None: `eof_grace`; 0: does neither), then SIGTERM and after `term_grace`
+        SIGKILL to the child and its descendants: at most grace + term_grace + 7.5 s. All calls return the same `Exit`;
+        the earliest grace counts. Cancelling a call does not stop the end.
         """
-        self._start_ending(self._command.eof_grace if grace is None else grace)
+        if grace is None:
+            grace = self._command.eof_grace
+        if grace:
+            self._start_ending(grace)
+        else:  # the end of stdin would wake the child in vain
+            self.kill()
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:

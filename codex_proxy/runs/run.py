@@ -253,7 +253,7 @@ class Run:
     def on_session_output(self, session: AgentSession, events: list[Event], size: int) -> None:
         if session is not self._session or self._repair.ended:
             return  # an earlier try that winds down
-        if (session.gone or session.lost) and self._restartable and not self._checking:
+        if self._restartable and (session.gone or session.lost) and not self._checking:
             self._restart()
             return
         if size and self._restartable == "until_output":

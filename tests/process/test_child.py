@@ -75,6 +75,13 @@ async def test_a_child_that_does_not_end_on_the_end_of_stdin_gets_a_term(start: 
     assert recorder.data == b"up\nasked\n"
 
 
+async def test_a_child_without_grace_time_is_not_told_that_its_stdin_ends(start: Start) -> None:
+    child, recorder = await start(shell("trap 'exit 5' TERM; echo up; read line; echo told; exit 6"))
+    await recorder.lines(1)
+    assert (await child.end(grace=0)).code == 5
+    assert recorder.data == b"up\n"
+
+
 async def test_a_child_that_ignores_term_is_killed(start: Start) -> None:
     child, recorder = await start(shell(IGNORES_TERM))
     (pid,) = await recorder.lines(1)
