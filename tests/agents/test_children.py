@@ -251,7 +251,7 @@ async def test_a_paused_child_waits_and_loses_nothing() -> None:
 async def test_a_channel_that_never_started_can_be_used_without_harm() -> None:
     transport = ChildTransport()
     with pytest.raises(SpawnError, match="no such file"):
-        await transport.start(Command(("/nowhere",), {}, "/"))
+        await transport.start(Command(("/nowhere/at/all",), {}, "/"))
     transport.send(b"x")
     transport.close_stdin()
     transport.pause_reading()
