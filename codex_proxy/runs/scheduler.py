@@ -60,8 +60,6 @@ MAX_NAME = 100
 CANCELLED = Failure(
     FaultKind.CANCELLED, "The operator has cancelled this turn on the server's page.", repeatable=False
 )
-START_LINE_SECONDS = 0.002
-"""Seconds after which a turn's first line is logged: by then its request is written."""
 PROGRESS_SECONDS = 30.0
 """Seconds between a running turn's lines in the log."""
 
@@ -217,12 +215,12 @@ class RunScheduler:
         elif not run.ended:
             run.start_preparing(self._begin_with_approved_calls(run, calls))
         self._fail_if_too_late(run)
-        # After the agent has the turn, since timers and a line cost a twentieth of the wait for the first token.
         if not run.ended:
             progress = partial(self._log_progress, run, PROGRESS_SECONDS)
             state.progress = loop.call_later(PROGRESS_SECONDS, progress, context=context)
+        # After the agent has the turn, since a line costs a twentieth of the wait for the first token.
         line = partial(log.info, agent=agent.name, model=turn.model[:MAX_NAME], mode=turn.mode)
-        loop.call_later(START_LINE_SECONDS, line, "turn_started", context=context)
+        loop.call_soon(line, "turn_started", context=context)
         return run
 
     def _begin(self, run: Run, session: ReusedSession | AgentSession) -> None:
