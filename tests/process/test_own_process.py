@@ -124,6 +124,7 @@ async def unreaped():
     pid = await listener.pid
     await until(lambda: os.getsid(pid) == pid)
     os.kill(child.pid, signal.SIGSTOP)
+    await until(lambda: psutil.Process(child.pid).status() == "stopped")
     os.kill(pid, signal.SIGKILL)
     await until(lambda: psutil.Process(pid).status() == "zombie")
     os.kill(child.pid, signal.SIGKILL)
