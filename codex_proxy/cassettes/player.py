@@ -116,115 +116,87 @@ class PlayedTransport:
 
     exclusive = True
 
-    def __init__(self, lines: Iterable[Line], read: LineReader, pace: Pace) -> None:
-        self._lines = deque(lines)
+    def __init__(self, lines: Sequence[Line], read: LineReader, pace: Pace) -> None:
+        self._lines = lines
         self._read = read
         self._pace = pace
-        self._reader: TransportReader | None = None
-        self._at = 0
-        self._answers = 0
-        """How many outputs of this server were not played yet."""
-        self._paused = False
-        self._timer: asyncio.Handle | None = None
-        self._waits = False
+        self._answers = asyncio.Semaphore(0)
+        """Counts the outputs and decisions of this server that were not played yet."""
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._task: asyncio.Task[None] | None = None
 
     def attach(self, reader: TransportReader) -> None:
-        self._reader = reader
-        self._later(0.0)
+        self._task = asyncio.ensure_future(self._play(reader))
 
     def send(self, writes: bytes) -> None:
         self._read.note_written(writes)
 
     def on_answer(self) -> None:
         """Called when this server has given an output or a decision."""
-        self._answers += 1
-        if self._waits:
-            self._waits = False
-            self._later(0.0)
+        self._answers.release()
 
     def close_stdin(self) -> None:
         """Does nothing: there is no program."""
 
     def pause_reading(self) -> None:
-        self._paused = True
+        self._resumed.clear()
 
     def resume_reading(self) -> None:
-        if self._paused:
-            self._paused = False
-            if not self._waits and self._timer is None:
-                self._later(0.0)
+        self._resumed.set()
 
     def set_idle(self, idle: bool) -> None:
         """Does nothing: sessions are not kept."""
 
     async def release(self, *, finished: bool) -> None:
-        self._reader = None
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
-    def _later(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = loop.call_later(seconds, self._play) if seconds > 0 else loop.call_soon(self._play)
+    async def _play(self, reader: TransportReader) -> None:
+        """Plays all lines. If the turn is not over then, it fails."""
+        try:
+            end = await self._play_lines(reader)
+        except TimeoutError:
+            end = STUCK
+        except (msgspec.ValidationError, LookupError) as error:
+            end = Failure(
+                kind=FaultKind.AGENT_PROTOCOL, message=f"A line of the cassette is invalid: {error}."
+            )
+        if isinstance(end, Ended):
+            reader.ended(end)
+        else:
+            reader.fail(end)
 
-    def _play(self) -> None:
-        self._timer = None
-        messages: list[Any] = []
-        size = 0
-        while self._reader is not None and not self._paused:
-            line = self._lines[0] if self._lines else None
-            wait = 0.0 if line is None else self._pace(max(0, line.ms - self._at) / 1000)
-            if line is None or wait > 0 or len(messages) >= BATCH or line.kind in BARRIERS:
-                if messages:
-                    reader, given, messages = self._reader, messages, []
-                    reader.received(given, size)
-                    size = 0
-                    if self._reader is None or self._paused:
-                        return
-                if line is None or wait > 0 or not self._passes(line):
-                    self._at = self._at if line is None else line.ms
-                    self._pause(line, wait)
-                    return
-                continue
-            self._at = line.ms
-            message = self._read.message(self._lines.popleft())
-            if message is not None:
+    async def _play_lines(self, reader: TransportReader) -> Ended | Failure:
+        """Plays lines up to the session's end, and returns that."""
+        at, messages = 0, list[Any]()
+        for line in self._lines:
+            wait = self._pace(max(0, line.ms - at) / 1000)
+            at = line.ms
+            if wait > 0 or len(messages) >= BATCH or line.kind in BARRIERS:
+                await self._give(reader, messages)
+                messages = []
+            if wait > 0:
+                await asyncio.sleep(wait)
+            if line.kind == "answer":
+                async with asyncio.timeout(STUCK_SECONDS):
+                    await self._answers.acquire()
+            elif line.kind == "ended":
+                return msgspec.convert(line.value, Ended)
+            elif line.kind == "failed":
+                return msgspec.convert(line.value, Failure)
+            elif (message := self._read.message(line)) is not None:
                 messages.append(message)
-                size += len(message) if isinstance(message, bytes) else 100
-        if messages and self._reader is not None:
-            self._reader.received(messages, size)
+        await self._give(reader, messages)
+        return OVER
 
-    def _passes(self, line: Line) -> bool:
-        """Plays a line that is no message. Returns False if it must wait, or none follow."""
-        if line.kind == "answer":
-            if not self._answers:
-                return False
-            self._answers -= 1
-        self._lines.popleft()
-        if line.kind == "ended" and self._reader is not None:
-            self._reader.ended(msgspec.convert(line.value, Ended))
-        elif line.kind == "failed" and self._reader is not None:
-            self._reader.fail(msgspec.convert(line.value, Failure))
-        else:
-            return True
-        self._reader = None
-        return False
-
-    def _pause(self, line: Line | None, wait: float) -> None:
-        if self._reader is None:
-            return
-        if line is None:
-            self._timer = asyncio.get_running_loop().call_soon(self._fail, OVER)
-        elif wait > 0:
-            self._later(wait)
-        else:
-            self._waits = True
-            self._timer = asyncio.get_running_loop().call_later(STUCK_SECONDS, self._fail, STUCK)
-
-    def _fail(self, failure: Failure) -> None:
-        if self._reader is not None:
-            self._reader.fail(failure)
+    async def _give(self, reader: TransportReader, messages: Sequence[Any]) -> None:
+        """Gives messages to the dialect as soon as it reads."""
+        await self._resumed.wait()
+        if messages:
+            reader.received(messages, sum(len(each) if isinstance(each, bytes) else 100 for each in messages))
+            await asyncio.sleep(0)
+            await self._resumed.wait()
 
 
 class PlayedSession(AgentSession):
