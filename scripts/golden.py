@@ -30,9 +30,8 @@ import msgspec
 
 from codex_proxy.app.logs import configure
 from codex_proxy.app.server import make_server
-from codex_proxy.cassettes.check import SECONDS, answer_to
+from codex_proxy.cassettes.check import SECONDS, answer_to, isolated_settings
 from codex_proxy.cassettes.format import Request
-from codex_proxy.settings.fields import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "test-results"
@@ -71,38 +70,11 @@ KINDS: Final = {
 }
 
 
-def settings_in(folder: Path, **own: Any) -> Settings:
-    """Returns every setting that an answer depends on, whatever the environment says; `own` are other values."""
-    common: Json = {
-        "agent": "fake",
-        "fake_dialect": "proto",
-        "port": 0,
-        "host": "127.0.0.1",
-        "api_key": None,
-        "workdir": folder,
-        "state_dir": folder,
-        "drain_ms": 0,
-        "codex_model": None,
-        "builtin_tools": "auto",
-        "env": "prod",
-        "model_aliases": "",
-        "max_chat_choices": 5,
-        "choices": "broadcast",
-        "chat_profile": "openai",
-        "structured_output": False,
-        "stream_metrics": False,
-        "heartbeat_interval": 0,
-        "sse_max_concurrency": None,
-        "rate_limit_rpm": 0,
-        "test_endpoints": False,
-    }
-    return Settings(**common | own)
-
-
 @asynccontextmanager
 async def serving(folder: Path, **settings: Any) -> AsyncIterator[str]:
     """The URL of a server of our own that keeps its files in `folder`."""
-    server = await make_server(settings_in(folder, **settings), {"PATH": os.defpath})
+    own = isolated_settings(folder, **{"fake_dialect": "proto", "heartbeat_interval": 0, **settings})
+    server = await make_server(own, {"PATH": os.defpath})
     try:
         await server.start()
         yield f"http://127.0.0.1:{server.port}"

@@ -34,7 +34,7 @@ from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import zero_times
-from codex_proxy.cassettes.settings import MATTER, CassetteError
+from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.settings.fields import Settings
 
 READ: Final = tuple(name for name in FIELDS if name != "model")
@@ -91,15 +91,9 @@ async def _replay_server(
 ) -> AsyncIterator[tuple[Server, aiohttp.ClientSession]]:
     """Yields a server that replays the folder with the recorded settings, and an HTTP client session."""
     with tempfile.TemporaryDirectory(prefix="codex-proxy-check-") as place:
-        own = {name: field.default for name, field in Settings.model_fields.items() if name in MATTER} | dict(
-            recorded
+        settings = isolated_settings(
+            Path(place), store="memory", heartbeat_interval=0, cassettes={"replay": folder.path}, **recorded
         )
-        settings = Settings(
-            **own, agent="fake", host="127.0.0.1", port=0, store="memory",
-            state_dir=Path(place), workdir=Path(place), drain_ms=0, api_key=None, keys_file=None,
-            cassettes={"replay": folder.path}, heartbeat_interval=0, log_content=False, metrics=False,
-            rate_limit_rpm=0, webhooks={}, mcp_config=None, trusted_proxies="", allowed_hosts="",
-        )  # fmt: skip
         server = await make_server(settings, {})
         try:
             await server.start()
@@ -107,6 +101,14 @@ async def _replay_server(
                 yield server, session
         finally:
             await server.stop()
+
+
+def isolated_settings(folder: Path, **own: Any) -> Settings:
+    """Returns settings of a server that keeps its files in `folder`: `own` and the defaults."""
+    fields = Settings.model_fields.items()
+    defaults = {name: field.get_default(call_default_factory=True) for name, field in fields}
+    common = {"agent": "fake", "port": 0, "workdir": folder, "state_dir": folder, "drain_ms": 0}
+    return Settings(**defaults | common | own)
 
 
 class _Answers:

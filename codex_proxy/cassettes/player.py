@@ -238,8 +238,7 @@ def make_played_session(
         raise UnknownDialectError(
             f"{cassette.name} continues {cassette.after or 'another cassette'}, which is not in the folder"
         )
-    read = LineReader(session.dialect)
-    dialect = _remake(chain, session, turn, read, now)
+    dialect, read = _remake(chain, session, turn, now)
     first, lines = _first_act(session, dialect, turn, read)
     return PlayedSession(turn, dialect, PlayedTransport(lines, read, pace), first)
 
@@ -249,8 +248,7 @@ def offline_events(chain: Sequence[Cassette], turn: Turn) -> Iterator[Event]:
     `UnknownDialectError` if the dialect cannot be made.
     """
     for session in chain[-1].sessions:
-        read = LineReader(session.dialect)
-        dialect = _remake(chain, session, turn, read, lambda: 0.0)
+        dialect, read = _remake(chain, session, turn, lambda: 0.0)
         yield from _read_turn(session, dialect, turn, read)
         ended = next((line.value for line in session.lines if line.kind == "ended"), None)
         if ended is not None:
@@ -258,10 +256,10 @@ def offline_events(chain: Sequence[Cassette], turn: Turn) -> Iterator[Event]:
 
 
 def _remake(
-    chain: Sequence[Cassette], session: Session, turn: Turn, read: LineReader, now: Callable[[], float]
-) -> Dialect[Any]:
+    chain: Sequence[Cassette], session: Session, turn: Turn, now: Callable[[], float]
+) -> tuple[Dialect[Any], LineReader]:
     """Makes the dialect of a session of the last cassette of `chain`, and lets it read the session's earlier turns.
-    Raises `UnknownDialectError`.
+    Returns it and the reader of further lines. Raises `UnknownDialectError`.
     """
     key, count = key_of(chain[0].content, ("messages", "tools")), itertools.count(1)
 
@@ -269,13 +267,13 @@ def _remake(
         return stable_id(prefix + "1", key, next(count))
 
     dialect = remake(session.dialect, session.facts, RemakeContext(turn.model, new_id, now))
+    read = LineReader(session.dialect)
     if _act_of(session)[0] == "resume":
         for left in range(len(chain) - 1, 0, -1):
-            end = _last_of_client(turn.history, _new_from(turn.history, left))
-            history = turn.history[: max(end, _new_from(turn.history, left + 1))]
+            history = tuple(itertools.chain.from_iterable(_rounds(turn.history)[: -2 * left]))
             earlier = msgspec.structs.replace(turn, history=history)
             _read_turn(chain[-1 - left].sessions[-1], dialect, earlier, read)
-    return dialect
+    return dialect, read
 
 
 _FirstAct = tuple[Any, ...]
@@ -287,7 +285,7 @@ def _first_act(
 ) -> tuple[_FirstAct, Sequence[Line]]:
     """Returns how a turn begins on its session, and its lines. A dialect that resumes reads those before that act."""
     read.expect(session.lines)
-    new_items = turn.history[_new_from(turn.history, 1) :]
+    new_items = tuple(_rounds(turn.history)[-1])
     act, index = _act_of(session)
     if act == "begin":
         return (dialect.begin, turn), session.lines
@@ -303,17 +301,15 @@ def _act_of(session: Session) -> tuple[str, int]:
     return next((each for each in acts if each[0] in ("begin", "resume", "reopen")), ("begin", 0))
 
 
-def _new_from(history: Sequence[HistoryItem], nth: int) -> int:
-    """Returns the index of the first item after the model's `nth` last answer."""
-    found, end = 0, len(history)
-    for index in range(len(history) - 1, -1, -1):
-        if _is_models(history[index]):
-            if index + 1 < end:
-                found += 1
-                if found == nth:
-                    return index + 1
-            end = index
-    return 0
+def _rounds(history: Sequence[HistoryItem]) -> list[list[HistoryItem]]:
+    """Returns the items of the client and of the model alternately; the first and the last are the client's."""
+    rounds = [list(same) for _, same in itertools.groupby(history, _is_models)]
+    if not history or _is_models(history[0]):
+        rounds.insert(0, [])
+    if len(rounds) % 2 == 0:
+        begun = rounds.pop()  # the client asks for the rest of an answer
+        rounds[-1] += begun
+    return rounds
 
 
 def _is_models(item: HistoryItem) -> bool:
@@ -328,14 +324,6 @@ def _read_turn(session: Session, dialect: Dialect[Any], turn: Turn, read: LineRe
     step = act(*given)
     read.note_written(step.writes)
     return [*step.events, *_read_all(read, dialect, lines, step.events)]
-
-
-def _last_of_client(history: Sequence[HistoryItem], until: int) -> int:
-    """Returns the index behind the client's last items before the model's answer that ends at `until`."""
-    end = until
-    while end and _is_models(history[end - 1]):
-        end -= 1
-    return end
 
 
 def parts_of(parts: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:

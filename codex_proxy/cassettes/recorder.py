@@ -86,7 +86,7 @@ class Recorder:
             raise RecordError(
                 f"--record {folder} cannot be written: {error.strerror}. Give another folder."
             ) from error
-        self._last = max((number for number, _ in _names_in(folder)), default=0)
+        self._last = max(map(_number_of, folder.glob(f"*{SUFFIX}")), default=0)
 
     def write(self, recorded: TurnRecorder, exchange: ExchangeContent) -> None:
         """Writes the cassette of an ended turn, a large one in a thread. Never raises: if the folder cannot be written,
@@ -188,11 +188,9 @@ class Recorder:
                 return name
 
 
-def _names_in(folder: Path) -> Iterator[tuple[int, str]]:
-    for path in folder.glob(f"*{SUFFIX}"):
-        found = _NUMBERED.match(path.name)
-        if found is not None:
-            yield int(found[1]), path.name
+def _number_of(path: Path) -> int:
+    found = _NUMBERED.match(path.name)
+    return 0 if found is None else int(found[1])
 
 
 def _last_words(content: Mapping[str, Any]) -> str:
