@@ -63,6 +63,9 @@ DOCUMENT = document(ENDPOINTS, max_choices=MAX_CHOICES)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 
 
+NOT_LISTED = "The page"
+"""The chapter of endpoints that change with the page; the OpenAPI document has them."""
+
 MANY = 10
 """A choice of more schemas than this is the one of input items, which has a section of its own."""
 
@@ -200,7 +203,10 @@ def _body(endpoint: Endpoint) -> str:
     optional = "" if endpoint.body_required else " The body may be left out."
     words = f"{endpoint.body_description}{optional}".strip()
     before = ENDPOINTS[: ENDPOINTS.index(endpoint)]
-    larger = next((each for each in before if each.body and _has_fields(each, fields)), None)
+    same = next((each for each in before if each.body == endpoint.body), None)
+    larger = same or next((each for each in before if each.body and _has_fields(each, fields)), None)
+    if same is not None and same.body_description == endpoint.body_description:
+        words = ""
     if larger is None or len(fields) < FEW:
         kinds = {kind: [name for name in fields if fields[name] == kind] for kind in fields.values()}
         rows = [(", ".join(f"`{name}`" for name in names), kind) for kind, names in kinds.items()]
@@ -277,9 +283,10 @@ MEANINGS = {
 def page() -> str:
     """The whole file."""
     parts = [HEAD]
-    for name in dict.fromkeys(each.chapter for each in ENDPOINTS):
+    listed = [each for each in ENDPOINTS if each.chapter != NOT_LISTED]
+    for name in dict.fromkeys(each.chapter for each in listed):
         parts.append(f"## {name}")
-        parts += chapter([each for each in ENDPOINTS if each.chapter == name])
+        parts += chapter([each for each in listed if each.chapter == name])
     turn = ", ".join(map(str, STATUSES["turn"]))
     parts += [
         "## Items\n\n" + items(),

@@ -72,13 +72,13 @@ def shared_notes() -> list[str]:
 
 
 def tested() -> str:
-    """The list of the clients that have run, from docs/clients.json."""
-    lines = []
+    """The clients that have run, from docs/clients.json, by what works with them."""
+    found: dict[str, list[str]] = {}
     for row in json.loads(RESULTS.read_text("utf-8")):
         works = [check for check in CHECKS if check in row["works"]]
         words = "all" if len(works) == len(CHECKS) else ", ".join(works)
-        lines.append(f"- {row['client']} {row['version']} ({row['wire']}): {words}")
-    return TESTED + "\n".join(lines) + "\n"
+        found.setdefault(words, []).append(f"{row['client']} {row['version']} ({row['wire']})")
+    return TESTED + "".join(f"- {words}: {', '.join(clients)}\n" for words, clients in found.items())
 
 
 def section(client: ClientSetup, target: ServerAccess) -> str:

@@ -46,7 +46,7 @@ class AcpTable(_Table):
         None, description="what an ACP agent's token counts cover (docs/agents.md)"
     )
     unconfined: bool = Field(
-        False, description="run an ACP agent that never asks for permission even without a sandbox"
+        False, description="serve an ACP agent that acts without asking for permission (docs/agents.md)"
     )
 
 

@@ -15,10 +15,12 @@ def test_the_page_is_current() -> None:
     assert gen_api.TARGET.read_text("utf-8") == gen_api.page(), "run scripts/gen_api.py"
 
 
-def test_every_operation_has_a_section_in_one_chapter() -> None:
+def test_every_operation_but_those_of_the_page_has_a_section_in_one_chapter() -> None:
     sections = re.findall(r"^### `(\S+) (\S+)`$", gen_api.page(), re.MULTILINE)
     assert sorted(sections) == sorted(
-        (each.method, f"/v1{each.path}" if each.versioned else each.path) for each in ENDPOINTS
+        (each.method, f"/v1{each.path}" if each.versioned else each.path)
+        for each in ENDPOINTS
+        if not each.path.startswith("/ui/")
     )
 
 
