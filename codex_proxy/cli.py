@@ -13,6 +13,7 @@ import click
 
 from codex_proxy import __version__
 from codex_proxy.cassettes.commands import group as cassettes_group
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import escape_json, escape_lines
 from codex_proxy.settings.flags import CONFIG_OPTION, with_cassettes, with_settings
 
@@ -28,12 +29,10 @@ class _Commands(click.Group):
     """Prints the message of a `UserError`, and ends with the exit status 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from codex_proxy.core.faults import UserError
-
         try:
             return super().invoke(ctx)
         except UserError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(escape_lines(str(error))) from error
 
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -92,7 +91,7 @@ def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
 
     try:
         return load(flags, config_file)
-    except ValueError as error:
+    except UserError as error:
         raise click.UsageError(str(error)) from error
 
 
@@ -151,14 +150,14 @@ def connect(
     )
     try:
         found = command.client_named(client)
-    except command.ConnectError as error:
+    except UserError as error:
         raise click.UsageError(str(error)) from error
     if not write:
         _print(command.instructions(found, target, file))
         return
     try:
         _print(command.write_into(found, target, file))
-    except command.ConnectError as error:
+    except UserError as error:
         _print(f"codex-proxy: {error}\n", err=True)
         _print(command.instructions(found, target, file))
         sys.exit(1)
@@ -190,15 +189,11 @@ def run(
     codex-proxy run claude -- -p "What does this folder hold?"
     codex-proxy run --agent claude-code codex
     """
-    from codex_proxy.commands.run import RunError
     from codex_proxy.commands.run import run as run_client
 
     given = arguments[1:] if arguments[:1] == ("--",) else arguments
-    try:
-        settings = load_settings({}, config_file)
-        sys.exit(run_client(client, given, settings, os.environ, agent=agent, model=model, key=key))
-    except RunError as error:
-        raise click.ClickException(str(error)) from error
+    settings = load_settings({}, config_file)
+    sys.exit(run_client(client, given, settings, os.environ, agent=agent, model=model, key=key))
 
 
 main.add_command(cassettes_group(_print))
@@ -457,7 +452,7 @@ def usage(
     if all_keys:
         print_rows(asyncio.run(usage_of_all_keys(load_settings({}, config_file), days)), as_json=as_json)
         return
-    sys.exit(run(*_server(base_url, key, config_file), days=days, as_json=as_json))
+    run(*_server(base_url, key, config_file), days=days, as_json=as_json)
 
 
 def _server(base_url: str | None, key: str | None, config_file: Path | None) -> tuple[str, str | None]:

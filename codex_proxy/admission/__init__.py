@@ -1,1 +1,1 @@
-"""Identifies the client of a request, and checks what each turn may do, whichever API it comes from."""
+"""Identifies a request's client, and checks what each turn may do, in all APIs."""

@@ -1,5 +1,5 @@
 """Checks every turn before it runs, and prepares it for the agent. Raises `Fault`: INVALID_REQUEST with `param`,
-NOT_ALLOWED for the key, UNAVAILABLE if a check cannot be made now.
+NOT_ALLOWED for the key, UNAVAILABLE if a check is impossible now.
 """
 
 from __future__ import annotations
@@ -8,17 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from codex_proxy.admission.clients import Client, mcp_not_allowed, model_not_allowed, resolve_workdir
+from codex_proxy.admission.clients import Client, model_not_allowed, resolve_workdir
 from codex_proxy.admission.images import ImageFetcher, inline_images
 from codex_proxy.admission.server_tools import (
     McpRequest,
     ServerTools,
     ToolSource,
-    takes_operators_tools,
     with_server_tools,
 )
 from codex_proxy.agents.agent import Agent, agent_for
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryMessage, ImagePart
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import approved_calls
@@ -31,6 +30,7 @@ NO_MCP = (
     "This server does not connect to MCP servers that a request names. Ask the operator to "
     "allow the `server_url` in PROXY_MCP_ALLOWED_URLS."
 )
+MCP_NOT_ALLOWED = "This API key may not use MCP servers. Remove them from 'tools', or use another key."
 GONE_TOOL = (
     "The call '{}' was approved, but this request does not offer its tool. Name its MCP server "
     "in 'tools' again."
@@ -38,9 +38,7 @@ GONE_TOOL = (
 
 
 class Admission:
-    """Checks turns, and prepares them. `tools`: the MCP servers. `agent_able_to` returns the name of an agent with a
-    capability, for errors.
-    """
+    """`tools`: the MCP servers. `agent_able_to` returns the name of an agent with a capability, for errors."""
 
     def __init__(
         self,
@@ -59,7 +57,7 @@ class Admission:
 
     @property
     def has_server_tools(self) -> bool:
-        """Whether turns may get tools of MCP servers, whose calls this server runs."""
+        """Whether turns may get tools of MCP servers."""
         return self._tools is not None
 
     @property
@@ -84,11 +82,15 @@ class Admission:
         mcp: Sequence[McpOffer] = (),
         runs: int = 1,
     ) -> Turn:
-        """Returns the turn with the absolute path of its folder and fetched images. Called before anything is stored
-        or started. `model`: the client's name of it. `any_effort`: the right to some effort of the model is enough.
-        `workdir_field` and `image_fields` are for errors. `runs`: how often the turn runs (`n`).
+        """Returns the turn with the absolute path of its folder and fetched images. Called before anything is stored or
+        started. `model`: the client's name of it. `any_effort`: the right to some effort is enough. `workdir_field` and
+        `image_fields` are for errors. `runs`: how often the turn runs (`n`).
         """
-        if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
+        if any_effort:
+            allowed = client.allows_some_effort(turn.model)
+        else:
+            allowed = client.allows(turn.model, turn.effort)
+        if not allowed:
             raise model_not_allowed(model)
         self._check_mcp(mcp, turn, client)
         turn = self._change_mode_for_tools(turn, client)
@@ -106,17 +108,17 @@ class Admission:
     async def add_server_tools(
         self, turn: Turn, client: Client, fields: FieldNames, request: McpRequest | None = None
     ) -> tuple[Turn, ServerTools]:
-        """Returns an admitted turn with the tools of MCP servers: of the operator's, and of those in `request`.
-        Called right before the run, because tools may change. Raises `Fault` for a server that the request may not
-        use, tools that the agent cannot call, or a `tool_choice` or approved call of an unknown tool.
+        """Returns an admitted turn with the tools of MCP servers, the operator's and those of `request`. Called right
+        before the run, because tools change. Raises `Fault` for a server that the request may not use, tools that the
+        agent cannot call, or a `tool_choice` or approved call of an unknown tool.
         """
         if self._tools is None:
             return turn, ServerTools()
-        request = request or McpRequest()
+        request, able = request or McpRequest(), agent_for(self._agent, turn.model).capabilities
         found = await self._tools.offer(
             request,
             client.name,
-            operators=takes_operators_tools(turn, client, agent_for(self._agent, turn.model)),
+            operators=client.mcp and turn.tool_choice == "auto" and "tool_replies" in able,
         )
         choice = combine_choices(turn.tool_choice, request.choices, found.tools)
         turn = with_server_tools(turn, found, steps=self._tools.steps, calls=request.max_calls)
@@ -139,12 +141,10 @@ class Admission:
             message = f"The agent {agent.name} does not support MCP servers in requests."
             raise self._unsupported(message, "tool_replies", offers[0].param)
         if not client.mcp:
-            raise mcp_not_allowed(offers[0].param)
+            raise Fault.of(FaultKind.NOT_ALLOWED, MCP_NOT_ALLOWED, param=offers[0].param)
 
     def _change_mode_for_tools(self, turn: Turn, client: Client) -> Turn:
-        """Returns a plain-model turn with tools as a read-only agent turn, if the agent takes tools only in agent
-        turns.
-        """
+        """Returns a plain-model turn with tools as a read-only agent turn, if the agent takes tools only there."""
         able = agent_for(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
             return turn
@@ -182,9 +182,7 @@ class Admission:
 
 
 def _schema_field(turn: Turn, fields: FieldNames) -> str:
-    """Returns the request's field with the schema of the answer, else that of its first strict tool; empty without
-    any.
-    """
+    """Returns the field with the answer's schema, else that of the first strict tool, if any."""
     forwarded = turn.forwarded.fields.get("response_format") if turn.forwarded is not None else None
     if turn.output_schema is not None or (forwarded is not None and b'"json_schema"' in bytes(forwarded)):
         return fields.output_schema
@@ -193,9 +191,7 @@ def _schema_field(turn: Turn, fields: FieldNames) -> str:
 
 
 def _check_sampling(turn: Turn) -> None:
-    """Raises `Fault` INVALID_REQUEST for an agent turn that may write and runs several times (`n`): the runs would
-    share a folder.
-    """
+    """Raises `Fault` if an agent turn that may write runs several times (`n`): the runs would share a folder."""
     if turn.mode == "agent" and turn.sandbox != "read-only":
         raise bad_request(
             "Several choices cannot be sampled in an agent turn that may write. Set 'n' to 1, "

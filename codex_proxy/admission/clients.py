@@ -1,5 +1,5 @@
-"""The clients of the server, and what each may do: the operator's settings, reduced by the limits of the client's
-key. A turn that may write is refused in a folder where it could change the server.
+"""The clients, and what each may do: the operator's settings, reduced by the limits of its key. A turn that may write
+is refused in a folder where it could change the server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from codex_proxy.surfaces.request_options import RequestSettings
 
 
 class Workspace(msgspec.Struct, frozen=True):
-    """Where a client's turns may work: in `folder` by default, and in the `roots`, whose paths have no links."""
+    """Where turns may work: in `folder` by default, and in the `roots`, whose paths have no links."""
 
     folder: str
     roots: tuple[str, ...]
@@ -34,7 +34,7 @@ class KeySource(Protocol):
     """What has the valid keys, such as the keys file."""
 
     trouble: str | None
-    """Why the newest version of the keys could not be read; None if it was."""
+    """Why the newest keys could not be read, if so."""
 
     def current(self) -> KeySet:
         """Returns the same object until the keys change."""
@@ -42,7 +42,7 @@ class KeySource(Protocol):
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    """The owner of what the client stores: the name of its key, or `local`."""
+    """The owner of what the client stores: its key's name, or `local`."""
     settings: RequestSettings
     workspace: Workspace
     rpm: int
@@ -50,46 +50,38 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     """Maximum requests at once; 0: no limit."""
     models: frozenset[tuple[str, str | None]] | None = None
-    """The agent's names of the models that the client may use, each with the only allowed effort (None: any). None:
-    all.
+    """The agent's names of the models that the client may use, each with the only allowed effort (None: any). None: all
+    models.
     """
     catalog: ModelCatalog
     """The models of those agents that the client may use."""
     mcp: bool = True
     """Whether the client's turns get the tools of MCP servers."""
 
-    def allows(self, turn: Turn) -> bool:
-        """Whether the client may use the turn's model and effort."""
-        return self._allows(turn.model, turn.effort)
+    def allows(self, model: str, effort: str | None) -> bool:
+        """Whether the client may use the agent's model with this effort."""
+        allowed = self.models is None or (model, None) in self.models or (model, effort) in self.models
+        return allowed and self._may_use_agent(model)
 
     def may_use(self, name: str) -> bool:
         """Whether the client may use the model that a request calls `name`. Raises `Fault` as `resolve`."""
         resolved = resolve(name, self.catalog)
-        return self._allows(resolved.agent_model, resolved.effort)
+        return self.allows(resolved.agent_model, resolved.effort)
 
     def listed_model(self, name: str, names: Names | None = None) -> str | None:
-        """Returns the agent's name of a listed model; None if the client may not use it, or an alias leads nowhere."""
+        """Returns the agent's name of a listed model; None if it is not allowed, or an alias leads nowhere."""
         try:
             resolved = resolve(name, self.catalog, names)
         except Fault:
             return None
-        return resolved.agent_model if self._allows(resolved.agent_model, resolved.effort) else None
+        return resolved.agent_model if self.allows(resolved.agent_model, resolved.effort) else None
 
     def allows_some_effort(self, model: str) -> bool:
         in_any = self.models is None or any(model == allowed for allowed, _ in self.models)
         return in_any and self._may_use_agent(model)
 
-    def _allows(self, model: str, effort: str | None) -> bool:
-        allowed = self.models is None or (model, None) in self.models or (model, effort) in self.models
-        return allowed and self._may_use_agent(model)
-
     def _may_use_agent(self, model: str) -> bool:
         return self.catalog.only is None or model.partition(MODEL_SEPARATOR)[0] in self.catalog.members
-
-
-def mcp_not_allowed(param: str) -> Fault:
-    message = "This API key may not use MCP servers. Remove them from 'tools', or use another key."
-    return Fault.of(FaultKind.NOT_ALLOWED, message, param=param)
 
 
 def model_not_allowed(asked: str) -> Fault:
@@ -101,13 +93,13 @@ def model_not_allowed(asked: str) -> Fault:
 
 
 class Clients:
-    """The clients of the server. `everybody` is the client of requests without a key, or with a key without limits."""
+    """`everybody` is the client without a key, or with one without limits."""
 
     def __init__(self, keys: KeySource, everybody: Client) -> None:
         self._source = keys
         self.everybody = everybody
         self._made_of: tuple[KeySet, object] | None = None
-        """The keys and the list of models from which `_clients` was made."""
+        """The keys and models from which `_clients` was made."""
         self._clients: dict[str, Client] = {}
 
     @property
@@ -115,22 +107,15 @@ class Clients:
         return self._source.current().required
 
     @property
-    def count(self) -> int:
-        """Number of keys; 1 without keys."""
-        return max(1, len(self._source.current().keys))
-
-    @property
     def trouble(self) -> str | None:
-        """Why the newest keys file could not be read, if so; the older keys then stay valid."""
+        """Why the newest keys could not be read, if so; older ones then stay valid."""
         return self._source.trouble
 
     def is_valid(self, digest: str) -> bool:
         return self._source.current().by_digest(digest) is not None
 
     def by_digest(self, digest: str | None) -> Client:
-        """Returns the client of a key (None: no key), or `everybody` if no keys are required. Raises `Fault`
-        INVALID_API_KEY.
-        """
+        """Returns the client of a key, or `everybody` if no keys are required. Raises `Fault` INVALID_API_KEY."""
         keys = self._source.current()
         if not keys.required:
             return self.everybody
@@ -144,7 +129,7 @@ class Clients:
         return self._client_of(keys, key)
 
     def by_name(self, name: str) -> Client:
-        """Returns the client of a key by the key's name. Raises `Fault` INVALID_API_KEY if the key was removed."""
+        """Returns the client of a key's name. Raises `Fault` INVALID_API_KEY if the key was removed."""
         keys = self._source.current()
         if not keys.required and name == NO_KEY_OWNER:
             return self.everybody
@@ -187,7 +172,7 @@ def limit_to_key(everybody: Client, key: Key) -> Client:
 
 
 def _allowed_models(names: tuple[str, ...], catalog: ModelCatalog) -> frozenset[tuple[str, str | None]]:
-    """Returns a key's models, each with the only allowed effort (None: any). Unknown names are left out."""
+    """Returns a key's models, each with the only allowed effort (None: any), without unknown names."""
     allowed = set()
     for name in names:
         try:
@@ -210,7 +195,7 @@ def workspace_of(folder: str, roots: Sequence[str], protected: tuple[ProtectedPa
 
 
 def limit_roots(workspace: Workspace, roots: Sequence[str]) -> Workspace:
-    """Returns the workspace of a key with its own roots. Its folder is the first, unless the default lies in one."""
+    """Returns the workspace of a key with own roots. Its folder is the first, unless the default lies in one."""
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
     folder = workspace.folder if inside else resolved[0]
@@ -219,7 +204,7 @@ def limit_roots(workspace: Workspace, roots: Sequence[str]) -> Workspace:
 
 def resolve_workdir(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
     """Returns the turn with the absolute path, links resolved, of the folder that it asks for (in `field`), or of the
-    default. Raises `Fault` INVALID_REQUEST for a folder that is outside or missing, and as `_confine`.
+    default. Raises `Fault` for a folder that is outside or missing, and as `_confine`.
     """
     if field is None:
         return _confine(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
@@ -240,8 +225,8 @@ def resolve_workdir(turn: Turn, field: str | None, workspace: Workspace) -> Turn
 
 
 def _confine(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Sets whether reads are confined. Raises `Fault` if the turn's commands could change a protected path:
-    INVALID_REQUEST for `field`, NOT_ALLOWED without one.
+    """Sets whether reads are confined. Raises `Fault` if commands could change a protected path: INVALID_REQUEST for
+    `field`, NOT_ALLOWED without one.
     """
     turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
     if turn.mode != "agent" or turn.sandbox != "workspace-write":

@@ -1,5 +1,5 @@
 """Fetches the images that a request gives by URL, because agents fetch none. Raises `Fault` INVALID_REQUEST, which
-names only the host. No URL may lead into the operator's network, neither by name nor by redirect.
+names only the host. No URL or redirect may lead into the operator's network.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ _HEADERS: Final = {
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
-    """The limits of one request's images. An image above `at_once` waits; above the others the request is refused."""
+    """The limits of one request. An image above `at_once` waits; above the others the request is refused."""
 
     image_bytes: int = 20 * 1024 * 1024
     """Maximum bytes of one image, as with model providers."""
     request_bytes: int = 40 * 1024 * 1024
-    """Maximum bytes of all images: as base64 they fit into a line to the agent."""
+    """Maximum bytes of all: as base64 they fit into a line to the agent."""
     request_images: int = 20
     """Maximum number of different URLs."""
     at_once: int = 4
     """Maximum connections, so that a request overloads no host."""
     redirects: int = 3
-    """Maximum redirects of an image; one or two are usual (https, CDN)."""
+    """Maximum redirects; one or two are usual (https, CDN)."""
     seconds: float = 10.0
-    """The seconds for one image. All of a request then take at most 50, and most clients wait for 60."""
+    """Seconds for one image: all then take at most 50, and most clients wait for 60."""
 
 
 class ImageFetcher:
@@ -71,7 +71,7 @@ class ImageFetcher:
         resolver: AbstractResolver | None = None,
     ) -> None:
         """`allowed` entries: `example.com`, `*.example.com`, `10.0.0.5:8443`; https, or http after `http://`. Raises
-        `ValueError` for others. `close` closes `resolver` too.
+        `ValueError` for others. `close` also closes `resolver`.
         """
         self.limits = limits or ImageLimits()
         self._allowed = tuple(_parse_entry(each) for each in allowed)
@@ -132,7 +132,7 @@ class ImageFetcher:
             raise _image_fault(url, str(why)) from None
 
     def _open(self) -> ClientSession:
-        """Returns the HTTP session, which it opens if needed. Raises `Fault` UNAVAILABLE after `close`."""
+        """Returns the HTTP session. Raises `Fault` UNAVAILABLE after `close`."""
         if self._closed:
             raise Fault(STOPPING)
         if self._session is None:
@@ -164,7 +164,7 @@ class _Entry(msgspec.Struct, frozen=True):
     host: str
     port: int
     below: bool
-    """Whether the entry allows the subdomains of `host`, and not `host` itself."""
+    """Whether the subdomains of `host` are allowed, and not `host` itself."""
 
     def permits(self, url: URL) -> bool:
         if (url.scheme, url.port) != (self.scheme, self.port):
@@ -194,7 +194,7 @@ def _parse_entry(text: str) -> _Entry:
 
 
 def _host(url: URL) -> str:
-    """Returns a URL's host in lower case and ASCII, IP addresses in canonical form."""
+    """Returns the host in lower case and ASCII, IP addresses in canonical form."""
     host = (url.raw_host or "").lower()
     address = ip_literal(host)
     return host if address is None else str(address)
@@ -211,7 +211,7 @@ def _parse_url(text: str) -> URL:
 
 
 def _redirect_target(url: URL, response: ClientResponse) -> URL:
-    """Returns where a redirect leads. Raises `Fault` INVALID_REQUEST for the same URL, or one that is not http(s)."""
+    """Returns where a redirect leads. Raises `Fault` for the same URL, or one that is not http(s)."""
     try:
         target = url.join(URL(response.headers.get("Location", "")))
     except ValueError:
@@ -229,8 +229,8 @@ class _ForbiddenAddressError(Exception):
 
 
 class _PublicAddresses(AbstractResolver):
-    """Resolves host names to public addresses only. It is not asked for IP addresses, which must be in the operator's
-    list.
+    """Resolves host names to public addresses only. IP addresses, which must be in the operator's list, are not
+    resolved.
     """
 
     def __init__(self, inner: AbstractResolver) -> None:
@@ -239,9 +239,7 @@ class _PublicAddresses(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Returns a host's addresses. Raises `_ForbiddenAddressError` if one is not public: mixed ones are most likely
-        an attack.
-        """
+        """Raises `_ForbiddenAddressError` if one address is not public: mixed ones are most likely an attack."""
         found = await self._inner.resolve(host, port, family)
         if not all(is_public(each["host"]) for each in found):
             raise _ForbiddenAddressError
@@ -274,8 +272,8 @@ def _not_allowed(url: URL) -> Fault:
 async def inline_images(
     turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] | None = None, field: str = PARAM
 ) -> Turn:
-    """Returns the turn with its web images as data URLs. Raises `Fault` INVALID_REQUEST; its `param` is the URL's value
-    in `fields`, else `field`. Without a `fetcher` every web image is refused.
+    """Returns the turn with its web images as data URLs. Raises `Fault` INVALID_REQUEST, with the URL's value in
+    `fields` as `param`, else `field`; without a `fetcher` for every web image.
     """
     urls = list(dict.fromkeys(part.url for part in _images(turn)))
     if not urls:
@@ -303,7 +301,7 @@ def _images(turn: Turn) -> Iterator[ImagePart]:
 
 @contextmanager
 def _set_param(field: str) -> Iterator[None]:
-    """Sets the `param` of every `Fault` that the body of the `with` raises."""
+    """Sets the `param` of every `Fault` raised in the `with`."""
     try:
         yield
     except Fault as fault:
@@ -313,7 +311,7 @@ def _set_param(field: str) -> Iterator[None]:
 async def _fetch_all(
     urls: list[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
 ) -> dict[str, str]:
-    """Returns data URLs by URL. If one image fails, cancels the others and raises its `Fault`."""
+    """Returns data URLs by URL. If one image fails, cancels the others."""
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)
     fetched: dict[str, str] = {}

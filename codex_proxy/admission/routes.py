@@ -1,5 +1,5 @@
-"""Routes of the settings: which agent and model answers a request. The client's rights are checked for the chosen
-model as for any. Source: docs/agents.md#routes.
+"""Routes of the settings: which model answers a request. The client's rights are checked for the chosen model as for
+any. Source: docs/agents.md#routes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ FALLEN_BACK: Final = frozenset(
         *(K.AGENT_PROTOCOL, K.SPAWN_FAILED),
     }
 )
-"""The failures after which the next target of a route is asked: those of the agent or its account, not of the
-request.
-"""
+"""The failures after which the next target is asked: the agent's or its account's, not the request's."""
 
 
 class Route(BaseModel):
-    """One `[routes.NAME]`: which model answers the requests that match. A condition that is None holds for all."""
+    """One `[routes.NAME]`: which model answers the requests that match all conditions; None matches any."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -55,7 +53,7 @@ class Route(BaseModel):
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a route may depend on. `tokens` is an estimate of the input's text."""
+    """What a route may depend on. `tokens` is an estimate."""
 
     client: str
     api: ApiName
@@ -102,9 +100,7 @@ def _matches_model(route: Route, model: str) -> bool:
 
 
 def with_model_asked(parsed: P, model: str) -> P:
-    """Returns a request that was parsed with a route's target, with the client's name of the model, which the answer
-    repeats.
-    """
+    """Returns a request that was parsed with a route's target, with the client's own name of the model."""
     turn = parsed.turn
     if turn.forwarded is not None:
         forwarded = msgspec.structs.replace(turn.forwarded, model_asked=model)
@@ -115,7 +111,7 @@ def with_model_asked(parsed: P, model: str) -> P:
 
 
 class Router:
-    """Remembers the targets whose account is used up, each until its limit is reset."""
+    """Remembers the targets whose account is used up, until its limit is reset."""
 
     def __init__(self, routes: Mapping[str, Route], clock: Clock) -> None:
         self.routes = routes
@@ -127,7 +123,7 @@ class Router:
         return any(_matches_model(route, model) for route in self.routes.values())
 
     def targets(self, name: str) -> list[str]:
-        """Returns a route's targets in order, those whose account is used up last."""
+        """Returns a route's targets in order, those that are used up last."""
         route, now = self.routes[name], self._clock.monotonic()
         return sorted((route.to, *route.fallback), key=lambda target: self._used_up.get(target, 0.0) > now)
 

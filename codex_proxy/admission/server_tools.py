@@ -1,4 +1,4 @@
-"""Adds the tools of MCP servers, whose calls this server runs, to a turn."""
+"""Adds the tools of MCP servers, which this server runs, to a turn."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Protocol
 
 import msgspec
 
-from codex_proxy.admission.clients import Client
-from codex_proxy.agents.agent import Agent
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import Tool
 from codex_proxy.core.mcp_names import ListedTool
@@ -22,9 +20,9 @@ class ServerTools(msgspec.Struct, frozen=True):
     operators: tuple[Tool, ...] = ()
     """The tools of the operator's servers, as the model calls them."""
     lists: tuple[Event, ...] = ()
-    """Events that add an `mcp_list_tools` item for each server of the request that was asked."""
+    """Events that add an `mcp_list_tools` item for each server that was asked."""
     runner: ToolRunner | None = None
-    """Runs the calls of these tools; None if this server runs no tools."""
+    """Runs the calls of these tools; None if there are none."""
 
 
 class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,37 +31,32 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
     offers: tuple[McpOffer, ...] = ()
     """The servers that the request names."""
     known: Mapping[str, tuple[ListedTool, ...]] = msgspec.field(default_factory=dict)
-    """Lists of tools that the client has sent back, by server label; these servers are not asked again."""
+    """Lists of tools that the client has sent back, by server label, for which no server is asked again."""
     choices: tuple[McpChoice, ...] = ()
     """The tools of these servers that `tool_choice` names."""
     max_calls: int | None = None
-    """Maximum calls that this server may run in the turn; None: no limit."""
+    """Maximum calls in the turn; None: no limit."""
 
 
 class ToolSource(Protocol):
     """The MCP servers whose tools this server runs."""
 
     steps: int
-    """Maximum answers of the model in a turn whose calls are run; later calls get an output that says so."""
+    """Maximum answers of the model in a turn whose calls are run; the output of later calls says so."""
     has_operators: bool
 
     def check(self, asked: Sequence[McpOffer]) -> None:
-        """Raises `Fault` INVALID_REQUEST if the request may not name one of these servers."""
+        """Raises `Fault` if the request may not name one of these servers."""
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
         """Returns the tools of the request's servers and, with `operators`, of the operator's; none of a server that
-        fails. `owner`: the client's name. Raises `Fault` INVALID_REQUEST.
+        fails. `owner`: the client's name. Raises `Fault`.
         """
-
-
-def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
-    """Whether the turn gets the operator's tools: the client and the agent allow it, and `tool_choice` is `auto`."""
-    return client.mcp and turn.tool_choice == "auto" and "tool_replies" in agent.capabilities
 
 
 def with_server_tools(turn: Turn, server_tools: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
     """Returns the turn with `server_tools`, which the model may call in `steps` answers, at most `calls` times (None:
-    any). A tool whose full name a client's tool has is left out; an operator's also for its own name.
+    any). A tool is left out if a client's has its full name; an operator's also for its own name.
     """
     own_names = {tool.name for tool in turn.tools}
     operators = [tool for tool in server_tools.operators if (tool.mcp or tool).name not in own_names]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from codex_proxy.core.checks import Check
+from codex_proxy.core.faults import UserError
 from codex_proxy.process.launch import ChildLimits, child_environment
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ PROGRAM_SETTINGS: Final = frozenset(
 )
 
 
-class NoAgentError(Exception):
+class NoAgentError(UserError):
     """The chosen agent cannot be used. The message says what to do."""
 
 

@@ -1,1 +1,1 @@
-"""The server: what is built from the settings, its start and its end."""
+"""The server: its parts, its start and its end."""

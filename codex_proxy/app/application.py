@@ -15,9 +15,10 @@ from codex_proxy.admission.routes import Router
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import ConfiguredAgent
 from codex_proxy.agents.registry import agent_able_to
-from codex_proxy.app.start_checks import StartError, allowed_hosts, trusted_proxies
+from codex_proxy.app.start_checks import allowed_hosts, trusted_proxies
 from codex_proxy.app.store_lifecycle import StoreLifecycle
 from codex_proxy.app.system import RandomIds, SystemClock
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.turn import MODEL_SEPARATOR
@@ -41,7 +42,7 @@ from codex_proxy.http.messages import REASONING_STATE
 from codex_proxy.http.metrics import METER, METRICS_KEY
 from codex_proxy.http.middleware.access import FORWARDED_HEADERS, HOSTS, ORIGINS, PASSES_KEYS, TRUSTED_PROXIES
 from codex_proxy.http.middleware.content_log import log_contents
-from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RateLimits, RequestLimits, RunningRequests
+from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RequestLimits
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
 from codex_proxy.http.page import PAGE
 from codex_proxy.http.routing import ROUTER
@@ -67,11 +68,11 @@ if TYPE_CHECKING:
     from codex_proxy.app.server import Server
 
 ALIASES_ADVICE = " The operator can add further names with PROXY_MODEL_ALIASES (`model_aliases`)."
-"""The advice for a client whose name of the model cannot be changed."""
+"""The advice for a client that cannot change its name of the model."""
 
 
 def application_of(server: Server, usage: UsageRecorder) -> web.Application:
-    """Returns the application of a `server` whose store and agents have started. Raises `StartError` if a setting is
+    """Returns the application of a `server` whose store and agents have started. Raises `UserError` if a setting is
     invalid.
     """
     settings, clock = server.settings, server.clock
@@ -103,7 +104,7 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
     tables = settings.upstreams.values()
     app[FORWARDED_HEADERS] = frozenset(name for table in tables for name in table.forward_headers)
     app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, server.owners)
-    app[REQUEST_LIMITS] = RequestLimits(RateLimits(clock), RunningRequests())
+    app[REQUEST_LIMITS] = RequestLimits(clock)
     app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes() // settings.workers))
     app[WRONG_KEYS], app[HOSTS] = WrongKeys(clock), allowed_hosts(settings)
     app[ROUTER] = Router(settings.routes, clock)
@@ -126,7 +127,7 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
 
 
 def _responses(server: Server, app: web.Application) -> ResponsesService:
-    settings = server.settings
+    settings, lifecycle = server.settings, server.store_lifecycle
     return ResponsesService(
         runs=server.runs,
         clock=server.clock,
@@ -134,15 +135,13 @@ def _responses(server: Server, app: web.Application) -> ResponsesService:
         clients=app[CLIENTS],
         admission=app[ADMISSION],
         usage=app[USAGE],
-        store=None if server.store_lifecycle is None else server.store_lifecycle.store,
+        store=None if lifecycle is None else lifecycle.store,
         profile=settings.responses_profile,
         heartbeat=settings.heartbeat_interval,
         conversation_wait=settings.queue_wait,
         background=server.background,
         background_recovery=settings.background_recovery,
-        write_check=None
-        if server.store_lifecycle is None
-        else WriteCheck(server.store_lifecycle.store, server.clock),
+        write_check=None if lifecycle is None else WriteCheck(lifecycle.store, server.clock),
         pdfs=server.pdfs,
         webhooks=server.webhooks,
     )
@@ -169,52 +168,47 @@ def _add_metrics(server: Server, app: web.Application) -> None:
 
 
 def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -> McpToolSource | None:
-    """Returns the MCP servers of the settings, or None. Raises `StartError` for an invalid file of servers or list of
-    URLs.
-    """
+    """Returns the MCP servers of the settings, or None. Raises `UserError`."""
     if settings.mcp_config is None and not settings.mcp_allowed_urls:
         return None
     # Imported here, since most servers have none.
-    from codex_proxy.app.mcp_tools import McpConfigError, tool_source
+    from codex_proxy.app.mcp_tools import tool_source
 
-    try:
-        return tool_source(settings, os.environ, clock, RandomIds(), checks)
-    except McpConfigError as error:
-        raise StartError(str(error)) from error
+    return tool_source(settings, os.environ, clock, RandomIds(), checks)
 
 
 def webhooks_of(
     settings: Settings, clock: SystemClock, lifecycle: StoreLifecycle | None
 ) -> WebhookSender | None:
-    """Returns what sends webhooks; None without a URL or a store (`lifecycle`). Raises `StartError` if the secret is
+    """Returns what sends webhooks; None without a URL or a store (`lifecycle`). Raises `UserError` if the secret is
     missing or invalid.
     """
     urls = split_list(settings.webhooks.urls)
     if not urls:
         return None
     if settings.webhooks.secret is None:
-        raise StartError(
+        raise UserError(
             "PROXY_WEBHOOKS_URLS needs PROXY_WEBHOOKS_SECRET: a webhook without a signature proves nothing."
         )
     try:
         secret = settings.webhooks.secret.get_secret_value()
         check_secret(secret)
     except ValueError as error:
-        raise StartError(f"PROXY_WEBHOOKS_SECRET is invalid: {error}") from error
+        raise UserError(f"PROXY_WEBHOOKS_SECRET is invalid: {error}") from error
     if lifecycle is None:
         return None  # without a store there are no background responses
     return WebhookSender(urls, secret, clock=clock, outbox=lifecycle.store)
 
 
 def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
-    """Returns what records usage in the store, or in RAM without one (`lifecycle`)."""
+    """Returns what records usage in the store, or in RAM."""
     if lifecycle is not None:
         return UsageRecorder(lifecycle.store, clock, durable=lifecycle.durable)
     return UsageRecorder(RamUsage(), clock, durable=False)
 
 
 def deadlines_of(named: ConfiguredAgent) -> Deadlines:
-    """Returns the time limits of a turn of this agent. One that has limits of its own (`has_own_timeouts`) gets
+    """Returns the time limits of an agent's turn. One with limits of its own (`has_own_timeouts`) gets
     `first_event_timeout` and `idle_timeout` only if the operator has set them.
     """
     settings = named.settings
@@ -230,9 +224,7 @@ def deadlines_of(named: ConfiguredAgent) -> Deadlines:
 
 
 def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, ConfiguredAgent]) -> ModelCatalog:
-    """Returns the models that clients see, with aliases and defaults. `agent` lists them; `named` are the agents by
-    name.
-    """
+    """Returns the models that clients see. `agent` lists them; `named` are the agents by name."""
     first = next(iter(named.values()))
     aliases = list(settings.aliases)
     for name, each in named.items():

@@ -13,7 +13,7 @@ from codex_proxy.core.keys import Key, KeysError, KeySet, parse_keys, with_defau
 log = structlog.get_logger(__name__)
 
 CHECK_SECONDS = 1.0
-"""Seconds between checks of the file. A removed key is accepted for this long at most."""
+"""Seconds between checks of the file: a removed key is accepted for this long."""
 
 MAX_FILE_BYTES = 1 << 20
 """The largest keys file; a thousand keys take a third of that."""
@@ -21,7 +21,7 @@ MAX_FILE_BYTES = 1 << 20
 Stamp = tuple[int, int, int] | None
 """A version of the keys file; None if there is no file."""
 UNREAD: Stamp = (-1, -1, -1)
-"""A stamp that no file has, so that the file is read at the next check."""
+"""A stamp that no file has."""
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
@@ -44,7 +44,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 
 def others_access(path: Path) -> str:
-    """Returns what other users may do with the file: `read`, `change`, or an empty string for nothing."""
+    """Returns what other users may do with the file: `read`, `change`, or nothing (an empty string)."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
@@ -55,12 +55,12 @@ def others_access(path: Path) -> str:
 
 
 class Keyring:
-    """The valid keys: of the keys file, of the store, and PROXY_API_KEY."""
+    """The valid keys, of file, store and PROXY_API_KEY."""
 
     def __init__(self, path: Path, api_key: str | None, clock: Clock) -> None:
-        """The file at `path` need not exist. `api_key`: PROXY_API_KEY. Raises `KeysError`."""
+        """The file at `path` need not exist. Raises `KeysError`."""
         self.trouble: str | None = None
-        """Why the newest version of the file could not be read; None if it could."""
+        """Why the newest version of the file could not be read, if so."""
         self._path = path
         self._api_key = api_key
         self._clock = clock
@@ -71,12 +71,12 @@ class Keyring:
         self._read()
 
     def use_stored(self, keys: tuple[Key, ...]) -> None:
-        """Replaces the keys of the store. A key of the same name in the file or the settings comes first."""
+        """Replaces the keys of the store. Keys of the same name elsewhere come first."""
         self._stored = keys
         self._merge()
 
     def current(self) -> KeySet:
-        """Returns the valid keys. A change of the file takes effect within a second. If it is removed or becomes
+        """Returns the valid keys. A change of the file takes effect within a second; if it is removed or becomes
         invalid, its last keys stay valid, and `trouble` says why.
         """
         now = self._clock.monotonic()

@@ -1,5 +1,5 @@
-"""The stream of the log: a line that cannot be written is dropped and counted. A full disk, a reader that has ended
-and one that does not read must not stop the server.
+"""The stream of the log: a line that cannot be written is dropped and counted, so that a full disk or a reader that has
+ended or does not read cannot stop the server.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import sys
 from typing import Final
 
 PATIENCE_SECONDS: Final = 0.1
-"""How long one line waits for a reader that is behind. Once that was in vain, lines do not wait until it reads."""
+"""How long a line waits for a reader that is behind; after one in vain, none waits until it reads."""
 PIECE: Final = select.PIPE_BUF
-"""Bytes that a pipe takes without waiting if it takes any."""
+"""Bytes that a pipe takes at once if it takes any."""
 
 
 class LogStream(io.TextIOBase):
-    """Writes to a descriptor. Never raises, and never waits for longer than `PATIENCE_SECONDS`."""
+    """Writes to a descriptor; never raises, or waits for longer than `PATIENCE_SECONDS`."""
 
     def __init__(self, descriptor: int) -> None:
         self.lost = 0
-        """Texts that could not be written since the last that was."""
+        """Texts lost since the last that was written."""
         self._descriptor = descriptor
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
@@ -60,7 +60,7 @@ class LogStream(io.TextIOBase):
 
 def use_log_streams() -> None:
     """Puts log streams in the place of stdout and stderr. A closed standard descriptor is opened on /dev/null first:
-    otherwise the next file or socket gets its number, and what is meant for stderr.
+    otherwise the next file or socket would get its number, and its output.
     """
     for descriptor in range(3):
         try:

@@ -1,6 +1,6 @@
-"""The logs: structlog to stderr, by default never a prompt, an answer or a key. Of an exception only type and place
-are logged. Texts of others, such as messages of libraries, are in the field `said`, which is removed unless
-`log_content` is on. Unprintable characters are escaped: the log is read in a terminal.
+"""The logs: structlog to stderr, by default never a prompt, an answer or a key. Of an exception only type and place are
+logged. Texts of others, such as messages of libraries, are in the field `said`, which is removed unless `log_content`
+is on. Unprintable characters are escaped.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, MutableMapping
-from typing import Any, Final
+from collections.abc import MutableMapping
+from functools import partial
+from typing import Any, Final, TextIO
 
 import structlog
 
@@ -26,21 +27,15 @@ _QUOTED: Final = re.compile(r"""[ \t=\r\n"']""")
 
 
 def configure(level: str, format: str, *, content: bool = False, worker: int = 0) -> None:
-    """Sets up the logs. `level`: the lowest that is logged. `format`: `console` or `json`. `content`: also logs the
-    field `said`. `worker`: the number of this process; 0 without others.
+    """Sets up the logs. `level`: the lowest that is logged. `format`: `console` or `json`. `content`: keep the field
+    `said`. `worker`: the number of this process, or 0.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso"),
-        _with_traces(content=content),
+        partial(_add_facts, content=content, worker=worker, stream=sys.stderr),
     ]
-    if worker:
-        shared.append(_with_worker(worker))
-    if not content:
-        shared.append(_drop_said)
-    if isinstance(sys.stderr, LogStream):
-        shared.append(_with_lost_lines(sys.stderr))
     if format == "json":
         renderers: list[Any] = [structlog.processors.JSONRenderer(), lambda *given: escape_json(given[2])]
     else:
@@ -55,47 +50,31 @@ def configure(level: str, format: str, *, content: bool = False, worker: int = 0
     )
 
 
-def _with_traces(*, content: bool) -> Callable[[Any, str, LogEvent], LogEvent]:
-    """Returns a processor that replaces an exception by its type and place and, with `content`, its message."""
-
-    def processor(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
-        given = event.pop("exc_info", None)
-        error = given[1] if isinstance(given, tuple) else given
-        if error is True:
-            error = sys.exception()
-        if isinstance(error, BaseException):
-            event.update(trace_of(error))
-            if content:
-                event["said"] = "\n".join(filter(None, (event.get("said"), str(error))))
-        return event
-
-    return processor
-
-
-def _with_worker(number: int) -> Callable[[Any, str, LogEvent], LogEvent]:
-    def processor(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
-        event.setdefault("worker", number)
-        return event
-
-    return processor
-
-
-def _with_lost_lines(stream: LogStream) -> Callable[[Any, str, LogEvent], LogEvent]:
-    def processor(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
-        if stream.lost:
-            event["lost_lines"] = stream.lost
-        return event
-
-    return processor
-
-
-def _drop_said(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
-    event.pop("said", None)
+def _add_facts(
+    _logger: Any, _method: str, event: LogEvent, *, content: bool, worker: int, stream: TextIO
+) -> LogEvent:
+    """Replaces an exception by its type and place, drops `said` without `content` (with it, adds the exception's
+    message), and adds the worker's number and the lines that the stream has lost.
+    """
+    given = event.pop("exc_info", None)
+    error = given[1] if isinstance(given, tuple) else given
+    if error is True:
+        error = sys.exception()
+    if isinstance(error, BaseException):
+        event.update(trace_of(error))
+        if content:
+            event["said"] = "\n".join(filter(None, (event.get("said"), str(error))))
+    if not content:
+        event.pop("said", None)
+    if worker:
+        event.setdefault("worker", worker)
+    if isinstance(stream, LogStream) and stream.lost:
+        event["lost_lines"] = stream.lost
     return event
 
 
 class _PlainText:
-    """A text whose `repr`, which the console renderer writes, is the text itself."""
+    """Its `repr`, which the console renderer writes, is the text itself."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -116,7 +95,7 @@ def _escape_values(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
 
 
 def plain_line(_logger: Any, _method: str, event: LogEvent) -> str:
-    """Renders an event as structlog's `ConsoleRenderer` does without colours, in half of the time."""
+    """Renders an event as structlog's `ConsoleRenderer` without colours does, in half of the time."""
     parts = [f"{event.pop('timestamp')} [{event.pop('level'):<9}] {event.pop('event'):<30}"]
     if "logger" in event:
         parts.append(f"[{event.pop('logger')}]")
@@ -131,7 +110,7 @@ def plain_line(_logger: Any, _method: str, event: LogEvent) -> str:
 
 
 def capture_other_logs() -> None:
-    """Logs messages of libraries, warnings, and exceptions that end a thread or are ignored, as this server logs."""
+    """Logs messages of libraries, warnings, and ignored exceptions or those of threads in this server's form."""
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     warnings.showwarning = _log_warning
     # Of a destructor or callback, which can raise nothing.

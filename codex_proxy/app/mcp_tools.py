@@ -1,6 +1,4 @@
-"""Lists and runs the tools of MCP servers, of the operator's file and of requests: implements
-`admission.server_tools.ToolSource`.
-"""
+"""Lists and runs the tools of MCP servers: implements `admission.server_tools.ToolSource`."""
 
 from __future__ import annotations
 
@@ -17,6 +15,7 @@ import structlog
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.agents.spec import child_limits
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
@@ -32,11 +31,6 @@ from codex_proxy.tools.checks import Verdict
 from codex_proxy.tools.policy import ToolOutput
 from codex_proxy.workers.schema_checks import SchemaChecks
 
-
-class McpConfigError(Exception):
-    """The file of MCP servers or a setting for MCP is invalid. The message names it, and the reason."""
-
-
 NOT_INSTALLED: Final = (
     "MCP servers need the extra `mcp`: install it with `pip install 'codex-openai-proxy[mcp]'`, or remove "
     "PROXY_MCP_CONFIG and PROXY_MCP_ALLOWED_URLS."
@@ -44,24 +38,24 @@ NOT_INSTALLED: Final = (
 
 
 def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[str, Definition]:
-    """Returns the servers in the file of PROXY_MCP_CONFIG by name. `environ`: what the file may refer to. Raises
-    `McpConfigError`, also if the package for MCP is not installed.
+    """Returns the servers of PROXY_MCP_CONFIG by name. `environ`: what its file may refer to. Raises `UserError`, also
+    if the package for MCP is missing.
     """
     if find_spec("mcp") is None:
-        raise McpConfigError(NOT_INSTALLED)
+        raise UserError(NOT_INSTALLED)
     if settings.mcp_config is None:
         return {}
     file = settings.mcp_config.expanduser()
     try:
         return parse_servers(file.read_bytes(), environ)
     except OSError as error:
-        raise McpConfigError(f"PROXY_MCP_CONFIG: {file} cannot be read: {error.strerror}.") from error
+        raise UserError(f"PROXY_MCP_CONFIG: {file} cannot be read: {error.strerror}.") from error
     except ValueError as error:
-        raise McpConfigError(f"PROXY_MCP_CONFIG: {file}: {error}.") from error
+        raise UserError(f"PROXY_MCP_CONFIG: {file}: {error}.") from error
 
 
 class Programs:
-    """Makes the commands of MCP servers, with the environment and limits of every child."""
+    """Makes the commands of MCP servers."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._environment = child_environment(environ, extra=settings.child_env_names)
@@ -69,7 +63,7 @@ class Programs:
         self._folder = (settings.mcp_config or Path()).expanduser().absolute().parent
 
     def command(self, server: StdioServer) -> Command:
-        """Returns the command of a server. Its `cwd` is relative to the folder of the operator's file."""
+        """Returns a server's command. Its `cwd` is relative to the folder of the operator's file."""
         return Command(
             argv=(server.command, *server.args),
             env={**self._environment, **server.env},
@@ -83,7 +77,7 @@ log = structlog.get_logger(__name__)
 
 
 class McpToolSource:
-    """The MCP servers: `servers` are the operator's, `remote` those of requests. `close` it after the last turn."""
+    """`servers` are the operator's, `remote` those of requests. `close` it after the last turn."""
 
     def __init__(
         self,
@@ -107,8 +101,8 @@ class McpToolSource:
             self._remote.check(_named_server(offer), f"{offer.param}.server_url")
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """See `ToolSource`. Why a server has no tools is in the `mcp_list_tools` item, for an operator's server in
-        the log.
+        """See `ToolSource`. Why a server has no tools is in its `mcp_list_tools` item, or for an operator's in the
+        log.
         """
         asked = request.offers
         has_operators = operators and bool(self._servers.labels)
@@ -127,7 +121,7 @@ class McpToolSource:
         return ServerTools(tools, await self._drop_invalid(own), lists, _Runner(self, owner, named))
 
     async def _drop_invalid(self, tools: Sequence[Tool], whose: str | None = None) -> tuple[Tool, ...]:
-        """Returns the tools with valid schemas; others are logged, with `whose` in place of the server's name."""
+        """Returns the tools with valid schemas, and logs the others, with `whose` in place of the server's name."""
         # For an invalid one the agent would refuse the whole turn.
         wrong = await schema_errors(self._checks, [bytes(tool.parameters or b"") for tool in tools])
         for tool, what in zip(tools, wrong, strict=True):
@@ -141,8 +135,8 @@ class McpToolSource:
     async def _list_tools(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
-        """Returns the events of the `mcp_list_tools` item, and the tools. `known`: lists that the client has sent
-        back, by server label; one that suffices (`_covers`) is used without asking the server.
+        """Returns the events of the `mcp_list_tools` item, and the tools. `known`: lists that the client has sent back,
+        by label; one that suffices is used without asking the server.
         """
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
@@ -163,8 +157,8 @@ class McpToolSource:
         return [ItemStarted(McpTools(id, offer.server_label, wire)), ItemEnded(id)]
 
     async def call(self, server: NamedServer | str, owner: str, tool: str, arguments: str) -> McpResult:
-        """Runs a tool with JSON `arguments`. `server` is one of the request, or the name of an operator's. A call
-        that fails or takes too long has a failed result. Raises `Fault` INVALID_REQUEST.
+        """Runs a tool with JSON `arguments`. `server`: the request's, or the name of an operator's. A call that fails
+        or takes too long has a failed result. Raises `Fault` INVALID_REQUEST.
         """
         began = time.monotonic()
         if isinstance(server, str):
@@ -189,7 +183,7 @@ class McpToolSource:
 
 
 class _Runner:
-    """Runs the calls of one turn. `named` are the request's servers by label; they come before the operator's."""
+    """Runs the calls of one turn. `named` are the request's servers by label, before the operator's."""
 
     def __init__(self, source: McpToolSource, owner: str, named: Mapping[str, NamedServer]) -> None:
         self._source = source
@@ -236,7 +230,7 @@ def _as_tools(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
 
 
 async def schema_errors(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:
-    """Returns for each schema of a tool's arguments why it cannot be used, or None."""
+    """Returns why each schema of a tool's arguments cannot be used, or None."""
     verdicts = await checks.check_schemas(schemas)
     return [_schema_error(schema, verdict) for schema, verdict in zip(schemas, verdicts, strict=True)]
 
@@ -266,14 +260,14 @@ def _wire_form(tool: ListedTool) -> dict[str, object]:
 def tool_source(
     settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource, checks: SchemaChecks
 ) -> McpToolSource:
-    """Returns the source of all MCP tools. Raises `McpConfigError`."""
+    """Returns the source of all MCP tools. Raises `UserError`."""
     definitions = configured_servers(settings, environ)
     interval, limits = settings.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.queue_wait)
     try:
         allowed = split_list(settings.mcp_allowed_urls)
         remote = RequestServers(allowed, clock=clock, limits=limits, refresh_interval=interval)
     except ValueError as error:
-        raise McpConfigError(f"PROXY_MCP_ALLOWED_URLS: {error}.") from error
+        raise UserError(f"PROXY_MCP_ALLOWED_URLS: {error}.") from error
     programs = Programs(settings, environ)
     servers = OperatorServers(
         definitions, programs.command, clock=clock, limits=limits, refresh_interval=interval

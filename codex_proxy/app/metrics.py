@@ -1,5 +1,5 @@
-"""The Prometheus metrics. Label values are bounded: a `route` is a path template (`/v1/responses/{id}`), an `error`
-the kind of a `Fault`, and a model that is not listed `other`. A request is counted at its end.
+"""The Prometheus metrics. Label values are bounded: a `route` is a path template, an `error` the kind of a `Fault`, an
+unlisted model `other`. A request is counted at its end.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ FINISH_REASONS = frozenset(
 CHOICES = (1, 2, 3, 4, 5, 8, 16, 32, 128)
 """Buckets up to the largest `n` that can be configured."""
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-"""Buckets from 10 ms, for the proxy's own work, to an hour, the default limit of a turn."""
+"""Buckets from the proxy's own work to the default limit of a turn."""
 
 
 class ServerState(Collector):
-    """The gauges, collected when the metrics are read. `store`: the store's file, or None."""
+    """The gauges, collected when the metrics are read. `store`: the store's file."""
 
     def __init__(self, runs: RunScheduler, slots: StreamSlots, store: Path | None) -> None:
         self._runs = runs
@@ -202,7 +202,7 @@ class Metrics:
 
 
 def _tokens(notes: Mapping[str, object], usage: Usage | None) -> dict[str, int]:
-    """Returns a request's tokens by kind: reported ones, else those in its log line (`notes`)."""
+    """Returns a request's tokens by kind: as reported, else as in its log line (`notes`)."""
     if usage is not None:
         return {
             "input": usage.input,
@@ -215,7 +215,7 @@ def _tokens(notes: Mapping[str, object], usage: Usage | None) -> dict[str, int]:
 
 
 def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
-    """Returns a function that maps a model's name to a label: its listed name (of an alias that of its model),
+    """Returns a function that maps a model's name to a label: its listed name (an alias': that of its model),
     `AGENT/other` if its agent does not list it, else `other`.
     """
     listed: dict[str, str] = {}

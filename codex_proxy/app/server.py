@@ -12,29 +12,16 @@ import structlog
 from aiohttp import web
 
 from codex_proxy import __version__
-from codex_proxy.admission.clients import Clients
 from codex_proxy.admission.images import ImageFetcher
 from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.configured.agents import ConfiguredAgent, configured_agents, make_agent
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.application import application_of, deadlines_of, mcp_tools_of, usage_of, webhooks_of
-from codex_proxy.app.start_checks import (
-    StartError,
-    check,
-    check_has_key,
-    close_state_folder,
-    keyring_of,
-    listen_error,
-)
-from codex_proxy.app.store_lifecycle import (
-    StoreLifecycle,
-    StoreOpenError,
-    open_store_lifecycle,
-    step_memory_of,
-)
+from codex_proxy.app.start_checks import check, check_has_key, close_state_folder, keyring_of, listen_error
+from codex_proxy.app.store_lifecycle import StoreLifecycle, open_store_lifecycle, step_memory_of
 from codex_proxy.app.system import RandomIds, SystemClock
 from codex_proxy.app.team_sync import TeamSync
-from codex_proxy.cassettes.settings import CassetteError
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES
 from codex_proxy.http.cluster import NODE_NAME
@@ -66,17 +53,17 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SILENT_SECONDS = 75.0
-"""Seconds that a connection may be open without a complete request: longer than reverse proxies keep idle ones."""
+"""Seconds that a connection may be idle: longer than reverse proxies keep theirs."""
 
 LINGER_SECONDS = 0.5
-"""Seconds that connections stay open for requests on their way when the server stops."""
+"""Seconds for requests on their way when the server stops."""
 
 FLUSH_SECONDS = 2.0
 """Seconds for finished answers to reach their clients when the server stops."""
 
 
 class Server:
-    """Call `start`, and at the end `stop`. Parts are None before the start, and if the settings want none."""
+    """Call `start`, and at the end `stop`. Parts are None before the start, and if no setting wants them."""
 
     def __init__(
         self,
@@ -86,8 +73,8 @@ class Server:
         page: Page | None = None,
         worker: int = 0,
     ) -> None:
-        """`cassettes`: what it records and replays. `page`: what the page for browsers shows beside its state.
-        `worker`: its number among the processes that share the port; 0 without others.
+        """`page`: what the page for browsers shows beside its state. `worker`: its number among the processes that
+        share the port; 0 without others.
         """
         self.agent = agent
         self.worker = worker
@@ -117,7 +104,6 @@ class Server:
         self.images = ImageFetcher(allowed) if allowed else None
         self.pdfs = PdfReader(self.owners) if can_read_pdfs() else None
         self.keyring = keyring_of(settings, self.clock)
-        self.clients: Clients | None = None
         self.usage: UsageRecorder | None = None
         self.app: web.Application | None = None
         self.background = BackgroundResponses(settings.max_running_turns, self.owners)
@@ -135,14 +121,9 @@ class Server:
         self.port = 0
 
     async def start(self) -> None:
-        """Starts the server. Raises `StartError`, or the agent's `Fault`. What was started before an error goes on
-        until `stop`.
-        """
+        """Raises `UserError`, or the agent's `Fault`; what was started before goes on until `stop`."""
         self.spawner = use_spawner()
-        try:
-            self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
-        except StoreOpenError as error:
-            raise StartError(str(error)) from error
+        self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
         self.traces = self.traces or traces_of(os.environ)
         if self.traces is not None:
             self.runs.watchers.append(self.traces)
@@ -157,7 +138,6 @@ class Server:
             self.server_tools = mcp_tools_of(self.settings, self.clock, self.runs.checks)
         self.usage = usage_of(self.clock, self.store_lifecycle)
         self.app = application_of(self, self.usage)
-        self.clients = self.app[CLIENTS]
         if self.store_lifecycle is not None:
             self.lease_holder = LeaseHolder(self.app[RESPONSES], self.store_lifecycle.store)
             await self._join_team(self.store_lifecycle.store.team, self.app)
@@ -191,14 +171,14 @@ class Server:
             )
 
     async def _join_team(self, team: Team | None, app: web.Application) -> None:
-        """Starts to share keys and limits with other servers. Raises `StartError`."""
+        """Starts to share keys and limits with other servers. Raises `UserError`."""
         if team is None:
             return
         self.team_sync = TeamSync(team, self.keyring, app[CLIENTS], app[REQUEST_LIMITS])
         try:
             await self.team_sync.start()
         except StoreUnavailable as error:
-            raise StartError(str(error)) from error
+            raise UserError(str(error)) from error
         check_has_key(self.settings, self.keyring.current())
 
     def _configured_for(self, model: str) -> ConfiguredAgent:
@@ -207,11 +187,11 @@ class Server:
 
     def owners(self) -> int:
         """Returns how many clients share the slots."""
-        return 1 if self.clients is None else self.clients.count
+        return max(1, len(self.keyring.current().keys))
 
     async def stop(self) -> None:
-        """Refuses new turns, waits for running ones for the drain time, then ends everything. Also called after a
-        failed start.
+        """Refuses new turns, waits for running ones for the drain time, then ends everything, also after a failed
+        start.
         """
         async with contextlib.AsyncExitStack() as last:
             # In reverse, and each whatever becomes of those before it.
@@ -258,8 +238,8 @@ async def make_server(
     page: Callable[[Settings, Mapping[str, str]], Page] | None = None,
     worker: int = 0,
 ) -> Server:
-    """Returns a server that has not started yet. `environ`: None for that of this process. `page` and `worker`: as
-    for `Server`. Raises `StartError`, `NoAgentError` or `Fault`.
+    """Returns a server that has not started yet. `environ`: None for this process's. `page` makes what the page shows.
+    Raises `UserError` or `Fault`.
     """
     environ = os.environ if environ is None else environ
     cassettes = _cassettes_of(settings, environ)
@@ -277,7 +257,4 @@ def _cassettes_of(settings: Settings, environ: Mapping[str, str]) -> Cassettes |
         return None
     from codex_proxy.cassettes.serving import cassettes_of
 
-    try:
-        return cassettes_of(settings, environ)
-    except CassetteError as error:
-        raise StartError(str(error)) from error
+    return cassettes_of(settings, environ)

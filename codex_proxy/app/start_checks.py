@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from codex_proxy.app.keyring import Keyring
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import KeysError, KeySet
 from codex_proxy.files import private
@@ -21,13 +22,9 @@ from codex_proxy.settings.protected_paths import write_conflict
 log = structlog.get_logger(__name__)
 
 
-class StartError(Exception):
-    """The server cannot start. The text says what to change."""
-
-
 def keyring_of(settings: Settings, clock: Clock) -> Keyring:
-    """Returns the keyring of the settings. Raises `StartError` for invalid keys, or if the file that the settings name
-    is missing.
+    """Returns the keyring of the settings. Raises `UserError` for invalid keys, or a missing file that the settings
+    name.
     """
     try:
         if settings.keys_file is not None and not settings.keys_path.exists():
@@ -36,23 +33,23 @@ def keyring_of(settings: Settings, clock: Clock) -> Keyring:
             )
         return Keyring(settings.keys_path, settings.default_key, clock)
     except KeysError as error:
-        raise StartError(f"The keys file (PROXY_KEYS_FILE) is invalid: {error}.") from error
+        raise UserError(f"The keys file (PROXY_KEYS_FILE) is invalid: {error}.") from error
 
 
 def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
-    """Returns the networks of trusted proxies. Raises `StartError` for an invalid one."""
+    """Raises `UserError` for an invalid address or network."""
     try:
         return tuple(
             ipaddress.ip_network(each, strict=False) for each in split_list(settings.trusted_proxies)
         )
     except ValueError as error:
-        raise StartError(
+        raise UserError(
             f"PROXY_TRUSTED_PROXIES: {error}. Write addresses or networks, like 10.0.0.0/8."
         ) from error
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address on which the server listens can only be reached from this machine."""
+    """Whether only this machine can reach an address on which the server listens."""
     if host == "localhost":
         return True
     try:
@@ -62,9 +59,7 @@ def is_loopback(host: str) -> bool:
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
-    """Returns the names that a Host header may have, against DNS rebinding: those in the settings and, on loopback,
-    those of loopback. Empty: any name.
-    """
+    """Returns the names that a Host header may have, against DNS rebinding; empty: any name."""
     given = {name.lower() for name in split_list(settings.allowed_hosts)}
     if is_loopback(settings.host):
         return frozenset({"localhost", "127.0.0.1", "::1", settings.host.lower(), *given})
@@ -72,14 +67,14 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
-    """Checks the settings. Raises `StartError` for: access by other machines without a key, a store that several
-    workers cannot share, an invalid proxy, origin, key or `workdir`, or protected paths that turns could write to.
+    """Raises `UserError` for: access by other machines without a key, a store that several workers cannot share, an
+    invalid proxy, origin, key or `workdir`, or protected paths that turns could write to.
     """
     keys = keyring_of(settings, clock).current()
     if not settings.in_database:  # which may have keys
         check_has_key(settings, keys)
     if settings.workers > 1 and (settings.in_file or settings.store == "memory"):
-        raise StartError(
+        raise UserError(
             f"--workers {settings.workers}: a store in {'a file' if settings.in_file else 'memory'} belongs "
             "to one process, and the others would not know its responses. Set PROXY_STORE=postgresql://... "
             "(docs/machines.md), or PROXY_STORE=off to store nothing."
@@ -87,34 +82,34 @@ def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
     trusted_proxies(settings)
     for origin in split_list(settings.allowed_origins):
         if not is_origin(origin.lower()):
-            raise StartError(
+            raise UserError(
                 f"PROXY_ALLOWED_ORIGINS: {origin!r} is not an origin. Give each origin in full, "
                 "like http://localhost:3000 or app://obsidian.md, without a path or a wildcard."
             )
     if not settings.workdir.is_dir():
-        raise StartError(f"--workdir {settings.workdir} is not a folder.")
+        raise UserError(f"--workdir {settings.workdir} is not a folder.")
     try:
         str(settings.workdir).encode()
     except UnicodeEncodeError as error:
-        raise StartError(
+        raise UserError(
             f"--workdir: the name {os.fsencode(settings.workdir)!r} cannot be sent to an agent, because it is not "
             "UTF-8. Rename the folder, or start the server with a locale that is UTF-8 (LC_ALL=C.UTF-8)."
         ) from error
     conflict = write_conflict(settings, environ)
     if conflict is not None:
-        raise StartError(conflict)
+        raise UserError(conflict)
 
 
 def check_has_key(settings: Settings, keys: KeySet) -> None:
-    """Raises `StartError` if the server would be open to other machines without a key."""
+    """Raises `UserError` if other machines could use the server without a key."""
     if not is_loopback(settings.host) and not keys.keys:
-        raise StartError(
+        raise UserError(
             f"--host {settings.host} exposes a coding agent to other machines. Create a key "
             "with `codex-proxy keys add NAME` (or set PROXY_API_KEY), or listen on 127.0.0.1."
         )
 
 
-def listen_error(settings: Settings, error: OSError) -> StartError:
+def listen_error(settings: Settings, error: OSError) -> UserError:
     """Returns why the server cannot listen, and what to change."""
     where, reason = f"{settings.host}:{settings.port}", error.strerror
     if error.errno is not None and error.errno > 0:  # else of a name that does not resolve
@@ -125,12 +120,12 @@ def listen_error(settings: Settings, error: OSError) -> StartError:
         advice = "Ports below 1024 are for root: give another --port."
     else:
         advice = "Give an address of this machine as --host."
-    return StartError(f"cannot listen on {where}: {reason}. {advice}")
+    return UserError(f"cannot listen on {where}: {reason}. {advice}")
 
 
 def close_state_folder(folder: Path) -> None:
-    """Removes other users' permissions from the default state folder. `doctor` reports those of any other folder,
-    which may have other uses.
+    """Removes other users' permissions from the default state folder. `doctor` reports those of another one, which may
+    have other uses.
     """
     if folder != default_state_dir().absolute():
         return

@@ -1,5 +1,5 @@
-"""Opens the store, removes what the settings no longer permit, and chooses the step memory. Close it after the last
-turn, whose end writes to the store.
+"""Opens the store, removes what the settings no longer permit, and chooses the step memory. The last turn's end still
+writes to the store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 MAX_BYTES_IN_RAM = 512 << 20
-"""Maximum bytes of a store in RAM, even if PROXY_STORE_MAX_BYTES allows more."""
+"""Maximum bytes of a store in RAM, whatever PROXY_STORE_MAX_BYTES says."""
 MAX_RESPONSES = 100_000
 FRAMES_SECONDS = 86400.0
 """Seconds that the stream of a background response can be resumed."""
@@ -41,12 +41,8 @@ NEEDS_EXTRA = (
 )
 
 
-class StoreOpenError(UserError):
-    """The store cannot be opened. The text says what to do."""
-
-
 class StoreLifecycle:
-    """An open store, and a task that removes objects from it that the settings no longer permit."""
+    """An open store, and a task that removes what the settings no longer permit."""
 
     def __init__(self, store: Store, *, durable: bool, lock: StoreLock | None = None) -> None:
         self.store = store
@@ -75,12 +71,12 @@ class StoreLifecycle:
                 log.debug("store_pruned", responses=pruned.responses, steps=pruned.steps, freed=freed)
 
     def write_address(self, url: str) -> None:
-        """Writes this server's address into the store's lock, for the error of a second server."""
+        """Writes this server's address into the store's lock, for a second server's error."""
         if self._lock is not None:
             self._lock.write_address(url)
 
     async def close(self) -> None:
-        """Closes the store when its writes are on disk, and releases the lock. A failure is logged."""
+        """Closes the store when its writes are on disk; logs a failure."""
         self._pruning.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._pruning
@@ -94,9 +90,7 @@ class StoreLifecycle:
 
 
 def retention_of(settings: Settings) -> Retention:
-    """Returns the limits of the store. A setting of 0 is None, no limit; a store in RAM has at most
-    `MAX_BYTES_IN_RAM`.
-    """
+    """Returns the limits of the store; a setting of 0 is None, no limit."""
     max_bytes = settings.store_max_bytes or None
     if settings.store == "memory":
         max_bytes = min(max_bytes or MAX_BYTES_IN_RAM, MAX_BYTES_IN_RAM)
@@ -117,15 +111,15 @@ def _step_memory_settings(settings: Settings) -> StepMemorySettings:
 
 
 def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle | None) -> StepMemory:
-    """Returns the store of `lifecycle`, or a step memory in RAM without it."""
+    """Returns the store of `lifecycle`, or else a step memory in RAM."""
     if lifecycle is not None:
         return lifecycle.store
     return RamStepMemory(_step_memory_settings(settings), clock.epoch)
 
 
 async def open_store(settings: Settings, clock: Clock) -> SqliteStore | PostgresStore:
-    """Opens the store without locking it, for commands beside a running server. Raises `StoreOpenError` for a file
-    that is no store, damaged, newer or locked by SQLite, or a database that cannot be reached.
+    """Opens the store without locking it. Raises `UserError` for a file that is no store, damaged, newer or locked by
+    SQLite, or a database that cannot be reached.
     """
     options: StoreOptions = {
         "clock": clock,
@@ -147,17 +141,17 @@ async def open_store(settings: Settings, clock: Clock) -> SqliteStore | Postgres
 
 
 def _database_store() -> type[PostgresStore]:
-    """Imports the store in PostgreSQL. Raises `StoreOpenError` if the package for it is not installed."""
+    """Raises `UserError` if the package for PostgreSQL is not installed."""
     try:
         from codex_proxy.store.postgresql.store import PostgresStore
     except ModuleNotFoundError as error:
-        raise StoreOpenError(NEEDS_EXTRA) from error
+        raise UserError(NEEDS_EXTRA) from error
     return PostgresStore
 
 
 async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:
-    """Opens the store and locks it for this server; None if it is off. Raises `StoreOpenError`, also if another
-    server uses it.
+    """Opens the store and locks it for this server; None if it is off. Raises `UserError`, also if another server uses
+    it.
     """
     if settings.store == "off":
         return None
@@ -166,7 +160,7 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
     try:
         lock = await StoreLock.take(settings.store_file)
     except StoreInUse as error:
-        raise StoreOpenError(
+        raise UserError(
             f"{error}; use or stop that server, or start this one with another port (--port) and a state folder of "
             "its own (PROXY_STATE_DIR), or with PROXY_STORE=off"
         ) from error
@@ -179,5 +173,5 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
         raise
 
 
-def _open_error(error: Exception) -> StoreOpenError:
-    return StoreOpenError(f"{error} (PROXY_STORE=off serves without one)")
+def _open_error(error: Exception) -> UserError:
+    return UserError(f"{error} (PROXY_STORE=off serves without one)")

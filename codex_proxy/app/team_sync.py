@@ -1,4 +1,4 @@
-"""Keeps this server's keys and limits in step with those of the other servers of its store."""
+"""Keeps keys and limits in step with the other servers of the store."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from codex_proxy.store.team import Team
 from codex_proxy.store.values import StoreUnavailable
 
 EXCHANGE_SECONDS: Final = 0.5
-"""Seconds between two exchanges. A removed key is accepted for this long at most."""
+"""Seconds between two exchanges: a removed key is accepted for this long."""
 
 log = structlog.get_logger(__name__)
 
 
 class TeamSync:
-    """Exchanges the requests of each key with the other servers, and reads stored keys when they change. Without the
-    store, the last keys stay valid, and each server counts alone.
+    """Exchanges the requests of each key, and reads stored keys when they change. Without the store, the last keys stay
+    valid, and each server counts alone.
     """
 
     def __init__(self, team: Team, keyring: Keyring, clients: Clients, limits: RequestLimits) -> None:

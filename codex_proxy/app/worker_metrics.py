@@ -1,6 +1,6 @@
-"""The metrics of all workers. The worker that is asked collects those of the others. Each writes its metrics to any
-process of its user that connects to its socket: an abstract one (Linux), so that a killed worker leaves no file. Its
-name has the supervisor's process id.
+"""The metrics of all workers. The worker that is asked collects those of the others. Each writes its own to any process
+of its user that connects to its socket: an abstract one (Linux), which a killed worker does not leave behind. Its name
+has the supervisor's process id.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class WorkerMetrics:
-    """Collects the metrics. `own` returns those of this worker (`number`). `supervisor`: its process id."""
+    """`own` returns the metrics of this worker (`number`). `supervisor`: its process id."""
 
     def __init__(self, own: Callable[[], Awaitable[bytes]], number: int, *, supervisor: int) -> None:
         self._own = own

@@ -17,7 +17,6 @@ import msgspec
 
 from codex_proxy.app.logs import configure
 from codex_proxy.app.server import Server, make_server
-from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes.content import FIELDS, Content, content_of, differences
 from codex_proxy.cassettes.events import diff, events_of, ids_of
 from codex_proxy.cassettes.folder import Folder
@@ -34,7 +33,6 @@ from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import zero_times
-from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.settings.fields import Settings
 
 READ: Final = tuple(name for name in FIELDS if name != "model")
@@ -271,9 +269,6 @@ def _asks_the_same(one: Cassette, other: Cassette) -> bool:
 
 
 def run(work: Any) -> Any:
-    """Runs a coroutine, and returns its result. Raises `CassetteError` for errors that keep a server from replaying."""
+    """Runs a coroutine with a server, and returns its result."""
     configure("error", "console")
-    try:
-        return asyncio.run(work)
-    except StartError as error:
-        raise CassetteError(str(error)) from error
+    return asyncio.run(work)

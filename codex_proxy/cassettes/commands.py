@@ -93,11 +93,10 @@ def group(say: Callable[..., None]) -> click.Group:
 
 
 class _Group(click.Group):
-    """Converts `CassetteError`s to errors of the command line."""
+    """Converts an `OSError` to an error of the command line."""
 
     def invoke(self, ctx: click.Context) -> Any:
-
         try:
             return super().invoke(ctx)
-        except (CassetteError, OSError) as error:
+        except OSError as error:
             raise click.ClickException(str(error)) from error

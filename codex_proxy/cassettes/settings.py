@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from codex_proxy.core.faults import UserError
+
 MATTER: Final = (
     *("env", "model_aliases", "codex_model", "max_chat_choices", "choices", "builtin_tools", "chat_profile"),
     *("structured_output", "logprobs", "reasoning_state", "show_activity", "web_search", "responses_profile"),
@@ -16,7 +18,7 @@ MATTER: Final = (
 """The settings on which reading a request and writing its answer depend."""
 
 
-class CassetteError(Exception):
+class CassetteError(UserError):
     """Cassettes cannot be recorded or read. The text names file and line, and what to do."""
 
 

@@ -1,4 +1,4 @@
-"""The checks of `doctor`. Each says what it found and what to do. Nothing is created or connected to."""
+"""The checks of `doctor`. They create nothing, and connect only to the port."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from codex_proxy.agents.configured.agents import (
 from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.keyring import others_access, read_keys
-from codex_proxy.app.mcp_tools import McpConfigError, Programs, configured_servers
+from codex_proxy.app.mcp_tools import Programs, configured_servers
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.ports import reserve_port
 from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import KeysError, with_default
 from codex_proxy.mcp.config import StdioServer
 from codex_proxy.process.launch import SpawnError, find_program
@@ -37,7 +38,7 @@ from codex_proxy.traces.setup import traces_check
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the checks of all agents. Of several, a check's name begins with the agent's."""
+    """Returns the checks of all agents; of several, with the agent's name in front."""
     try:
         agents = configured_agents(settings)
     except NoAgentError as error:
@@ -73,13 +74,11 @@ async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Chec
 
 
 ANSWER_SECONDS = 3.0
-"""Seconds for an answer on the port; this server takes a millisecond."""
+"""Seconds for an answer; this server takes a millisecond."""
 
 
 async def port_check(settings: Settings) -> Check:
-    """Checks the port: `failed` if another program has it. A codex-proxy there is fine, or a warning if it reports
-    trouble.
-    """
+    """`failed` if another program has the port, a warning if a codex-proxy there reports trouble."""
     check = CheckBuilder("port", host=settings.host, port=settings.port, ours=False)
     if settings.port == 0:
         return check.ok("Any free port is used (port 0).")
@@ -87,13 +86,14 @@ async def port_check(settings: Settings) -> Check:
     health = await health_of(settings.server_url)
     if health is not None:
         return _check_running(check, where, health)
-    fault = listen_error(settings.host, settings.port)
-    if fault is None:
-        return check.ok(f"{where} is free.")
-    return check.failed(
-        f"A server cannot listen on {where}: {fault}.",
-        "Use another port with --port, or stop the program that listens on this one.",
-    )
+    try:
+        reserve_port(settings.host, settings.port).close()
+    except OSError as error:
+        return check.failed(
+            f"A server cannot listen on {where}: {error.strerror}.",
+            "Use another port with --port, or stop the program that listens on this one.",
+        )
+    return check.ok(f"{where} is free.")
 
 
 def _check_running(check: CheckBuilder, where: str, health: dict[str, Any]) -> Check:
@@ -114,7 +114,7 @@ def _check_running(check: CheckBuilder, where: str, health: dict[str, Any]) -> C
 
 
 async def health_of(server_url: str) -> dict[str, Any] | None:
-    """Returns the health report of the codex-proxy at this address, or None."""
+    """Returns the health report of the codex-proxy there, or None."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     try:
         async with (
@@ -128,20 +128,11 @@ async def health_of(server_url: str) -> dict[str, Any] | None:
 
 
 def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the agents in a health report (`agents` or `agent`); none if it is not codex-proxy's."""
+    """Returns the agents in a health report; none if it is not codex-proxy's."""
     several = health.get("agents")
     given = several if isinstance(several, list) else [health.get("agent")]
     agents = [agent for agent in given if isinstance(agent, dict) and "fake" in agent]
     return agents if len(agents) == len(given) else []
-
-
-def listen_error(host: str, port: int) -> str | None:
-    """Returns why the system lets no server listen here, or None."""
-    try:
-        reserve_port(host, port).close()
-    except OSError as error:
-        return str(error.strerror)
-    return None
 
 
 async def machine_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
@@ -152,7 +143,7 @@ async def machine_checks(settings: Settings, environ: Mapping[str, str]) -> list
 
 
 async def spawner_check() -> Check:
-    """Checks the spawner. `ok` also without one: children then only start some milliseconds later."""
+    """`ok` also without a spawner: children then start some milliseconds later."""
     why = await why_no_spawner()
     check = CheckBuilder("spawner", usable=not why)
     return check.ok(
@@ -175,7 +166,7 @@ def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]
 
 
 def state_check(folder: Path) -> Check:
-    """Checks the state folder: `failed` if this user cannot write to it or make it, a warning if others may read it."""
+    """`failed` if this user cannot write to the state folder or make it, a warning if others may read it."""
     check = CheckBuilder("state folder", path=str(folder), exists=folder.exists())
     if not folder.exists():
         above = next(each for each in folder.parents if each.exists())
@@ -201,9 +192,7 @@ def state_check(folder: Path) -> Check:
 
 
 def keys_check(settings: Settings) -> Check:
-    """Checks the keys: `failed` if their file is invalid, a warning if others may read or change it, or a needed key is
-    missing.
-    """
+    """`failed` if the keys file is invalid, a warning if others may read or change it, or a needed key is missing."""
     file = settings.keys_path
     check = CheckBuilder("keys", path=str(file), exists=file.exists())
     try:
@@ -229,8 +218,8 @@ def keys_check(settings: Settings) -> Check:
 
 
 def home_check(settings: Settings) -> Check:
-    """Checks Codex's home: `failed` if a named one is missing or unreadable, a warning if others can read the sign-in
-    or the default home is missing.
+    """`failed` if a named Codex home is missing or unreadable, a warning if others can read the sign-in or the default
+    home is missing.
     """
     folder = settings.codex_home
     check = CheckBuilder("codex home", path=str(folder), exists=folder.is_dir())
@@ -252,8 +241,8 @@ def home_check(settings: Settings) -> Check:
 
 
 def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Checks the folder of agent turns: `failed` if it is unreadable or protected paths can be written, a warning if
-    only the sandbox permits writing.
+    """`failed` if the folder of agent turns is unreadable or protected paths can be written, a warning if only the
+    sandbox permits writing.
     """
     folder = settings.workdir
     check = CheckBuilder("workspace", path=str(folder), sandbox=settings.sandbox)
@@ -275,15 +264,15 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
 
 
 def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Checks the MCP servers: `failed` if their file is invalid, a warning if a program is missing. Returns nothing
-    without a file.
+    """`failed` if the file of MCP servers is invalid, a warning if a program is missing. Returns nothing without a
+    file.
     """
     if settings.mcp_config is None:
         return []
     check = CheckBuilder("mcp servers", path=str(settings.mcp_config))
     try:
         servers = configured_servers(settings, environ)
-    except McpConfigError as error:
+    except UserError as error:
         return [check.failed(str(error), f"Fix {settings.mcp_config}: the server does not start with it.")]
     programs, missing = Programs(settings, environ), []
     for label, server in servers.items():

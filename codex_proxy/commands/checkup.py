@@ -11,7 +11,7 @@ from codex_proxy import __version__
 from codex_proxy.core.checks import Check, Fact, Status
 
 SCHEMA = 1
-"""The version of the JSON; increases when a key is removed or changes its meaning."""
+"""The version of the JSON: one more when a key is removed or changes its meaning."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     settings: tuple[Setting, ...] = ()
     otherwise: str = ""
-    """The last step to recommend if no check has failed; empty for none."""
+    """The last step to recommend if no check has failed."""
 
     @property
     def ok(self) -> bool:
@@ -38,7 +38,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_steps(self) -> list[str]:
-        """The advice of failed checks, then of warnings, then `otherwise` if none failed."""
+        """The advice of failed checks, then of warnings, then `otherwise`."""
         steps = [
             check.advice
             for status in ("failed", "warning")

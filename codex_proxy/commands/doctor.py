@@ -1,4 +1,4 @@
-"""`codex-proxy doctor`: checks what a server needs, in bounded time and without a turn, and says what to do."""
+"""`codex-proxy doctor`: checks what a server needs, without a turn, and says what to do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, SecretStr
 
 from codex_proxy.agents.configured.agents import settings_without_effect
-from codex_proxy.app.start_checks import StartError, is_loopback
 from codex_proxy.app.start_checks import check as check_settings
+from codex_proxy.app.start_checks import is_loopback
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import agent_checks, machine_checks, port_check
 from codex_proxy.commands.checkup import Checkup, Setting
 from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
+from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.load import load, variables_of
@@ -27,15 +28,15 @@ from codex_proxy.settings.old_names import advice_about
 from codex_proxy.settings.sources import default_config_file
 
 MAX_SECONDS = 90.0
-"""Seconds for all checks: each of four children may take 20 on a cold disk."""
+"""Seconds for the agents' checks: each of four children may take 20 on a cold disk."""
 
 
 async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]) -> Checkup:
-    """Returns the report. `config_file`: None for the default. An error is a failed check."""
+    """Returns the report; an error is a failed check."""
     try:
         settings = load(dict(flags), config_file)
         sources = setting_sources(flags, config_file, environ)
-    except (ValueError, OSError) as error:
+    except UserError as error:
         text = str(error)
         sentence = f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
         return Checkup(checks=(CheckBuilder("settings").failed(sentence, "Fix the setting that is named."),))
@@ -59,7 +60,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
 
 
 def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_file: Path | None) -> str:
-    """Returns what to do if all checks have passed: use the server on `port`, or start one with the same arguments."""
+    """Returns what to do if all checks have passed: use the server on `port`, or start one."""
     file = ["--config", str(config_file)] if config_file else []
     elsewhere = settings.port and not {"host", "port"}.isdisjoint(_settings_in(flags))
     client = [*file, "--base-url", f"{settings.server_url}/v1"] if elsewhere else file
@@ -72,7 +73,7 @@ def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_
 
 
 def _settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings among command-line flags, without tables, which may hold secrets."""
+    """Returns the settings among the flags, without tables, which may hold secrets."""
     return {
         name: value
         for name, value in flags.items()
@@ -100,7 +101,7 @@ def settings_check(settings: Settings, config_file: Path | None, environ: Mappin
     check = CheckBuilder("settings", file=str(file), file_exists=file.is_file())
     try:
         check_settings(settings, SystemClock(), environ)
-    except StartError as error:
+    except UserError as error:
         return failed_check("settings", str(error), check.facts)
     if settings.old_names:
         message = f"They are valid, but have old names: {', '.join(settings.old_names)}."
@@ -123,7 +124,7 @@ def setting_sources(
     flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]
 ) -> dict[str, tuple[str, str]]:
     """Returns where each setting's value comes from (`flag`, `variable`, `file` or `default`), with the name of the
-    variable or file. Raises `OSError` or `ValueError` for the file.
+    variable or file, which is valid.
     """
     file = config_file or default_config_file()
     in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
@@ -172,7 +173,7 @@ def report_value(name: str, value: object) -> Fact:
 
 
 def _host_of(url: str) -> str:
-    """Returns scheme and host of a URL, and `MASK` for the rest, which may be a key."""
+    """Returns scheme and host of a URL; the rest may be a key."""
     try:
         parts = urlsplit(url)
     except ValueError:

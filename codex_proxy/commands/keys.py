@@ -1,4 +1,4 @@
-"""`codex-proxy keys`: creates, lists and removes API keys. A key is printed only once. Functions raise `KeysError`."""
+"""`codex-proxy keys`: creates, lists and removes API keys. A key is printed only once. Functions raise `UserError`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tomlkit.exceptions import TOMLKitError
 from codex_proxy.agents.configured.agents import configured_agents, is_single
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app.keyring import others_access, read_keys
-from codex_proxy.app.store_lifecycle import StoreOpenError
 from codex_proxy.commands.store import existing_store
 from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, parse_keys, table_of
 from codex_proxy.files.private import make_folder, replace_file
@@ -28,7 +27,7 @@ from codex_proxy.store.team import Team
 PREFIX = "cpx_"
 """The prefix by which people and secret scanners recognise keys."""
 RANDOM_BYTES = 32
-"""The random bytes of a key: with 256 bits a plain hash is safe (`core.keys`)."""
+"""With 256 random bits a plain hash is safe (`core.keys`)."""
 
 
 def add(settings: Settings, name: str, limits: Mapping[str, Any], *, replace: bool) -> tuple[str, str]:
@@ -51,7 +50,7 @@ def add(settings: Settings, name: str, limits: Mapping[str, Any], *, replace: bo
 async def add_to_store(
     settings: Settings, name: str, limits: Mapping[str, Any], *, replace: bool
 ) -> tuple[str, str]:
-    """Adds a key as `add` does, but to the store; its folders may be on other machines."""
+    """Adds a key to the store; its folders may be on other machines."""
     secret, key = _new_key(name, limits)
     parse_keys(tomlkit.dumps({"keys": {name: dict(table_of(key))}}))
     async with _team_of(settings) as team:
@@ -90,15 +89,12 @@ async def stored_keys(settings: Settings) -> tuple[Key, ...]:
 
 @contextlib.asynccontextmanager
 async def _team_of(settings: Settings) -> AsyncIterator[Team]:
-    """Opens the store for the body of the `with`. Raises `KeysError` if it has no keys, or cannot be used."""
+    """Opens the store for the body of the `with`. Raises `UserError` if it has no keys, or cannot be used."""
     if not settings.in_database:
         raise KeysError("--store needs PROXY_STORE=postgresql://...; without it, keys are in the keys file")
-    try:
-        async with existing_store(settings) as store:
-            assert store.team is not None, "a database has keys"
-            yield store.team
-    except StoreOpenError as error:
-        raise KeysError(str(error)) from error
+    async with existing_store(settings) as store:
+        assert store.team is not None, "a database has keys"
+        yield store.team
 
 
 def _new_key(name: str, limits: Mapping[str, Any]) -> tuple[str, Key]:
@@ -108,7 +104,7 @@ def _new_key(name: str, limits: Mapping[str, Any]) -> tuple[str, Key]:
 
 
 def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
-    """Returns a note about agents that are not configured yet, or an empty string."""
+    """Returns a note about agents that are not configured yet, if any."""
     if is_single(settings):
         return ""
     try:
@@ -139,7 +135,7 @@ def remove(settings: Settings, name: str) -> str:
 
 
 def listing(settings: Settings, stored: Sequence[Key] | None = None, *, as_json: bool) -> str:
-    """Returns a list of the keys in the store (`stored`; None: in the keys file), as text or JSON."""
+    """Returns the keys in the store (`stored`; None: in the keys file), as text or JSON."""
     file = settings.keys_path
     keys = read_keys(file) if stored is None else stored
     if as_json:
@@ -188,10 +184,10 @@ def _folder(given: str) -> str:
     return str(folder)
 
 
-HEAD = (
-    "Keys of clients, made by `codex-proxy keys add`. Only hashes of them are kept here.\nA "
-    "running server notices changes within a second."
-)
+HEAD = """\
+# Keys of clients, made by `codex-proxy keys add`. Only hashes of them are kept here.
+# A running server notices changes within a second.
+"""
 
 
 def put_key(path: Path, key: Key, *, replace: bool) -> bool:
@@ -216,15 +212,15 @@ def remove_key(path: Path, name: str) -> None:
 
 @contextlib.contextmanager
 def _edit_keys(path: Path) -> Iterator[tomlkit.items.Table]:
-    """Gives the table of keys to the body of the `with`, then replaces the file, with its comments, all under a lock.
-    If anything raises, the file is unchanged.
+    """Gives the table of keys to the body of the `with`, then replaces the file, with its comments, all under a lock;
+    not if anything raises.
     """
     path = Path(os.path.realpath(path))
     try:
         make_folder(path.parent)
         with _lock_folder(path.parent):
             read_keys(path)
-            document = tomlkit.parse(path.read_text("utf-8")) if path.exists() else _empty_document()
+            document = tomlkit.parse(path.read_text("utf-8") if path.exists() else HEAD)
             yield document.setdefault("keys", tomlkit.table(is_super_table=True))
             text = tomlkit.dumps(document)
             parse_keys(text)
@@ -236,16 +232,9 @@ def _edit_keys(path: Path) -> Iterator[tomlkit.items.Table]:
         raise KeysError(f"{path} cannot be changed: {error}") from error
 
 
-def _empty_document() -> tomlkit.TOMLDocument:
-    document = tomlkit.document()
-    for line in HEAD.splitlines():
-        document.add(tomlkit.comment(line))
-    return document
-
-
 @contextlib.contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Holds a lock on the folder, so that no other process changes its files meanwhile."""
+    """Holds a lock on the folder."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What the page for browsers shows that only commands know: `doctor`'s checks, and how clients are configured."""
+"""What the page for browsers shows that only commands know."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codex_proxy.http.page import Page
 from codex_proxy.settings.fields import Settings
 
 FRESH_SECONDS: Final = 60.0
-"""Seconds until the checks of `doctor` are run again; one of them starts a process."""
+"""Seconds until the checks are run again; one of them starts a process."""
 
 
 def page_of(settings: Settings, environ: Mapping[str, str]) -> Page:
@@ -21,7 +21,7 @@ def page_of(settings: Settings, environ: Mapping[str, str]) -> Page:
 
 
 class Findings:
-    """The checks of `doctor` in a running server, without those of the agents and the port."""
+    """The checks of `doctor` but for the agents and the port, for a running server."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings

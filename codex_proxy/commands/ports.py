@@ -6,8 +6,8 @@ import socket
 
 
 def reserve_port(host: str, port: int) -> socket.socket:
-    """Checks that a server can listen here (`port` 0: on any free port). Returns a socket that keeps the port for
-    servers that share it (SO_REUSEPORT). Raises `OSError`.
+    """Checks that a server can listen here (`port` 0: on any free port). Returns a socket that reserves the port for
+    servers that share it. Raises `OSError`.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]

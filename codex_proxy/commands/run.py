@@ -1,6 +1,6 @@
-"""`codex-proxy run CLIENT [ARGS]`: runs a program with this server as its model. The program gets the server's
-address by its environment and temporary files; no file of the user is changed. Without a running server, or with an
-agent's name, starts a server on a free port, with its own key and folder, and ends it with the program.
+"""`codex-proxy run CLIENT [ARGS]`: runs a program with this server as its model, by its environment and temporary
+files; no file of the user is changed. Without a running server, or with an agent's name, a server of its own runs
+meanwhile, on a free port, with its own key and folder.
 """
 
 from __future__ import annotations
@@ -29,22 +29,19 @@ from typing import Final
 
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, entries_of, snippet
 from codex_proxy.commands.connect.programs import PROGRAMS, Program
+from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import create, make_folder, replace_file
 from codex_proxy.settings.fields import Settings
 
 PROBE_SECONDS: Final = 2.0
 """Seconds in which a running server answers."""
 END_SECONDS: Final = 10.0
-"""Seconds for a program or server to end before it is killed."""
+"""Seconds for a program or server to end until it is killed."""
 _ADDRESS: Final = re.compile(r"serves on (http://\S+)/v1")
 _PR_SET_PDEATHSIG: Final = 1
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
-"""Signals at which the program is ended first, and then everything else. A closed terminal sends SIGHUP."""
+"""Signals at which the program is ended first. A closed terminal sends SIGHUP."""
 _OF_THE_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
-
-
-class RunError(Exception):
-    """The program cannot be run. The text says why, and what to do."""
 
 
 def run(
@@ -58,15 +55,15 @@ def run(
     key: str | None,
 ) -> int:
     """Runs the program `name`; returns its exit status. `environ`: the user's; `agent`: start a server with it (None:
-    use a running one, if any); `key`: for a running server. Raises `RunError` if the program is not installed or
+    use a running one, if any); `key`: for a running server. Raises `UserError` if the program is not installed or
     cannot use this server, or no server can be started.
     """
     program = PROGRAMS.get(name) or Program()
     if program.unserved:
-        raise RunError(program.unserved)
+        raise UserError(program.unserved)
     path = shutil.which(name, path=environ.get("PATH"))
     if path is None:
-        raise RunError(_how_to_get(name, program))
+        raise UserError(_how_to_get(name, program))
     with contextlib.ExitStack() as stack:
         running: list[subprocess.Popen[bytes]] = []
         stack.enter_context(_handle_signals(_ENDING, partial(_end_program, running)))
@@ -96,24 +93,22 @@ def _how_to_get(name: str, program: Program) -> str:
 
 
 def running_server(settings: Settings, model: str, key: str | None) -> ServerAccess | None:
-    """Returns the server that runs at the address of the settings, if one does. Raises `RunError` if it does not
+    """Returns the server that runs at the address of the settings, if one does. Raises `UserError` if it does not
     accept the key.
     """
-    if key is None and settings.api_key is not None:
-        key = settings.api_key.get_secret_value()
-    base_url = f"{settings.server_url}/v1"
+    key, base_url = key or settings.default_key or NO_KEY, f"{settings.server_url}/v1"
     if _status(base_url) is None:
         return None
-    status = _status(f"{base_url}/models", Authorization=f"Bearer {key or NO_KEY}")
+    status = _status(f"{base_url}/models", Authorization=f"Bearer {key}")
     if status == 401:
-        raise RunError(f"The server at {base_url} requires an API key: give one with --key.")
+        raise UserError(f"The server at {base_url} requires an API key: give one with --key.")
     if status != 200:
-        raise RunError(f"The server at {base_url} answers with HTTP {status}.")
-    return ServerAccess(base_url=base_url, model=model, key=key or NO_KEY)
+        raise UserError(f"The server at {base_url} answers with HTTP {status}.")
+    return ServerAccess(base_url=base_url, model=model, key=key)
 
 
 def _status(url: str, **headers: str) -> int | None:
-    """Returns the HTTP status that a server of this program answers with; None if there is none."""
+    """Returns the HTTP status of a server of this program's; None if there is none."""
     # Without the proxy of the environment: this is a server of the user's own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -131,7 +126,7 @@ def _own_server(
     agent: str | None, model: str, folder: Path, environ: Mapping[str, str]
 ) -> Iterator[ServerAccess]:
     """Starts a server on a free port, with a new key and its files in `folder`, for the body of the `with`. Raises
-    `RunError`, with what the server has printed.
+    `UserError`, with what the server has printed.
     """
     key = secrets.token_urlsafe(24)
     own = {"PROXY_API_KEY": key, "PROXY_STATE_DIR": str(folder / "state"), "PROXY_LOG_FORMAT": "console"}
@@ -155,7 +150,7 @@ def _own_server(
         else:
             said = errors.read_text("utf-8", "replace").strip().rpartition("\n")[2]
             said = said.removeprefix("Error: ").removeprefix("codex-proxy: ")
-            raise RunError(f"No server could be started: {said}")
+            raise UserError(f"No server could be started: {said}")
         # What it prints later is not read by anybody, and must not fill the pipe.
         threading.Thread(target=server.stdout.read, daemon=True).start()
         yield ServerAccess(base_url=f"{found[1]}/v1", model=model, key=key)
@@ -164,7 +159,7 @@ def _own_server(
 
 
 def _end_with_parent() -> Callable[[], object] | None:
-    """Returns a function for a new child, which makes the system end the child if this process is killed (Linux)."""
+    """Returns a function with which a new child asks to be ended if this process is killed (Linux)."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl  # here, since a fork should do as little as possible
@@ -187,8 +182,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def prepare(
     program: Program, access: ServerAccess, folder: Path, environ: Mapping[str, str], home: Path
 ) -> tuple[dict[str, str], list[str]]:
-    """Writes the program's settings file into the temporary `folder`. Returns the program's environment and first
-    arguments. `environ` and `home` are the user's.
+    """Writes the program's settings into the temporary `folder`. Returns its environment and first arguments. `environ`
+    and `home` are the user's.
     """
     setup = client_named(program.setup) if program.setup else None
     file = folder / "settings"
@@ -224,9 +219,7 @@ def prepare(
 
 
 def _end_program(running: list[subprocess.Popen[bytes]], number: int, _: FrameType | None) -> None:
-    """Passes a signal on to the program, and kills it if it does not end. Ends this command if the program does not run
-    yet.
-    """
+    """Passes a signal on to the program, and kills it if it does not end; ends this command if none runs yet."""
     if not running:
         raise SystemExit(128 + number)
     running[0].send_signal(number)
@@ -250,14 +243,12 @@ def _handle_signals(
 def _run_to_the_end(
     command: list[str], environment: Mapping[str, str], running: list[subprocess.Popen[bytes]]
 ) -> int:
-    """Runs the program, adding it to `running`. Returns its exit status, 128 plus the signal that has ended it.
-    Ctrl-C is the program's.
-    """
+    """Runs the program, adding it to `running`. Returns its exit status, or 128 plus the signal that has ended it."""
     # With a handler that does nothing, the program has the default one; a signal that is ignored would stay ignored.
     with _handle_signals(_OF_THE_TERMINAL, lambda *_: None):
         try:
             running.append(subprocess.Popen(command, env=dict(environment)))
         except OSError as error:
-            raise RunError(f"{command[0]} cannot be run: {error.strerror}.") from error
+            raise UserError(f"{command[0]} cannot be run: {error.strerror}.") from error
         code = running[0].wait()
         return code if code >= 0 else 128 - code

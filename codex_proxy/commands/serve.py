@@ -1,4 +1,4 @@
-"""`codex-proxy serve`: runs a server until it is stopped, and prints a banner with an example of a request."""
+"""`codex-proxy serve`: runs a server until it is stopped, and prints a banner."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import structlog
 from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.configured.agents import settings_without_effect
-from codex_proxy.agents.spec import AgentSpec, NoAgentError
+from codex_proxy.agents.spec import AgentSpec
 from codex_proxy.app.server import Server, make_server
-from codex_proxy.app.start_checks import StartError
 from codex_proxy.commands.page import page_of
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Fault, UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import variables_of
 from codex_proxy.settings.old_names import advice_about
@@ -30,18 +29,18 @@ COLLECT_AFTER = 20_000
 """The garbage collector's first threshold; Python's default is 700."""
 
 STDIN = 0
-"""The descriptor of stdin. A supervisor writes nothing there: it can be read when the supervisor has ended."""
+"""A supervisor writes nothing there: it can be read when the supervisor has ended."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
 BUILD_AFTER = 0.5
-"""Seconds after the start until the models of request bodies are built."""
+"""Seconds from the start until the models of request bodies are built."""
 
 log = structlog.get_logger(__name__)
 
 
 async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: int = 0) -> int:
-    """Runs the server; returns 0 after a signal, or 1 if it could not start. `say` prints (with `err=True` to
-    stderr). `worker`: its number, 0 without others; a worker also stops when its supervisor has ended.
+    """Runs the server; returns 0 after a signal, or 1 if it could not start. `say` prints (`err=True`: to stderr).
+    `worker`: its number, 0 without others; a worker also stops with its supervisor.
     """
     server = None
     for advice in advice_about(settings.old_names):
@@ -51,7 +50,7 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
     try:
         server = await make_server(settings, page=page_of, worker=worker)
         await server.start()
-    except (NoAgentError, StartError, Fault) as error:
+    except (UserError, Fault) as error:
         if server is not None:
             await server.stop()
         if settings.log_format == "json":
@@ -74,8 +73,8 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
 
 
 async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> None:
-    """Returns at the first SIGINT, SIGTERM or SIGHUP, or when the supervisor, at the other end of stdin, has ended. A
-    second SIGINT or SIGTERM kills the agents' processes and this one.
+    """Returns at the first SIGINT, SIGTERM or SIGHUP, or when the supervisor has ended. A second SIGINT or SIGTERM
+    kills the agents' processes and this one.
     """
     loop = asyncio.get_running_loop()
     stop_wanted = asyncio.Event()
@@ -98,7 +97,7 @@ async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> No
 
 
 async def _build_request_models() -> None:
-    """Builds the validators of requests shortly after the start, which some 40 ms each would delay."""
+    """Builds the validators of requests, which would delay the start by some 40 ms each."""
     await asyncio.sleep(BUILD_AFTER)
     for model in REQUEST_MODELS:
         model.model_rebuild()
@@ -106,8 +105,8 @@ async def _build_request_models() -> None:
 
 
 def tune_gc() -> None:
-    """Makes the garbage collector run less often and without existing objects: reference counting frees a turn's
-    objects, and with thousands of streams each run takes milliseconds.
+    """Makes the garbage collector run less often, and without existing objects: reference counting frees a turn's, and
+    with thousands of streams a run takes milliseconds.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)

@@ -1,5 +1,5 @@
 """`codex-proxy service`: starts the server at login by systemd or launchd. Writes one file (systemd.service(5),
-launchd.plist(5)); a file of somebody else is never changed. Functions raise `ServiceError`, and return what was done.
+launchd.plist(5)); a file of somebody else is never changed. Functions raise `UserError`, and return what was done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from codex_proxy.files import private
 
 LABEL: Final = "codex-proxy"
 MARK: Final = "codex-proxy service install"
-"""The text by which this command knows a file that it has written."""
+"""The text by which a file is known as this command's."""
 
 UNIT: Final = """\
 # Written by `codex-proxy service install`.
@@ -45,21 +45,17 @@ WantedBy=default.target
 """
 
 
-class ServiceError(UserError):
-    """The service cannot be changed. The text says why, and what to do."""
-
-
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """How a system runs services of a user: the `file` that describes this one, and the commands for it."""
+    """How a system runs services of a user: their `file`, and the commands."""
 
     file: Path
     start: tuple[tuple[str, ...], ...]
     stop: tuple[tuple[str, ...], ...]
     forget: tuple[tuple[str, ...], ...]
-    """The commands that must be run after the file was removed."""
+    """Run after the file was removed."""
     show: tuple[str, ...]
     text: Callable[[Sequence[str], Path, str], str]
-    """Returns the content of the file: of a service that runs a command in a folder with this PATH."""
+    """Returns the file's content, for a command, a folder and a PATH."""
 
 
 def service_of(platform: str, home: Path, user_id: int) -> Service:
@@ -84,7 +80,7 @@ def service_of(platform: str, home: Path, user_id: int) -> Service:
             show=("launchctl", "print", f"{domain}/{LABEL}"),
             text=plist_text,
         )
-    raise ServiceError(f"A service can be installed with systemd or launchd, not on {platform}.")
+    raise UserError(f"A service can be installed with systemd or launchd, not on {platform}.")
 
 
 def unit_text(command: Sequence[str], workdir: Path, path: str) -> str:
@@ -106,13 +102,13 @@ def plist_text(command: Sequence[str], workdir: Path, path: str) -> str:
 
 
 def install(service: Service, command: Sequence[str], workdir: Path, environ: Mapping[str, str]) -> str:
-    """Installs the service, and starts it now and at each login."""
+    """Installs the service, and starts it."""
     _check_program(service)
     if not workdir.is_dir():
-        raise ServiceError(f"{workdir} is not a folder. Name the agent's folder with --workdir.")
+        raise UserError(f"{workdir} is not a folder. Name the agent's folder with --workdir.")
     replaced = _is_ours(service.file)
     if replaced is False:
-        raise ServiceError(f"{service.file} was not written by this command. Move it away first.")
+        raise UserError(f"{service.file} was not written by this command. Move it away first.")
     private.make_folder(service.file.parent)
     with private.replace_file(service.file) as file:  # only for the owner: a flag may be a key
         file.write(service.text(command, workdir, environ.get("PATH", "")).encode())
@@ -122,8 +118,8 @@ def install(service: Service, command: Sequence[str], workdir: Path, environ: Ma
     try:
         for each in service.start:
             _run(each)
-    except ServiceError as error:
-        raise ServiceError(
+    except UserError as error:
+        raise UserError(
             f"{error}. The service does not run; {service.file} stays (`codex-proxy service uninstall` removes it). "
             "Run this command in a login session of your user, or start the server with `codex-proxy serve`."
         ) from error
@@ -135,7 +131,7 @@ def uninstall(service: Service) -> str:
     if ours is None:
         return f"There is no {service.file}: nothing to do."
     if not ours:
-        raise ServiceError(f"{service.file} was not written by this command. Remove it by hand.")
+        raise UserError(f"{service.file} was not written by this command. Remove it by hand.")
     _check_program(service)
     for each in service.stop:
         _run(each, must_succeed=False)  # it may have been stopped by hand
@@ -148,32 +144,32 @@ def uninstall(service: Service) -> str:
 def status(service: Service) -> int:
     """Prints what the system says about the service, and returns its exit status."""
     if _is_ours(service.file) is None:
-        raise ServiceError("The service is not installed. `codex-proxy service install` installs it.")
+        raise UserError("The service is not installed. `codex-proxy service install` installs it.")
     _check_program(service)
     return subprocess.run(service.show, check=False).returncode
 
 
 def _is_ours(file: Path) -> bool | None:
-    """Whether this command has written the file; None if there is none."""
+    """Whether this command has written the file; None without one."""
     try:
         return MARK in file.read_text("utf-8", "replace")
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ServiceError(f"{file} cannot be read: {error.strerror}.") from error
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
 
 
 def _check_program(service: Service) -> None:
     program = service.show[0]
     if shutil.which(program) is None:
-        raise ServiceError(f"There is no {program} on PATH, which runs services here.")
+        raise UserError(f"There is no {program} on PATH, which runs services here.")
 
 
 def _run(argv: Sequence[str], *, must_succeed: bool = True) -> None:
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     if done.returncode and must_succeed:
         reason = (done.stderr or done.stdout).strip()
-        raise ServiceError(f"`{' '.join(argv)}` failed: {reason or f'exit status {done.returncode}'}")
+        raise UserError(f"`{' '.join(argv)}` failed: {reason or f'exit status {done.returncode}'}")
 
 
 def _escape(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`codex-proxy store`: statistics, removal, check, export and copies of the store. Functions raise `StoreOpenError`,
+"""`codex-proxy store`: statistics, removal, check, export and copies of the store. Functions raise `UserError`,
 and return a text.
 """
 
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from codex_proxy.app.store_lifecycle import StoreOpenError, open_store
+from codex_proxy.app.store_lifecycle import open_store
 from codex_proxy.app.system import SystemClock
+from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import replace_file
 from codex_proxy.settings.fields import DATABASE_SCHEMES, Settings
 from codex_proxy.store import copying
@@ -45,12 +46,12 @@ async def prune(settings: Settings) -> str:
 
 
 async def check(settings: Settings) -> str:
-    """Compares all rows with their checksums. Raises `StoreOpenError` with the damaged rows."""
+    """Compares all rows with their checksums. Raises `UserError` with the damaged rows."""
     async with existing_store(settings) as store:
         found = await store.check()
         place = (await store.stats()).location
     if found.damaged:
-        raise StoreOpenError(
+        raise UserError(
             f"{len(found.damaged)} of {found.rows} rows in {place} are damaged "
             "and are not returned to clients. Delete what they belong to, or restore a "
             "copy:\n" + "\n".join(found.damaged)
@@ -59,7 +60,7 @@ async def check(settings: Settings) -> str:
 
 
 async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
-    """Calls `write` with a line of JSON for each response and conversation; returns their number."""
+    """Calls `write` with a line of JSON for each object; returns their number."""
     async with existing_store(settings) as store:
         return await store.export(write)
 
@@ -70,19 +71,19 @@ async def export_to(settings: Settings, output: Path) -> int:
         with replace_file(output) as file:
             return await export(settings, file.write)
     except OSError as error:
-        raise StoreOpenError(f"{output} cannot be written: {error.strerror}") from error
+        raise UserError(f"{output} cannot be written: {error.strerror}") from error
 
 
 async def copy_store(settings: Settings, source: str, target: str, tell: Callable[[str, int], object]) -> str:
     """Copies one store (path or URL) into another. Calls `tell` with each table and its number of rows. Raises
-    `StoreOpenError` also while a server uses one.
+    `UserError` also while a server uses one.
     """
     _require_store(_place(settings, source))
     async with _unused_store(settings, source) as one, _unused_store(settings, target) as other:
         try:
             count = await copying.copy(one, other, tell)
         except StoreError as error:
-            raise StoreOpenError(f"{error}. What was copied stays: the same command goes on there") from error
+            raise UserError(f"{error}. What was copied stays: the same command goes on there") from error
     return f"{count} rows copied"
 
 
@@ -95,25 +96,25 @@ async def _unused_store(settings: Settings, place: str) -> AsyncIterator[SqliteS
             try:
                 lock = await StoreLock.take(placed.store_file)
             except StoreInUse as error:
-                raise StoreOpenError(f"{error}: stop it first") from error
+                raise UserError(f"{error}: stop it first") from error
             except StoreRefused as error:
-                raise StoreOpenError(str(error)) from error
+                raise UserError(str(error)) from error
             stack.callback(lock.release)
         store = await open_store(placed, SystemClock())
         stack.push_async_callback(store.close)
         running = await store.leases.nodes()
         if running:
             names = ", ".join(node.name for node in running)
-            raise StoreOpenError(f"servers use {place} ({names}): stop them first")
+            raise UserError(f"servers use {place} ({names}): stop them first")
         yield store
 
 
 def _require_store(settings: Settings) -> None:
-    """Raises `StoreOpenError` if the settings name no file, or one that does not exist."""
+    """Raises `UserError` if the settings name no file, or one that does not exist."""
     if settings.store == "memory":
-        raise StoreOpenError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
+        raise UserError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
     if not settings.in_database and not settings.store_file.is_file():
-        raise StoreOpenError(
+        raise UserError(
             f"there is no store at {settings.store_file}: a server creates it at its first "
             "start (PROXY_STATE_DIR)"
         )
@@ -126,7 +127,7 @@ def _place(settings: Settings, place: str) -> Settings:
 
 @asynccontextmanager
 async def existing_store(settings: Settings) -> AsyncIterator[Store]:
-    """Opens the existing store for the `with`, and makes missing tables of a database. Raises `StoreOpenError`, also
+    """Opens the existing store for the `with`, and makes missing tables of a database. Raises `UserError`, also
     for a `StoreUnavailable` in the body.
     """
     _require_store(settings)
@@ -134,7 +135,7 @@ async def existing_store(settings: Settings) -> AsyncIterator[Store]:
     try:
         yield store
     except StoreUnavailable as error:
-        raise StoreOpenError(str(error)) from error
+        raise UserError(str(error)) from error
     finally:
         await store.close()
 

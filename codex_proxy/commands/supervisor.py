@@ -1,6 +1,6 @@
 """`codex-proxy serve --workers N`: N processes on one port, and their supervisor, which restarts workers that end,
-replaces them one by one on SIGHUP (unless its terminal was closed), and ends them with itself. A worker is
-`codex-proxy serve` with a number. Its banner says that it serves; its stdin ends with the supervisor.
+replaces them one by one on SIGHUP (unless its terminal was closed), and ends them with itself. A worker's banner says
+that it serves; its stdin ends with the supervisor.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from codex_proxy.commands.ports import reserve_port
 from codex_proxy.settings.fields import Settings
 
 STOP_SECONDS: Final = 15.0
-"""Seconds for a worker to stop after the time for its turns; then it is killed."""
+"""Seconds for a worker to stop after the time for its turns, until it is killed."""
 
 log = structlog.get_logger(__name__)
 
 
 async def supervise(settings: Settings, arguments: Sequence[str], say: Callable[..., None]) -> int:
-    """Runs the supervisor. Returns 0 after SIGINT or SIGTERM (a second one kills the workers), or another status if
-    no worker could start. `arguments`: this command's; `say` prints.
+    """Runs the supervisor. Returns 0 after SIGINT or SIGTERM (a second one kills the workers), else a status if no
+    worker could start. `arguments`: this command's; `say` prints.
     """
     try:
         reserved = reserve_port(settings.host, settings.port)
@@ -64,9 +64,9 @@ class Worker:
         self.number = number
         self.pid = process.pid
         self.serves = False
-        """Whether the process serves requests, or did so until it ended."""
+        """Whether the process serves requests, or has."""
         self.since = time.monotonic()
-        """When it began to serve; until then, when it was started."""
+        """When it began to serve, or else was started."""
         self._process = process
         self._told_to_stop = False
         self._decided = asyncio.Event()
@@ -83,16 +83,16 @@ class Worker:
         self._decided.set()
 
     async def wait_started(self) -> bool:
-        """Waits until the process serves requests or has ended; returns whether it serves."""
+        """Waits until the process serves or has ended; returns whether it serves."""
         await self._decided.wait()
         return self.serves
 
     async def wait(self) -> int:
-        """Waits for the end. Returns the exit status; negative for a signal."""
+        """Returns the exit status at the end; negative for a signal."""
         return await self._process.wait()
 
     async def stop(self, within: float) -> None:
-        """Asks the process to end, and kills it after `within` seconds. Returns when it has ended."""
+        """Asks the process to end, kills it after `within` seconds, and waits for its end."""
         if not self._told_to_stop:  # a second signal would end its turns
             self._told_to_stop = True
             self._signal(signal.SIGTERM)
@@ -114,8 +114,8 @@ class Worker:
 
 
 class Supervisor:
-    """Keeps `count` workers running. `command` starts one, with its number behind it; `within`: seconds in which one
-    stops; `say` prints.
+    """Keeps `count` workers running. `command` starts one, with its number behind it; `within`: seconds for one to
+    stop.
     """
 
     def __init__(self, command: Sequence[str], count: int, within: float, say: Callable[..., None]) -> None:
@@ -149,9 +149,7 @@ class Supervisor:
         return 0
 
     def reload(self) -> None:
-        """Replaces the workers one by one: each stops when its successor serves. Ends with the first that does not
-        start.
-        """
+        """Replaces the workers one by one, when a successor serves; stops at one that does not start."""
         self._reload_wanted.set()
 
     def stop(self) -> None:
@@ -177,7 +175,7 @@ class Supervisor:
         return worker
 
     async def _keep_running(self, number: int) -> None:
-        """Starts the worker of this number whenever there is none, until the end."""
+        """Starts the worker of this number whenever there is none."""
         backoff = RestartBackoff()
         while not self._stopping.is_set():
             worker = self._workers.get(number)
@@ -196,7 +194,7 @@ class Supervisor:
             await self._until_stopping(asyncio.sleep(pause))
 
     async def _until_stopping(self, waiting: Coroutine[Any, Any, object]) -> bool:
-        """Waits for `waiting` or the end of the supervisor; returns whether `waiting` is done."""
+        """Waits for `waiting` or the end of the supervisor; returns whether the former is done."""
         task, stop = asyncio.create_task(waiting), asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)

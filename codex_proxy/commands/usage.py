@@ -1,5 +1,5 @@
 """`codex-proxy usage`: a key's tokens by day and the limits of the agent's account, from a running server; with
-`--all-keys` the tokens of all keys, from the store.
+`--all-keys` all keys' tokens, from the store.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
-import sys
 from typing import Any
 
 import msgspec
@@ -15,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from codex_proxy.app.store_lifecycle import StoreOpenError
 from codex_proxy.app.system import SystemClock
-from codex_proxy.commands.chat.conversation import ChatError, ChatSession
+from codex_proxy.commands.chat.conversation import ChatSession
 from codex_proxy.commands.store import existing_store
-from codex_proxy.core.shown_text import escape, escape_json, escape_lines
+from codex_proxy.core.faults import UserError
+from codex_proxy.core.shown_text import escape, escape_json
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.usage import HOUR, Figures, UsageQuery
 from codex_proxy.surfaces.models import DEFAULT_NAME
@@ -35,10 +34,10 @@ _FIGURES = (
 
 async def usage_of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
     """Returns every key's usage of the last `days` days: rows of `start_time`, `key`, `model` and sums. Raises
-    `StoreOpenError`.
+    `UserError`.
     """
     if settings.store in ("memory", "off"):
-        raise StoreOpenError(
+        raise UserError(
             f"with PROXY_STORE={settings.store} only the running server knows the usage: ask it with each key, "
             "without --all-keys"
         )
@@ -69,30 +68,25 @@ def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     _print(table, Console(highlight=False))
 
 
-def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
-    """Prints one key's usage of the last `days` days. Returns 0, or 1 after a message."""
-    try:
-        found = asyncio.run(ask(ChatSession(base_url, DEFAULT_NAME, key), days))
-    except ChatError as error:
-        print(escape_lines(f"codex-proxy: {error}"), file=sys.stderr)
-        return 1
+def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> None:
+    """Prints one key's usage of the last `days` days. Raises `UserError`."""
+    found = asyncio.run(ask(ChatSession(base_url, DEFAULT_NAME, key), days))
     if as_json:
         print(escape_json(json.dumps(found, indent=2)))
     else:
         show(found, Console(highlight=False))
-    return 0
 
 
 async def ask(server: ChatSession, days: int) -> dict[str, Any]:
     """Returns `GET /v1/usage` of the last `days` days as `usage`, and `GET /v1/usage/limits` as `limits`. Raises
-    `ChatError`.
+    `UserError`.
     """
     usage = await server.read(f"/usage?bucket_width=1d&group_by=model&limit={days}")
     return {"usage": usage, "limits": await server.read("/usage/limits")}
 
 
 def show(answers: dict[str, Any], console: Console) -> None:
-    """Prints the result of `ask`: a table, and a line for each limit."""
+    """Prints the result of `ask`."""
     table = _table("day", "model")
     for bucket in answers["usage"]["data"]:
         for result in bucket["results"]:
@@ -119,7 +113,7 @@ def _print(table: Table, console: Console) -> None:
 
 
 def _figures(result: dict[str, Any]) -> list[str]:
-    """Returns the cells of a result; a tilde marks estimated tokens."""
+    """Returns a result's cells; a tilde marks estimated tokens."""
     mark = "~" if result["estimated"] else ""
     turns, failed, *tokens = (int(result[name]) for name in _FIGURES)
     return [f"{turns:,}", f"{failed:,}", *(f"{mark}{count:,}" for count in tokens)]

@@ -117,7 +117,7 @@ UNFORESEEN = Failure(
 
 
 class UserError(Exception):
-    """A command cannot do what its user wants. The text says why, and what to do."""
+    """A command cannot do what its user wants, or a server cannot start. The text says why, and what to do."""
 
 
 class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is raised

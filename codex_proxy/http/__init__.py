@@ -1,1 +1,1 @@
-"""The aiohttp application: handlers and middlewares. Only this package uses both `surfaces` and `runs`."""
+"""The aiohttp application: handlers and middlewares."""

@@ -1,4 +1,4 @@
-"""The `x-codex-*` headers about how an agent ran a turn; docs/api.md#headers describes each."""
+"""The `x-codex-*` headers about how an agent ran a turn (docs/api.md#headers)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _TurnFacts(NamedTuple):
 def agent_headers(
     agent: Agent, parsed: ParsedRequest, turn: Turn, *, continued: bool = False
 ) -> dict[str, str]:
-    """Returns the headers of an answer. `continued`: the session has seen the earlier messages."""
+    """`continued`: the session has seen the earlier messages."""
     facts = _TurnFacts(agent_for(agent, turn.model), parsed, turn, continued)
     return {name: value for name, make in _HEADERS.items() if (value := ", ".join(make(facts)))}
 
@@ -71,7 +71,7 @@ _WITHOUT_EFFECT: Final[dict[str, Callable[[_TurnFacts], bool]]] = {
         "effort" in facts.agent.missing_features and facts.turn.service_tier is not None
     ),
 }
-"""Whether a field has no effect with the agent, by `FieldNames` or the field's name in every API."""
+"""Whether a field has no effect with the agent, by its name in `FieldNames` or in every API."""
 
 
 def _history_changes(facts: _TurnFacts) -> Iterator[str]:
@@ -117,4 +117,4 @@ _HEADERS: Final[dict[str, Callable[[_TurnFacts], Iterator[str]]]] = {
     "x-codex-uncertain": _uncertain_fields,
     "x-codex-passed-params": lambda facts: iter(facts.parsed.passed_on),
 }
-"""What yields the words of each header; without words it is left out."""
+"""What yields the words of each header; one without words is left out."""

@@ -22,5 +22,5 @@ CLIENTS: Final = web.AppKey("clients", Clients)
 USAGE: Final = web.AppKey("usage", UsageRecorder)
 ADMISSION: Final = web.AppKey("admission", Admission)
 KEEPALIVE: Final = web.AppKey("keepalive", float)
-"""Seconds of silence after which a stream gets bytes that keep it alive; 0: never."""
+"""Seconds of silence until a stream gets bytes that keep it alive; 0: never."""
 RESPONSES: Final = web.AppKey("responses", ResponsesService)

@@ -1,5 +1,5 @@
 """Reads and parses request bodies. Bodies count against a memory budget until the request (or background response)
-ends; without room a request is refused before it is read.
+ends.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ MIN_TOTAL_BYTES: Final = 64 << 20
 
 
 def body_budget(memory: int) -> tuple[int, int]:
-    """Returns the byte limits for the bodies of all running requests (an eighth of `memory`), and of one key (a
-    quarter of that).
-    """
+    """Returns the limits in bytes for the bodies of all running requests, and of one key."""
     total = max(MIN_TOTAL_BYTES, memory // 8)
     return total, total // 4
 
@@ -54,8 +52,8 @@ class ByteBudget:
         return self._held.total()
 
     def take(self, owner: str, size: int) -> Refusal | None:
-        """Counts `size` more bytes, or returns which limit has no room. The first bytes always have room: a single
-        body may be larger.
+        """Counts `size` more bytes, or returns which limit has no room. The first bytes always have: a single body may
+        be larger.
         """
         theirs = self._held[owner]
         if theirs and theirs + size > self.each:
@@ -84,7 +82,7 @@ class HeldBytes:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Counts the body as `size` bytes. Raises `Fault` CONCURRENCY_EXCEEDED or UNAVAILABLE without room."""
+        """Raises `Fault` CONCURRENCY_EXCEEDED or UNAVAILABLE without room."""
         more = size - self.size
         if more <= 0:
             return
@@ -110,7 +108,7 @@ HELD = web.RequestKey("held", HeldBytes)
 
 @contextlib.contextmanager
 def hold_body_bytes(request: web.Request) -> Iterator[None]:
-    """Sets `request[HELD]` for the `with`, and releases the bytes at its end."""
+    """Sets `request[HELD]` for the `with`."""
     held = request[HELD] = HeldBytes(request.app[BODY_BUDGET], request[OWNER])
     try:
         yield
@@ -162,7 +160,7 @@ def coding_of(values: list[str]) -> Coding | None:
 
 
 def decompress(body: bytes, coding: Coding, limit: int) -> bytes:
-    """Returns the decompressed body. Raises `Fault` for bad data, `TooLarge` above `limit` bytes."""
+    """Raises `Fault` for bad data, `TooLarge` above `limit` bytes."""
     try:
         return _inflate(body, _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS, limit)
     except zlib.error:
@@ -194,19 +192,19 @@ def _inflate(body: bytes, window: int, limit: int) -> bytes:
 T = TypeVar("T")
 
 PDF_READER = web.AppKey("pdf_reader", PdfReader)
-"""Reads PDFs; set only if the package for them is installed."""
+"""Set only if the package for PDFs is installed."""
 
 BODY_SECONDS = 300.0
 """Seconds for the whole body: the largest one at a megabit a second."""
 
 
 _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")
-"""The thread that parses large bodies. The allocator keeps memory for each thread, and two are not faster."""
+"""Parses large bodies. The allocator keeps memory for each thread, and two are not faster."""
 PARSED_HERE = 512 << 10
-"""Maximum bytes that are parsed on the event loop, in up to 5 ms; more in a thread."""
+"""Maximum bytes that are parsed on the event loop, in up to 5 ms."""
 
 UNPACKED_HERE = 4 << 10
-"""Maximum compressed bytes that are decompressed on the event loop: up to 4 MiB, 10 ms; more in a thread."""
+"""Maximum compressed bytes that are decompressed on the event loop: up to 4 MiB, 10 ms."""
 
 
 class BodyReader:
@@ -219,7 +217,7 @@ class BodyReader:
         self.begun = False
         """Whether the body is being sent on."""
         self.error: Exception | None = None
-        """Why the bytes that are sent on have ended too early, if so."""
+        """Why sending it on has ended too early, if so."""
         self._request = request
         self._seconds = BODY_SECONDS
         self._size = 0
@@ -228,7 +226,7 @@ class BodyReader:
 
     @property
     def left(self) -> int | None:
-        """The bytes that have not been read; None if the client has not said how many there are."""
+        """The bytes that have not been read; None if the client has not said how many come."""
         length = self._request.content_length
         return None if length is None else max(0, length - self._size)
 
@@ -237,8 +235,8 @@ class BodyReader:
         return self._request.content.at_eof()
 
     async def read(self, least: int | None = None) -> bytes:
-        """Returns the rest, or the next bytes, at least `least` if so many come. Raises also what `HeldBytes.grow_to`
-        raises.
+        """Returns the rest, or the next bytes, at least `least` if so many come. Also raises what `HeldBytes.grow_to`
+        does.
         """
         held = self._request[HELD]
         limit = self._request.client_max_size
@@ -268,7 +266,7 @@ class BodyReader:
             yield chunk
 
     async def wait_for_readers(self) -> None:
-        """Waits until nobody reads the body, so that the server can skip its rest."""
+        """Waits until nobody reads the body."""
         await self._at_rest.wait()
 
     async def _next(self) -> bytes:
@@ -324,8 +322,8 @@ async def parse_body(
     *,
     skips_unreadable: bool = False,
 ) -> T:
-    """Returns the result of `parse`, which is called again with the texts of PDFs, and for the model that a route
-    chooses. `skips_unreadable`: a PDF that cannot be read has an empty text instead of a `Fault`.
+    """Calls `parse`, again with the texts of PDFs, and for the model that a route chooses. `skips_unreadable`: a PDF
+    that cannot be read has an empty text instead of a `Fault`.
     """
     read = partial(_parse_with_pdfs, request, parse=parse, skips_unreadable=skips_unreadable)
     try:
@@ -346,8 +344,8 @@ async def parse_body(
 async def _parse_for_route(
     request: web.Request, body: bytes, read: Callable[[bytes], Awaitable[T]], failure: Failure
 ) -> tuple[T, bytes] | None:
-    """Returns the parsed request for a model that no agent has, and its body with the target of its route; None if no
-    route matches.
+    """Returns the request for a model that no agent has, and its body with its route's target; None if no route
+    matches.
     """
     stand_in = body_of_unknown_model(request, body, failure)
     parsed = None if stand_in is None else await read(stand_in)
@@ -387,9 +385,7 @@ async def parse_request(
     skips_unreadable: bool = False,
     **more: object,
 ) -> T:
-    """Parses a body as `parse_body` does, and passes the client's settings, catalog and headers, and `more`, to
-    `parse`.
-    """
+    """Like `parse_body`; passes the client's settings, catalog and headers, and `more`, to `parse`."""
     client = request[CLIENT]
     context = ParseContext(client.settings, client.catalog, hints_of(request))
     read = partial(parse, context=context, **more)

@@ -26,9 +26,9 @@ from codex_proxy.surfaces.usage import text_tokens, tokens_in
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     choices: Literal["broadcast", "sample"]
-    """`broadcast` repeats one turn's answer, `sample` runs a turn for each choice."""
+    """`broadcast` repeats one answer, `sample` runs a turn for each choice."""
     profile: ChatProfile
-    """The form of stream chunks: OpenAI's, or that of another server."""
+    """The form of stream chunks."""
     stream_metrics: bool
     """Whether the usage chunk of a stream has measured times."""
 
@@ -37,7 +37,7 @@ CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
-    """Runs a turn, and answers whole or as a stream. Raises `Fault` before the first byte."""
+    """Raises `Fault` before the first byte."""
     return await serve_turn(request, CHAT)
 
 
@@ -50,7 +50,7 @@ async def _parse(request: web.Request, body: bytes) -> ParsedChat:
 
 
 def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
-    """Returns what may go unchanged to the model's server; None if its agent has no `forwarding`."""
+    """Returns what may go to the model's server unchanged; None if the agent has no `forwarding`."""
     app = request.app
     admission = app[ADMISSION]
     able = agent_for(app[RUNS].agent, model).capabilities

@@ -14,7 +14,7 @@ from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.surfaces.answer_types import Count
 
 NODE_NAME: Final = web.AppKey("node_name", str)
-"""The name of this process among those that share the store."""
+"""This process's name among those that share the store."""
 
 
 class ClusterNode(TypedDict):
@@ -46,9 +46,7 @@ class Cluster(TypedDict):
 
 
 async def retrieve_cluster(request: web.Request) -> web.Response:
-    """Returns the processes that share the store. Raises `Fault` INVALID_REQUEST without a store, and UNAVAILABLE if it
-    cannot be read.
-    """
+    """Raises `Fault` INVALID_REQUEST without a store, UNAVAILABLE if it cannot be read."""
     clock, store = request.app[CLOCK], require_store(request.app[RESPONSES].store)
     asked = clock.monotonic()
     with store_errors_as_faults():

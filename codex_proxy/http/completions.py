@@ -1,4 +1,4 @@
-"""POST /v1/completions: sent on to the upstream that has the model, or else run as a turn of one message."""
+"""POST /v1/completions: sent on to the upstream that has the model, else a turn of one message."""
 
 from __future__ import annotations
 

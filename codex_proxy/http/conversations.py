@@ -1,4 +1,4 @@
-"""`/v1/conversations`. Handlers raise `Fault` NOT_FOUND for what does not exist or is another key's. Source:
+"""`/v1/conversations`. Handlers raise `Fault` NOT_FOUND also for another key's. Source:
 docs/contract.md#conversations.
 """
 
@@ -61,7 +61,7 @@ async def retrieve_conversation(request: web.Request) -> web.Response:
 
 
 async def update_conversation(request: web.Request) -> web.Response:
-    """Merges `metadata`, in which null deletes a key. Returns the conversation."""
+    """Merges `metadata`, in which null deletes a key."""
     with _store_of(request) as store:
         changes = parse_update(await read_body(request))
         try:
@@ -74,7 +74,7 @@ async def update_conversation(request: web.Request) -> web.Response:
 
 
 async def delete_conversation(request: web.Request) -> web.Response:
-    """Deletes the conversation. Its items stay in other conversations and responses."""
+    """Keeps its items in other conversations and responses."""
     with _store_of(request) as store:
         was_there = await store.delete_conversation(*_path(request))
     if not was_there:
@@ -99,7 +99,7 @@ async def list_conversation_items(request: web.Request) -> web.Response:
 
 
 async def create_conversation_items(request: web.Request) -> web.Response:
-    """Adds up to 20 items, all or none, and returns them as a list."""
+    """Adds up to 20 items, all or none."""
     service = request.app[RESPONSES]
     require_store(service.store)
     check_include(request)
@@ -136,8 +136,8 @@ def _path(request: web.Request) -> tuple[str, str]:
 
 @contextmanager
 def _store_of(request: web.Request, given: Sequence[ItemDict] = ()) -> Iterator[Store]:
-    """Yields the store. Raises `Fault` for its errors: NOT_FOUND for what the path names, INVALID_REQUEST for items
-    of the body (`given`).
+    """Yields the store. Raises `Fault`: NOT_FOUND for what the path names, INVALID_REQUEST for items of the body
+    (`given`).
     """
     with store_errors_as_faults():
         try:

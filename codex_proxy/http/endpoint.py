@@ -1,4 +1,4 @@
-"""`Endpoint`, the record from which routes, documentation and the format of errors are made."""
+"""`Endpoint`, of which routes, documentation and the format of errors are made."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ with a key or without (`open`).
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """A parameter of an endpoint. One in the query with a list as its schema may be repeated."""
+    """One in the query with a list as its schema may be repeated."""
 
     name: str
     place: Literal["query", "path", "header"]
@@ -70,7 +70,7 @@ class _Route(msgspec.Struct, frozen=True, eq=False):
 
 
 class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
-    """A method of a path: its handler, how it is served, and from `summary` on its documentation."""
+    """A method of a path; from `summary` on its documentation."""
 
     operation_id: str = ""
     """The OpenAPI operation's id, if it is not the handler's name."""
@@ -91,14 +91,14 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     needs: web.AppKey[Any] | None = None
     """What `app` must have for the endpoint to be served."""
     takes_form: bool = False
-    """Whether the body may be `multipart/form-data`, with an `Authorization` header, which no page can send in a
+    """Whether the body may be `multipart/form-data`; then with an `Authorization` header, which no page can send in a
     form.
     """
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: str | None = None
-    """The schema component of the request body, if it has one."""
+    """The schema component of the request body."""
     body_required: bool = True
     body_description: str = ""
     answers: dict[str, AnswerType | tuple[AnswerType, ...] | str]
@@ -120,7 +120,7 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
 
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)
-"""The endpoint of a request; not set if path or method is not served."""
+"""Not set if path or method is not served."""
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 ROUTES: Final = web.AppKey("routes", dict[web.AbstractRoute, Endpoint])
 OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])

@@ -1,5 +1,5 @@
-"""Answers a request with the bytes of a `Reader`, whole or as a stream. A `Source` has the events of an answer: of
-one run, or of several as its choices. Source: docs/contract.md#streams.
+"""Answers a request with the bytes of a `Reader`, whole or as a stream. A `Source` has the events of one run, or of
+several as choices. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
 ENDS = frozenset({ItemEnded, TurnEnded})
 """Events whose frames may repeat a whole text."""
 LONG_ANSWER = 1 << 20
-"""The weight of a turn's events, in bytes, above which the events of a batch with an end are rendered one by one."""
+"""The weight of a turn's events in bytes above which those of a batch with an end are rendered one by one."""
 SHOWN = VISIBLE - {TurnEnded}
 
 
 def _is_first_visible(event: Event) -> bool:
-    """Whether the client sees something of the event. A list of MCP tools is sent with the first output."""
+    """Whether the client sees something. A list of MCP tools is sent with the first output."""
     return type(event) in SHOWN and not (isinstance(event, ItemStarted) and isinstance(event.item, McpTools))
 
 
 class TurnTimings:
-    """The times of a turn that begins when this object is made."""
+    """The times of a turn that begins now."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class TurnTimings:
         *,
         counts: bool = False,
     ) -> None:
-        """`on_served` gets the upstream that answers; `on_empty` why an answer is empty. `counts`: deltas are counted
-        and usage is kept, for metrics.
+        """`on_served` gets the upstream that answers; `on_empty` why an answer is empty. `counts`: deltas and usage are
+        kept, for metrics.
         """
         self._clock = clock
         self._began = clock.monotonic()
@@ -123,7 +123,7 @@ class TurnTimings:
         return TurnTimes(*(int(span * 1_000_000_000) for span in spans))
 
     def stream_metrics(self, tokens: int) -> StreamMetrics:
-        """Returns the speed of a stream that ends now with `tokens` tokens."""
+        """Returns the speed of a stream of `tokens` tokens that ends now."""
         if self._first is None:
             return StreamMetrics()
         passed = self._clock.monotonic() - self._first
@@ -143,15 +143,15 @@ class Source(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether the answer has ended and `take` has returned all of its events."""
+        """Whether `take` has returned all events of the answer."""
 
     @property
     def weight(self) -> int:
-        """About how many bytes the events weigh that `take` has returned."""
+        """About how many bytes the taken events have."""
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Waits for events or the end; may be cancelled and called again. It may call `push`, and waits on if that
-        returns True: the events are sent.
+        """Waits for events or the end; may be cancelled and called again. It may call `push`, and waits on if that has
+        sent the events.
         """
 
     def take(self) -> list[Event]:
@@ -185,7 +185,7 @@ class OneRun:
 
 
 class SampledRuns:
-    """The events of several runs of a turn, as choices of one answer, which fails if one run does."""
+    """Several runs of a turn, as choices of one answer, which fails if one does."""
 
     def __init__(self, runs: list[Run]) -> None:
         self._runs = runs
@@ -232,8 +232,8 @@ class SampledRuns:
 
 
 class LogReader:
-    """Renders the events of a `Source`. `finished`: `take` has returned all bytes of the answer. `refusal`: why the
-    turn failed before anything was visible, so that the answer can have a status.
+    """Renders the events of a `Source`. `finished`: `take` has returned all bytes. `refusal`: why the turn failed
+    before anything was visible.
     """
 
     def __init__(self, source: Source, renderer: Renderer, timings: TurnTimings) -> None:
@@ -241,7 +241,7 @@ class LogReader:
         self._renderer = renderer
         self._timings = timings
         self._left: deque[Event | bytes] = deque()
-        """What the next calls of `take` return: events, and the rest of the frames of the event before them."""
+        """What the next calls of `take` return: events, and the rest of the frames of the one before."""
 
     @property
     def finished(self) -> bool:
@@ -275,7 +275,7 @@ class LogReader:
         return b""
 
     def open(self) -> bytes:
-        """Returns the first bytes of the stream, if `take` has not returned them."""
+        """Returns the first bytes of the stream, if they are still to come."""
         return self._renderer.open()
 
     def break_off(self, failure: Failure) -> bytes:
@@ -292,11 +292,11 @@ class LogReader:
 
 WholeReader: TypeAlias = LogReader | ResponseReader
 Reader: TypeAlias = WholeReader | Follower
-"""What answers a request. `break_off` returns nothing if another task renders the answer."""
+"""`break_off` returns nothing if another task renders the answer."""
 
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:
-    """Waits for the whole answer, then calls `headers`; returns the response. Raises `Fault`. Closes the reader."""
+    """Waits for the whole answer, then calls `headers`. Raises `Fault`. Closes the reader."""
     try:
         while not reader.finished:
             await reader.wait()
@@ -309,9 +309,8 @@ async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str,
 async def stream_response(
     reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
-    """Sends the stream. Raises `Fault` for a failure before the first byte, `ConnectionError` if the client has left;
-    any other error ends the stream with `UNFORESEEN`. After `keepalive` seconds of silence (0: never) `comment` is
-    sent.
+    """Sends the stream. Raises `Fault` before the first byte, `ConnectionError` if the client has left; any other error
+    ends the stream with `UNFORESEEN`. After `keepalive` seconds of silence (0: never) `comment` is sent.
     """
     silence = IdleTimer(keepalive)
 

@@ -1,6 +1,4 @@
-"""Answers requests for lists of stored items with one page, in OpenAI's format: `after` is the `last_id` of the page
-before.
-"""
+"""Pages of stored items in OpenAI's format: `after` is the `last_id` of the page before."""
 
 from __future__ import annotations
 

@@ -33,22 +33,23 @@ _SESSION: Final = re.compile(r"[0-9a-fA-F-]{1,64}")
 
 REASONING_STATE: Final = web.AppKey("reasoning_state", str)
 """Where the model's raw items are kept for the next turn: in the answer (`client`), in the step memory (`server`), or
-nowhere (`off`)."""
+nowhere (`off`).
+"""
 
 
 async def create_message(request: web.Request) -> web.StreamResponse:
-    """Runs a turn, and answers whole or as a stream. Raises `Fault` before the first byte."""
+    """Raises `Fault` before the first byte."""
     return await serve_turn(request, MESSAGES)
 
 
 _COUNTER: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="count")
-"""The threads that count tokens: a megabyte takes a second. With two, a long body does not delay a short one."""
+"""Counts tokens, a second for a megabyte. With two threads, a long body does not delay a short one."""
 _COUNTED_HERE: Final = 4 << 10
-"""Maximum bytes whose tokens are counted on the event loop, in 5 ms."""
+"""Maximum bytes whose tokens are counted on the event loop: 5 ms."""
 
 
 async def count_message_tokens(request: web.Request) -> web.Response:
-    """Returns an upper bound of the request's tokens. No turn is run."""
+    """Returns an upper bound; no turn is run."""
     body, catalog = await read_body(request), request[CLIENT].catalog
     try:
         tokens = await _count(body, catalog)

@@ -14,17 +14,17 @@ from codex_proxy.http.middleware.access import delay_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
 
 REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", CLIENT_LEFT: "client_left"}
-"""Kinds of errors of requests that reached no handler, by status."""
+"""Kinds of errors of requests that reached no handler."""
 
 
 METER: Final[web.AppKey[Callable[[], Awaitable[bytes]]]] = web.AppKey("meter")
-"""Returns all metrics as Prometheus's text. Set only if metrics are on."""
+"""Returns Prometheus's text. Set only if metrics are on."""
 METRICS_KEY: Final = web.AppKey("metrics_key", str)
-"""The key for the metrics; if empty, only clients on this machine may read them."""
+"""If empty, only clients on this machine may read the metrics."""
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """Returns all metrics. Raises `Fault` INVALID_API_KEY, or NOT_ALLOWED for another machine without `METRICS_KEY`."""
+    """Raises `Fault` INVALID_API_KEY, or NOT_ALLOWED for another machine without `METRICS_KEY`."""
     await _check(request, request.app[METRICS_KEY])
     from prometheus_client.exposition import CONTENT_TYPE_LATEST  # most servers have no metrics
 
@@ -52,6 +52,6 @@ def _wrong_key() -> Fault:
 
 
 def error_of(request: web.Request, status: int) -> str:
-    """Returns the kind of error with which a request has ended; empty if it has succeeded."""
+    """Returns the kind of a request's error; empty if it has succeeded."""
     noted = str(request.get(NOTES, {}).get("error", ""))
     return noted or (REFUSED.get(status, "refused") if status >= 400 else "")

@@ -1,5 +1,5 @@
-"""Ollama's API: POST /api/chat and /api/generate run a turn; `/api/version`, `/api/tags`, `/api/ps` and `/api/show`
-describe the server and its models.
+"""Ollama's API: /api/chat and /api/generate run a turn; the others describe the server and its models, or pass on
+embeddings.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 class _NoTurnError(Exception):
-    """A request loads or unloads a model, or fills in a text, so that it runs no turn."""
+    """A request loads or unloads a model, or fills in a text: it runs no turn."""
 
     def __init__(self, request: Preload | FillIn) -> None:
         self.request = request
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
-    """Answers one turn, whole or as a stream of lines. Raises `Fault` before the first byte."""
+    """Raises `Fault` before the first byte."""
     return await _serve(request, _CHAT, "chat")
 
 
@@ -82,7 +82,7 @@ async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> we
 
 
 async def _fill_in(request: web.Request, asked: FillIn) -> bytes:
-    """Returns a completion between two texts. Raises `Fault` INVALID_REQUEST if no upstream has the model."""
+    """Raises `Fault` INVALID_REQUEST if no upstream has the model."""
     try:
         return await ask_upstream(request, asked.body, "/completions")
     except Fault as fault:
@@ -92,7 +92,7 @@ async def _fill_in(request: web.Request, asked: FillIn) -> bytes:
 
 
 def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> Api[ParsedOllama]:
-    """Returns the API whose bodies `parse` parses, and whose answers have this `form`."""
+    """Returns the API of bodies that `parse` parses, with answers of this `form`."""
 
     async def parse_turn(request: web.Request, body: bytes) -> ParsedOllama:
         found = await parse_request(request, body, parse)
@@ -177,7 +177,7 @@ async def ps(_: web.Request) -> web.Response:
 
 
 async def show(request: web.Request) -> web.Response:
-    """Returns what a model can do. Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST."""
+    """Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST."""
     client = request[CLIENT]
     asked = parse_as(OllamaShowRequest, await read_body(request))
     name = asked.model or asked.name

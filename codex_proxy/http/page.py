@@ -1,6 +1,5 @@
-"""The page for browsers at `/` (its files are in `http/ui`), and its API. The API shows a key only its turns and
-responses, and the agents that it may use, and no content but what the store keeps for that key, and messages of
-failures.
+"""The page for browsers at `/` (its files are in `http/ui`), and its API. The API shows a key only its own turns and
+responses, the agents that it may use, and no content but what the store keeps for it, and messages of failures.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ POLICY: Final = (
 )
 """The Content-Security-Policy."""
 LIVE_SECONDS: Final = 0.5
-"""Seconds between two looks for changed turns, for each open page."""
+"""Seconds between two looks for changed turns."""
 PING_SECONDS: Final = 15.0
-"""Seconds of silence after which the stream of changes gets a comment."""
+"""Seconds of silence until the stream of changes gets a comment."""
 PAGE_STORED: Final = 100
 """Maximum stored responses or conversations in one answer."""
 MAX_SEARCH: Final = 200
@@ -53,8 +52,8 @@ MAX_SHOWN: Final = 300
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What the page shows. `findings` returns what `doctor` finds, and `clients` how each known client is configured
-    for a server at an address (ending with `/v1`).
+    """`findings` returns what `doctor` finds, `clients` how each known client is configured for a server at a URL
+    (ending with `/v1`).
     """
 
     findings: Callable[[], Awaitable[Sequence[Check]]]
@@ -71,7 +70,7 @@ def _file(name: str) -> tuple[bytes, str]:
 
 
 async def ui_file(request: web.Request) -> web.Response:
-    """Returns a file of the page, for `/` the page itself; 304 if the browser has it."""
+    """Returns a file of the page; 304 if the browser has it."""
     name = request.path.rpartition("/")[2] or "index.html"
     body, tag = _file(name)
     headers = {
@@ -96,7 +95,7 @@ async def home(request: web.Request) -> web.StreamResponse:
 
 
 async def ui_state(request: web.Request) -> web.Response:
-    """Returns the state of the server and its agents, and what `doctor` would complain about."""
+    """Returns the server, its agents, and what `doctor` would complain about."""
     client, runs = request[CLIENT], request.app[RUNS]
     agents = []
     for agent in agents_for(request, client):
@@ -178,9 +177,8 @@ def _record_of(request: web.Request) -> TurnRecord:
 
 
 async def ui_live(request: web.Request) -> web.StreamResponse:
-    """Streams the running turns, then every half second the changed ones, as server-sent events until the client
-    leaves or the server stops. `estimates`: the tokens of running turns, by turn number; `worker`: the process of
-    these turns, 0 for the only one.
+    """Streams the running turns, then every half second the changed ones, until the client leaves or the server stops.
+    `estimates`: tokens of running turns, by number; `worker`: the process of these turns, 0 for the only one.
     """
     runs, records = request.app[RUNS], _records(request)
     stream = EventStream(request, dict)
@@ -217,7 +215,7 @@ async def ui_live(request: web.Request) -> web.StreamResponse:
 
 async def ui_stored(request: web.Request) -> web.Response:
     """Returns a page of the key's stored responses, newest first. Raises `Fault` INVALID_REQUEST, NOT_FOUND for an
-    unknown `after`, or UNAVAILABLE if the store cannot be read.
+    unknown `after`, or UNAVAILABLE.
     """
     search, after = _search_of(request)
     with _store_of(request) as store:
@@ -228,7 +226,7 @@ async def ui_stored(request: web.Request) -> web.Response:
 
 
 async def ui_conversations(request: web.Request) -> web.Response:
-    """Returns a page of the key's conversations, newest first. Raises the `Fault`s of `ui_stored`."""
+    """Returns a page of the key's conversations, as `ui_stored`."""
     search, after = _search_of(request)
     with _store_of(request) as store:
         page = await store.newest_conversations(request[OWNER], search=search, after=after, limit=PAGE_STORED)
@@ -237,7 +235,7 @@ async def ui_conversations(request: web.Request) -> web.Response:
 
 
 def _search_of(request: web.Request) -> tuple[str, str | None]:
-    """Returns the text to search for, and the id behind which the page begins."""
+    """Returns the text to search for, and the id before the page."""
     search = request.query.get("search", "")
     if len(search) > MAX_SEARCH:
         raise bad_request(f"'search' is longer than {MAX_SEARCH} characters.", "search")
@@ -251,7 +249,7 @@ def _stored_page(data: list[dict[str, Any]], *, has_more: bool) -> web.Response:
 
 async def ui_tree(request: web.Request) -> web.Response:
     """Returns the responses that continue each other around this one, as a tree. Raises `Fault` NOT_FOUND, or
-    UNAVAILABLE if the store cannot be read.
+    UNAVAILABLE.
     """
     with _store_of(request) as store:
         nodes = await store.response_tree(request[OWNER], request.match_info["id"])
@@ -265,7 +263,7 @@ async def ui_tree(request: web.Request) -> web.Response:
 
 @contextmanager
 def _store_of(request: web.Request) -> Iterator[Store]:
-    """Yields the store. Raises `Fault` if there is none, and for its errors in the body of the `with`."""
+    """Yields the store. Raises `Fault` without one, and for its errors."""
     try:
         with store_errors_as_faults():
             yield require_store(request.app[RESPONSES].store)

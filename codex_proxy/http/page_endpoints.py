@@ -1,4 +1,4 @@
-"""The endpoints of the page for browsers (see `http/page.py`): its files, and the API that it reads."""
+"""The endpoints of `http/page.py`."""
 
 from __future__ import annotations
 

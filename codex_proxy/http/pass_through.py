@@ -28,8 +28,8 @@ from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
 from codex_proxy.surfaces.passed_bodies import PassedBody, beginning_of_form, form_body, json_body
 
 FORM_HEAD: Final = 1 << 20
-"""Maximum bytes of a form in memory. A larger one is sent on while it comes if its first bytes have its model; else it
-is put into a file, because clients may send the model last.
+"""Maximum bytes of a form in memory. A larger one is sent on while it comes if its beginning has the model; else it is
+put into a file, because clients may send the model last.
 """
 
 NO_UPSTREAM: Final = (
@@ -40,8 +40,8 @@ NO_UPSTREAM: Final = (
 
 
 async def pass_through(request: web.Request) -> web.StreamResponse:
-    """Handles any path of `PASSED_PATHS`. Raises `Fault` NOT_FOUND if no upstream serves it, NOT_ALLOWED for the key,
-    or the upstream's failure.
+    """Serves any of `PASSED_PATHS`. Raises `Fault` NOT_FOUND if no upstream serves it, NOT_ALLOWED for the key, or the
+    upstream's failure.
     """
     path, kind = request.path.removeprefix("/v1"), request.headers.get("Content-Type", "application/json")
     if request.content_type != FORM:
@@ -55,9 +55,7 @@ async def pass_through(request: web.Request) -> web.StreamResponse:
 
 
 async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyReader | None]:
-    """Returns a form. Above `FORM_HEAD`, returns its beginning and the reader of the rest, if the model is in the
-    beginning.
-    """
+    """Returns a form; of a large one only its beginning, with the reader of the rest, if the model is there."""
     if coding_of(request.headers.getall("Content-Encoding", [])) is not None:
         return form_body(await read_body(request), kind), None
     if (request.content_length or 0) > request.client_max_size:
@@ -76,8 +74,8 @@ async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyR
 
 
 async def _read_into_file(head: bytes, reader: BodyReader) -> memoryview:
-    """Returns the whole body from a temporary file. Raises what the reader raises, and `Fault` UNAVAILABLE if the file
-    cannot be written.
+    """Returns the whole body from a temporary file. Raises what the reader raises, and `Fault` UNAVAILABLE without
+    room.
     """
     try:
         with tempfile.TemporaryFile() as file:
@@ -96,8 +94,8 @@ async def _read_into_file(head: bytes, reader: BodyReader) -> memoryview:
 async def send_on(
     request: web.Request, passed: PassedBody, path: str, content_type: str, rest: BodyReader | None = None
 ) -> web.StreamResponse:
-    """Sends a body, with the `rest` behind it, to its upstream, and the answer's bytes to the client as they come. If
-    the answer breaks off, so does the connection.
+    """Sends a body, and the `rest` behind it, on, and the answer's bytes to the client as they come. If the answer
+    breaks off, so does the connection.
     """
     response = web.StreamResponse(headers={"Cache-Control": "no-cache"})
     try:
@@ -128,7 +126,7 @@ async def ask_upstream(request: web.Request, body: bytes, path: str) -> bytes:
 
 
 class _SpentTokens:
-    """The tokens of a request that is sent on, for the usage report."""
+    """The tokens of a request that is sent on."""
 
     usage: Usage | None = None
 
@@ -194,8 +192,8 @@ def _too_late(upstream: PassingAgent) -> Failure:
 
 
 def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassingAgent, str] | None:
-    """Returns the upstream that has the model which the client asks for, and its name for it; or None. Raises `Fault`
-    if the key may not use the model, or several agents have it.
+    """Returns the upstream that has the client's model, and its name for it. Raises `Fault` if the key may not use the
+    model, or several agents have it.
     """
     client, agent = request[CLIENT], request.app[RUNS].agent
     name = asked or DEFAULT_NAME

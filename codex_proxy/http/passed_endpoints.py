@@ -1,4 +1,4 @@
-"""The endpoints whose requests are sent on to an upstream, for `http/endpoints.py`."""
+"""The endpoints that are sent on, for `http/endpoints.py`."""
 
 from __future__ import annotations
 

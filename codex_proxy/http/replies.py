@@ -1,4 +1,4 @@
-"""Makes responses: JSON, and errors in the format of an API."""
+"""Answers as JSON, and errors in the format of an API."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from codex_proxy.surfaces.errors import Surface, error_body, forbids_retry, retr
 log = structlog.get_logger("codex_proxy.http")
 
 CHALLENGE: Final = 'Bearer realm="codex-proxy"'
-"""The value of `WWW-Authenticate`, for clients that wait for a challenge (RFC 6750)."""
+"""For clients that wait for a challenge (RFC 6750)."""
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
@@ -30,12 +30,12 @@ def json_response(value: object, status: int = 200) -> web.Response:
 
 
 def log_unforeseen(error: BaseException) -> None:
-    """Logs type and place of an error. Its message may contain a part of the request."""
+    """Logs type and place of an error. Its message may quote the request."""
     log.error("internal_error", **trace_of(error))
 
 
 def errors_of(request: web.BaseRequest) -> Surface:
-    """Returns the API in whose format errors of this request are answered."""
+    """Returns the API in whose format errors are answered."""
     endpoint = request.get(ENDPOINT)
     if (endpoint is None or endpoint.also_anthropic) and is_anthropic_client(request):
         return "messages"
@@ -48,7 +48,7 @@ def is_ollama_path(path: str) -> bool:
 
 
 def is_anthropic_client(request: web.BaseRequest) -> bool:
-    """Whether the client uses Anthropic's API, by its version header or key header."""
+    """Whether the version or key header is of Anthropic's API."""
     headers = request.headers
     return "anthropic-version" in headers or ("x-api-key" in headers and "Authorization" not in headers)
 
@@ -56,8 +56,8 @@ def is_anthropic_client(request: web.BaseRequest) -> bool:
 def fault_response(
     failure: Failure, request: web.BaseRequest, *, allow: str | None = None, request_id: str = ""
 ) -> web.Response:
-    """Returns the answer for a failure, in the API's format. `request_id` is used if the request has none yet. `allow`:
-    the methods that the path has.
+    """Returns a failure in the API's format. `request_id`: if the request has none yet. `allow`: the methods of the
+    path.
     """
     surface = errors_of(request)
     headers = {}

@@ -1,4 +1,4 @@
-"""The handlers of /v1/responses. They raise `Fault` NOT_FOUND for what does not exist or is another key's."""
+"""The handlers of /v1/responses. They raise `Fault` NOT_FOUND also for another key's."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
-    """Creates a response, and answers whole or as a stream. Raises `Fault` before the first byte."""
+    """Raises `Fault` before the first byte."""
     timings = start_timings(request)
     body = await read_body(request)
     read = partial(parse_request, request, body, parse)
@@ -106,9 +106,7 @@ async def _answer_in_foreground(
 async def _send_stored(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Answers with a response that a task of the server renders and stores. If the client leaves, the turn is
-    interrupted.
-    """
+    """Answers with a response that a task of the server renders and stores. If the client leaves, it is interrupted."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     with ExitStack() as stack:
         if stream:
@@ -207,7 +205,7 @@ async def retrieve_response(request: web.Request) -> web.StreamResponse:
 
 
 def _is_streamed(request: web.Request) -> bool:
-    """Whether the query asks for a stream. Raises `Fault` for other values of `stream` than true and false."""
+    """Raises `Fault` for values of `stream` but true and false."""
     given = request.query.get("stream", "").lower()
     if given not in ("", "true", "1", "false", "0"):
         raise bad_request(
@@ -254,7 +252,7 @@ async def cancel_response(request: web.Request) -> web.Response:
 
 
 async def count_input_tokens(request: web.Request) -> web.Response:
-    """Returns an estimate of the input tokens. No turn is run, so rights to one are not checked."""
+    """Returns an estimate. No turn is run, so rights to one are not checked."""
     service = request.app[RESPONSES]
     parsed = await _parse(request, counting=True)
     measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
@@ -262,7 +260,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
 
 
 async def compact_response(request: web.Request) -> web.Response:
-    """Returns a summary of the input and its context, made in a turn that is not stored."""
+    """Returns a summary of the context, made in a turn that is not stored."""
     service = request.app[RESPONSES]
     parsed, history = await _read_conversation(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
@@ -292,7 +290,7 @@ async def compact_response(request: web.Request) -> web.Response:
 
 
 async def _read_conversation(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
-    """Returns the parsed body, and its conversation: stored items, then the body's own."""
+    """Returns the parsed body, and its conversation."""
     service = request.app[RESPONSES]
     parsed = await _parse(request)
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())

@@ -1,5 +1,5 @@
-"""Applies the routes of the settings: a route's target replaces the model in the request's body. If the target fails
-before anything was sent, the request is handled again with the next one.
+"""Applies the routes of the settings: a route's target replaces the model in the body. If it fails before anything was
+sent, the request is handled again with the next one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _APIS: Final[Mapping[Chapter, ApiName]] = {
 
 
 class RoutedRequest(msgspec.Struct):
-    """A request that a route has matched: its `body` as sent (empty without another target, since a turn may take an
-    hour), the present `target`, and the targets that are left.
+    """A request that a route has matched: its `body` (empty without another target, since a turn may take an hour), the
+    present `target`, and those that are left.
     """
 
     name: str
@@ -45,7 +45,7 @@ ROUTED: Final = web.RequestKey("routed", RoutedRequest)
 
 
 def route_body(request: web.Request, body: bytes, parsed: object) -> bytes | None:
-    """Returns the body with the target of the matching route, if any. `parsed`: the client's body."""
+    """Returns the body with the matching route's target, if any. `parsed`: the client's body."""
     router = request.app.get(ROUTER)
     endpoint = request.get(ENDPOINT)
     if router is None or not router.routes or endpoint is None or not isinstance(parsed, ParsedRequest):
@@ -66,8 +66,8 @@ def route_body(request: web.Request, body: bytes, parsed: object) -> bytes | Non
 
 
 def body_of_unknown_model(request: web.Request, body: bytes, failure: Failure) -> bytes | None:
-    """Returns the body with the default model in place of a name that no agent, or several, have; None if no route
-    can match the name.
+    """Returns the body with the default model in place of a name that no agent, or several, have; None if no route can
+    match it.
     """
     router = request.app.get(ROUTER)
     unresolved = failure.kind is FaultKind.MODEL_NOT_FOUND or failure.code == "ambiguous_model"
@@ -83,7 +83,7 @@ def body_of_target(request: web.Request, body: bytes) -> bytes:
 
 
 def next_target(request: web.Request, failure: Failure) -> bool:
-    """Records that the route's target has failed. Returns whether the next one is to be asked."""
+    """Records that the target has failed; returns whether the next one is to be asked."""
     routed = request.get(ROUTED)
     if routed is None or not request.app[ROUTER].note_failure(routed.target, failure) or not routed.left:
         return False
@@ -94,8 +94,8 @@ def next_target(request: web.Request, failure: Failure) -> bool:
 def later_targets(
     request: web.Request, parse: Callable[[], Awaitable[T]]
 ) -> Callable[[Failure], Awaitable[T | None]] | None:
-    """Returns a function that parses the request for the next target after a failure, or returns None; None if the
-    route has no other target.
+    """Returns a function that parses the request for the next target after a failure, or returns None; None without
+    another target.
     """
     routed = request.get(ROUTED)
     if routed is None or not routed.left:
@@ -108,9 +108,7 @@ def later_targets(
 
 
 async def with_fallbacks(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Calls the handler, again with the next target as long as one fails before anything was sent. Raises the last
-    `Fault`.
-    """
+    """Calls the handler, again with the next target if one fails before anything was sent."""
     while True:
         try:
             return await handler(request)

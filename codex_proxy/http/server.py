@@ -1,5 +1,5 @@
-"""The aiohttp application, and the runner that serves it. Requests that aiohttp refuses before any middleware get
-errors in the API's format.
+"""The aiohttp application, and the runner that serves it. What aiohttp refuses before any middleware gets the API's
+errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from codex_proxy.surfaces.ollama.models import OLLAMA_PORT
 log = structlog.get_logger("codex_proxy.http")
 
 POLL_SECONDS = 0.01
-"""Seconds between checks whether connections are idle when the server stops."""
+"""Seconds between two looks for idle connections when the server stops."""
 CANCEL_SECONDS = 1.0
 """Seconds for answers to cancelled requests when the server stops."""
 
@@ -53,7 +53,7 @@ class Runner(web.AppRunner):
     """An `AppRunner` that stops without interrupting requests."""
 
     ollama = ""
-    """What the banner says about Ollama's port; empty if the port is not wanted."""
+    """What the banner says about Ollama's port, if it is wanted."""
 
     async def _make_server(self) -> web.Server:
         await super()._make_server()  # starts the application; its server is not the one that listens
@@ -61,9 +61,7 @@ class Runner(web.AppRunner):
         return _Server(app, app._handle, request_factory=app._make_request, **self._kwargs)
 
     async def listen_as_ollama(self, *, wanted: bool, reuse_port: bool = False) -> None:
-        """Also listens on Ollama's port, if `wanted` and free, and sets `ollama`. `reuse_port`: other workers share
-        it.
-        """
+        """Also listens on Ollama's port, if `wanted` and free. `reuse_port`: other workers share it."""
         host, port = self.addresses[0][:2]
         if not wanted or port == OLLAMA_PORT:
             return
@@ -75,7 +73,7 @@ class Runner(web.AppRunner):
             self.ollama = f"not on port {OLLAMA_PORT}: {error.strerror}"
 
     async def stop_listening(self) -> None:
-        """Closes the listening sockets; connections made before, also queued ones, are served."""
+        """Closes the listening sockets; earlier connections, also queued ones, are served."""
         loop = asyncio.get_running_loop()
         listening = [sock for site in self.sites for sock in _sockets_of(site)]
         for sock in listening:
@@ -127,7 +125,7 @@ class _Server(web.Server):
         self._app = app
 
     async def close_when_idle(self, within: float) -> bool:
-        """Closes each connection once it has no request; returns whether all were closed in time."""
+        """Closes each connection once it has no request; returns whether all are, in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while any([not connection.close_if_idle() for connection in self._client_connections()]):  # noqa: C419 - each of them
@@ -148,8 +146,8 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's handler, which also disconnects clients that do not read, can be closed when the server stops, and
-    sends the API's errors for requests that reach no middleware.
+    """aiohttp's handler, which also disconnects clients that do not read, can be closed when idle, and sends the API's
+    errors for requests that reach no middleware.
     """
 
     __slots__ = ("_app",)
@@ -183,8 +181,8 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Returns the error for an unreadable request (400) or an exception outside of middlewares (500). Raises
-        `ConnectionError` if an answer has begun.
+        """Answers an unreadable request (400) or an exception outside of middlewares (500). Raises `ConnectionError` if
+        an answer has begun.
         """
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun: there can be no other")
@@ -229,7 +227,7 @@ def _failure_of(error: BaseException | None) -> Failure:
 
 @web.middleware
 async def guard_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Checks access and the key's limits. One middleware, because each costs time for every piece of a stream."""
+    """Checks access and the key's limits: one middleware, because each costs time for every piece of a stream."""
     preflight_reply = await check_access(request)
     if preflight_reply is not None:
         return preflight_reply

@@ -1,5 +1,5 @@
-"""The endpoints about the server itself. Without a key the health says only whether a turn would work, because
-messages may contain paths; if no keys are required, clients on this machine get the details.
+"""The endpoints about the server itself. Without a key the health says only whether a turn would work, because messages
+may contain paths; if no keys are required, clients on this machine get the details.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
 from codex_proxy.surfaces.ollama.models import OLLAMA_PORT, RUNNING
 
 ENVIRONMENT: Final = web.AppKey("environment", str)
-"""The setting `prod` or `dev`: which built-in aliases of models are listed."""
+"""`prod` or `dev`: which built-in aliases are listed."""
 STARTED: Final = web.AppKey("started", int)
-"""When the server started, in seconds since 1970: `created` of every model."""
+"""In seconds since 1970: `created` of every model."""
 FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
-"""Agents without a model; the empty name is the only agent."""
+"""Agents without a model; the empty name: the only agent."""
 
 WORKER: Final = web.AppKey("worker", int)
-"""Number of this process among those that share the port; 0: it is the only one."""
+"""This process's number among those that share the port; 0: the only one."""
 RECORDING_TROUBLE: Final[web.AppKey[Callable[[], str]]] = web.AppKey("recording_trouble")
-"""Returns why turns are not recorded any more, or an empty text. Not set if no turns are recorded."""
+"""Returns why recording has stopped, if it has. Set only if turns are recorded."""
 
 FAKE_WARNING: Final = "The embedded fake agent serves: its answers are made up."
 KEYS_TROUBLE: Final = (
     "The keys file cannot be read, so the keys that were read before remain valid. The log and "
     "`codex-proxy doctor` have the reason."
 )
-"""What the health says about an unreadable keys file: not the reason, which has a path."""
+"""Without the reason, which has a path."""
 AGENT_TROUBLE: Final = (
     "The agent cannot serve requests. This endpoint gives the reason to requests with a key; "
     "the log and `codex-proxy doctor` have it too."
@@ -138,9 +138,7 @@ async def index(request: web.Request) -> web.Response:
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """Returns the key's models in OpenAI's format, in Anthropic's for its clients, or as Codex reads them
-    (`client_version`).
-    """
+    """Returns the key's models in OpenAI's form, Anthropic's for its clients, or Codex's (`client_version`)."""
     client = request[CLIENT]
     catalog = client.catalog
     if is_anthropic_client(request):
@@ -156,7 +154,7 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def retrieve_model(request: web.Request) -> web.Response:
-    """Returns one of the key's models. Raises `Fault` MODEL_NOT_FOUND, or NOT_ALLOWED."""
+    """Raises `Fault` MODEL_NOT_FOUND, or NOT_ALLOWED."""
     client, name = request[CLIENT], request.match_info["id"]
     if not client.may_use(name):
         raise model_not_allowed(name)
@@ -176,7 +174,7 @@ def _anthropic_models(request: web.Request) -> AnthropicModelList:
 
 
 def _is_ollama_client(request: web.Request) -> bool:
-    """Whether the client takes this server for Ollama: its packages say so, and so does Ollama's port."""
+    """Whether the client takes this server for Ollama, by its package's name or Ollama's port."""
     if request.headers.get("User-Agent", "").lower().startswith("ollama"):
         return True
     address = request.get_extra_info("sockname")
@@ -184,7 +182,7 @@ def _is_ollama_client(request: web.Request) -> bool:
 
 
 async def root(request: web.Request) -> web.Response:
-    """Returns the server's name, for which Anthropic's clients look. Ollama's clients get Ollama's own text at /."""
+    """Returns the server's name, for which Anthropic's clients look; to Ollama's at / Ollama's own text."""
     if request.path == "/" and _is_ollama_client(request):
         return web.Response(text=RUNNING)
     hello: Hello = {"message": "hello", "name": "codex-proxy", "api": "/v1"}
@@ -192,7 +190,7 @@ async def root(request: web.Request) -> web.Response:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """Returns the health: always with the HTTP status 200; its `status` is `ok` or `degraded`."""
+    """Always answers 200; `status` is `ok` or `degraded`."""
     runs, fakes = request.app[RUNS], request.app[FAKE_AGENTS]
     client = await _client_with_details(request)
     in_detail, agents = client is not None, agents_for(request, client)
@@ -229,7 +227,7 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 def agent_health(agent: Agent, request: web.Request, *, in_detail: bool) -> AgentHealth:
-    """Returns the health of one agent. `in_detail`: with version and fault."""
+    """`in_detail`: with version and fault."""
     fakes = request.app[FAKE_AGENTS]
     about: AgentHealth = {"name": agent.name, "fake": bool(fakes & {agent.name, ""})}
     trouble = agent.trouble()
@@ -246,7 +244,7 @@ def agent_health(agent: Agent, request: web.Request, *, in_detail: bool) -> Agen
 
 
 async def _client_with_details(request: web.Request) -> Client | None:
-    """Returns the client if it may see details: with a valid key or, if none is required, on this machine."""
+    """Returns the client if it may see details: with a valid key, or on this machine if none is required."""
     clients = request.app[CLIENTS]
     if not clients.keys_required:
         return clients.everybody if is_local(request) else None
@@ -273,7 +271,7 @@ async def livez(_: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """Returns 200 if a turn would work on some agent (`without` lists the others), else 503 with the reason."""
+    """Returns 200 if a turn would work on some agent (`without` lists the others), else 503."""
     runs = request.app[RUNS]
     if runs.draining:
         return _unready(STOPPING.message)

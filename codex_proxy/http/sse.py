@@ -1,4 +1,4 @@
-"""Streams of server-sent events to clients that may read slowly, with comments in silence."""
+"""Streams of server-sent events to clients that may read slowly."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ STALL_SECONDS = 120.0
 """Seconds after which a client that does not read is disconnected."""
 
 WRITTEN_AT_ONCE = 1 << 18
-"""Maximum bytes of one write. Other clients are served between two writes."""
+"""Maximum bytes of one write, between which others are served."""
 
 CHECK_SECONDS = 10.0
 """Seconds between checks whether a write takes too long."""
 
 USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
-"""The socket option that limits the time for unacknowledged data; Linux only."""
+"""Limits the time for unacknowledged data; Linux only."""
 
 
 def limit_stall(transport: asyncio.BaseTransport) -> None:
-    """Has the kernel close a connection whose client does not acknowledge data for `STALL_SECONDS`, if it can."""
+    """Has the kernel close a connection whose client acknowledges no data for `STALL_SECONDS`."""
     connection = transport.get_extra_info("socket")
     if USER_TIMEOUT is not None and connection is not None:
         connection.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(STALL_SECONDS * 1000))
@@ -101,7 +101,7 @@ class EventStream:
             await asyncio.sleep(0)
 
     async def close(self, last: bytes = b"") -> web.StreamResponse:
-        """Writes the last bytes, and a comment why the answer is empty if the headers could not say it. Raises
+        """Writes the last bytes, and why the answer is empty if the headers could not say it. Raises
         `ConnectionError`.
         """
         reason = self._request.get(REPLY_HEADERS, {}).get(EMPTY_HEADER)
@@ -131,7 +131,7 @@ class EventStream:
         self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
 
     def stop(self) -> None:
-        """Stops the timer for slow writes; call it at the end, also after an error."""
+        """Stops the timer for slow writes; to be called at the end, also after an error."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -145,7 +145,7 @@ class EventStream:
 
 
 def _run_at_once(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Runs a coroutine that has nothing to wait for, and so ends in its first step."""
+    """Runs a coroutine that waits for nothing."""
     try:
         coroutine.send(None)
     except StopIteration:
@@ -154,8 +154,8 @@ def _run_at_once(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 class IdleTimer:
-    """Limits waits to `seconds` of silence (0: no limit) since the last `reset`. One asyncio timer serves all waits,
-    because one each is too slow. The task that made it must `stop` it.
+    """Limits waits to `seconds` of silence (0: no limit) since the last `reset`, with one timer for all, because one
+    each is too slow. To be stopped by the task that made it.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -170,11 +170,11 @@ class IdleTimer:
         self._timer = self._loop.call_later(seconds, self._check) if seconds else None
 
     def reset(self) -> None:
-        """Begins the silence anew; to be called whenever something was sent."""
+        """To be called when something was sent."""
         self._silent_since = self._loop.time()
 
     async def wait_for(self, event: Awaitable[None]) -> bool:
-        """Returns True after `event`; cancels it after the time and returns False."""
+        """Returns True after `event`, or cancels it after the time and returns False."""
         self._waiting = True
         cancelling = self._task.cancelling()
         try:
@@ -188,7 +188,6 @@ class IdleTimer:
         return True
 
     def stop(self) -> None:
-        """Stops the timer; to be called when the stream has ended."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,5 +1,5 @@
-"""Limits the open streams, from before a turn starts until its answer has ended; and the test endpoints
-(PROXY_TEST_ENDPOINTS). Source: docs/contract.md#the-guard-of-streams.
+"""Limits the open streams, from before a turn starts until its answer has ended; and the test endpoints. Source:
+docs/contract.md#the-guard-of-streams.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ StreamEnd: TypeAlias = Literal["finish", "close", "aborted"]
 
 
 class StreamSlots:
-    """Counts the open streams; `limit` None: any number. Of several `owners` one gets at most three quarters
-    (`share_of`).
-    """
+    """Counts the open streams; `limit` None: any number. Of several `owners` one gets a share."""
 
     def __init__(self, limit: int | None, owners: Callable[[], int]) -> None:
         self.active = 0
@@ -44,7 +42,7 @@ class StreamSlots:
         self._write = log.debug if limit is None else log.info
 
     def acquire(self, request_id: str, owner: str) -> None:
-        """Takes a slot. `owner` is the name of the client's key. Raises `Fault` CONCURRENCY_EXCEEDED."""
+        """Raises `Fault` CONCURRENCY_EXCEEDED."""
         before, of_owner = self.active, self._by_owner[owner]
         if self.limit is not None:
             message = ""
@@ -89,8 +87,8 @@ STREAM_SLOTS: Final = web.AppKey("stream_slots", StreamSlots)
 
 @contextmanager
 def stream_slot(request: web.Request) -> Iterator[None]:
-    """Holds a slot during the `with`; with the test endpoints, the answer's headers have the numbers of open streams.
-    Raises `Fault` CONCURRENCY_EXCEEDED.
+    """Holds a slot; with the test endpoints, the answer's headers count the open streams. Raises `Fault`
+    CONCURRENCY_EXCEEDED.
     """
     slots, request_id, owner = request.app[STREAM_SLOTS], request[REQUEST_ID], request[OWNER]
     before = slots.active
@@ -120,9 +118,7 @@ def stream_slot(request: web.Request) -> Iterator[None]:
 
 
 TEST_ENDPOINTS: Final = web.AppKey("test_endpoints", str)
-"""The path of the file for which held turns of the fake agent wait; empty for none. Set only if the test endpoints are
-on.
-"""
+"""The file for which held turns of the fake agent wait, if any. Set only if the test endpoints are on."""
 
 
 class OpenStreams(TypedDict):
@@ -140,9 +136,7 @@ async def open_streams(request: web.Request) -> web.Response:
 
 
 async def release_streams(request: web.Request) -> web.Response:
-    """Writes the file for which held turns of the fake agent wait. Raises `Fault` NOT_FOUND if the settings name
-    none.
-    """
+    """Lets held turns of the fake agent continue. Raises `Fault` NOT_FOUND without a file in the settings."""
     _check_local(request)
     file = request.app[TEST_ENDPOINTS]
     if not file:

@@ -1,5 +1,5 @@
-"""Serves a request for a turn, in the same steps in every API: parses the body, admits the turn, runs it, and sends
-the rendered events. Responses that are stored are run by `responses/`. Source: docs/contract.md#streams.
+"""Serves a request for a turn in the same steps in every API: parses the body, admits the turn, runs it, and sends the
+rendered events. Stored responses are run by `responses/`. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the bytes that keep a silent stream alive."""
     keepalive: bool = True
     start: Callable[[], Awaitable[Source]] | None = None
-    """What starts the turn in place of `start_turn`, if anything. Raises `Fault`."""
+    """What starts the turn in place of `start_turn`. Raises `Fault`."""
     media_type: str = SSE
     """The content type of a stream."""
     error: Callable[[Failure], Failure] = lambda failure: failure
@@ -59,7 +59,7 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def admit(request: web.Request, parsed: P, body: bytes) -> tuple[P, Turn]:
-    """Returns the request and its admitted turn. `body` is for APIs that parse it again. Raises `Fault`."""
+    """Returns the request and its admitted turn; `body` is for APIs that parse it again. Raises `Fault`."""
     turn = await request.app[ADMISSION].admit(
         parsed.turn,
         request[CLIENT],
@@ -78,13 +78,11 @@ class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     parse: Callable[[web.Request, bytes], Awaitable[P]]
     answer: Callable[[web.Request, P, Turn, TurnTimings], TurnAnswer]
     admit: Callable[[web.Request, P, bytes], Awaitable[tuple[P, Turn]]] = admit
-    """Admits the turn of a request, whose body is the last argument. Raises `Fault`."""
+    """See `admit`."""
 
 
 async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = None) -> web.StreamResponse:
-    """Serves a request for a turn, whole or as a stream. Raises `Fault` before the first byte. `body`: if it was read
-    already.
-    """
+    """Raises `Fault` before the first byte. `body`: if it was read already."""
     timings = start_timings(request)
     if body is None:
         body = await read_body(request)
@@ -99,7 +97,7 @@ async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = Non
 async def answer_turn(
     request: web.Request, parsed: ParsedRequest, turn: Turn, answer: TurnAnswer, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Runs an admitted turn and answers with its events. Raises `Fault` before the first byte."""
+    """Runs an admitted turn, and answers. Raises `Fault` before the first byte."""
     app, renderer = request.app, answer.renderer
     try:
         with (
@@ -126,8 +124,8 @@ async def answer_turn(
 async def start_turn(
     request: web.Request, parsed: ParsedRequest, turn: Turn, *, remembers: bool = True
 ) -> Source:
-    """Starts the turn (several times for sampled choices) with the MCP tools that this server runs; waits for a free
-    slot. `remembers`: the model's own items may be kept in the step memory. Raises `Fault`.
+    """Starts the turn (several times for sampled choices) with the MCP tools of this server. `remembers`: the model's
+    own items may be kept in the step memory. Raises `Fault`.
     """
     app, owner, runner = request.app, request[OWNER], None
     if turn.forwarded is None:
@@ -142,7 +140,7 @@ async def start_turn(
 async def _start_samples(
     scheduler: RunScheduler, turn: Turn, count: int, owner: str, runner: ToolRunner | None
 ) -> SampledRuns:
-    """Starts `count` runs. If one cannot begin, interrupts the others and raises its `Fault`."""
+    """If one run cannot begin, interrupts the others and raises its `Fault`."""
     starting = [asyncio.ensure_future(scheduler.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
         return SampledRuns(await asyncio.gather(*starting))
@@ -159,9 +157,7 @@ async def _start_samples(
 
 
 def start_timings(request: web.Request) -> TurnTimings:
-    """Starts the timings of a turn; upstream, attempts, and why an answer is empty are put into the reply headers and
-    the log line.
-    """
+    """Starts the timings; upstream, attempts, and why an answer is empty go into the reply headers and the log line."""
     # The request holds the timings: functions that held it in turn would keep both until a garbage collection.
     headers, notes = request[REPLY_HEADERS], request[NOTES]
 

@@ -1,4 +1,4 @@
-"""The tokens that turns have used, and the limits of the agent's account."""
+"""The tokens of turns, and the limits of the agent's account."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from codex_proxy.surfaces.usage_report import (
 )
 
 NEW_SECONDS: Final = 60.0
-"""The age of a report of limits from which an agent is asked again; each call of the model reports limits, too."""
+"""The age of a report of limits from which an agent is asked; each call of the model reports them, too."""
 NO_LIMITS_YET: Final = (
     "The agent has reported no limits. It does so after its first turn, if its provider reports limits: those of a "
     "ChatGPT account are reported, those of an API key are not."
@@ -32,9 +32,7 @@ NO_LIMITS_YET: Final = (
 
 
 async def retrieve_usage(request: web.Request) -> web.Response:
-    """Returns the tokens of the key's turns by hour or day. Raises `Fault` INVALID_REQUEST, or UNAVAILABLE if the
-    store cannot be read.
-    """
+    """Returns the tokens of the key's turns by hour or day. Raises `Fault` INVALID_REQUEST, or UNAVAILABLE."""
     recorder = request.app[USAGE]
     report = report_of(request.query.items(), now=request.app[CLOCK].epoch())
     query = UsageQuery(
@@ -56,8 +54,8 @@ async def retrieve_usage(request: web.Request) -> web.Response:
 
 
 async def retrieve_usage_limits(request: web.Request) -> web.Response:
-    """Returns the limits of the accounts of the agents that the key may use. An agent is asked if its last report is
-    older than `NEW_SECONDS`.
+    """Returns the limits of the accounts of the key's agents. An agent is asked if its last report is older than
+    `NEW_SECONDS`.
     """
     whole, now = request.app[RUNS].agent, request.app[CLOCK].epoch()
     allowed = request[CLIENT].catalog.members

@@ -1,6 +1,6 @@
 """Posts signed webhooks when a background response has ended, again after `DELAYS` if that fails. They stay in the
-store until delivered; of several servers, the one that claims a webhook sends it. After a kill it is sent again, with
-the same `webhook-id`.
+store until delivered; of several servers, the one that claims a webhook sends it. After a kill it is sent again with
+its `webhook-id`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ DELAYS = (1.0, 5.0, 30.0, 120.0, 600.0, 3600.0)
 """Seconds before each further attempt."""
 TIMEOUT_SECONDS = 15.0
 POLL_SECONDS = 5.0
-"""Seconds between two looks into the outbox, which may have webhooks of other servers."""
+"""Seconds between two looks into the outbox for other servers' webhooks."""
 MAX_WAITING = 1000
 """Maximum running deliveries. The other webhooks stay in the outbox."""
 
 Key: TypeAlias = tuple[str, str]
-"""A webhook: the id of its event and the URL of its target."""
+"""The id of its event and the URL of its target."""
 
 
 class WebhookSender:
-    """Delivers the webhooks in the store's outbox. A response's end adds them there; then `wake` must be called."""
+    """Delivers the webhooks in the store's outbox. When some were added, `wake` must be called."""
 
     def __init__(self, urls: tuple[str, ...], secret: str, *, clock: Clock, outbox: Store) -> None:
         self._urls = urls
@@ -46,8 +46,7 @@ class WebhookSender:
         self._may_have_more = asyncio.Event()
         self._deliveries: dict[Key, asyncio.Task[None]] = {}
         self._stuck: set[Key] = set()
-        """Webhooks whose delivery is over but which could not be removed from the outbox; they are not delivered again.
-        """
+        """Webhooks that are done but could not be removed from the outbox."""
 
     def make_for(self, response_id: str, status: str) -> list[PendingWebhook]:
         event_id = event_id_of(response_id)
@@ -57,7 +56,7 @@ class WebhookSender:
         return [PendingWebhook(event_id, url, body) for url in self._urls]
 
     def wake(self) -> None:
-        """Makes the sender read the outbox soon. The first call starts its task."""
+        """Makes the sender read the outbox soon."""
         self._may_have_more.set()
         if self._reader is None:
             self._reader = asyncio.get_running_loop().create_task(self._read_outbox())

@@ -1,7 +1,7 @@
 """`GET /v1/responses` as a WebSocket: runs the turn of each frame (`{"type": "response.create", ...}`) in order, and
 sends each event as one frame; an error is `{"type": "error", "status", "error"}`. The connection keeps its newest
-response, so that one with `store: false` can be continued; a continuing turn that fails removes it. For each turn the
-key is checked again. Source: Open Responses.
+response, so that one with `store: false` can be continued; a continuing turn that fails removes it. Each turn's key is
+checked again. Source: Open Responses.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_SECONDS = 3600.0
 """The longest time of a connection, as in Open Responses."""
 PING_SECONDS = 30.0
 MAX_WAITING = 16
-"""Maximum waiting turns. Together they may be as large as one request body."""
+"""Together they may be as large as one request body."""
 
 TOO_LONG = Failure(
     FaultKind.INVALID_REQUEST,
@@ -54,9 +54,7 @@ TOO_MANY = Failure(
 
 
 async def open_responses_socket(request: web.Request) -> web.StreamResponse:
-    """Serves a WebSocket until its end. Raises `Fault` if the request is no WebSocket handshake, or the server is
-    stopping.
-    """
+    """Raises `Fault` if the request is no WebSocket handshake, or the server is stopping."""
     socket = web.WebSocketResponse(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_choose_subprotocol(request)
     )
@@ -77,14 +75,14 @@ async def open_responses_socket(request: web.Request) -> web.StreamResponse:
 
 
 def _choose_subprotocol(request: web.Request) -> list[str]:
-    """Returns the first offered subprotocol without a key, in a list: a browser needs one accepted, and a key must
-    not be sent back.
+    """Returns the first subprotocol that is no key, in a list: a browser needs one accepted, and a key must not be sent
+    back.
     """
     return [name for name in subprotocols(request) if not name.startswith(KEY_PROTOCOL)][:1]
 
 
 class _LastResponse(msgspec.Struct, frozen=True):
-    """The connection's newest response. `items` is its whole context and output."""
+    """`items` is its whole context and output."""
 
     id: str
     items: tuple[ContextItem, ...]
@@ -107,7 +105,7 @@ class _ResponsesSocket:
         """Why the running turn's answer is empty, if it is."""
 
     async def serve(self) -> None:
-        """Runs the turns of the frames in order, until the client leaves or the server stops. A running turn is then
+        """Runs the turns of the frames, until the client leaves or the server stops. A running turn is then
         interrupted.
         """
         answering = asyncio.ensure_future(self._answer_frames())
@@ -141,7 +139,7 @@ class _ResponsesSocket:
         await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
 
     def _enqueue(self, frame: str | bytes) -> None:
-        """Adds a frame to the queue. Raises `Fault` if the queue or the memory budget is full."""
+        """Raises `Fault` if the queue or the memory budget is full."""
         if self._waiting.full() or (
             self._waiting_size and self._waiting_size + len(frame) > self._request.client_max_size
         ):
@@ -168,9 +166,7 @@ class _ResponsesSocket:
                 del frame  # not while the next one is waited for
 
     async def _answer_frame(self, frame: str | bytes) -> bool:
-        """Runs the turn of a frame, and sends its events. Returns False if the client has left or its key is not valid
-        any more.
-        """
+        """Runs the turn of a frame. Returns False if the client has left or its key is no longer valid."""
         if self._content_log is not None:
             self._content_log("request", frame.encode() if isinstance(frame, str) else frame)
         try:
@@ -192,9 +188,7 @@ class _ResponsesSocket:
         return True
 
     def _check_key(self) -> None:
-        """Looks the key up again, for its newest limits. Raises `Fault` if it is not valid any more, or has another
-        name.
-        """
+        """Looks the key up again, for its limits. Raises `Fault` if it is no longer valid, or has another name."""
         client = self._responses.clients.by_digest(self._digest)
         if client.name != self._client.name:  # what this connection remembers is another's
             raise Fault.of(FaultKind.INVALID_API_KEY, "The API key has been renamed. Open a new connection.")
@@ -293,7 +287,7 @@ class _ResponsesSocket:
 
 
 def _body_of(frame: bytes) -> dict[str, Any]:
-    """Returns the object in a `response.create` frame, without its `type`. Raises `Fault` INVALID_REQUEST."""
+    """Returns a `response.create` frame's object without its `type`. Raises `Fault` INVALID_REQUEST."""
     given = decode_object(frame)
     if given.pop("type", None) != "response.create":
         raise bad_request("A frame must be an object of type 'response.create'.", "type")

@@ -1,1 +1,1 @@
-"""The Responses API independent of HTTP: starts, streams, follows, cancels and saves responses."""
+"""The Responses API without HTTP: starts, streams, follows, cancels and saves responses."""

@@ -1,6 +1,6 @@
 """Responses in the background (`background: true`). A response is stored before its client gets its id, and streamed
-frames before readers get them, so that a stream can be followed from any event on. The server that runs a response
-holds its lease (`store/leases.py`), without which nothing more is stored.
+frames before readers get them, so that a stream can be followed from any event on. Only the server that holds its lease
+(`store/leases.py`) runs and stores it.
 """
 
 from __future__ import annotations
@@ -59,13 +59,11 @@ RETRY_SECONDS = 2.0
 
 
 ParseAgain: TypeAlias = Callable[[Failure], Awaitable[ParsedResponse | None]]
-"""The type of a function that parses a request for another model, after this failure; it returns None if there is none.
-Raises `Fault`.
-"""
+"""Parses a request for another model after this failure; returns None if there is none. Raises `Fault`."""
 
 
 class BackgroundResponse(RunningResponse):
-    """Runs the turn of a `queued` response, and stores its frames and final object."""
+    """Runs a `queued` response, and stores its frames and final object."""
 
     def __init__(
         self,
@@ -83,7 +81,7 @@ class BackgroundResponse(RunningResponse):
         self._unstored: Frames = []
         self._saved = False
         self._lost = False
-        """Whether another server has ended, deleted or taken over the response: readers find the rest in the store."""
+        """Whether another server has ended, deleted or taken over the response; the store has the rest."""
 
     def on_lease_lost(self) -> None:
         self._lost = True
@@ -92,8 +90,8 @@ class BackgroundResponse(RunningResponse):
     # --- its start ------------------------------------------------------------------------------
 
     async def _start(self) -> Run:
-        """Starts the turn. Waits without limit for other background responses, the conversation's other turns, and the
-        scheduler. Raises `Fault`.
+        """Waits without limit for other background responses, the conversation's other turns, and the scheduler. Raises
+        `Fault`.
         """
         if self._slot is None:
             self._slot = await self._service.background.slots.take(self.owner)
@@ -111,18 +109,14 @@ class BackgroundResponse(RunningResponse):
             raise
 
     async def _enter_conversation(self) -> None:
-        """Waits for the conversation's other turns, then prepares the response from its present items. Raises
-        `Fault`.
-        """
+        """Waits for the conversation's other turns, then prepares the response again. Raises `Fault`."""
         old = self._prepared
         self._prepared = await prepare(
             self._service, old.parsed, old.owner, id=old.id, created=old.created, wait=None
         )
 
     async def _try_to_start(self) -> Run | None:
-        """Returns the turn's run. Without room for it, unlocks the conversation for `RETRY_SECONDS` and returns None.
-        Raises `Fault`.
-        """
+        """Without room for the turn, unlocks the conversation for `RETRY_SECONDS` and returns None. Raises `Fault`."""
         try:
             return await start_run(self._service, self._prepared)
         except Fault as fault:
@@ -158,7 +152,7 @@ class BackgroundResponse(RunningResponse):
     # --- its frames -----------------------------------------------------------------------------
 
     async def _release(self, frames: Frames) -> None:
-        """Stores frames, with earlier unstored ones, then gives them to the readers; keeps them if that fails."""
+        """Stores all unstored frames, then gives them to the readers; keeps them if that fails."""
         self._unstored += frames
         if not self._unstored or self._lost:
             return
@@ -194,7 +188,7 @@ class BackgroundResponse(RunningResponse):
             self._run_again(ended, partial(prepare_again, self._service, self._prepared, parsed=parsed))
 
     async def _parse_for_next_target(self, failure: Failure | None) -> ParsedResponse | None:
-        """Parses the request again after a failure; None if the turn has not failed, or its output has begun."""
+        """Parses the request again after a failure; None if nothing has failed, or output has begun."""
         if failure is None or self._parse_again is None or self._renderer.visible or self._cancelled:
             return None
         return await self._parse_again(failure)
@@ -203,7 +197,7 @@ class BackgroundResponse(RunningResponse):
         await super()._finish(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _runs_again(self, failure: Failure | None) -> bool:
-        """Whether the turn failed because the server stops, and will run again at its next start."""
+        """Whether the turn failed because the server stops, and will run again."""
         stops = failure is not None and failure.kind is FaultKind.STOPPING
         return stops and can_run_again(self._service, self._prepared)
 
@@ -224,7 +218,7 @@ class BackgroundResponse(RunningResponse):
     async def _save_end(
         self, final: dict[str, Any], frames: Frames, output: Sequence[StoredItem] = ()
     ) -> None:
-        """Saves the end with the last frames, unless the lease is lost. Raises `StoreError`."""
+        """Saves the end with the last frames, or finds the lease lost. Raises `StoreError`."""
         append = conversation_append(self._prepared.parsed, final["status"])
         try:
             self._saved = await end_stored_response(
@@ -243,7 +237,7 @@ class BackgroundResponse(RunningResponse):
         self._lost = not self._saved
 
     async def _complete(self, frames: Frames) -> None:
-        """Saves the final object, repeating until that succeeds; then passes on the last frames."""
+        """Saves the final object until that succeeds; then passes on the last frames."""
         assert self.final is not None
         while not (self._saved or self._lost):
             try:
@@ -261,8 +255,8 @@ class BackgroundResponse(RunningResponse):
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
-    """Whether a response may run again after a restart: the setting allows it, and the turn is not streamed and runs no
-    tools, which could change something twice.
+    """Whether a response may run again after a restart: the setting allows it, it is not streamed, and no tool could
+    change something twice.
     """
     parsed = prepared.parsed
     return (
@@ -274,7 +268,7 @@ def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """A request to run again: its JSON body, and the headers `X-Codex-Mode`, `X-Codex-Workdir` and
+    """A request to run again: its JSON body, and its headers `X-Codex-Mode`, `X-Codex-Workdir` and
     `X-Codex-Activity`.
     """
 
@@ -293,9 +287,9 @@ async def create_in_background(
     hold: Callable[[], Callable[[], None]],
     parse_again: ParseAgain | None = None,
 ) -> PreparedResponse:
-    """Stores the response as `queued`, starts its task, and returns it. `body` and `hints` are kept for a restart.
-    `hold` keeps the body's bytes counted, and returns a function that ends this. Raises `Fault`: too many background
-    responses, or a failed store.
+    """Stores the response as `queued`, and starts it. `body` and `hints` are kept for a restart. `hold` keeps the
+    body's bytes counted, and returns a function that ends this. Raises `Fault`: too many background responses, or a
+    failed store.
     """
     refuse_without_store(service)
     store = require_store(service.store)
@@ -329,8 +323,8 @@ async def _store_and_start(
     on_end: Callable[[], None],
     parse_again: ParseAgain | None,
 ) -> None:
-    """Stores and starts the response, or raises `Fault` having done neither. `on_end` is called when the response
-    ends, or if this raises.
+    """Stores and starts the response, or raises `Fault` having done neither. `on_end` is called at its end, or if this
+    raises.
     """
     try:
         response = BackgroundResponse(service, prepared, store, parse_again=parse_again)
@@ -361,7 +355,7 @@ async def _store(
 
 
 async def _take_back(store: Store, queued: StoredResponse) -> None:
-    """Deletes a response whose id no client has, as soon as the store is available."""
+    """Deletes a response whose id no client has, as soon as that is possible."""
     while True:
         try:
             await store.delete_response(queued.owner, queued.id)
@@ -374,7 +368,7 @@ async def _take_back(store: Store, queued: StoredResponse) -> None:
 def _queued_response(
     service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
 ) -> StoredResponse:
-    """Returns the response as stored before its turn, with the request if it may run again."""
+    """Returns the response before its turn, with the request if it may run again."""
     recovery = Recovery(body.decode(), hints.mode, hints.workdir, hints.activity)
     return StoredResponse(
         owner=prepared.owner,
@@ -394,7 +388,7 @@ def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
 
 
 async def cancel_in_background(service: ResponsesService, store: Store, stored: StoredResponse) -> None:
-    """Stops the turn of the response, or saves it as cancelled, which stops it on another server. Waits for the end."""
+    """Stops the turn of the response, or saves it as cancelled, which stops it on another server. Waits for its end."""
     live = service.background.find(stored.owner, stored.id)
     if live is not None:
         await live.cancel_and_wait()

@@ -1,5 +1,5 @@
-"""Reads the context of a Responses request: its own items, and those of its conversation or previous responses. Makes
-the turn. Raises `Fault`.
+"""Reads the context of a Responses request (its conversation or previous responses, and its own items), and makes the
+turn.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _model_item = msgspec.json.Decoder(ModelItem)
 
 
 class ContextItem(msgspec.Struct, frozen=True):
-    """An item of the context as `shown` to clients (None if only the model sees it), and as the `model` generated it
-    (None if not stored).
+    """An item as `shown` to clients (None if only the model sees it), and as the `model` generated it (None if not
+    stored).
     """
 
     shown: ItemDict | None
@@ -50,7 +50,7 @@ class Context(msgspec.Struct, frozen=True):
     input: tuple[StoredItem, ...] = ()
     """The request's own items, to be stored."""
     shortened: bool = False
-    """Whether the oldest turns were left out: the context was too long."""
+    """Whether the oldest turns were left out."""
 
 
 ContextRequest: TypeAlias = ParsedResponse | ParsedContext
@@ -59,8 +59,8 @@ ContextRequest: TypeAlias = ParsedResponse | ParsedContext
 async def read_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
-    """Returns the context, with references resolved. Raises `Fault` if something is missing, there is no store, the
-    previous response is running, or the context is too large.
+    """Returns the context. Raises `Fault` if something is missing, the previous response is running, or the context is
+    too large.
     """
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
@@ -77,8 +77,8 @@ async def read_context(
 async def measure_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[InputEstimate, list[ItemDict]]:
-    """Returns an estimate of what the request continues, and the request's own items, not counted yet. Raises what
-    `read_context` raises.
+    """Returns an estimate of what the request continues, and its own items, not counted yet. Raises what `read_context`
+    raises.
     """
     measure = InputEstimate()
     known: set[str] = set()
@@ -96,7 +96,7 @@ async def measure_context(
 async def _own_items(
     request: ContextRequest, known: Collection[str], store: Store | None, owner: str, ids: IdSource
 ) -> list[tuple[ItemDict, StoredItem | None]]:
-    """Returns the request's items, each with the stored one it refers to or None, without references to `known`
+    """Returns the request's items, each with the stored one it refers to, if any, without references to `known`
     items.
     """
     given = [
@@ -112,7 +112,7 @@ async def _own_items(
 
 
 def _encode(item: ItemDict) -> bytes:
-    """Encodes an item by msgspec, ten times as fast for large images."""
+    """By msgspec, which is ten times as fast for large images."""
     try:
         return msgspec.json.encode(item)
     except OverflowError:  # an integer of more than 64 bits, in a schema
@@ -128,7 +128,7 @@ def context_item(stored: StoredItem) -> ContextItem:
 async def _visit_earlier(
     request: ContextRequest, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
 ) -> None:
-    """Calls `visit` with earlier items, oldest first, in a worker thread. Raises what `read_context` raises."""
+    """Calls `visit` in a worker thread with earlier items, oldest first. Raises what `read_context` raises."""
     if request.conversation is not None:
         with store_errors_as_faults():
             try:
@@ -184,7 +184,7 @@ def _with_distinct_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDic
 def turn_in_context(
     parsed: ParsedResponse, context: Context, identity: str
 ) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
-    """Returns the turn, and its history as the model generated it (None if not stored), without encrypted items of
+    """Returns the turn, and its history as the model generated it (None if not stored), without items encrypted for
     models other than `identity`.
     """
     earlier = [item.shown for item in context.earlier if item.shown is not None]
@@ -205,9 +205,7 @@ def turn_in_context(
 def history_with_model_items(
     items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history, with items as the model generated them where these are stored. `entries` has the items in
-    the API's form.
-    """
+    """Returns the history, with stored items as the model generated them. `entries` has the items in the API's form."""
     parts: dict[int, list[HistoryItem]] = {}
     for index, part in entries:
         parts.setdefault(index, []).append(part)
@@ -225,7 +223,7 @@ def history_with_model_items(
 
 
 class _ModelCalls:
-    """Tracks calls and outputs in the model's form, so that none is added twice."""
+    """Tracks calls and outputs that the history has in the model's form, so that none is added twice."""
 
     def __init__(self, items: Sequence[ContextItem]) -> None:
         heads = [(item.model.head, item.shown) for item in items if item.model is not None]
@@ -237,7 +235,7 @@ class _ModelCalls:
         self._renamed: dict[str, str] = {}
 
     def new_entries(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
-        """Yields `parts` that the history does not have in the model's form yet."""
+        """Yields `parts` that are new to the history."""
         for part in parts:
             if isinstance(part, HistoryCall):
                 if not self._has_call(part, model):

@@ -1,4 +1,4 @@
-"""Follows the stream of a background response after any event (`GET
+"""Follows the stream of a background response from any event on (`GET
 /v1/responses/{id}?stream=true&starting_after=N`): reads stored frames, then those of the response if this server runs
 it; stored ones again, if `MAX_UNREAD` bytes wait.
 """
@@ -26,7 +26,7 @@ HEARTBEAT = b": heartbeat\n\n"
 AT_ONCE = 500
 """Maximum frames that are read in one call."""
 MAX_UNREAD = 1 << 20
-"""Maximum bytes that wait for a follower, or are read from the store at once."""
+"""Maximum bytes that wait, or are read from the store at once."""
 LAST_FRAMES = (
     b"event: response.completed",
     b"event: response.incomplete",
@@ -37,7 +37,7 @@ _MAX_DIGITS = 18  # digits of a number that the store takes
 
 
 def starting_after(query: Mapping[str, str]) -> int:
-    """Returns the number of the client's last event; -1 without one. Raises `Fault` INVALID_REQUEST."""
+    """Returns the number of the client's last event, or -1. Raises `Fault` INVALID_REQUEST."""
     given = query.get("starting_after")
     if not given:
         return -1
@@ -52,9 +52,7 @@ def starting_after(query: Mapping[str, str]) -> int:
 
 
 async def check_followable(store: Store, stored: StoredResponse, live: BackgroundResponse | None) -> None:
-    """Raises `Fault` unless the response is in the background and was created with `stream`. `live`: the response, if
-    it runs.
-    """
+    """Raises `Fault` unless the response is in the background and was created with `stream`. `live`: it, if it runs."""
     if not stored.background:
         raise not_resumable(stored.id)
     if live is not None and live.streams:
@@ -80,17 +78,15 @@ class Follower:
         self._after = after
         live = service.background.find(owner, id)
         self._live = None if live is None else live.buffer.reader(MAX_UNREAD)
-        """The response, if this server runs it; None after its end."""
+        """The response, if this server runs it, until its end."""
         self._behind = live is None or live.buffer.next > after + 1
-        """Whether the next frame has to be read from the store."""
+        """Whether the next frame is to be read from the store."""
         self._fetched: list[tuple[int, bytes]] | None = None
         self._watch: Watch | None = None
         self._deleted = False
 
     async def wait(self, push: Push | None = None) -> None:
-        """Waits for new frames or the end; may be cancelled and called again. Raises `Fault`. `push` is never
-        called.
-        """
+        """Waits for new frames or the end; may be cancelled and called again. Raises `Fault`. Does not call `push`."""
         if self._live is not None and not self._behind:
             await self._live.wait()
         else:
@@ -101,7 +97,7 @@ class Follower:
                 self._fetched, self._deleted = [], True
 
     def take(self) -> bytes:
-        """Returns new frames, with the end of the stream after the last."""
+        """Returns new frames, and at last the stream's end."""
         if self._fetched is not None:
             frames, self._fetched = self._fetched, None
         else:
@@ -135,7 +131,7 @@ class Follower:
         return frames
 
     async def _fetch(self) -> None:
-        """Sets `_fetched` to the next stored frames. If there are none, waits, unless this server runs the response."""
+        """Sets `_fetched` to the next stored frames; waits for some, unless this server runs the response."""
         while True:
             if self._live is None and self._watch is None:
                 self._watch = self._store.leases.watch(self._id)
@@ -155,8 +151,8 @@ class Follower:
             await self._watch.wait()
 
     async def _make_end(self, after: int) -> list[tuple[int, bytes]] | None:
-        """Makes the missing last frames of a stream, whose end could not be stored, from the stored object; none if
-        it is complete. Returns None if the response goes on or has further frames.
+        """Makes the last frames of a stream whose end could not be stored from the stored object; none if it is
+        complete. Returns None if the response goes on or has further frames.
         """
         found = await self._store.response(self._owner, self._id)
         if found is not None and found.status in UNFINISHED:

@@ -1,4 +1,4 @@
-"""A response whose client waits. If the client leaves, the turn is stopped and the response saved as cancelled."""
+"""A response whose client waits. If the client leaves, it is saved as cancelled."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from codex_proxy.surfaces.responses.profile import end_of_stream
 
 
 class ForegroundResponse(RunningResponse):
-    """A response that is saved at its end. With `truncation: auto`, a turn whose context is too long runs again
-    without the older half.
+    """Is saved at its end. With `truncation: auto`, a turn whose context is too long runs again without the older
+    half.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ async def start_foreground(
     service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
 ) -> tuple[ForegroundResponse, ResponseReader]:
     """Starts a response; returns when its turn has begun, or failed to (the reader's `refusal`). `observe` gets each
-    batch of events first.
+    batch of events.
     """
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)

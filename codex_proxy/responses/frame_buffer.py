@@ -1,5 +1,5 @@
-"""The frames of one response (encoded, numbered events), for any number of readers. A frame is dropped when all have
-taken it.
+"""The frames of one response (encoded, numbered events), for any number of readers; dropped when all have taken
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _nothing() -> None:
 
 
 class FrameBuffer:
-    """The frames of one response. `on_drained` is called when no reader has frames left."""
+    """`on_drained` is called when no reader has frames left."""
 
     def __init__(self, on_drained: Callable[[], None] = _nothing) -> None:
         self.next = 0
@@ -46,7 +46,7 @@ class FrameBuffer:
             reader.wakeup.wake(last=True)
 
     def reader(self, max_bytes: int | None = None) -> FrameReader:
-        """Returns a reader of later frames. Above `max_bytes` (None: no limit) it loses them, and `overrun` is set."""
+        """Returns a reader of later frames. Above `max_bytes` (None: no limit) it loses them."""
         reader = FrameReader(self, max_bytes)
         if not self.ended:
             self._readers.append(reader)
@@ -63,17 +63,17 @@ class FrameBuffer:
 
 
 class FrameReader:
-    """The frames that wait for one reader. Above `max_bytes` they and later ones are dropped, until the next `take`."""
+    """The frames that wait for one reader. Above `max_bytes` all are dropped until the next `take`."""
 
     def __init__(self, buffer: FrameBuffer, max_bytes: int | None) -> None:
         self.finished = False
         """Whether all frames were taken and none will follow."""
         self.overrun = False
-        """Whether frames were lost since the last `take`, which resets this."""
+        """Whether frames were lost since the last `take`."""
         self._buffer = buffer
         self._max_bytes = max_bytes
         self._took_part = False
-        """Whether the last `take` has left frames, because there were very many."""
+        """Whether the last `take` has left frames."""
         self._frames: deque[tuple[int, bytes]] = deque()
         self._size = 0
         self.wakeup = Wakeup()
@@ -84,16 +84,16 @@ class FrameReader:
         return bool(self._frames)
 
     async def wait(self, push: Push | None = None) -> None:
-        """Waits for frames that `push` has not delivered, an `overrun` or the end. May be cancelled and repeated."""
+        """Waits for frames that `push` has not delivered, an `overrun` or the end. May be cancelled and called
+        again.
+        """
         if not (self._frames or self.overrun or self._buffer.ended):
             await self.wakeup.wait(push)
         elif self._took_part:
             await asyncio.sleep(0)  # others are served first
 
     def take(self) -> Frames:
-        """Returns the frames since the last call, without waiting; of many only `TAKEN_AT_ONCE` bytes, or one longer
-        frame.
-        """
+        """Returns new frames without waiting; of many only `TAKEN_AT_ONCE` bytes, or one longer frame."""
         taken = self._next()
         self._took_part = bool(self._frames)
         self.overrun, self.finished = False, self._buffer.ended and not self._frames
@@ -118,7 +118,7 @@ class FrameReader:
         return taken
 
     def close(self) -> None:
-        """Stops reading: the buffer keeps no more frames for this reader."""
+        """Stops reading."""
         self._forget()
         self._buffer.remove(self)
 

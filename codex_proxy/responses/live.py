@@ -1,4 +1,4 @@
-"""Runs responses' tasks, and finds background responses by owner (the name of a client's key) and id."""
+"""Runs responses' tasks, and finds background responses by owner (key) and id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from codex_proxy.responses.background import BackgroundResponse
 
 MAX_LIVE = 1000
-"""Maximum background responses that run or wait, each with its request in RAM."""
+"""Maximum background responses, each with its request in RAM."""
 CLOSE_SECONDS = 5.0
 """Seconds for tasks to save results when the server stops."""
 
@@ -39,7 +39,7 @@ class ServerTasks:
         return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine to its end, even if the caller is cancelled, and returns its result."""
+        """Runs a coroutine to its end, even if the caller is cancelled."""
         task = self.spawn(work)
         try:
             return await asyncio.shield(task)
@@ -60,9 +60,7 @@ class ServerTasks:
 
 
 class BackgroundResponses:
-    """The background responses of this server. At most `limit` run, others wait; of several `owners()` one gets at most
-    three quarters.
-    """
+    """At most `limit` background responses run, others wait; of several `owners()` one gets at most three quarters."""
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
         self.slots = Slots(limit, owners)
@@ -71,12 +69,12 @@ class BackgroundResponses:
         self._owners = owners
         self._live: dict[tuple[str, str], BackgroundResponse] = {}
         self._being_created: Counter[str] = Counter()
-        """Number of responses that are being prepared and stored, by owner."""
+        """Number of responses that are being created, by owner."""
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
-        """Yields while a response of `owner` is created and given to `start`. Raises `Fault` CONCURRENCY_EXCEEDED
-        beyond `MAX_LIVE`, the owner's `limit` (0: none) or its share.
+        """Yields while a response of `owner` is created. Raises `Fault` CONCURRENCY_EXCEEDED beyond `MAX_LIVE`, the
+        owner's `limit` (0: none) or its share.
         """
         if len(self._live) + self._being_created.total() >= MAX_LIVE:
             raise _too_many(
@@ -98,7 +96,7 @@ class BackgroundResponses:
                 del self._being_created[owner]
 
     def start(self, response: BackgroundResponse, on_end: Callable[[], None] = lambda: None) -> None:
-        """Starts a response. `on_end` is called at its task's end; until then `find` returns the response."""
+        """Starts a response, which `find` returns until its end, when `on_end` is called."""
         key = (response.owner, response.id)
         self._live[key] = response
 
@@ -116,9 +114,7 @@ class BackgroundResponses:
         return [ResponseLease(each.owner, each.id, each.epoch) for each in self._live.values()]
 
     async def close(self) -> None:
-        """Waits for the tasks, and cancels them after `CLOSE_SECONDS`; the server's next start recovers the rest. Call
-        it after all turns.
-        """
+        """Waits for the tasks, after all turns; the server's next start recovers what is then cancelled."""
         await self.tasks.close()
 
 

@@ -1,4 +1,4 @@
-"""Prepares responses: reads what a request continues, has its turn admitted, and makes renderer and run."""
+"""Prepares responses: reads what a request continues, has its turn admitted, makes renderer and run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ CONVERSATION_BUSY = Failure(
 
 
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response before its turn. `owner`: the name of the client's key. `replay`: the history as the model generated
-    it, if stored.
+    """A response before its turn. `owner`: the client's name. `replay`: the history as the model generated it, if
+    stored.
     """
 
     id: str
@@ -76,7 +76,7 @@ async def prepare(
 
 
 async def _enter(store: Store, owner: str, conversation: str, wait: float | None) -> ConversationLease:
-    """Waits for the conversation. Raises `Fault` CONCURRENCY_EXCEEDED after `wait` seconds (None: no limit)."""
+    """Raises `Fault` CONCURRENCY_EXCEEDED after `wait` seconds (None: no limit)."""
     try:
         with store_errors_as_faults():
             async with asyncio.timeout(wait):
@@ -95,7 +95,7 @@ async def prepare_in_context(
     created: float,
     conversation_turn: ConversationLease | None = None,
 ) -> PreparedResponse:
-    """Prepares a response in a known context. If it raises, the caller releases `conversation_turn`."""
+    """If it raises, the caller releases `conversation_turn`."""
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
         turn,
@@ -150,7 +150,7 @@ def renderer_of(
 
 
 def is_stored(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether the response will be stored: there is a store, and no `store: false`."""
+    """Whether the response will be stored."""
     return parsed.store and service.store is not None
 
 
@@ -160,9 +160,7 @@ def needs_saving(service: ResponsesService, parsed: ParsedResponse) -> bool:
 
 
 async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Run:
-    """Starts the turn with the server's tools. Raises `Fault`, also for a `tool_choice` or approved call of an unknown
-    tool.
-    """
+    """Starts the turn with the server's tools. Raises `Fault`."""
     turn, tools = await _with_server_tools(service, prepared)
     return await service.runs.start(
         turn,
@@ -177,7 +175,7 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
 async def _with_server_tools(
     service: ResponsesService, prepared: PreparedResponse
 ) -> tuple[Turn, ServerTools]:
-    """Returns the turn with the tools of MCP servers; an unreachable server has none."""
+    """Returns the turn with the tools of MCP servers."""
     if not service.admission.has_server_tools:
         return prepared.turn, ServerTools()
     parsed, context = prepared.parsed, prepared.context
@@ -201,7 +199,7 @@ async def prepare_again(
     parsed: ParsedResponse | None = None,
     context: Context | None = None,
 ) -> PreparedResponse:
-    """Prepares a response once more: for another model (`parsed`), or with less `context`. Raises `Fault`."""
+    """Prepares a response again, for another model (`parsed`) or with less `context`. Raises `Fault`."""
     return await prepare_in_context(
         service,
         parsed or prepared.parsed,
@@ -214,8 +212,8 @@ async def prepare_again(
 
 
 def shorter_context(prepared: PreparedResponse, failure: Failure | None) -> Context | None:
-    """Returns the context for another run, if it was too long and the request has `truncation: auto`: without its older
-    half, cut before a user message, so that calls keep their outputs; None if that is impossible or was done.
+    """Returns the context for another run without its older half, cut before a user message, so that calls keep their
+    outputs; None if it was not too long, `truncation` is not `auto`, or that is impossible or was done.
     """
     context = prepared.context
     if failure is None or failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:

@@ -1,6 +1,4 @@
-"""Holds the leases of this server's background responses, and takes over responses that no server runs, such as a
-killed server's.
-"""
+"""Holds the leases of this server's background responses, and takes over those of no server, such as a killed one's."""
 
 from __future__ import annotations
 
@@ -36,15 +34,15 @@ from codex_proxy.surfaces.responses.response_object import failed_response
 log = structlog.get_logger(__name__)
 
 CLAIMED_AT_ONCE = 20
-"""Maximum leases that are claimed at once: few, so that several servers share the responses of a lost one."""
+"""Few, so that several servers share the responses of a lost one."""
 CUT_OFF = Failure(
     FaultKind.UNAVAILABLE, "The server was restarted while this response was in progress. Create it again."
 )
 
 
 class LeaseHolder:
-    """Renews leases, and recovers responses that no server holds: runs one again if it has a `Recovery`, the setting
-    is `rerun` and the turn is admitted; else saves it as failed.
+    """Renews leases, and recovers responses that no server holds: runs one again if it has a `Recovery`, the setting is
+    `rerun` and the turn is admitted; else saves it as failed.
     """
 
     def __init__(self, service: ResponsesService, store: Store) -> None:
@@ -57,13 +55,13 @@ class LeaseHolder:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, node: Node) -> None:
-        """Announces this server, recovers responses that no server holds, then starts the task."""
+        """Announces this server, recovers responses, then starts the task."""
         self._unannounced = node
         await self._renew_and_recover()
         self._task = asyncio.get_running_loop().create_task(self._hold())
 
     async def close(self) -> None:
-        """Gives up what this server holds, so that others need not wait for it."""
+        """Gives up what this server holds, so that others need not wait."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -112,7 +110,7 @@ class LeaseHolder:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _recover(self, lease: ResponseLease) -> bool:
-        """Runs a response again, or saves it as failed. Returns False if the store failed."""
+        """Returns False if the store failed."""
         try:
             found = await self._store.response(lease.owner, lease.id)
             if (

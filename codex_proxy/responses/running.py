@@ -1,6 +1,6 @@
-"""Runs a response as one task of the server, from its start until it is saved. Renders the turn's log
-(`runs/event_log.py`) into a buffer of frames, from which clients read. The last frames are released after saving, so
-that a client that has read them finds the response in the store.
+"""Runs a response as one task, from its start until it is saved. Renders the turn's log (`runs/event_log.py`) into a
+buffer of frames, from which clients read. The last frames are released after saving: a client that has read them finds
+the response in the store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SAVE_SECONDS = 30.0
 """Seconds for saving; the store gives up on a locked database earlier."""
 
 Delivery: TypeAlias = Literal["whole", "sse", "websocket"]
-"""How a response is sent: as one object, as server-sent events, or as WebSocket frames."""
+"""How a response is sent: as one object, server-sent events, or WebSocket frames."""
 
 Observe: TypeAlias = Callable[[Sequence[Event]], None]
 
@@ -47,9 +47,7 @@ NOT_SAVED = Failure(
 
 
 class RunningResponse(ABC):
-    """What foreground and background responses share. A subclass starts the turn, releases frames, saves and
-    completes.
-    """
+    """What foreground and background responses share."""
 
     def __init__(
         self,
@@ -60,15 +58,13 @@ class RunningResponse(ABC):
         paced: bool,
         observe: Observe | None = None,
     ) -> None:
-        """`paced`: the agent waits while readers are slow. `observe` gets each batch of events before it is
-        rendered.
-        """
+        """`paced`: the agent waits while readers are slow. `observe` gets each batch of events first."""
         self.id = prepared.id
         self.owner = prepared.owner
         self.streams = delivery != "whole"
         """Whether frames are rendered."""
         self.started = asyncio.Event()
-        """Set when the turn has begun, or has failed to begin."""
+        """Set when the turn has begun, or failed to."""
         self.ended = False
         """Whether nothing more will be saved or released."""
         self.final: dict[str, Any] | None = None
@@ -88,7 +84,7 @@ class RunningResponse(ABC):
         self._run: Run | None = None
         self._cursor: Cursor | None = None
         self._again: Callable[[], Awaitable[PreparedResponse]] | None = None
-        """Prepares another turn, if the one that has just ended is not to be the answer."""
+        """Prepares another turn, if the last one is not to be the answer."""
 
     def _new_renderer(self) -> ResponsesRenderer:
         return renderer_of(self._service, self._prepared, keep_frames=self.streams)
@@ -97,7 +93,7 @@ class RunningResponse(ABC):
 
     @property
     def refusal(self) -> Failure | None:
-        """The failure before anything was sent, for an HTTP error instead of a stream."""
+        """The failure before anything was sent, for an HTTP error."""
         return None if self._shown else self.failure
 
     @property
@@ -137,7 +133,7 @@ class RunningResponse(ABC):
         return self._task
 
     async def _work(self) -> None:
-        """Runs the response to its end. An exception makes the response fail; it is logged and not raised."""
+        """Runs the response to its end. An exception is logged and makes it fail."""
         self._begun = True
         try:
             await self._run_turns()
@@ -171,7 +167,7 @@ class RunningResponse(ABC):
             await self._finish(await self._end_of_turn())
 
     async def _end_of_turn(self) -> TurnEnded:
-        """Renders all events of the turn but the last, which it returns; a failure if the turn cannot start."""
+        """Renders all events of the turn but the last, which it returns; a failure if it cannot start."""
         try:
             self._run = await self._start_unless_cancelled()
         except Fault as fault:
@@ -187,7 +183,7 @@ class RunningResponse(ABC):
             self._cursor.detach()
 
     async def _start_unless_cancelled(self) -> Run | None:
-        """Starts the turn, and returns its run; None if the response was cancelled before. Raises `Fault`."""
+        """Returns the turn's run; None if the response was cancelled before. Raises `Fault`."""
         if self._cancelled:
             return None
         try:
@@ -217,18 +213,18 @@ class RunningResponse(ABC):
         return ended
 
     def _push(self) -> bool:
-        """Renders added events for the readers. Returns False if the subclass would have to wait."""
+        """Renders new events for the readers; returns False if the subclass would have to wait."""
         return False
 
     def _on_drained(self) -> None:
-        """Lets the agent go on, since readers have taken all frames."""
+        """Lets the agent go on."""
         if self._cursor is not None:
             self._cursor.pass_on()
 
     # --- its end --------------------------------------------------------------------------------
 
     async def _finish(self, ended: TurnEnded) -> None:
-        """Renders the turn's end, saves, and releases the last frames. If saving fails, the response fails."""
+        """Renders the turn's end, saves, and releases the last frames. If saving fails, so does the response."""
         renderer = self._renderer
         self._shown = renderer.visible
         renderer.feed([ended])
@@ -259,7 +255,7 @@ class RunningResponse(ABC):
         return None
 
     async def _break_off(self) -> None:
-        """Ends the response as failed after an exception here, and saves it, unless its final object was made."""
+        """Ends the response as failed after an exception here, unless its final object was made."""
         if self.final is not None:
             return
         try:
@@ -280,7 +276,7 @@ class RunningResponse(ABC):
         self.buffer.end()
 
     def spending(self) -> Spending:
-        """Returns the response's tokens, and whether the turn or the saving has failed."""
+        """Returns the response's tokens, and whether anything has failed."""
         spending = self._renderer.spending()
         return msgspec.structs.replace(spending, failed=spending.failed or self.failure is not None)
 
@@ -302,4 +298,4 @@ class RunningResponse(ABC):
 
     @abstractmethod
     async def _complete(self, frames: Frames) -> None:
-        """Gives the last frames to the readers, after `self.final` is set."""
+        """Gives the last frames to the readers, when `self.final` is set."""

@@ -1,4 +1,4 @@
-"""Saves responses at their end: the object, and each item as clients see it and as the model generated it."""
+"""Saves responses at their end, with each item as clients see it and as the model generated it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from codex_proxy.surfaces.responses.mcp_items import call_id_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 
 _Key: TypeAlias = tuple[str, str | None]
-"""The kind and id that an item has in common with the model's form of it."""
+"""The kind and id that an item and the model's form of it have in common."""
 _NOWHERE: Final[deque[int]] = deque()
 
 
@@ -87,7 +87,7 @@ async def end_stored_response(
 
 
 def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> Sequence[StoredItem]:
-    """Returns the items to store, also in the model's form; those hidden from clients only for a complete response."""
+    """Returns the items to store, with those hidden from clients only for a complete response."""
     from_model: list[ModelItem] = []
     if final["status"] == "completed":
         from_model = model_items(run, service.runs.identity(run.turn))
@@ -95,7 +95,7 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
 
 
 def conversation_append(parsed: ParsedResponse, status: object) -> str | None:
-    """Returns the conversation to append to; None without one, or if the response failed or was cancelled."""
+    """Returns the conversation to append to, if any; not for a failed or cancelled response."""
     return parsed.conversation if status in ("completed", "incomplete") else None
 
 
@@ -115,7 +115,7 @@ def stored_output(
 
 
 class _OutputItems:
-    """Merges the items that clients see and the model's items (described by `heads`), in order, into `out`."""
+    """Merges, in order, clients' items and the model's items (described by `heads`) into `out`."""
 
     def __init__(
         self, from_model: Sequence[ModelItem], heads: Sequence[ItemHead], ids: IdSource, now: float
@@ -127,13 +127,13 @@ class _OutputItems:
         self._now = now
         self._next = 0
         self._places: dict[_Key | None, deque[int]] = {}
-        """Places of the model's items by key; a turn may have thousands."""
+        """Places of the model's items by key."""
         for index, head in enumerate(heads):
             self._places.setdefault((head.kind, _id_of(head)), deque()).append(index)
 
     def put(self, item: ItemDict) -> None:
-        """Adds a client's item behind the model's items before it, in the model's form too if the client saw
-        all of it.
+        """Adds a client's item behind the model's items before it, with the model's form if the client saw all of
+        it.
         """
         raw = b""
         places = self._places.get(_key_of(item), _NOWHERE)
@@ -158,14 +158,14 @@ class _OutputItems:
 
 
 def _id_of(head: ItemHead) -> str | None:
-    """Returns the id by which an item is found; None for a message, which is found by its place."""
+    """Returns the id by which an item is found; None for a message, found by its place."""
     if head.kind == "call":
         return head.call_id
     return head.id if head.kind == "reasoning" else None
 
 
 def _key_of(item: ItemDict) -> _Key | None:
-    """Returns the key that this item shares with its model's form."""
+    """Returns the key of an item, as of its model's form."""
     kind = item["type"]
     if kind in ("function_call", "custom_tool_call", "tool_search_call", "local_shell_call"):
         return "call", item.get("call_id")

@@ -41,9 +41,9 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile = "openai"
     """The form of responses and events (`PROXY_RESPONSES_PROFILE`)."""
     heartbeat: float = 15.0
-    """Seconds of silence before a comment in a stream; 0: never."""
+    """Seconds of silence until a comment in a stream; 0: never."""
     conversation_wait: float = 30.0
-    """Seconds that a turn waits for another of its conversation; then CONCURRENCY_EXCEEDED."""
+    """Seconds that a turn waits for another of its conversation."""
     background: BackgroundResponses
     background_recovery: Literal["fail", "rerun"] = "fail"
     """Whether responses that a restart interrupted fail or run again."""

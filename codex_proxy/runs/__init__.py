@@ -1,1 +1,1 @@
-"""Runs turns: opens sessions, and appends their events to a log, which several readers follow."""
+"""Runs turns: opens sessions, and appends their events to a log."""

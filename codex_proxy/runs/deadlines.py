@@ -1,4 +1,4 @@
-"""A turn's time limits. One timer is set for the earliest; if it fires too early, it is set again."""
+"""A turn's time limits, with one timer for the earliest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codex_proxy.core.interfaces import TimerHandle, Timers
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """Seconds: `first` until the client sees something, `idle` between two events, `total` for the turn."""
+    """Seconds: `first` until the client sees something, `idle` between events, `total` for the turn."""
 
     first: float = 60.0
     idle: float = 300.0
@@ -20,7 +20,7 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class DeadlineWatch:
-    """The deadlines of one turn. Calls `on_expired` once, with a TIMED_OUT failure."""
+    """Calls `on_expired` once, with a TIMED_OUT failure."""
 
     def __init__(self, deadlines: Deadlines, timers: Timers, on_expired: Callable[[Failure], None]) -> None:
         self._deadlines = deadlines
@@ -81,8 +81,8 @@ class DeadlineWatch:
 
 
 def deadline_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:
-    """Returns the failure of a turn that a deadline (`late`) ends. `retrying` is the agent's last unanswered retry, if
-    any, whose failure is the result if it names one; `hint` says what the agent may be doing.
+    """Returns the failure of a turn that a deadline (`late`) ends: that of the agent's last unanswered retry
+    (`retrying`), if any. `hint` says what the agent may be doing.
     """
     if retrying is None:
         return msgspec.structs.replace(late, message=f"{late.message} {hint}") if hint else late

@@ -1,5 +1,5 @@
-"""The log of a turn: batches of events, appended once, read by any number of cursors. What every reader has taken is
-dropped. If the slowest falls too far behind, the agent is paused, or the turn fails.
+"""The log of a turn: batches of events, read by any number of cursors, and dropped when all have taken them. If the
+slowest falls too far behind, the agent is paused, or the turn fails.
 """
 
 from __future__ import annotations
@@ -22,35 +22,31 @@ from codex_proxy.core.events import (
 )
 
 HIGH_WATER = 1 << 20
-"""Maximum bytes that the slowest reader may be behind before the agent is paused: a second or two of the
-fastest agent.
-"""
+"""Bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest agent."""
 EVENTS_AT_ONCE = 250
 """Maximum events of a batch; the rest of one read is another batch."""
 TAKEN_AT_ONCE = 1 << 16
-"""The bytes of agent output after which a reader gets no further batch at once: some milliseconds, in which nobody else
-is served.
+"""Bytes of agent output after which a reader gets no further batch at once: some milliseconds, in which nobody else is
+served.
 """
 _TEXTS: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta})
 TEXT_AT_ONCE = 1 << 18
-"""Maximum characters of an event; a longer text becomes several, each a batch."""
+"""Maximum characters of an event; a longer text becomes several."""
 LOW_WATER = 1 << 18
-"""The bytes of backlog below which a paused agent is resumed."""
+"""The backlog in bytes below which a paused agent is resumed."""
 CUT_WATER = 32 << 20
-"""Maximum bytes that the slowest reader may be behind if the agent's process serves other turns and cannot be paused;
-then its turn is cut off.
+"""Bytes that the slowest reader may be behind if the agent's process serves other turns and cannot be paused; then the
+turn fails.
 """
 
 
 Push: TypeAlias = Callable[[], bool]
-"""A function that passes new events on without waiting. Returns False, having done nothing, if it would have to wait.
-"""
+"""Passes new events on without waiting. Returns False, having done nothing, if it would have to wait."""
 
 
 class Wakeup:
-    """Lets one reader wait. What adds events calls its `Push` directly, so that a delta reaches the client before the
-    reader's task runs; if that returns False or raises, or at the end, the task is resumed. Pushes happen only while
-    the task waits.
+    """Lets one reader wait. What adds events calls its `Push`, so that a delta reaches the client before the reader's
+    task runs; if that returns False or raises, or at the end, the task is resumed. Pushes happen only while it waits.
     """
 
     def __init__(self) -> None:
@@ -59,10 +55,10 @@ class Wakeup:
         self._broke: Exception | None = None
         """What the push has raised."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The event loop, looked up once: that costs a system call until Python 3.12."""
+        """Looked up once: that costs a system call until Python 3.12."""
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns after a `wake` whose events `push` has not delivered; raises what it raised. May be cancelled and
+        """Returns after a `wake` whose events `push` has not delivered; raises what that raised. May be cancelled and
         called again.
         """
         if self._loop is None:
@@ -77,7 +73,7 @@ class Wakeup:
             raise broke
 
     def wake(self, *, last: bool = False) -> None:
-        """Calls the waiting reader's push, or resumes it (always at the `last` event). Never raises."""
+        """Calls the waiting reader's push, or resumes it (always at the `last` event)."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
@@ -142,8 +138,8 @@ def _pieces(event: Event) -> Iterator[Event]:
 
 
 class EventLog:
-    """A turn's events and readers. The backlog is the bytes that the slowest reader has not delivered.
-    `on_backlog(bytes)` is called on changes above `LOW_WATER`, and once when the backlog falls below it.
+    """A turn's events and readers. The backlog is the bytes that the slowest reader has not delivered;
+    `on_backlog(bytes)` is called when it changes above `LOW_WATER`, and once when it falls below.
     """
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
@@ -159,7 +155,7 @@ class EventLog:
         """The last reported backlog."""
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
-        """Adds events from `size` bytes of agent output, and wakes the readers. `ended`: they are the last."""
+        """Adds events from `size` bytes of agent output. `ended`: they are the last."""
         is_long = len(events) > EVENTS_AT_ONCE or _has_long_text(events)
         for batch in _parts(events, size) if is_long else (Batch(events, size),):
             self._batches.append(batch)
@@ -217,7 +213,7 @@ class EventLog:
             self.report()
 
     def report(self) -> None:
-        """Calls `on_backlog` if this backlog, or the last reported, is at least `LOW_WATER`."""
+        """Calls `on_backlog` if the backlog, or the last reported, is at least `LOW_WATER`."""
         size = self.backlog
         if self._on_backlog is not None and (size >= LOW_WATER or self._reported >= LOW_WATER):
             self._reported = size
@@ -225,7 +221,7 @@ class EventLog:
 
 
 class Cursor:
-    """A reader. `position` counts the batches taken (or dropped before), `seen` the bytes delivered."""
+    """A reader. `position` counts the batches taken or dropped, `seen` the bytes delivered."""
 
     def __init__(self, log: EventLog, position: int, seen: int) -> None:
         self.position = position
@@ -240,8 +236,8 @@ class Cursor:
         self._log = log
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
-        """Returns new events without waiting; of very many the first ones, and `wait` then returns at once. With
-        `passed_on=False` they count as backlog until `pass_on`.
+        """Returns new events without waiting; of very many the first ones. With `passed_on=False` they count as backlog
+        until `pass_on`.
         """
         batches = self._next()
         if not batches:
@@ -259,7 +255,7 @@ class Cursor:
         return [event for batch in batches for event in batch.events]
 
     def _next(self) -> list[Batch]:
-        """Takes the next batches: at least one, up to `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events."""
+        """Returns the next batches: at least one, up to `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events."""
         batches: list[Batch] = []
         size = events = 0
         for batch in self._log.after(self.position):

@@ -1,6 +1,6 @@
 """Keeps a turn's session for the client's next request: idle after an answer, or waiting for outputs. It is used again
 only by the same owner (key) with the same model, tools and settings, if the new history begins with exactly what its
-thread has seen. Of agents that can reopen a closed session, ids are kept for longer.
+thread has seen. Ids of closed sessions that the agent can reopen are kept for longer.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def unseen_items(
     seen: Digests, history: Sequence[HistoryItem], computed: tuple[Digests, tuple[int, ...]]
 ) -> tuple[HistoryItem, ...] | None:
     """Returns what is new to a thread that has seen `seen`; None if the history does not begin with that, or has
-    nothing new. `computed` is `item_digests(history)`.
+    nothing new. `computed`: `item_digests(history)`.
     """
     digests, ends = computed
     if not seen or len(digests) <= len(seen) or digests[: len(seen)] != seen:
@@ -116,34 +116,32 @@ def unseen_items(
 
 
 MAX_CLOSED: Final = 256
-"""Maximum closed sessions that are remembered, at 32 bytes for each item."""
+"""Maximum remembered sessions, at 32 bytes for each item."""
 CLOSED_SECONDS: Final = 24 * 3600.0
-"""Seconds for which a closed session is remembered: people return after a night, seldom later."""
+"""Seconds for which a closed session is remembered: people return after a night."""
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
-    """How many sessions are kept (1.4 MiB each; the longest idle is closed first), and for how many `seconds`."""
+    """How many sessions are kept (1.4 MiB each), and for how many `seconds`."""
 
     count: int = 32
     seconds: float = 300.0
 
 
 INSTRUCTION_WORDS = "<system-reminder>\n{}\n</system-reminder>"
-"""The words around instructions in an output, in the form that coding agents use."""
+"""The words around instructions in an output, as coding agents use."""
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
-    """What an idle session's thread waits for: outputs of the client (`visible`), and this server's for other calls
-    (`hidden`).
-    """
+    """What a thread waits for: outputs of the client (`visible`), and this server's for other calls (`hidden`)."""
 
     visible: frozenset[str] = frozenset()
     hidden: tuple[HiddenOutput, ...] = ()
 
 
 class _IdleSession(msgspec.Struct, frozen=True):
-    """An idle session: its `thread_key`, what its thread has seen and waits for, and when it is closed (the loop's
-    time).
+    """An idle session: its `thread_key`, what its thread has seen and waits for, and when (the loop's time) it is
+    closed.
     """
 
     key: bytes
@@ -154,9 +152,7 @@ class _IdleSession(msgspec.Struct, frozen=True):
 
     @property
     def thread(self) -> str:
-        """The id with which the agent can reopen the session; empty if the session waits for outputs, which closing
-        loses.
-        """
+        """The id with which the agent can reopen the session, if it waits for no outputs, which closing loses."""
         return "" if self.pending.visible or self.pending.hidden else self.session.thread
 
 
@@ -168,7 +164,7 @@ class ClosedSession(msgspec.Struct, frozen=True):
 
 
 class _ClosedRecord(msgspec.Struct, frozen=True):
-    """What is kept of a closed session: its `thread_key`, and what it has seen."""
+    """A closed session: its `thread_key`, and what it has seen."""
 
     key: bytes
     digests: Digests
@@ -177,7 +173,7 @@ class _ClosedRecord(msgspec.Struct, frozen=True):
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
-    """An idle session for the next turn: the items that its thread has not seen, and this server's `hidden` outputs."""
+    """An idle session for the next turn, the items that its thread has not seen, and this server's `hidden` outputs."""
 
     session: AgentSession
     new_items: tuple[HistoryItem, ...]
@@ -205,8 +201,8 @@ def thread_key(owner: str, turn: Turn) -> bytes:
 
 
 class IdleSessions:
-    """Keeps idle sessions, and remembers closed ones. As their listener it drops one that fails, and declines approvals
-    and input.
+    """Keeps idle sessions, and remembers closed ones. As their listener it drops those that fail, and declines
+    approvals and input.
     """
 
     def __init__(self, limits: IdleLimits, timers: Callable[[], Timers]) -> None:
@@ -215,7 +211,7 @@ class IdleSessions:
         self._kept: OrderedDict[int, _IdleSession] = OrderedDict()
         """The idle sessions by identity, the longest idle first."""
         self._closed: OrderedDict[str, _ClosedRecord] = OrderedDict()
-        """The closed sessions by the agent's ids, the longest closed first."""
+        """The closed sessions by the agent's ids, the oldest first."""
         self._timer: TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -225,8 +221,8 @@ class IdleSessions:
         return bool(self._kept or self._closed)
 
     def put(self, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs) -> None:
-        """Keeps a session under its `thread_key`, or closes it if it cannot be resumed. `digests` are of what its
-        thread has seen.
+        """Keeps a session under its `thread_key`, or closes it if it cannot be resumed. `digests`: what its thread has
+        seen.
         """
         if not session.can_resume or self._limits.count == 0:
             session.close()
@@ -242,7 +238,7 @@ class IdleSessions:
             self._drop(next(iter(self._kept.values())).session)
 
     def take(self, key: bytes, turn: Turn) -> ReusedSession | None:
-        """Removes and returns a session that the turn can continue, if any."""
+        """Removes and returns a session that the turn can continue."""
         history = turn.history
         computed: tuple[Digests, tuple[int, ...]] | None = None
         for kept in reversed(list(self._kept.values())):
@@ -265,7 +261,7 @@ class IdleSessions:
         return None
 
     def take_closed(self, key: bytes, turn: Turn) -> ClosedSession | None:
-        """Removes and returns the closed session that has seen most of the history, if any."""
+        """Removes and returns the closed session that has seen most of the history."""
         now = self._timers().time()
         computed: tuple[Digests, tuple[int, ...]] | None = None
         found: tuple[int, ClosedSession] | None = None
@@ -364,7 +360,7 @@ def _is_instruction(item: HistoryItem) -> bool:
 
 
 def _with_instructions(output: HistoryOutput, instructions: Sequence[HistoryItem]) -> HistoryOutput:
-    """Adds developer messages to an output, because a waiting thread takes no other items."""
+    """Adds developer messages to an output: a waiting thread takes no others."""
     words = [
         INSTRUCTION_WORDS.format("".join(part.text for part in item.parts if isinstance(part, TextPart)))
         for item in instructions

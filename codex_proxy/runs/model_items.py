@@ -1,5 +1,5 @@
-"""The model's items of a turn, as stored with a response for later history: also those that a client does not get
-(encrypted reasoning, calls answered here). `tools/replay.py` does the same for turns that are not stored.
+"""The model's items of a turn, stored with a response for later history: also those that a client does not get
+(encrypted reasoning, calls answered here). `tools/replay.py` is for turns that are not stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ModelItem(msgspec.Struct, frozen=True):
     """A Responses item as JSON: the model's, or this server's output of a call."""
 
     model: str
-    """The agent and model that alone can read the item's reasoning."""
+    """The agent and model that can read the item's reasoning."""
     item: msgspec.Raw
 
     @property
@@ -56,7 +56,7 @@ class ItemHead(msgspec.Struct, frozen=True):
 
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
-    """Returns the run's items for the model `identity`, in order, then the outputs of hidden calls."""
+    """Returns the run's items in order, then the outputs of hidden calls."""
     remembered = remembered_turn(run.raw, run.attempt.policy, identity)
     answers = [
         {"type": "function_call_output", "call_id": call_id, "output": remembered.hidden[call_id]}
@@ -68,14 +68,14 @@ def model_items(run: Run, identity: str) -> list[ModelItem]:
 
 
 def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
-    """Returns the item for a turn's history; None for another model's reasoning."""
+    """Returns the item for a history; None for another model's reasoning."""
     if item.model != identity and item.head.kind == "reasoning":
         return None
     return RawHistoryItem(bytes(item.item))
 
 
 def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
-    """Returns the history with outputs in the order of their calls, without raw calls and outputs that lost their
+    """Returns the history with outputs in the order of their calls, without raw calls and outputs that have lost their
     counterpart.
     """
     heads = {id(item): _kind_and_call_id(item) for item in history}
@@ -106,7 +106,7 @@ def _in_order(
 
 
 def _kind_and_call_id(item: HistoryItem) -> tuple[str, str]:
-    """Returns `call` or `output`, and the call id; another word and "" for an item of another kind."""
+    """Returns `call` or `output`, and the call id; another word for other items."""
     if isinstance(item, RawHistoryItem):
         head = msgspec.json.decode(item.json, type=ItemHead)
         return (head.kind, head.call_id or "")

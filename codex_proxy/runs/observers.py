@@ -11,9 +11,9 @@ from codex_proxy.core.turn import Turn
 
 class TurnObserver(Protocol):
     def add(self, events: Sequence[Event]) -> None:
-        """Takes the next events, after the repair; the last of all is a `TurnEnded`."""
+        """Takes the next events, after the repair, until a `TurnEnded`."""
 
 
 class TurnWatcher(Protocol):
     def begin(self, turn: Turn, agent: str) -> TurnObserver:
-        """Returns the observer of a turn that starts now, in its request's context."""
+        """Returns the observer of a turn that starts now, in its context."""

@@ -1,7 +1,4 @@
-"""Interfaces for recording a request, its turns, and a turn of each session.
-
-A turn that starts in a context with `REQUEST_RECORDER` is recorded.
-"""
+"""Interfaces for recording requests. A turn that starts in a context with `REQUEST_RECORDER` is recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ class TurnRecorder(Protocol):
         """Returns a runner that also records calls and outputs."""
 
     def session(self, session: AgentSession) -> None:
-        """Records the session from now on. Called before the turn begins or continues on it."""
+        """Records the session, before the turn begins or continues on it."""
 
     def failed(self, failure: Failure) -> None:
         """Called when this server ends the turn with a failure."""
@@ -36,7 +33,7 @@ class TurnRecorder(Protocol):
 
 class RequestRecorder(Protocol):
     def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnRecorder | None:
-        """Returns a recorder for a turn that is about to start, if it is recorded. `first`: the events before the
+        """Returns the recorder of a turn that is about to start, if it is recorded. `first`: events before the
         agent's.
         """
 

@@ -1,8 +1,7 @@
-"""A run is one turn of a client: it drives sessions with the agent, and appends their events to the log.
-
-A batch of events passes all stages within one call, because a run has no task: the attempt (tool policy, check of the
-answer), the repair, the run itself (which declines the agent's requests), and the limits. A turn has at most two
-attempts; a session whose process had already ended does not count.
+"""A run is one turn of a client: it drives sessions with the agent, and appends their events to the log. A batch passes
+all stages within one call, because a run has no task: the attempt (tool policy, check of the answer), the repair, the
+run itself (which declines the agent's requests), and the limits. A turn has at most two attempts; a session whose
+process had already ended does not count.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _breaks_off(method: Callable[Concatenate[Run, P], None]) -> Callable[Concate
 
 
 class _AttemptsUsage:
-    """The tokens over a turn's attempts: the client pays for a discarded one too."""
+    """The tokens of all attempts: the client pays for a discarded one too."""
 
     def __init__(self) -> None:
         self._before = Usage()
@@ -98,8 +97,8 @@ class _AttemptsUsage:
         return UsageReported(self._before + reported.usage, reported.trigger, partial=partial)
 
     def begin_attempt(self, *, begun: bool) -> list[Event]:
-        """Discards the current attempt, and returns its usage for the log. `begun`: it may have used tokens that were
-        not reported.
+        """Discards the current attempt, and returns its usage. `begun`: it may have used tokens that were not
+        reported.
         """
         newest, self._newest = self._newest, None
         if newest is None:
@@ -111,7 +110,7 @@ class _AttemptsUsage:
 
 
 class Run:
-    """One turn. `limits` are those that the agent cannot enforce; `observers` get all its events."""
+    """One turn. `limits`: those that the agent cannot enforce."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class Run:
         self.log = EventLog(self._on_backlog)
         self.observers = observers
         self.raw: list[bytes] = []
-        """The current attempt's raw items, which the model has to see again."""
+        """The current attempt's raw items."""
         self._awaited_events: frozenset[type[Event]] | None = None
         """The types of events that the attempt needs now; None: all."""
         self._forwards = turn.forwarded is not None
@@ -184,49 +183,37 @@ class Run:
                 self._release_session()
 
     def start_preparing(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts `work`, which ends with `begin_session`, `resume_session` or a failure."""
+        """Starts `work`, which ends with `begin_session` or a failure."""
         self._acted = True
         self._watch.pause()
         self._calls.begin_work(work)
 
     @_breaks_off
-    def begin_session(self, session: AgentSession) -> None:
-        """Begins the turn on an opened session; closes it if the turn is over."""
+    def begin_session(self, opened: AgentSession | ReusedSession) -> None:
+        """Begins the turn on a new or kept session; closes it if the turn is over."""
+        reused = opened if isinstance(opened, ReusedSession) else None
+        session = opened.session if isinstance(opened, ReusedSession) else opened
         if self._repair.ended:
             session.close()
             return
-        self._agent_begins()
+        self._awaited_events = self.attempt.awaited_events
+        if self._watch.paused:
+            self._watch.resume()
         self._session = session
-        self.continued = session.reopens
-        if session.reopens:
+        self.continued = reused is not None or session.reopens
+        if self.continued:
             self._restartable = "until_visible"
         else:
             self._restartable = "until_output" if session.ran_before and not self._restarted else ""
         if self._recorder is not None:
             self._recorder.session(session)
-        session.begin()
-
-    @_breaks_off
-    def resume_session(self, reused: ReusedSession) -> None:
-        """Begins the turn on a kept session; closes it if the turn is over."""
-        if self._repair.ended:
-            reused.session.close()
+        if reused is None:
+            session.begin()
             return
-        self._agent_begins()
-        self._session = reused.session
-        self.continued = True
-        self._restartable = "until_visible"
-        if self._recorder is not None:
-            self._recorder.session(reused.session)
-        reused.session.listener = self
-        reused.session.resume(self.attempt.turn, reused.new_items)
+        session.listener = self
+        session.resume(self.attempt.turn, reused.new_items)
         for answered in reused.hidden:
-            reused.session.answer(answered.request_id, ToolReply(answered.output.parts))
-
-    def _agent_begins(self) -> None:
-        self._awaited_events = self.attempt.awaited_events
-        if self._watch.paused:
-            self._watch.resume()
+            session.answer(answered.request_id, ToolReply(answered.output.parts))
 
     @_breaks_off
     def interrupt(self) -> None:
@@ -274,7 +261,7 @@ class Run:
 
     @_breaks_off
     def tool_finished(self, request_id: str, output: ToolOutput) -> None:
-        """Continues the turn, unless over, with the output of this server's call."""
+        """Continues the turn with the output of this server's call."""
         self._calls_running -= 1
         self._resume_idle_deadline()
         if self._session is not None and not self._repair.ended:
@@ -282,7 +269,7 @@ class Run:
 
     @_breaks_off
     def on_verdicts(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
-        """Continues the turn, unless the attempt is over, with the results of its checks."""
+        """Continues the attempt with the results of its checks."""
         session = self._session
         if attempt is not self.attempt or self._repair.ended or session is None:
             return
@@ -291,9 +278,7 @@ class Run:
         self._apply(attempt.with_verdicts(verdicts), session, 0)
 
     def _apply(self, result: PolicyResult, session: AgentSession, size: int) -> None:
-        """Does what the policy says: logs events, answers the agent, runs calls and checks, or begins a second attempt.
-        `size`: bytes of agent output.
-        """
+        """Does what the policy says. `size`: bytes of agent output."""
         self._awaited_events = self.attempt.awaited_events
         self._log_events(result.events, size)
         if result.checks and not self._repair.ended:
@@ -338,9 +323,7 @@ class Run:
         self._append(events, size)
 
     def _handle_own_events(self, events: list[Event]) -> None:
-        """Keeps raw items, replaces usage by the sum, declines requests, reports account limits. The events stay in the
-        list.
-        """
+        """Keeps raw items, sums usage, declines requests, reports account limits. The events stay in the list."""
         for index, event in enumerate(events):
             kind = type(event)
             if kind not in HANDLED_EVENTS:
@@ -383,7 +366,7 @@ class Run:
         self.log.append(events, size, ended=ended)
 
     def _log_end(self, before: list[Event], ended: TurnEnded, size: int) -> None:
-        """Logs the last events, once the turn's calls are in the step memory."""
+        """Logs the last events, when the step memory has the turn's calls."""
         remembering = self._host.remember(self)
         if remembering is None:
             self._close_log([*before, ended], size)
@@ -402,14 +385,14 @@ class Run:
         self._host.release_run(self)
 
     def _restart(self) -> None:
-        """Starts again on another session, because the turn's own was lost. Only while `_restartable`, so once, with
-        nothing sent.
+        """Starts on another session, because the own one was lost. Only while `_restartable`, so once, with nothing
+        sent.
         """
         self._restarted = True
         self._begin_again(self.attempt.restart(self.turn))
 
     def _begin_again(self, attempt: Attempt, *, begun: bool = False) -> None:
-        """Discards the current attempt except its usage, and begins `attempt` on a new session."""
+        """Discards the current attempt except its usage, and begins `attempt`."""
         self.raw.clear()
         self._append(self._usage.begin_attempt(begun=begun), 0)
         self._restartable = ""
@@ -422,8 +405,8 @@ class Run:
         self._host.open_session(self, attempt)
 
     def _turn_so_far(self) -> Turn:
-        """Returns the turn with the model's items up to the last output of the calls that ran here, so that these are
-        not repeated.
+        """Returns the turn with the model's items up to the last output of calls that ran here, which must not be
+        repeated.
         """
         ran = self.attempt.policy.ran_calls
         last = max((index for index, raw in enumerate(self.raw) if output_id(raw) in ran), default=-1)
@@ -440,8 +423,8 @@ class Run:
         self._release_session()
 
     def break_off(self) -> None:
-        """Ends the turn after an exception in this server's code, also if the repair has ended but the log has not:
-        clients and the slot do not wait for a time limit.
+        """Ends the turn after an exception in this server's code, whatever state it is in: clients and the slot do not
+        wait for a time limit.
         """
         recorder, self._recorder = self._recorder, None
         events: list[Event] = []
@@ -462,7 +445,7 @@ class Run:
             recorder.ended(BROKEN)
 
     def _release_session(self) -> None:
-        """Stops deadlines and calls; keeps the session or closes it, which stops the agent."""
+        """Stops deadlines and calls; keeps the session or closes it."""
         self._watch.stop()
         self._calls.cancel()
         session, self._session = self._session, None

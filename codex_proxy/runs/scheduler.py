@@ -1,6 +1,5 @@
-"""Starts turns, limits how many run at once, and does what has to be awaited for them.
-
-A turn takes a slot before any process is started, and gives it back when its last event is logged.
+"""Starts turns, limits how many run at once, and does what has to be awaited for them. A turn has a slot before any
+process is started, until its last event is logged.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ log = structlog.get_logger(__name__)
 
 
 REMEMBER_SECONDS = 30.0
-"""Seconds that a turn's end waits for its calls to be stored."""
+"""Seconds for storing the turn's calls."""
 
 
 MAX_NAME = 100
-"""Maximum characters of a model's name in the log, since a client may choose it."""
+"""Maximum characters of a model's name in the log."""
 
 CANCELLED = Failure(
     FaultKind.CANCELLED, "The operator has cancelled this turn on the server's page.", repeatable=False
@@ -65,9 +64,8 @@ PROGRESS_SECONDS = 30.0
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """The limits of runs. `max_running` turns run at once; of each owner (key) `max_waiting` wait for
-    `max_wait_seconds` (0: none waits); others are refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with
-    `Stop.LENGTH`.
+    """`max_running` turns run at once; of each owner (key) `max_waiting` wait for `max_wait_seconds` (0: none waits);
+    others are refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with `Stop.LENGTH`.
     """
 
     max_running: int = 16
@@ -84,7 +82,7 @@ class _RunState(msgspec.Struct):
     remembers: bool
     replay: tuple[HistoryItem, ...] | None
     context: Context
-    """The request's context variables, for log messages: events arrive in another context."""
+    """The request's context variables: events arrive in another context."""
     progress: asyncio.TimerHandle | None = None
     """The timer of its next line in the log."""
 
@@ -104,8 +102,8 @@ class RunScheduler:
         epoch: Callable[[], float] = time.time,
         records: TurnRecords | None = None,
     ) -> None:
-        """`deadlines` may depend on the turn's agent. `owners` returns how many keys there may be; of several none gets
-        all slots. `records` remembers the turns for the page.
+        """`owners` returns how many keys there may be; of several none gets all slots. `records` remembers the turns
+        for the page.
         """
         self.agent = agent
         self._epoch = epoch
@@ -127,7 +125,7 @@ class RunScheduler:
 
     @property
     def running(self) -> int:
-        """How many turns have a slot, also while they are started."""
+        """How many turns have a slot."""
         return self._slots.running
 
     @property
@@ -140,9 +138,7 @@ class RunScheduler:
         return self._drain_begun.is_set()
 
     def cancel(self, record: TurnRecord) -> bool:
-        """Ends a turn with an error for its client, at once or when its session has started. Returns False if it has
-        ended.
-        """
+        """Ends a turn with an error, perhaps when its session has started. Returns False if it has ended."""
         if record.has_ended:
             return False
         self._cancelled.add(record)
@@ -173,10 +169,9 @@ class RunScheduler:
         runner: ToolRunner | None = None,
         first: Sequence[Event] = (),
     ) -> Run:
-        """Starts a run. Raises `Fault`: STOPPING, CONCURRENCY_EXCEEDED without a slot in time, or another if the agent
-        cannot take the turn. `remembers`: calls go to the step memory, and to disk if `durable`. `replay` is the
-        history as the model generated it, if stored. `runner` runs this server's tools; `first` are events before the
-        agent's.
+        """Starts a run. Raises `Fault`: STOPPING, CONCURRENCY_EXCEEDED without a slot in time, or the agent's.
+        `remembers`: calls go to the step memory, and to disk if `durable`. `replay`: the history as the model generated
+        it, if stored. `runner` runs this server's tools; `first` are events before the agent's.
         """
         turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
@@ -211,7 +206,7 @@ class RunScheduler:
         if first:
             run.add_first_events(first)
         if session is not None:
-            self._begin(run, session)
+            self._begin_session(run, session)
         elif not run.ended:
             run.start_preparing(self._begin_with_approved_calls(run, calls))
         self._fail_if_too_late(run)
@@ -223,12 +218,6 @@ class RunScheduler:
         loop.call_soon(line, "turn_started", context=context)
         return run
 
-    def _begin(self, run: Run, session: ReusedSession | AgentSession) -> None:
-        if isinstance(session, ReusedSession):
-            run.resume_session(session)
-        else:
-            self._begin_session(run, session)
-
     async def _begin_with_approved_calls(self, run: Run, calls: ServerCalls) -> None:
         with self._fail_on_error(run):
             run.turn = await calls.run_approved(run, run.turn)
@@ -239,11 +228,11 @@ class RunScheduler:
             if state.replay is not None:
                 state.replay = with_outputs(state.replay, outputs)
             run.attempt, session = await self._first_session(run.turn, run.turn.owner, state.replay)
-            self._begin(run, session)
+            self._begin_session(run, session)
 
     @contextlib.contextmanager
     def _fail_on_error(self, run: Run) -> Iterator[None]:
-        """Ends the run with a raised `Fault`'s failure; logs any other exception and ends it with `UNFORESEEN`."""
+        """Ends the run if the body raises; logs what is no `Fault`."""
         try:
             yield
         except Fault as fault:
@@ -287,7 +276,7 @@ class RunScheduler:
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def identity(self, turn: Turn) -> str:
-        """Returns `AGENT/MODEL`, under which raw items are stored: no other can read encrypted reasoning."""
+        """Returns `AGENT/MODEL`: no other can read encrypted reasoning."""
         return f"{self.agent_of(turn).name}/{turn.model}"
 
     def agent_of(self, turn: Turn) -> Agent:
@@ -296,7 +285,7 @@ class RunScheduler:
     # --- what runs ask of their host ------------------------------------------------------------
 
     def open_session(self, run: Run, attempt: Attempt) -> None:
-        """Opens a session in a task for `run.begin_session`, or fails the run."""
+        """Opens a session for `run.begin_session`, or fails the run."""
         self._spawn(self._open_session(run, attempt), self._context_of(run))
 
     async def _open_session(self, run: Run, attempt: Attempt) -> None:
@@ -313,7 +302,7 @@ class RunScheduler:
             run.on_verdicts(attempt, await self.checks.check_texts(checks))
 
     def keep(self, run: Run, session: AgentSession) -> bool:
-        """Keeps the session for the client's next request; returns whether it did."""
+        """Keeps the session for the client's next request, if possible; returns whether."""
         if self.draining:
             return False
         policy, check = run.attempt.policy, run.attempt.check
@@ -327,8 +316,8 @@ class RunScheduler:
         return True
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
-        """Saves the turn's calls for the client, with the items that it does not get. Returns a future for the end of
-        saving, if there is anything to save.
+        """Saves the turn's calls, with items that the client does not get. Returns a future for its end, if there are
+        any.
         """
         if not run.attempt.policy.visible or not self._runs[run].remembers:
             return None
@@ -368,9 +357,10 @@ class RunScheduler:
             PROGRESS_SECONDS, self._log_progress, run, seconds + PROGRESS_SECONDS, context=state.context
         )
 
-    def _begin_session(self, run: Run, session: AgentSession) -> None:
-        on_released = partial(self._on_released, agent=self.agent_of(run.turn).name)
-        session.claim(run, asyncio.get_running_loop(), on_released)
+    def _begin_session(self, run: Run, session: ReusedSession | AgentSession) -> None:
+        if not isinstance(session, ReusedSession):
+            on_released = partial(self._on_released, agent=self.agent_of(run.turn).name)
+            session.claim(run, asyncio.get_running_loop(), on_released)
         run.begin_session(session)
 
     def _on_released(self, session: AgentSession, finished: bool, agent: str) -> None:
@@ -404,7 +394,7 @@ class RunScheduler:
         return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work, context=context))
 
     async def drain(self, within: float) -> None:
-        """Takes no new turns, waits for running ones up to `within` seconds, then fails them with STOPPING."""
+        """Takes no new turns, waits up to `within` seconds for running ones, then fails them with STOPPING."""
         self.begin_drain()
         await self.checks.close()  # the end waits for turns, and for no check
         with contextlib.suppress(TimeoutError):
@@ -425,7 +415,7 @@ class RunScheduler:
             run.fail(STOPPING)
 
     async def close(self) -> None:
-        """Ends all runs and the agent's processes; returns when all sessions are released."""
+        """Ends all runs and the agent; returns when all sessions are released."""
         self._end_runs()
         self.idle_sessions.close()
         await self.checks.close()
@@ -435,7 +425,7 @@ class RunScheduler:
 
 
 def _with_replay(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
-    """Puts `replay`, if any, in place of the history that the client sent (`asked`); later items stay."""
+    """Puts `replay`, if any, in place of the history that the client sent (`asked`)."""
     if replay is None:
         return turn
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))
@@ -444,7 +434,7 @@ def _with_replay(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None
 def _recorder_of(
     turn: Turn, agent: Agent, first: Sequence[Event], observers: Sequence[TurnObserver]
 ) -> TurnRecorder | None:
-    """Returns the turn's recorder, if any, which tells the page's record the written file."""
+    """Returns the turn's recorder, if any, which tells the page's record its file."""
     request = REQUEST_RECORDER.get()
     recorder = None if request is None else request.turn(turn, agent, first)
     record = next((each for each in observers if isinstance(each, TurnRecord)), None)

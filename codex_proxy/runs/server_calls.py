@@ -1,21 +1,22 @@
-"""Runs a turn's calls that this server answers (MCP tools): a task each, cancelled at the turn's end. If a `ToolRunner`
-raises, the output says that the call failed.
-"""
+"""Runs a turn's calls that this server answers (MCP tools): a task each, cancelled at the turn's end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import structlog
 
-from codex_proxy.core.events import Event, ToolCallRequested
+from codex_proxy.core.events import ToolCallRequested
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, TextPart, Tool
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import ServerCall, ToolOutput, call_events, output_events
+
+if TYPE_CHECKING:
+    from codex_proxy.runs.run import Run
 
 log = structlog.get_logger(__name__)
 
@@ -30,35 +31,24 @@ GONE = ToolOutput((TextPart(NOT_REGISTERED),), NOT_REGISTERED, failed=True)
 
 class ToolRunner(Protocol):
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
-        """Runs a tool within a time limit; a failure is an output with `failed`. `arguments` may be invalid JSON. May
-        be cancelled.
-        """
-
-
-class Caller(Protocol):
-    """The run that calls belong to. Gets `add_events` for approved calls, `tool_finished` for the output of others."""
-
-    def tool_finished(self, request_id: str, output: ToolOutput) -> None: ...
-    def add_events(self, events: Sequence[Event]) -> None: ...
+        """Runs a tool within a time limit; a failure is an output with `failed`. `arguments` may be invalid JSON."""
 
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class ServerCalls:
-    """The calls of one turn. Without `runner` the output says that the tool does not exist. `spawn` starts a task that
-    is awaited when the server stops.
-    """
+    """The calls of one turn. `spawn` starts a task that is awaited when the server stops."""
 
     def __init__(self, runner: ToolRunner | None, spawn: Spawn) -> None:
         self._runner = runner
         self._spawn = spawn
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, caller: Caller, calls: Iterable[ServerCall]) -> None:
-        """Starts the calls; each output goes to `caller.tool_finished`."""
+    def begin(self, run: Run, calls: Iterable[ServerCall]) -> None:
+        """Starts the calls; each output goes to `run.tool_finished`."""
         for call in calls:
-            keep_until_done(self._tasks, self._spawn(self._run_call(caller, call)))
+            keep_until_done(self._tasks, self._spawn(self._run_call(run, call)))
 
     def begin_work(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts other work, cancelled at the turn's end too."""
@@ -70,27 +60,27 @@ class ServerCalls:
             if task is not asyncio.current_task():
                 task.cancel()
 
-    async def run_approved(self, caller: Caller, turn: Turn) -> Turn:
-        """Runs the history's approved calls at once; returns the turn with their outputs."""
+    async def run_approved(self, run: Run, turn: Turn) -> Turn:
+        """Runs the history's approved calls; returns the turn with their outputs."""
         outputs = await asyncio.gather(
-            *(self._run_approved_call(caller, call, request, turn) for call, request in approved_calls(turn))
+            *(self._run_approved_call(run, call, request, turn) for call, request in approved_calls(turn))
         )
         return msgspec.structs.replace(turn, history=with_outputs(turn.history, outputs))
 
     async def _run_approved_call(
-        self, caller: Caller, call: HistoryCall, request_id: str, turn: Turn
+        self, run: Run, call: HistoryCall, request_id: str, turn: Turn
     ) -> HistoryOutput:
         request = ToolCallRequested(call.call_id, call.call_id, call.name, call.arguments)
         tool = next((tool for tool in turn.tools if tool.name == call.name and tool.mcp is not None), None)
         if tool is None:
             return HistoryOutput(call.call_id, GONE.parts)
-        caller.add_events(call_events(request, tool, approved_by=request_id))
+        run.add_events(call_events(request, tool, approved_by=request_id))
         output = await self._run_tool(tool, call.arguments)
-        caller.add_events(output_events(request, output))
+        run.add_events(output_events(request, output))
         return HistoryOutput(call.call_id, output.parts)
 
-    async def _run_call(self, caller: Caller, call: ServerCall) -> None:
-        caller.tool_finished(call.request.request_id, await self._run_tool(call.tool, call.request.arguments))
+    async def _run_call(self, run: Run, call: ServerCall) -> None:
+        run.tool_finished(call.request.request_id, await self._run_tool(call.tool, call.request.arguments))
 
     async def _run_tool(self, tool: Tool, arguments: str) -> ToolOutput:
         if self._runner is None:
@@ -103,7 +93,7 @@ class ServerCalls:
 
 
 def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
-    """Returns approved calls that were not run, with their approval requests' ids."""
+    """Returns approved calls that were not run, with their approvals' ids."""
     waiting = {
         item.call_id: item.approved_by
         for item in turn.history

@@ -37,7 +37,7 @@ from codex_proxy.core.turn import Turn
 MAX_TURNS: Final = 500
 """Maximum ended turns that are remembered."""
 MAX_EVENTS: Final = 200
-"""Maximum events of a turn that are remembered: the first ones, and its end."""
+"""Maximum remembered events of a turn: the first ones, and its end."""
 ACTIVITIES: Final[dict[str, str]] = {
     "command": "running a command",
     "file_change": "changing files",
@@ -51,7 +51,7 @@ ACTIVITIES: Final[dict[str, str]] = {
 WORKER_TURNS: Final = 1_000_000
 """The distance between the first numbers of two processes' turns."""
 CHARS_OF_TOKEN: Final = 4
-"""The characters of a token, for estimates: about right for English."""
+"""For estimates: about right for English."""
 _WRITTEN: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 _WORDS: Final = VISIBLE - {TurnEnded}
 _RECORDED: Final = frozenset(
@@ -71,7 +71,7 @@ TURN_ORIGIN: Final[ContextVar[TurnOrigin]] = ContextVar("turn_origin", default=T
 
 
 class TimelineEvent(msgspec.Struct, frozen=True):
-    """One event of a turn: seconds since the start, a name, and a detail such as the kind of an item."""
+    """Seconds since the start, a name, and a detail such as the kind of an item."""
 
     at: float
     event: str
@@ -79,8 +79,8 @@ class TimelineEvent(msgspec.Struct, frozen=True):
 
 
 class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn for the page. Times in seconds: `started` since 1970, the others since the start; None if that has not
-    happened. `input` and `output` are reported tokens, `estimated` is an estimate of the output so far.
+    """A turn for the page. Times in seconds: `started` since 1970, the others since the start, if that has happened.
+    `input` and `output` are reported tokens, `estimated` estimates the output so far.
     """
 
     id: int
@@ -118,7 +118,7 @@ class TurnRecord:
         self.id = id
         self.owner = turn.owner
         self.version = 0
-        """The number of the newest change of any record, when this one changed last."""
+        """The number of the newest change of any record when this one changed."""
         self.timeline: list[TimelineEvent] = []
         self.events_left_out = 0
         self._turn = (agent, excerpt(turn.model), turn.mode)
@@ -221,8 +221,8 @@ class TurnRecords:
     """All turns that run, and the last `MAX_TURNS` that have ended."""
 
     def __init__(self, clock: Clock, worker: int = 0) -> None:
-        """`worker` is the number of this process, 0 without others; its turns' numbers begin with it, so that no
-        request about another process's turn finds one here.
+        """`worker`: the number of this process, 0 without others; its turns' numbers begin with it, so that another
+        process's turn is not found here.
         """
         self.version = 0
         """Number of changes so far."""
@@ -237,7 +237,7 @@ class TurnRecords:
         return TurnRecord(self._last_id, turn, agent, TURN_ORIGIN.get(), self._clock, self._on_change)
 
     def of_owner(self, owner: str, after: int = -1) -> list[TurnRecord]:
-        """Returns the owner's records with changes after number `after`, the newest turn first."""
+        """Returns the owner's records that changed after number `after`, the newest turn first."""
         found = [
             each
             for records in (self._running.values(), self._ended)
@@ -263,7 +263,7 @@ class TurnRecords:
 
 
 def activity_of(item: Item | None) -> str:
-    """Returns what a turn with this open item does, for the operator; no word of its content."""
+    """Returns what a turn with this open item does; no word of its content."""
     if isinstance(item, Activity):
         return ACTIVITIES.get(item.kind, "using a tool")
     if isinstance(item, Message):

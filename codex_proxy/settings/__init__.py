@@ -1,1 +1,1 @@
-"""The settings of the server: every field with its default, where values come from, and what follows from paths."""
+"""The settings: every field with its default, where values come from, and what follows from paths."""

@@ -1,4 +1,4 @@
-"""Every setting with its type, default and description, and what follows from several of them."""
+"""Every setting, and what follows from several of them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _codex_home() -> Path:
 
 
 class Settings(SourcedSettings):
-    """A setting is read from the environment variable `PROXY_<NAME>`, a key of a table from `PROXY_<TABLE>_<KEY>`,
-    unless its field names other variables.
+    """A setting is read from the variable `PROXY_<NAME>`, a table's key from `PROXY_<TABLE>_<KEY>`, unless its field
+    names others.
     """
 
     # Where it listens, and who may come in.
@@ -407,9 +407,7 @@ class Settings(SourcedSettings):
 
     @property
     def of_server(self) -> Settings:
-        """The settings of the whole server, of which each of several agents has a copy with the changes of its
-        `[agents.NAME]` table.
-        """
+        """The settings of the whole server; each of several agents has a copy with the changes of its table."""
         return self._server or self
 
     @property
@@ -458,7 +456,7 @@ class Settings(SourcedSettings):
 
     @property
     def wants_key(self) -> bool:
-        """Whether clients need a key: there is a key in the settings, or a keys file."""
+        """Whether clients need a key: one is in the settings, or there is a keys file."""
         return self.api_key is not None or self.keys_path.exists()
 
     @property
@@ -467,7 +465,7 @@ class Settings(SourcedSettings):
 
     @property
     def aliases(self) -> tuple[tuple[str, str], ...]:
-        """`model_aliases` as pairs: an alias, and the model that it stands for."""
+        """`model_aliases` as pairs of alias and model."""
         pairs = (each.partition("=") for each in split_list(self.model_aliases))
         return tuple((name.strip(), target.strip()) for name, _, target in pairs)
 

@@ -22,13 +22,11 @@ KEYS_OF_TABLES: Final = {
     "pace": ("cassettes", "pace"),
     "scrub": ("cassettes", "scrub"),
 }
-"""The flags that set a key of a table, with table and key. Any other flag has the name of its setting."""
+"""The flags that set a table's key. Any other flag has the name of its setting."""
 
 
 def settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that flags have set, by name. Raises `click.UsageError` for `--record-missing` without
-    `--replay`.
-    """
+    """Returns the settings that flags have set. Raises `click.UsageError` for `--record-missing` without `--replay`."""
     found: dict[str, Any] = {}
     given = dict(flags)
     if given.pop("record_missing", None) and given.get("record") is None:
@@ -73,7 +71,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "log_format": "",
     "log_content": "",
 }
-"""What stands for the values in `--help`, by flag; empty for a choice or a flag without a value."""
+"""What stands for the value in `--help`; empty for a choice or a flag without one."""
 
 _CASSETTES: Final[Mapping[str, str]] = {
     "record": "FOLDER",
@@ -89,13 +87,11 @@ _MORE: Final[Mapping[str, str]] = {
     "api_key": " Set PROXY_API_KEY instead to keep it out of `ps`.",
     "log_content": " Others may read the log.",
 }
-"""What is said only about the flag, after the description of its setting."""
+"""What is said about the flag after the description of its setting."""
 
 
 def _option(name: str, metavar: str) -> Option:
-    """Returns the flag of a setting. Its type, description and default are those of the field. Without the flag, the
-    setting is left alone.
-    """
+    """Returns the flag of a setting; type, description and default are those of the field."""
     table, key = KEYS_OF_TABLES.get(name, ("", name))
     fields = (type(Settings.model_fields[table].default) if table else Settings).model_fields
     field, about = fields[key], fields[key].description or ""

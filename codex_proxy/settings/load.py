@@ -13,6 +13,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 
 from codex_proxy.admission.routes import Route
 from codex_proxy.agents.upstream.config import UpstreamConfig
+from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.old_names import OLD_NAMES, old_names_in
@@ -21,10 +22,10 @@ from codex_proxy.settings.sources import default_config_file, settings_file
 
 def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     """Returns the settings of `flags`, else the environment, else the settings file: `config_file`, or for None the
-    default file, which need not exist. Raises `ValueError`, which names the flag, the variable or the file.
+    default file, which need not exist. Raises `UserError`, which names the flag, the variable or the file.
     """
     if config_file is not None and not config_file.is_file():
-        raise ValueError(f"the file {config_file} does not exist")
+        raise UserError(f"the file {config_file} does not exist")
     file = config_file or default_config_file()
     in_file = _check_names(file, {*_names_in_file(), *OLD_NAMES})
     given = settings_in(flags)
@@ -32,7 +33,9 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
         with settings_file(file):
             settings = Settings(**given)
     except ValidationError as error:
-        raise ValueError(_text_of(error, flags, file)) from error
+        raise UserError(_text_of(error, flags, file)) from error
+    except ValueError as error:  # a variable of a table that is not JSON
+        raise UserError(str(error)) from error
     settings._file = file
     settings._old_names = tuple(old_names_in(dict.fromkeys((*in_file, *given)), os.environ))
     settings._unknown_variables = unknown_variables(os.environ)
@@ -106,13 +109,13 @@ def _keys_of(table: str) -> Iterable[str]:
 
 
 def _advice_for(name: str, known: Iterable[str]) -> str:
-    """Returns a hint: the most similar `known` name, or where all are listed."""
+    """Returns the most similar `known` name, or where all are listed."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists all of them"
 
 
 def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
-    """Returns the names in the settings file; none without a file. Raises `ValueError` if it cannot be read, or has an
+    """Returns the names in the settings file; none without a file. Raises `UserError` if it cannot be read, or has an
     unknown name.
     """
     if not file.is_file():
@@ -120,13 +123,13 @@ def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
     try:
         names = tomllib.loads(file.read_text("utf-8"))
     except OSError as fault:
-        raise ValueError(f"{file} cannot be read: {fault.strerror}") from fault
+        raise UserError(f"{file} cannot be read: {fault.strerror}") from fault
     except ValueError as fault:  # no TOML, or no UTF-8
-        raise ValueError(f"{file} is not valid TOML: {fault}") from fault
+        raise UserError(f"{file} is not valid TOML: {fault}") from fault
     for name in names:
         if name not in known:
             advice = _advice_for(
                 name.lower().removeprefix("proxy_"), [each for each in known if each.islower()]
             )
-            raise ValueError(f"{file}: there is no setting `{name}`; {advice}")
+            raise UserError(f"{file}: there is no setting `{name}`; {advice}")
     return tuple(names)

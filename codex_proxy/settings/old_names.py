@@ -1,4 +1,4 @@
-"""The old names of settings that this release still accepts, and the next does not. Pure."""
+"""The old names of settings, which the next release does not accept. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Values: TypeAlias = dict[str, Any]
 
 class OldName(msgspec.Struct, frozen=True):
     now: str
-    """What the operator writes instead of the old name, as the end of a sentence that begins with `use`."""
+    """What to write instead, after `use`."""
     apply: Callable[[Any, Values], None]
-    """Puts the value of the old name (the first argument) among those of the new names, of which it replaces none."""
+    """Puts a value of the old name among those of the new names, of which it replaces none."""
 
 
 def _set_key(values: Values, table: str, key: str, value: Any) -> None:
@@ -31,7 +31,7 @@ def _key_of(table: str, key: str) -> OldName:
 
 
 def _key_of_upstreams(key: str, *, of_all: bool = False) -> OldName:
-    """Returns the old name of a `key` of `[upstreams.default]`; with `of_all` of every upstream."""
+    """Returns the old name of a `key` of `[upstreams.default]`, or with `of_all` of every upstream."""
 
     def apply(value: Any, values: Values) -> None:
         tables = dict(values.get("upstreams") or {})
@@ -45,7 +45,7 @@ def _key_of_upstreams(key: str, *, of_all: bool = False) -> OldName:
 
 
 def _renamed_setting(name: str, now: str, convert: Callable[[Any], Any] = lambda value: value) -> OldName:
-    """Returns the old name of the setting `name`; `convert` makes its value from the old one."""
+    """Returns the old name of a setting; `convert` makes the new value."""
 
     def apply(value: Any, values: Values) -> None:
         if name not in values:
@@ -112,18 +112,18 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     "store_max_context_bytes": _removed_setting("it is 64 MiB"),
     "store_prune_seconds": _removed_setting("it is 10 minutes"),
 }
-"""Old names by the key of the settings file. Its environment variable is `PROXY_` and the key in capitals."""
+"""Old names by the key of the settings file; the variable is `PROXY_` and the key in capitals."""
 
 
 def old_names_in(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the values of old names: those among the values `given`, and those of variables."""
+    """Returns the values of old names in `given` and in variables."""
     of_variables = {name: environ.get(f"PROXY_{name.upper()}", "") for name in OLD_NAMES}
     found = {name: value for name, value in of_variables.items() if value}
     return found | {name: given[name] for name in OLD_NAMES if name in given}
 
 
 def with_new_names(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the values `given`, and those of old names among them and in variables, by new names."""
+    """Returns `given` and the values of old names, by new names."""
     values = {name: value for name, value in given.items() if name not in OLD_NAMES}
     for name, value in old_names_in(given, environ).items():
         OLD_NAMES[name].apply(value, values)
@@ -131,7 +131,7 @@ def with_new_names(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict
 
 
 def advice_about(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns a sentence about each of these old names, which says what replaces it."""
+    """Returns for each of these old names what replaces it."""
     return tuple(
         f"`{name}` (PROXY_{name.upper()}) is an old name, which the next release does not accept: use "
         f"{OLD_NAMES[name].now}."

@@ -1,4 +1,4 @@
-"""The paths that an agent's commands must not change even if their sandbox permits it, since they decide what runs
+"""The paths that an agent's commands must not change, whatever their sandbox permits, since they decide what runs
 outside of it; and the folders that commands may write to.
 """
 
@@ -29,8 +29,8 @@ ADVICE = "Work in another folder (start the server there, or name one with --wor
 
 
 def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Returns the paths to protect for one path: every symbolic link in it, because a replaced link changes what the
-    path refers to, and last the path with all links resolved.
+    """Returns the paths to protect for one: every symbolic link in it, since a replaced link changes what it refers to,
+    and last the path with all links resolved.
     """
     found: list[str] = []
     rest = Path(os.path.abspath(os.path.expanduser(path))).parts[::-1]
@@ -55,8 +55,8 @@ def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[ProtectedPath, ...]:
-    """Returns settings, state folder, the code of the server, of Python and of a plugin, each Codex's program and
-    home, and links in these paths.
+    """Returns settings, state folder, the code of server, Python and plugins, each Codex's program and home, and the
+    links in these paths.
     """
     return tuple(
         dict.fromkeys(
@@ -81,8 +81,8 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
 
 
 def _code() -> Iterator[tuple[str, str | Path, bool]]:
-    """Yields the paths of code: a name for messages, the path, and whether everything in the folder is protected, which
-    is not so for a checkout on `sys.path`.
+    """Yields paths of code: a name for messages, the path, and whether all of the folder is protected (not of a
+    checkout on `sys.path`).
     """
     for package in ("codex_proxy", "fake_proto"):
         spec = importlib.util.find_spec(package)
@@ -111,8 +111,8 @@ def _codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> WorkspaceWrite:
-    """Returns the table `[sandbox_workspace_write]` of the user's config.toml, without folders that contain protected
-    paths: `write_conflict` refuses these where the server's own sandbox is `workspace-write`. Raises `ConfigError`.
+    """Returns `[sandbox_workspace_write]` of the user's config.toml without folders that contain protected paths:
+    `write_conflict` refuses these only where the server's own sandbox is `workspace-write`. Raises `ConfigError`.
     """
     policy = user_workspace_write(settings)
     protected = protected_paths(settings, environ)
@@ -131,8 +131,8 @@ def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> Wo
 
 
 def unreadable_paths(settings: Settings) -> tuple[str, ...]:
-    """Returns the paths that commands must not read: state folder, store, keys, settings, the list of MCP servers,
-    and each Codex's sign-in.
+    """Returns the paths that commands must not read: what the server stores or is configured by, and each Codex's
+    sign-in.
     """
     store = settings.store_file
     homes = dict.fromkeys([settings.codex_home, *(each.codex_home for each in codex_settings(settings))])
@@ -159,8 +159,8 @@ def user_workspace_write(settings: Settings) -> WorkspaceWrite:
 
 
 def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Returns why the server must not start with these settings, and what to do: with `workspace-write` the agent's
-    commands could change a protected path.
+    """Returns why the server must not start, and what to do: with `workspace-write` the agent's commands could change a
+    protected path.
     """
     if settings.sandbox != "workspace-write" or settings.builtin_tools == "never" or is_plain_only(settings):
         return None
@@ -179,8 +179,8 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
 
 
 def _root_conflict(settings: Settings, protected: tuple[ProtectedPath, ...]) -> str | None:
-    """Returns a message about one Codex's first `writable_roots` that contains a protected path; None if none does,
-    or the file cannot be read.
+    """Returns a message about one Codex's first `writable_roots` that contains a protected path; None also if the file
+    cannot be read.
     """
     from codex_proxy.agents.codex.shadow_home import ConfigError
 

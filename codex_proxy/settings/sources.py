@@ -1,4 +1,4 @@
-"""Where the values of settings come from: a flag, else the environment, else the settings file, else an old name."""
+"""Where settings come from: a flag, else the environment, else the settings file, else an old name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _file: Path | None = None
 
 @contextmanager
 def settings_file(file: Path) -> Iterator[None]:
-    """Makes settings that are created in the `with` block read this file. Without it they read none."""
+    """Makes settings that are created in the `with` read this file; others read none."""
     global _file
     _file = file
     try:

@@ -1,5 +1,5 @@
-"""The tables `[acp]`, `[agents.NAME]` and `[webhooks]` of the settings file.
-`agents.configured.agents` checks whether tables and agents match.
+"""The tables `[acp]`, `[agents.NAME]` and `[webhooks]`. `agents.configured.agents` checks whether tables and agents
+match.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class WebhookTable(_Table):
 
 
 class AgentTable(BaseModel):
-    """One `[agents.NAME]`: its `agent`, and the settings that it does not share with the server."""
+    """One `[agents.NAME]`: its `agent`, and settings of its own."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -68,13 +68,13 @@ class AgentTable(BaseModel):
 
     @property
     def own_settings(self) -> dict[str, Any]:
-        """The settings of the server that this table overrides, with values as in the file."""
+        """The settings that this table overrides, with values as in the file."""
         return dict(self.model_extra or {})
 
 
 def join_list(value: Any, description: str) -> Any:
-    """Returns a setting's value. An array of texts (TOML) becomes one text if the `description` of the setting says
-    what separates its list.
+    """Returns a setting's value. An array of texts (TOML) becomes one text if the `description` says how its list is
+    separated.
     """
     separator = next(
         (sign for name, sign in _SEPARATORS.items() if f"separated by {name}" in description), ""

@@ -1,5 +1,5 @@
-"""Decides from OpenTelemetry's own variables whether requests are traced, and starts the exporter, whose SDK reads
-the other variables. `OTEL_EXPORTER_OTLP_ENDPOINT` switches traces on.
+"""Decides from OpenTelemetry's variables whether requests are traced, and starts the exporter, whose SDK reads the
+others. `OTEL_EXPORTER_OTLP_ENDPOINT` switches traces on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""The variable that asks for prompts, answers, arguments and outputs in the spans."""
+"""Asks for prompts, answers, arguments and outputs in the spans."""
 WITH_CONTENT: Final = frozenset({"true", "span_only", "span_and_event"})
 HTTP: Final = "http/protobuf"
 
@@ -32,7 +32,7 @@ def traces_endpoint(environ: Mapping[str, str]) -> str:
 
 
 def why_no_traces(environ: Mapping[str, str]) -> str:
-    """Returns why the traces that the environment asks for cannot be sent, and what to do; empty if they can."""
+    """Returns why the wanted traces cannot be sent, and what to do; empty if they can."""
     protocol = _first(environ, PROTOCOLS) or HTTP
     if protocol != HTTP:
         return (
@@ -48,7 +48,7 @@ def why_no_traces(environ: Mapping[str, str]) -> str:
 
 
 def traces_note(environ: Mapping[str, str]) -> str:
-    """Returns where traces are sent, or why they are not; empty if nobody wants them."""
+    """Returns where traces are sent, or why not; empty if nobody wants them."""
     endpoint = traces_endpoint(environ)
     return endpoint and (why_no_traces(environ) or f"to {endpoint}")
 

@@ -1,6 +1,6 @@
 """The spans of one turn, by OpenTelemetry's conventions for generative AI: the turn (`invoke_agent`), model calls
-(`chat`), tool calls (`execute_tool`), and starts of processes. Agents report only the end of a model call: its span
-is made then.
+(`chat`), tool calls (`execute_tool`), and starts of processes. Agents report only the end of a model call: its span is
+made then.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TurnSpans:
         with_content: bool,
         on_call: OnCall,
     ) -> None:
-        """`start` starts a span. `on_call` gets the owner, the id and the span of each call that the client answers."""
+        """`start` starts a span. `on_call` gets owner, id and span of each call that the client answers."""
         self._start = start
         self._agent = agent
         self._owner = turn.owner
@@ -70,13 +70,13 @@ class TurnSpans:
         self.context = set_span_in_context(self._span)
         self._began = time.time_ns()
         self._model_asked: int | None = self._began
-        """When the running model call began; None if none is known to run."""
+        """When the running model call began, if one is known."""
         self._model_spoke = False
         """Whether output of the running model call has come."""
         self._acted: int | None = None
-        """When the agent began to act since the model call began: the model had ended then."""
+        """When the agent began to act after the model had ended, in this model call."""
         self._tools_done = self._began
-        """When the last model call ended, or the last tool since then."""
+        """When the last model call or tool ended."""
         self._seen_first = False
         self._tools: dict[str, Span] = {}
         """Spans of tools that run here, by item id."""
@@ -100,7 +100,7 @@ class TurnSpans:
 
     @contextmanager
     def process_start(self, agent: str) -> Iterator[None]:
-        """Traces the start of a process of the agent, which is the body of the `with`, unless the turn has ended."""
+        """Traces the start of a process, the body of the `with`, unless the turn has ended."""
         if self._ended:
             yield
             return
@@ -139,7 +139,7 @@ class TurnSpans:
     # --- model calls ----------------------------------------------------------------------------
 
     def _on_model_output(self) -> None:
-        """Begins a new model call if tools have run since the last one."""
+        """Begins a new model call if tools have run since."""
         if self._model_asked is not None and self._acted is not None and not self._tools:
             self._end_model_call(None)
         if self._model_asked is None:

@@ -1,6 +1,6 @@
-"""Traces the requests of a server: a span for each, and below it the spans of its turns. It begins with the first
-turn, when its parent is known: the client's `traceparent`, or the tool call of an earlier request whose output this
-one brings. So a tool loop is one trace with any client.
+"""Traces requests: a span for each, and below it the spans of its turns. It begins with the first turn, when its parent
+is known: the client's `traceparent`, or the tool call of an earlier request whose output this one brings, so that a
+tool loop is one trace with any client.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from codex_proxy.traces.turn_spans import TurnSpans
 
 NAME: Final = "codex-proxy"
 MAX_CALLS: Final = 1000
-"""Maximum calls of clients' tools that are remembered, so that the request with the output continues their trace."""
+"""Maximum calls of clients' tools that are remembered."""
 CLOSE_SECONDS: Final = 5.0
 """Seconds that the stopping server waits for the last spans."""
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -55,7 +55,7 @@ class RequestTrace:
     def __init__(
         self, start: Callable[..., Span], name: str, attributes: Mapping[str, str], incoming: Context
     ) -> None:
-        """`start` starts a span. `incoming` is the context in the client's `traceparent`."""
+        """`start` starts a span. `incoming`: the context in the client's `traceparent`."""
         self._start = start
         self._name = name
         self._attributes = attributes
@@ -64,7 +64,7 @@ class RequestTrace:
         self._span: Span | None = None
 
     def begin(self, answered: Sequence[SpanContext] = ()) -> Context:
-        """Returns the context of the request's span, which the first call makes. `answered` are the tool calls whose
+        """Returns the context of the request's span, which the first call makes. `answered`: the tool calls whose
         outputs the request brings.
         """
         if self._span is None:
@@ -77,7 +77,7 @@ class RequestTrace:
         return set_span_in_context(self._span)
 
     def end(self, attributes: Mapping[str, Any], error: str) -> None:
-        """Ends the span. `error` is the kind of the request's failure; empty if it succeeded."""
+        """Ends the span. `error`: the kind of the failure, if it failed."""
         self.begin()
         assert self._span is not None
         self._span.set_attributes(attributes)
@@ -88,14 +88,14 @@ class RequestTrace:
 
 
 REQUEST_TRACE: Final[ContextVar[RequestTrace | None]] = ContextVar("request_trace", default=None)
-"""The trace of the request that is being answered; None for a turn that continues after a restart of the server."""
+"""The trace of the request; None for a turn that continues after a restart of the server."""
 
 
 class Traces:
     """Implements `runs.observers.TurnWatcher`."""
 
     def __init__(self, provider: TracerProvider, *, content: bool = False) -> None:
-        """`content`: the spans also get prompts, answers, and the arguments and outputs of tools."""
+        """`content`: the spans also get what is said."""
         self._provider = provider
         self._start = provider.get_tracer(NAME, __version__).start_span
         self._content = content
@@ -128,7 +128,7 @@ class Traces:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Traces a request. The outermost middleware, since the others make errors of exceptions."""
+        """The outermost middleware, since the others make errors of exceptions."""
         endpoint = request.app[ROUTES].get(request.match_info.route)
         if endpoint is None or not is_traced(endpoint):
             REQUEST_TRACE.set(None)
@@ -167,7 +167,7 @@ class Traces:
 
 
 def start_traces(*, content: bool) -> Traces:
-    """Returns traces that a thread sends to the collector of the environment's variables."""
+    """Returns traces that a thread sends to the collector that the environment names."""
     named = OTELResourceDetector().detect()  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
     resource = Resource({SERVICE_NAME: NAME, SERVICE_VERSION: __version__}).merge(named)
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -180,7 +180,7 @@ def is_traced(endpoint: Endpoint) -> bool:
 
 
 def answered_calls(history: Sequence[HistoryItem]) -> list[str]:
-    """Returns the ids of the calls whose outputs a request brings, behind the model's last item."""
+    """Returns the ids of the calls whose outputs follow the model's last item."""
     found = []
     for item in reversed(history):
         if isinstance(item, HistoryOutput):

@@ -1,5 +1,5 @@
 """Reads PDFs in worker processes, since a hostile file may take any time and memory. Texts are cached, because a chat
-sends its files with each turn.
+sends its files again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORKER: Final = "codex_proxy.workers.pdf_worker"
 WALL_SECONDS: Final = 40.0
 """Seconds for one PDF, also on a busy machine."""
 REQUEST_SECONDS: Final = 60.0
-"""Seconds for all PDFs of a request; after them no further one is begun."""
+"""Seconds after which no further PDF of a request is begun."""
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
 
@@ -30,7 +30,7 @@ def can_read_pdfs() -> bool:
 
 
 class PdfReader:
-    """Reads PDFs, and keeps their texts. `owners` returns how many keys share the workers (`slots`). `close` it."""
+    """`owners` returns how many keys share the workers."""
 
     def __init__(self, owners: Callable[[], int] = lambda: 1) -> None:
         self.pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(
@@ -44,8 +44,8 @@ class PdfReader:
     async def read(
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
     ) -> dict[bytes, str]:
-        """Returns the texts of PDFs by their digests, with the `owner`'s share of workers. Raises `Fault`:
-        INVALID_REQUEST for an unreadable one (`skips_unreadable`: an empty text instead), UNAVAILABLE, STOPPING.
+        """Returns the texts of PDFs by their digests. Raises `Fault`: INVALID_REQUEST for an unreadable one
+        (`skips_unreadable`: an empty text instead), UNAVAILABLE, STOPPING.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + REQUEST_SECONDS

@@ -23,7 +23,7 @@ MAX_PAGES: Final = 500
 MAX_CHARS: Final = 2_000_000
 """Maximum characters of a text: more than any model takes."""
 MAX_DEPTH: Final = 5
-"""Maximum levels of nested form objects of a page that are searched for fonts."""
+"""Maximum levels of nested form objects that are searched for fonts."""
 
 _CONTROLS: Final = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0x7F, *range(0x80, 0xA0)])
 
@@ -44,7 +44,7 @@ class _UnreadableError(Exception):
 
 
 def read_pdf(question: PdfQuestion) -> PdfAnswer:
-    """Returns the text of all pages, each under its number, and form values; or why the file cannot be read."""
+    """Returns the text of all pages, each under its number, and form values; or why there is none."""
     try:
         return PdfAnswer(_text_of(question.data))
     except _UnreadableError as error:
@@ -115,7 +115,7 @@ def _problem_text(error: Exception, damaged: str) -> str:
 
 
 def _use_unicode_maps(resources: Any, depth: int) -> None:
-    """Makes the library read each font by its map to Unicode: it ignores embedded encodings (WeasyPrint)."""
+    """Makes the library use each font's map to Unicode: it ignores embedded encodings (WeasyPrint)."""
     from pypdf.generic import NameObject, StreamObject
 
     resources = _resolve_reference(resources)

@@ -1,5 +1,5 @@
-"""Processes that answer questions which may take long. A pool starts up to two when needed, ends them after
-`IDLE_SECONDS`, and kills one that takes too long.
+"""Processes that answer questions which may take long. A pool starts up to two when needed, and ends them after
+`IDLE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NoAnswer(enum.Enum):
     """Why a question has no answer."""
 
     GAVE_UP = "gave up"
-    """The question took too much time or memory, or the process died."""
+    """It took too much time or memory, or the process died."""
     BUSY = "busy"
     """No worker was free within `WAIT_SECONDS`."""
     STOPPING = "stopping"
@@ -44,13 +44,13 @@ class NoAnswer(enum.Enum):
 
 
 class WorkerPool(Generic[Q, A]):
-    """The workers for one kind of question. `close` does not wait for answers."""
+    """The workers for one kind of question."""
 
     def __init__(
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
     ) -> None:
-        """`module` has the worker's `main`; `answers` is the type of answers. After `wall_seconds` a worker is
-        killed. `owners`: how many keys share the workers; of several none gets all.
+        """`module` has the worker's `main`; `answers` is the type of answers. After `wall_seconds` a worker is killed.
+        `owners`: how many keys share the workers; of several none gets all.
         """
         self._module = module
         self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)
@@ -66,7 +66,7 @@ class WorkerPool(Generic[Q, A]):
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "", *, wait_seconds: float = WAIT_SECONDS) -> A | NoAnswer:
-        """Returns the answer of a worker; waits up to `wait_seconds` for one of the `owner`'s share."""
+        """Waits up to `wait_seconds` for one of the `owner`'s share of workers."""
         if self._closed:
             return NoAnswer.STOPPING
         try:
@@ -160,9 +160,7 @@ class _Worker:
         return self._process.returncode is None
 
     async def ask(self, question: Any) -> bytes:
-        """Returns the encoded answer. If this raises anything (`EOFError`, `ConnectionError`, a cancellation), the
-        caller must kill the worker.
-        """
+        """Returns the encoded answer. If this raises anything, the caller must kill the worker."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None

@@ -17,13 +17,13 @@ from codex_proxy.workers.pool import WAIT_SECONDS, NoAnswer, WorkerPool
 from codex_proxy.workers.schema_worker import Question, answer
 
 WALL_SECONDS: Final = 4.0
-"""Seconds for one check; on a machine that is not busy its CPU time ends it long before."""
+"""Seconds for one check; usually its CPU time ends it long before."""
 REQUEST_SECONDS: Final = 5.0
-"""Seconds for all schemas of a request, the wait for a free worker included."""
+"""Seconds for all schemas of a request, with the wait for a worker."""
 BATCH_SECONDS: Final = 20.0
 """Seconds for all schemas of an MCP server, or all texts of an answer."""
 MAX_KNOWN: Final = 20_000
-"""Maximum cached results, some 200 bytes each; the largest MCP servers have a thousand schemas."""
+"""Maximum cached results of 200 bytes; the largest MCP servers have a thousand schemas."""
 MAX_FORM_BYTES: Final = 4 << 20
 
 TOO_LONG: Final = Verdict(unchecked="checking it would take too long; ask with a simpler one")
@@ -40,7 +40,7 @@ _UNCHECKED: Final = {
 
 
 class SchemaChecks:
-    """Checks schemas and texts, and keeps the results. `close` does not wait for running checks."""
+    """Checks schemas and texts, and keeps the results."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
@@ -55,8 +55,8 @@ class SchemaChecks:
     async def check_schemas(
         self, schemas: Sequence[bytes], seconds: float = BATCH_SECONDS, *, all_or_none: bool = False
     ) -> list[Verdict]:
-        """Returns a verdict on each schema, in order. Those that were not checked after `seconds` are `BUSY`; with
-        `all_or_none`, so are those after the first that is invalid or takes too long.
+        """Returns a verdict on each schema, in order: `BUSY` if it was not checked after `seconds` or, with
+        `all_or_none`, comes after one that is invalid or takes too long.
         """
         # It brings the validator, which most turns do without.
         from codex_proxy.tools.schemas import QUICK_SCHEMA, is_quick
@@ -88,7 +88,7 @@ class SchemaChecks:
 
         until = asyncio.get_running_loop().time() + BATCH_SECONDS
         given_up: set[bytes] = set()
-        """Schemas that took too long with a text: they would with the others, too."""
+        """Schemas that took too long with a text."""
         verdicts: list[Verdict] = []
         for check in checks:
             question = Question(check.schema, check.text, check.in_strict_form)
@@ -104,7 +104,7 @@ class SchemaChecks:
         return verdicts
 
     async def strict_form(self, schema: bytes) -> StrictForm | None:
-        """Returns a schema's strict form; None if it has none or that takes too long to find."""
+        """Returns a schema's strict form; None also if that takes too long to find."""
         from codex_proxy.tools.schemas import QUICK_SCHEMA
 
         digest = hashlib.sha256(schema).digest()
@@ -162,8 +162,8 @@ def _form_size(form: StrictForm | None) -> int:
 
 
 async def check_schemas(checks: SchemaChecks, turn: Turn, *, answer: str, tool: str) -> None:
-    """Checks a turn's enforced schemas: of the answer, and of strict tools. Raises `Fault`: INVALID_REQUEST for one
-    that is invalid or slow, else UNAVAILABLE. `answer` and `tool` (with `{}` for the index) are the fields.
+    """Checks the schemas of the answer and of strict tools, in the fields `answer` and `tool` (with `{}` for the
+    index). Raises `Fault`: INVALID_REQUEST for one that is invalid or slow, else UNAVAILABLE.
     """
     fields: list[tuple[bytes, str]] = []
     if turn.output_schema is not None:

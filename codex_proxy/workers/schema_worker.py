@@ -10,25 +10,25 @@ from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.workers.worker_process import run
 
 CPU_SECONDS: Final = 0.5
-"""The CPU time for one question; the largest harmless schema takes a fifth."""
+"""CPU time for one question; the largest harmless schema takes a fifth."""
 MEMORY_BYTES: Final = 768 << 20
 """Maximum address space; Python and the validator take some 100 MiB."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question about a schema: is `text` valid under it; without a text, is the schema valid or, with `wants_form`,
-    what is its strict form.
+    """Is `text` valid under the schema; without a text, is the schema valid or, with `wants_form`, what is its strict
+    form.
     """
 
     schema: bytes
     text: str | None = None
     in_strict_form: bool = False
-    """Whether the text was written for the strict form (`StrictForm`), whose placeholders are removed first."""
+    """Whether the text is in the strict form, whose placeholders are removed first."""
     wants_form: bool = False
 
 
 def answer(question: Question) -> Verdict:
-    """Answers a question, in a worker or, if it is quick, in the server."""
+    """Answers in a worker or, if that is quick, in the server."""
     from codex_proxy.tools.schemas import (  # not in the server's process
         NotASchemaError,
         check_schema,

@@ -1,6 +1,4 @@
-"""Slots, and queues for them: owners (API keys) take turns, and each gets at most a share. `FairQueue` decides
-without waiting, `Slots` gives slots to coroutines.
-"""
+"""Slots, and queues for them: owners (API keys) take turns, and each gets at most a share."""
 
 from __future__ import annotations
 
@@ -15,15 +13,15 @@ T = TypeVar("T")
 
 
 def share_of(slots: int, owners: int) -> int:
-    """Returns how many slots one owner may have: all without others, else three quarters, but always leaving one."""
+    """Returns how many slots one owner may have: all without others, else three quarters, leaving at least one."""
     if owners < 2:
         return slots
     return max(1, slots - max(1, slots // 4))
 
 
 class FairQueue(Generic[T]):
-    """Decides which waiter (any object) gets one of `slots`, the owners in turn. `owners()` is how many there may be
-    now.
+    """Decides, without waiting, which waiter (any object) gets one of `slots`, the owners in turn. `owners()`: how many
+    there may be now.
     """
 
     def __init__(self, slots: int, owners: Callable[[], int]) -> None:
@@ -46,9 +44,7 @@ class FairQueue(Generic[T]):
         return len(self._waiting.get(owner, ()))
 
     def enter(self, owner: str) -> bool:
-        """Takes a slot, for which `leave` is called later; False if none is free, or the owner has its share or is
-        waiting.
-        """
+        """Takes a slot until `leave`; False if none is free, or the owner has its share or is waiting."""
         if owner in self._waiting or not self._has_room(owner):
             return False
         self._running[owner] += 1
@@ -67,7 +63,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[owner]
 
     def leave(self, owner: str) -> list[tuple[str, T]]:
-        """Frees a slot; returns the waiters that now get one, with their owners."""
+        """Frees a slot; returns the waiters that now get one."""
         self._running[owner] -= 1
         if not self._running[owner]:
             del self._running[owner]
@@ -158,7 +154,7 @@ class Slots(FairQueue[asyncio.Future[None]]):
             self._idle.set()
 
     def stop(self, fault: Fault) -> None:
-        """Ends all waits with `fault`; later calls of `take` are not affected."""
+        """Ends all present waits with `fault`."""
         for comes in self.clear():
             if not comes.done():
                 comes.set_exception(fault)

@@ -1,5 +1,5 @@
-"""The main loop of a worker process: answers questions one at a time, as frames on stdin and stdout. It ends with its
-input, with its parent (Linux), and for too much CPU time or memory.
+"""The main loop of a worker process: answers questions, as frames on stdin and stdout. It ends with its input, with its
+parent (Linux), and for too much CPU time or memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def frame(value: Any) -> bytes:
-    """Returns a value as MessagePack behind its length in four bytes, big-endian."""
+    """Returns a value as MessagePack behind its length (four bytes, big-endian)."""
     body = msgspec.msgpack.encode(value)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
 def run(questions: type[Q], answer: Callable[[Q], Any], *, cpu_seconds: float, memory_bytes: int) -> None:
-    """Answers questions of a type until stdin ends. Beyond `cpu_seconds` for a question the kernel kills the process,
-    beyond `memory_bytes` of address space `answer` gets a `MemoryError`.
+    """Answers questions until stdin ends. Beyond `cpu_seconds` for a question the kernel kills the process, beyond
+    `memory_bytes` of address space `answer` gets a `MemoryError`.
     """
     _limit_process(memory_bytes)
     _serve(sys.stdin.buffer, sys.stdout.buffer, questions, answer, cpu_seconds)

@@ -61,8 +61,7 @@ async def keyed_proxy(
 
 def look_now(server: Server) -> None:
     """Lets the second pass after which the server looks at its file again."""
-    assert server.clients is not None
-    server.clients._source._looked -= 10  # type: ignore[attr-defined]
+    server.keyring._looked -= 10
 
 
 def refused(answer: Answer) -> tuple[int, str, str | None]:

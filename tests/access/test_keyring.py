@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from codex_proxy.app.keyring import CHECK_SECONDS, Keyring
-from codex_proxy.app.start_checks import StartError, check
+from codex_proxy.app.start_checks import check
 from codex_proxy.app.system import SystemClock
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import Key, KeysError, digest_of
 from tests.access.keyed import file_in, key_of, write_keys, write_text
 from tests.http.serving import Hands, settings_of
@@ -138,16 +139,16 @@ def test_a_broken_file_at_the_start_is_an_error_since_there_are_no_older_keys(
     write_text(tmp_path, "[keys.one")
     with pytest.raises(KeysError):
         ring(tmp_path, clock)
-    with pytest.raises(StartError, match="keys"):
+    with pytest.raises(UserError, match="keys"):
         check(settings_of(tmp_path), SystemClock(), {})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "my.host"])
 def test_an_address_that_others_reach_wants_a_key(tmp_path: Path, host: str) -> None:
-    with pytest.raises(StartError, match="key"):
+    with pytest.raises(UserError, match="key"):
         check(settings_of(tmp_path, host=host), SystemClock(), {})
     write_keys(tmp_path)
-    with pytest.raises(StartError, match="key"):
+    with pytest.raises(UserError, match="key"):
         check(settings_of(tmp_path, host=host), SystemClock(), {})
     write_keys(tmp_path, one={})
     check(settings_of(tmp_path, host=host), SystemClock(), {})
@@ -156,13 +157,13 @@ def test_an_address_that_others_reach_wants_a_key(tmp_path: Path, host: str) -> 
 
 
 def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="keys add"):
+    with pytest.raises(UserError, match="keys add"):
         check(settings_of(tmp_path, keys_file=tmp_path / "missing.toml"), SystemClock(), {})
 
 
 @pytest.mark.parametrize("wrong", ["nginx", "10.0.0.0/99", "127.0.0.1, x"])
 def test_a_proxy_that_is_no_address_stops_the_start(tmp_path: Path, wrong: str) -> None:
-    with pytest.raises(StartError, match="PROXY_TRUSTED_PROXIES"):
+    with pytest.raises(UserError, match="PROXY_TRUSTED_PROXIES"):
         check(settings_of(tmp_path, trusted_proxies=wrong), SystemClock(), {})
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.app.start_checks import StartError, check
+from codex_proxy.app.start_checks import check
 from codex_proxy.app.system import SystemClock
+from codex_proxy.core.faults import UserError
 from tests.http.serving import Answer, Proxy, fake_proxy, settings_of, user
 
 LISTED = ["app://obsidian.md", "http://localhost:3000", "chrome-extension://abcdef"]
@@ -177,5 +178,5 @@ async def test_what_changes_something_is_not_to_be_had_by_get(listing: Proxy, pa
 
 @pytest.mark.parametrize("origin", ["*", "null", "http://localhost:3000/", "http://*.example", "obsidian.md"])
 def test_a_list_with_what_is_no_origin_stops_the_start(tmp_path: Path, origin: str) -> None:
-    with pytest.raises(StartError, match="PROXY_ALLOWED_ORIGINS"):
+    with pytest.raises(UserError, match="PROXY_ALLOWED_ORIGINS"):
         check(settings_of(tmp_path, allowed_origins=f"http://localhost:1,{origin}"), SystemClock(), {})

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.app.mcp_tools import McpConfigError, Programs, configured_servers
+from codex_proxy.app.mcp_tools import Programs, configured_servers
+from codex_proxy.core.faults import UserError
 from codex_proxy.mcp.config import StdioServer
 from codex_proxy.settings.fields import Settings
 
@@ -34,9 +35,9 @@ def test_a_program_sees_its_own_variables_and_none_of_the_proxy_s_keys() -> None
 
 def test_what_is_wrong_with_the_file_is_said_with_its_path(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
-    with pytest.raises(McpConfigError, match=r"mcp\.json cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"mcp\.json cannot be read: No such file"):
         configured_servers(settings_with(file), {})
     file.write_text('{"mcpServers": {"a": {}}}')
-    with pytest.raises(McpConfigError, match=r"mcp\.json: MCP server 'a'"):
+    with pytest.raises(UserError, match=r"mcp\.json: MCP server 'a'"):
         configured_servers(settings_with(file), {})
     assert configured_servers(settings_with(None), {}) == {}

@@ -9,8 +9,8 @@ import pytest
 
 from codex_proxy.app.mcp_tools import schema_errors
 from codex_proxy.app.server import make_server
-from codex_proxy.app.start_checks import StartError
 from codex_proxy.commands.checks import mcp_checks
+from codex_proxy.core.faults import UserError
 from codex_proxy.workers.schema_checks import SchemaChecks
 from tests.http.serving import ENVIRONMENT, fake_proxy, settings_of, user
 
@@ -60,7 +60,7 @@ async def test_without_the_extra_a_server_with_mcp_servers_does_not_start_and_sa
     monkeypatch.setitem(sys.modules, "mcp", None)
     settings = settings_of(tmp_path, **setting)
     server = await make_server(settings, ENVIRONMENT)
-    with pytest.raises(StartError, match=r"install it with `pip install 'codex-openai-proxy\[mcp\]'`"):
+    with pytest.raises(UserError, match=r"install it with `pip install 'codex-openai-proxy\[mcp\]'`"):
         await server.start()
     await server.stop()
     checks = mcp_checks(settings, {})

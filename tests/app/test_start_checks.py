@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.app.start_checks import StartError, check, listen_error
+from codex_proxy.app.start_checks import check, listen_error
 from codex_proxy.app.system import SystemClock
+from codex_proxy.core.faults import UserError
 from tests.http.serving import fake_proxy, settings_of
 
 
@@ -18,7 +19,7 @@ def test_a_workdir_whose_name_no_agent_can_be_sent_is_refused(tmp_path: Path) ->
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/w\xf6rk"))
     folder.mkdir()
     with pytest.raises(
-        StartError, match=r"^--workdir: the name .*w\\xf6rk.* is not UTF-8\. Rename the folder"
+        UserError, match=r"^--workdir: the name .*w\\xf6rk.* is not UTF-8\. Rename the folder"
     ):
         check(settings_of(tmp_path, workdir=folder), SystemClock(), {})
 
@@ -51,7 +52,7 @@ async def test_a_port_that_is_taken_is_named_once(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            StartError, match=rf"^cannot listen on 127\.0\.0\.1:{port}: Address already in use\. Give"
+            UserError, match=rf"^cannot listen on 127\.0\.0\.1:{port}: Address already in use\. Give"
         ):
             async with fake_proxy(tmp_path, port=port):
                 pass

@@ -12,11 +12,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes import pieces, recorder
 from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import read, write
+from codex_proxy.core.faults import UserError
 from tests.cassettes.talking import chat_loop, openai_client, serving
 from tests.upstreams.serving import upstream
 from tests.waiting import eventually
@@ -80,7 +80,7 @@ async def test_a_recording_without_its_secrets_answers_the_request_that_has_them
 
 async def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StartError, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be written"):
         async with serving(tmp_path, cassettes={"record": tmp_path / "file"}):
             pass
 

@@ -10,9 +10,9 @@ import openai
 import pytest
 
 from codex_proxy.app.server import Server
-from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes import recorder
 from codex_proxy.cassettes.format import write
+from codex_proxy.core.faults import UserError
 from tests.cassettes.talking import LOOPS, chat_loop, messages_loop, openai_client, responses_loop, serving
 from tests.waiting import PATIENCE
 
@@ -143,7 +143,7 @@ async def test_a_replay_that_cannot_work_stops_the_start(
 ) -> None:
     folder = tmp_path / "cassettes"
     folder.mkdir()
-    with pytest.raises(StartError, match=reason):
+    with pytest.raises(UserError, match=reason):
         async with serving(tmp_path, cassettes={"replay": folder, **settings}):
             pass
 

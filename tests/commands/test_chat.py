@@ -20,8 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from codex_proxy.commands.chat.conversation import ChatError, ChatSession, Piece
+from codex_proxy.commands.chat.conversation import ChatSession, Piece
 from codex_proxy.commands.chat.terminal import Screen
+from codex_proxy.core.faults import UserError
 from tests.commands.codexes import Done, command, environment
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.waiting import PATIENCE, eventually
@@ -115,7 +116,7 @@ async def said(conversation: ChatSession, text: str) -> str:
 async def test_a_question_that_failed_is_not_part_of_the_next(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
         conversation = ChatSession(f"{proxy.url}/v1", "codex-5", None)
-        with pytest.raises(ChatError):
+        with pytest.raises(UserError):
             await said(conversation, "[[fake:auth_401]] the failed question")
         assert "the failed question" not in await said(conversation, "[[fake:echo]]")
 
@@ -150,14 +151,14 @@ async def other_server(body: bytes, status: int = 200) -> AsyncIterator[str]:
 )
 async def test_what_is_no_answer_is_a_fault_in_words(body: bytes, status: int, says: str) -> None:
     async with other_server(body, status) as url:
-        with pytest.raises(ChatError, match=says):
+        with pytest.raises(UserError, match=says):
             await said(ChatSession(url, "codex-5", None), "hi")
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"\xff", b"[]", b"{}", b'{"data": [1]}'])
 async def test_a_list_of_models_that_is_none_is_a_fault_in_words(body: bytes) -> None:
     async with other_server(body) as url:
-        with pytest.raises(ChatError, match="Check the address"):
+        with pytest.raises(UserError, match="Check the address"):
             await ChatSession(url, "codex-5", None).models()
 
 

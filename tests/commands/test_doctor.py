@@ -16,6 +16,7 @@ from codex_proxy.agents.codex import checks as codex_checks
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
 from codex_proxy.commands import doctor as doctor_module
 from codex_proxy.commands.doctor import examine, report_value, setting_sources
+from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, variables_of
 from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, TOO_OLD
@@ -420,7 +421,7 @@ def test_a_variable_that_is_told_is_the_one_that_counts(
         monkeypatch.setenv(variable, text)
         try:
             changed = getattr(load({}, None), name)
-        except ValueError:
+        except UserError:
             continue
         if changed != default:
             break

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.commands.service import Service, ServiceError, install, service_of, status, uninstall
+from codex_proxy.commands.service import Service, install, service_of, status, uninstall
+from codex_proxy.core.faults import UserError
 
 COMMAND = ("codex-proxy", "serve")
 
@@ -74,18 +75,16 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, calls: Path) -> N
     service = given(tmp_path)
     service.file.parent.mkdir(parents=True)
     service.file.write_text("[Service]\n")
-    with pytest.raises(ServiceError, match="not written by this command"):
+    with pytest.raises(UserError, match="not written by this command"):
         install(service, COMMAND, tmp_path, {})
-    with pytest.raises(ServiceError, match="not written by this command"):
+    with pytest.raises(UserError, match="not written by this command"):
         uninstall(service)
     assert (service.file.read_text(), calls.read_text()) == ("[Service]\n", "")
 
 
 def test_a_command_that_fails_is_named(tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAILING", "enable")
-    with pytest.raises(
-        ServiceError, match="`systemctl --user enable --now codex-proxy` failed: exit status 5"
-    ):
+    with pytest.raises(UserError, match="`systemctl --user enable --now codex-proxy` failed: exit status 5"):
         install(given(tmp_path), COMMAND, tmp_path, {})
 
 
@@ -94,9 +93,7 @@ def test_a_system_without_a_service_manager_is_reported_and_nothing_is_left(
 ) -> None:
     service = given(tmp_path)
     monkeypatch.setenv("FAILING", "--user")
-    with pytest.raises(
-        ServiceError, match=r"does not run; .*`codex-proxy service uninstall` removes it.*login"
-    ):
+    with pytest.raises(UserError, match=r"does not run; .*`codex-proxy service uninstall` removes it.*login"):
         install(service, COMMAND, tmp_path, {})
     assert "removed" in uninstall(service)
     assert not service.file.exists()
@@ -104,13 +101,13 @@ def test_a_system_without_a_service_manager_is_reported_and_nothing_is_left(
 
 def test_what_cannot_be_is_said(tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service = given(tmp_path)
-    with pytest.raises(ServiceError, match="is not a folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         install(service, COMMAND, tmp_path / "missing", {})
-    with pytest.raises(ServiceError, match="not installed"):
+    with pytest.raises(UserError, match="not installed"):
         status(service)
     assert "nothing to do" in uninstall(service)
-    with pytest.raises(ServiceError, match="not on win32"):
+    with pytest.raises(UserError, match="not on win32"):
         service_of("win32", tmp_path, 0)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ServiceError, match="There is no systemctl on PATH"):
+    with pytest.raises(UserError, match="There is no systemctl on PATH"):
         install(service, COMMAND, tmp_path, {})

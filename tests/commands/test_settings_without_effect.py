@@ -12,6 +12,7 @@ from codex_proxy.agents import registry
 from codex_proxy.agents.configured.agents import SHARED_SETTINGS, settings_without_effect
 from codex_proxy.commands.doctor import settings_check
 from codex_proxy.commands.serve import banner
+from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 from tests.http.serving import GivenSettings, fake_proxy, settings_of
@@ -97,5 +98,5 @@ def test_an_array_in_the_file_is_a_list_of_each_setting_that_is_one(tmp_path: Pa
         separator = ":" if "by colons" in (fields[name].description or "") else ","
         assert attrgetter(name)(load({}, file)) == f"a=b{separator}c=d"
     file.write_text('host = ["a", "b"]')
-    with pytest.raises(ValueError, match="host"):
+    with pytest.raises(UserError, match="host"):
         load({}, file)

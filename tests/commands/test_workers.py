@@ -19,9 +19,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from codex_proxy.app.start_checks import StartError, check
+from codex_proxy.app.start_checks import check
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.supervisor import Supervisor
+from codex_proxy.core.faults import UserError
 from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, settings_of
 from tests.http_responses.asking import said
@@ -139,7 +140,7 @@ async def test_if_the_first_worker_does_not_start_the_command_ends_with_its_stat
 @pytest.mark.parametrize(("store", "ours"), [("sqlite", "a file"), ("memory", "memory")])
 def test_a_store_of_one_process_is_refused_for_several(tmp_path: Path, store: str, ours: str) -> None:
     with pytest.raises(
-        StartError, match=f"^--workers 2: a store in {ours} belongs to one process.*PROXY_STORE"
+        UserError, match=f"^--workers 2: a store in {ours} belongs to one process.*PROXY_STORE"
     ):
         check(settings_of(tmp_path, workers=2, store=store), SystemClock(), {})
     check(settings_of(tmp_path, workers=2, store="off"), SystemClock(), {})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 
-from codex_proxy.http.middleware.rate_limit import RateLimits, RequestLimits, RunningRequests, format_duration
+from codex_proxy.http.middleware.rate_limit import RequestLimits, format_duration
 from codex_proxy.store.team import KeyRequests
 from tests.http.serving import Hands, fake_proxy, user
 
@@ -81,7 +81,7 @@ def test_a_span_of_time_is_written_as_openais_headers_do(seconds: float, text: s
 
 def limits() -> tuple[RequestLimits, Hands]:
     clock = Hands()
-    return RequestLimits(RateLimits(clock), RunningRequests()), clock
+    return RequestLimits(clock), clock
 
 
 def test_requests_on_other_servers_count_against_the_same_minute() -> None:

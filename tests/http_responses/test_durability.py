@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from codex_proxy.app.start_checks import StartError
+from codex_proxy.core.faults import UserError
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.store.values import StoreUnavailable
 from tests.http.serving import Proxy, fake_proxy, until
@@ -53,7 +53,7 @@ async def ask_until_it_dies(url: str, stream: bool, acknowledged: list[str]) -> 
 async def test_a_second_server_on_one_store_does_not_start_and_says_why(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         with pytest.raises(
-            StartError,
+            UserError,
             match=r"another server .* keeps its responses in .*--port.*PROXY_STATE_DIR.*PROXY_STORE=off",
         ):
             async with fake_proxy(tmp_path):

@@ -9,8 +9,9 @@ import pytest
 from openai import NotFoundError
 from pydantic import ValidationError
 
-from codex_proxy.app.store_lifecycle import MAX_BYTES_IN_RAM, StoreOpenError, retention_of
+from codex_proxy.app.store_lifecycle import MAX_BYTES_IN_RAM, retention_of
 from codex_proxy.commands.store import existing_store
+from codex_proxy.core.faults import UserError
 from tests.http.serving import fake_proxy, settings_of
 from tests.http_responses.asking import ask, said, serving
 from tests.http_responses.test_background import ended
@@ -58,7 +59,7 @@ async def test_usage_in_memory_is_not_called_kept(tmp_path: Path) -> None:
 
 
 async def test_the_commands_say_that_there_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(StoreOpenError, match="PROXY_STORE=memory"):
+    with pytest.raises(UserError, match="PROXY_STORE=memory"):
         async with existing_store(settings_of(tmp_path, **MEMORY)):
             raise AssertionError("it was opened")
 

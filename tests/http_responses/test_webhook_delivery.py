@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from codex_proxy.app.server import make_server
-from codex_proxy.app.start_checks import StartError
+from codex_proxy.core.faults import UserError
 from tests.http.serving import settings_of
 from tests.http_responses.asking import ask, said, serving
 from tests.http_responses.receiving import SECRET, receiver, undelivered
@@ -126,7 +126,7 @@ async def test_targets_without_a_good_secret_are_refused_at_the_start(
     settings = settings_of(tmp_path, webhooks={"urls": "http://127.0.0.1:1/hook", "secret": secret})
     server = await make_server(settings, {})
     try:
-        with pytest.raises(StartError, match="PROXY_WEBHOOKS_SECRET"):
+        with pytest.raises(UserError, match="PROXY_WEBHOOKS_SECRET"):
             await server.start()
     finally:
         await server.stop()

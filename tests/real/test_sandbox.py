@@ -12,7 +12,7 @@ import pytest
 from openai import BadRequestError
 
 from codex_proxy.app.server import make_server
-from codex_proxy.app.start_checks import StartError
+from codex_proxy.core.faults import UserError
 from tests.real.codex_home import CodexHome
 from tests.real.model_scenarios import items_of
 from tests.real.model_server import ModelServer
@@ -143,7 +143,7 @@ async def test_a_writable_workspace_with_the_servers_own_files_is_refused(
 ) -> None:
     """Both at the start and for a turn: a command could write `mcp_servers` into the shadow home there."""
     state = codex_home.workdir / "state"
-    with pytest.raises(StartError, match=r"the state folder is \(.*/work/state\)"):
+    with pytest.raises(UserError, match=r"the state folder is \(.*/work/state\)"):
         await make_server(settings_of(codex_home, sandbox="workspace-write", state_dir=state))
     elsewhere = codex_home.path.parent / "elsewhere"
     elsewhere.mkdir()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 from scripts import gen_configuration
@@ -58,7 +59,7 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(
 def test_a_file_with_a_misspelt_setting_is_refused_by_name(tmp_path: Path, text: str, complaint: str) -> None:
     file = tmp_path / "config.toml"
     file.write_text(text)
-    with pytest.raises(ValueError, match=re.escape(complaint)) as refusal:
+    with pytest.raises(UserError, match=re.escape(complaint)) as refusal:
         load({}, file)
     assert str(file) in str(refusal.value)
 
@@ -66,6 +67,6 @@ def test_a_file_with_a_misspelt_setting_is_refused_by_name(tmp_path: Path, text:
 def test_a_file_that_is_refused_is_not_read_by_settings_that_are_made_later(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("port == 1")
-    with pytest.raises(ValueError, match="is not valid TOML"):
+    with pytest.raises(UserError, match="is not valid TOML"):
         load({}, file)
     assert Settings().port == 11435

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, unknown_variables, variables_of
 
@@ -57,7 +58,7 @@ def test_an_error_names_the_flag_the_variable_or_the_file_with_the_invalid_value
     if variable:
         name, _, value = variable.partition("=")
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=r"is invalid|there is no setting") as caught:
+    with pytest.raises(UserError, match=r"is invalid|there is no setting") as caught:
         load(flags, file)
     assert str(caught.value).startswith(says.format(file=file))
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import codex_proxy
 from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
-from codex_proxy.app.start_checks import StartError, check
+from codex_proxy.app.start_checks import check
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import workspace_check
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.safety import ProtectedPath, find_endangered
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
@@ -94,7 +95,7 @@ def test_agents_without_commands_start_in_any_folder(top: Path, agents: dict[str
     if starts:
         check(settings, SystemClock(), {})
         return
-    with pytest.raises(StartError, match="the state folder"):
+    with pytest.raises(UserError, match="the state folder"):
         check(settings, SystemClock(), {})
 
 
@@ -110,7 +111,7 @@ def test_agents_without_commands_start_in_any_folder(top: Path, agents: dict[str
     ],
 )
 def test_a_workspace_with_the_code_or_within_it_is_refused(top: Path, folder: Path, what: str) -> None:
-    with pytest.raises(StartError, match=what):
+    with pytest.raises(UserError, match=what):
         check(settings_of(top, workdir=folder), SystemClock(), {})
 
 

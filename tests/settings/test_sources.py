@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
+from codex_proxy.core.faults import UserError
 from codex_proxy.settings.load import load
 
 
@@ -56,7 +57,7 @@ def test_a_store_is_a_word_a_path_or_a_url(file: Path) -> None:
         settings = load({"store": store, "state_dir": "state"}, file)
         assert (settings.in_file, settings.store_file) == (True, Path(place).absolute())
     assert not load({"store": "postgresql://u:p@h/d"}, file).in_file
-    with pytest.raises(ValueError, match="with a /"):
+    with pytest.raises(UserError, match="with a /"):
         load({"store": "a.db"}, file)
 
 

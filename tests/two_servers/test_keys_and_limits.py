@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.app.start_checks import StartError
 from codex_proxy.commands.keys import (
     add_to_store,
     listing,
     remove_from_store,
     stored_keys,
 )
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import KeysError
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from tests.http.serving import Proxy, fake_proxy, settings_of, user
@@ -103,7 +103,7 @@ async def test_a_server_for_other_machines_starts_with_a_key_in_the_store_and_wi
 ) -> None:
     settings = settings_of(tmp_path, store=postgres_url)
     everywhere: dict[str, Any] = {"store": postgres_url, "host": "0.0.0.0", "allowed_hosts": "127.0.0.1"}
-    with pytest.raises(StartError, match="exposes a coding agent to other machines"):
+    with pytest.raises(UserError, match="exposes a coding agent to other machines"):
         async with fake_proxy(tmp_path, **everywhere):
             pass
     key, _ = await add_to_store(settings, "laptop", {}, replace=False)

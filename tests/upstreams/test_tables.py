@@ -20,7 +20,7 @@ from codex_proxy.app.server import make_server
 from codex_proxy.app.store_lifecycle import retention_of
 from codex_proxy.cli import load_settings, main
 from codex_proxy.commands.doctor import examine
-from codex_proxy.core.faults import FaultKind
+from codex_proxy.core.faults import FaultKind, UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 from codex_proxy.surfaces.fault_table import TABLE
@@ -280,7 +280,7 @@ async def test_the_program_of_an_agent_that_is_not_found_is_named_in_its_table(
 def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(text)
-    with pytest.raises(ValueError, match="is invalid") as refusal:
+    with pytest.raises(UserError, match="is invalid") as refusal:
         load({}, file)
     assert str(refusal.value).startswith(f"{file}: {where}")
 

@@ -1,1 +1,1 @@
-"""`codex-proxy chat`: a small chat in the terminal with a server that runs."""
+"""`codex-proxy chat`: a chat in the terminal with a running server."""

@@ -1,4 +1,4 @@
-"""A conversation with a server over HTTP: its messages, and the streamed answers."""
+"""A conversation with a server over HTTP."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
+from codex_proxy.core.faults import UserError
+
 CONNECT_SECONDS = 5.0
-"""The seconds to connect; the server is usually on this machine."""
+"""Seconds to connect; the server is usually on this machine."""
 
 SILENCE_SECONDS = 900.0
-"""The seconds without a byte until an answer is given up: more than a server lets a turn be silent."""
+"""Seconds without a byte until an answer is given up: more than a server allows a turn."""
 
 NOT_OURS = "The answer is not from a codex-proxy server. Check the address."
-
-
-class ChatError(Exception):
-    """The chat cannot go on. The message is for the person at the terminal."""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -50,9 +48,7 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class ChatSession:
-    """A conversation with a server, and the model for the next message. Methods raise `ChatError` for anything that
-    goes wrong.
-    """
+    """A conversation with a server, and the model for the next message. Methods raise `UserError`."""
 
     def __init__(self, base_url: str, model: str, key: str | None) -> None:
         self.base_url = base_url.rstrip("/")
@@ -64,8 +60,8 @@ class ChatSession:
         self._messages.clear()
 
     async def ask(self, text: str) -> AsyncGenerator[Piece, None]:
-        """Sends a message, and yields the answer. Closing the generator ends the turn. What was received stays in the
-        conversation.
+        """Sends a message, and yields the answer; what was received stays in the conversation. Closing the generator
+        ends the turn.
         """
         self._messages.append({"role": "user", "content": text})
         texts: list[str] = []
@@ -87,15 +83,15 @@ class ChatSession:
         try:
             return [str(entry["id"]) for entry in listed["data"]]
         except (KeyError, TypeError) as error:
-            raise ChatError(NOT_OURS) from error
+            raise UserError(NOT_OURS) from error
 
     async def read(self, path: str) -> Any:
-        """Returns the JSON of a GET request relative to the base URL."""
+        """Returns the JSON of a GET request."""
         async with self._request("GET", path) as reply:
             try:
                 return await reply.json(content_type=None)
             except ValueError as error:
-                raise ChatError(NOT_OURS) from error
+                raise UserError(NOT_OURS) from error
 
     @asynccontextmanager
     async def _request(self, method: str, path: str, **more: Any) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -106,25 +102,25 @@ class ChatSession:
                 session.request(method, self.base_url + path, **more) as reply,
             ):
                 if reply.status != 200:
-                    raise ChatError(_refusal(reply.status, await reply.text()))
+                    raise UserError(_refusal(reply.status, await reply.text()))
                 yield reply
         except aiohttp.ClientConnectorError as error:
-            raise ChatError(
+            raise UserError(
                 f"No server is running at {self.base_url}. Start one with `codex-proxy serve`, "
                 "or set --base-url."
             ) from error
         except aiohttp.InvalidURL as error:
-            raise ChatError(
+            raise UserError(
                 f"--base-url {self.base_url} is not an address like http://127.0.0.1:11435/v1."
             ) from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise ChatError(
+            raise UserError(
                 f"The connection broke: {error or 'the server sent nothing for too long'}."
             ) from error
 
 
 async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
-    """Yields the pieces of a streamed answer. Raises `ChatError` for an error, or a missing end."""
+    """Yields the pieces of a streamed answer. Raises `UserError`, also for a missing end."""
     rest = b""
     async for chunk in reply.content.iter_any():
         *blocks, rest = (rest + chunk).split(b"\n\n")
@@ -136,18 +132,18 @@ async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
             try:
                 frame = msgspec.json.decode(block.removeprefix(b"data: "), type=_Frame)
             except msgspec.DecodeError as error:
-                raise ChatError(
+                raise UserError(
                     "The answer is not a stream of chat completions. Check the address."
                 ) from error
             if frame.error is not None:
-                raise ChatError(frame.error.message)
+                raise UserError(frame.error.message)
             for choice in frame.choices:
                 if choice.delta.reasoning_content:
                     yield Piece("thought", choice.delta.reasoning_content)
                 text = choice.delta.content or choice.delta.refusal
                 if text:
                     yield Piece("text", text)
-    raise ChatError("The answer was cut off.")
+    raise UserError("The answer was cut off.")
 
 
 def _refusal(status: int, text: str) -> str:

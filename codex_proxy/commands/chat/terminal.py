@@ -1,5 +1,5 @@
-"""`codex-proxy chat` at a terminal; in a pipe it prints the plain text of one answer. Ctrl-C ends the turn, not the
-program; at the prompt it clears the line.
+"""The terminal of `codex-proxy chat`; in a pipe it prints one answer as plain text. Ctrl-C ends the turn, or clears the
+prompt's line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import IO, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from codex_proxy.commands.chat.conversation import ChatError, ChatSession, Piece
+from codex_proxy.commands.chat.conversation import ChatSession, Piece
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import escape_lines, without_controls
 
 HELP = """\
@@ -28,7 +29,7 @@ ACTIVITY = re.compile(r"\[\w+\] ")
 
 
 class Screen:
-    """Prints the pieces of an answer in the style of their kind; a new kind begins a line."""
+    """Prints the pieces of an answer; a new kind begins a line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -45,22 +46,19 @@ class Screen:
             self._console.print(Text(part, style=style), end="", soft_wrap=True)
 
     def end(self) -> None:
-        """Ends the line, so that later output begins on a new one."""
         if not self._at_line_start:
             self._console.print()
         self._kind, self._at_line_start = "", True
 
     def _parts(self, text: str, thought: bool) -> Iterator[tuple[str, bool]]:
-        """Yields the lines of a text, each with whether it is about an action of the agent, as in reasoning
-        (`thought`).
-        """
+        """Yields the lines of a text, each with whether it is about an action of the agent (only in reasoning)."""
         for line in text.splitlines(keepends=True):
             yield line, thought and self._at_line_start and ACTIVITY.match(line) is not None
             self._at_line_start = line.endswith("\n")
 
 
 async def show_answer(conversation: ChatSession, text: str, screen: Screen) -> None:
-    """Shows the answer as it arrives. Raises `ChatError`."""
+    """Shows the answer as it arrives. Raises `UserError`."""
     try:
         async with contextlib.aclosing(conversation.ask(text)) as pieces:
             async for piece in pieces:
@@ -100,7 +98,7 @@ class Chat:
                 self._command(*line.split(maxsplit=1))
             else:
                 asyncio.run(show_answer(self._conversation, line, self._screen))
-        except ChatError as error:
+        except UserError as error:
             self._console.print(Text(escape_lines(str(error)), style="red"))
         except KeyboardInterrupt:
             self._print("(interrupted)")
@@ -122,8 +120,8 @@ class Chat:
 
 
 def answer_once(conversation: ChatSession, stdin: TextIO, console: Console, errors: Console) -> int:
-    """Answers the question on stdin; texts go to `console`, messages to `errors`. Returns the exit status: 0, 1 after
-    an error, 130 after Ctrl-C.
+    """Answers the question on stdin; messages go to `errors`. Returns the exit status: 0, 1 after an error, 130 after
+    Ctrl-C.
     """
     try:
         question = stdin.read().strip()
@@ -138,7 +136,7 @@ def answer_once(conversation: ChatSession, stdin: TextIO, console: Console, erro
             asyncio.run(show_answer(conversation, question, Screen(console)))
         else:
             asyncio.run(_print_text(conversation, question, console.file))
-    except ChatError as error:
+    except UserError as error:
         errors.print(escape_lines(f"codex-proxy: {error}"), markup=False, highlight=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:

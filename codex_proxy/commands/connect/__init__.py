@@ -1,1 +1,1 @@
-"""`codex-proxy connect CLIENT`: prints how to configure a client, or changes its settings file."""
+"""`codex-proxy connect CLIENT`: prints or changes a client's settings."""

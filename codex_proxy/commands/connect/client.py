@@ -1,5 +1,5 @@
-"""How one client is connected, as data: files to change, code to copy, notes. `{{base_url}}`, `{{root_url}}` (without
-`/v1`), `{{model}}` and `{{key}}` are the user's values.
+"""How one client is connected, as data. `{{base_url}}`, `{{root_url}}` (without `/v1`), `{{model}}` and `{{key}}` are
+filled in.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     path: tuple[str, ...]
     value: Any
-    """A value of any JSON type; strings in it may have placeholders."""
+    """Any JSON value; its strings may have placeholders."""
     list_key: str = ""
-    """The key by which an object in the list at `path` is found, if set: `value` sets the fields of the object with the
-    same value for this key, or is appended.
+    """If set, `path` is a list: `value` sets the fields of its object with the same value for this key, or is appended.
     """
     only_if_missing: bool = False
     only_with_key: bool = False
@@ -28,7 +27,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object in a list: its fields replace those of the object with the same `key`, or it is appended."""
+    """An object in a list: its fields replace those of the one with the same `key`, or it is appended."""
 
     list: tuple[str, ...]
     key: str
@@ -36,8 +35,8 @@ class ListItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A settings file at its usual `path` (empty: none). `values` are set, `defaults` only where the file has none,
-    `with_key` only if the server requires a key.
+    """A settings file at its usual `path` (empty: none). `values` are set, `defaults` only if missing, `with_key` only
+    if the server requires a key.
     """
 
     path: str
@@ -66,7 +65,7 @@ def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tu
 
 
 class ClientSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a client is set up. `name` is the argument of `connect`; `notes` are printed at the end."""
+    """How a client is set up. `name` is the argument of `connect`."""
 
     name: str
     title: str

@@ -1,6 +1,4 @@
-"""The texts and files of `codex-proxy connect`. A changed file is shown as a difference, kept as a backup, and
-replaced in one step.
-"""
+"""The texts and files of `codex-proxy connect`."""
 
 from __future__ import annotations
 
@@ -15,23 +13,13 @@ import msgspec
 from codex_proxy.commands.connect.client import ClientSetup, Entry
 from codex_proxy.commands.connect.documents import DocumentError, set_values
 from codex_proxy.commands.connect.table import BY_NAME, CLIENTS
+from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import FILE_MODE, create, make_folder, replace_file
 
 
-def difference(before: str, after: str, name: str) -> str:
-    return "".join(
-        difflib.unified_diff(
-            before.splitlines(keepends=True),
-            after.splitlines(keepends=True),
-            f"{name} (now)",
-            f"{name} (new)",
-        )
-    )
-
-
 def write(file: Path, text: str) -> Path | None:
-    """Replaces a file, or a link's target, in one step, or creates it. Returns the backup's path, if there was a
-    file. Raises `OSError`, having changed nothing.
+    """Replaces a file, or a link's target, in one step, or creates it. Returns the backup of an old one. Raises
+    `OSError`, having changed nothing.
     """
     target = Path(os.path.realpath(file))
     make_folder(target.parent)
@@ -56,18 +44,14 @@ def _make_backup(file: Path) -> Path:
 
 
 NO_KEY = "none"
-"""The key for clients that require one, if the server requires none."""
+"""The key for clients that require one, of a server that requires none."""
 
 KEY_TO_BE_GIVEN = "YOUR-KEY"
 
 
-class ConnectError(Exception):
-    """The settings file was not changed. The text says why, and what to do."""
-
-
 class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a server. `base_url` ends with `/v1`. `key` is `NO_KEY` if none is needed, `KEY_TO_BE_GIVEN` if
-    the user has named none.
+    """How to reach a server. `base_url` ends with `/v1`. `key` is `NO_KEY` if none is needed, `KEY_TO_BE_GIVEN` if it
+    is not known.
     """
 
     base_url: str
@@ -93,12 +77,12 @@ class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_named(name: str) -> ClientSetup:
-    """Returns the client with this name, in any case. Raises `ConnectError`."""
+    """Returns the client with this name, in any case. Raises `UserError`."""
     client = BY_NAME.get(name.lower())
     if client is None:
         near = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise ConnectError(f"There is no client `{name}`.{hint} `codex-proxy connect` lists them.")
+        raise UserError(f"There is no client `{name}`.{hint} `codex-proxy connect` lists them.")
     return client
 
 
@@ -116,7 +100,7 @@ def listing() -> str:
 
 
 def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
-    """Returns the filled entries of the client's file, without keys if none is needed."""
+    """Returns the filled entries of the client's file."""
     assert client.file is not None
     return tuple(
         msgspec.structs.replace(
@@ -146,15 +130,15 @@ def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> s
 
 def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
     """Changes the settings file (`file`, or its usual path); returns the diff and the backup's path. Raises
-    `ConnectError` if the file or the key is not known, or the file cannot be changed.
+    `UserError` if the file or the key is not known, or the file cannot be changed.
     """
     if client.file is None:
-        raise ConnectError(f"{client.title} has no settings file that this command can change.")
+        raise UserError(f"{client.title} has no settings file that this command can change.")
     if target.key == KEY_TO_BE_GIVEN:
-        raise ConnectError("This server requires an API key. Give the key for this client with --key.")
+        raise UserError("This server requires an API key. Give the key for this client with --key.")
     path = file or client.file.path
     if not path:
-        raise ConnectError(f"Name the file of {client.title} with --file.")
+        raise UserError(f"Name the file of {client.title} with --file.")
     target_file = Path(path).expanduser()
     try:
         before = target_file.read_bytes().decode("utf-8") if target_file.exists() else ""
@@ -163,6 +147,8 @@ def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
             return f"{target_file} has all of these settings already."
         backup = write(target_file, after)
     except (DocumentError, OSError, UnicodeDecodeError) as error:
-        raise ConnectError(f"{target_file} was not changed: {error}.") from error
+        raise UserError(f"{target_file} was not changed: {error}.") from error
     kept = f"The old one is {backup}." if backup else "It is new."
-    return f"{difference(before, after, str(target_file))}\n{target_file} was written. {kept}"
+    names = f"{target_file} (now)", f"{target_file} (new)"
+    lines = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    return f"{''.join(difflib.unified_diff(*lines, *names))}\n{target_file} was written. {kept}"

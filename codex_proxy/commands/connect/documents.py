@@ -1,5 +1,5 @@
-"""Sets values in a settings file's text (TOML, YAML, JSON), and keeps everything else, comments and order included.
-Raises `DocumentError` if something would be lost.
+"""Sets values in the text of a settings file, and keeps everything else, also comments and order. Raises
+`DocumentError` if something would be lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DocumentError(Exception):
 
 
 def set_values(text: str, format: Format, entries: Sequence[Entry]) -> str:
-    """Returns the text with the entries set, the same if it has them. Line endings stay."""
+    """Returns the text with the entries set, unchanged if it has them."""
     if "\r\n" in text:
         return set_values(text.replace("\r\n", "\n"), format, entries).replace("\n", "\r\n")
     head = _HEAD.match(text) if format == "yaml" else None
@@ -88,7 +88,7 @@ def _serialize(document: Any, format: Format, before: str) -> str:
 
 
 def _yaml(text: str) -> YAML:
-    """Returns a parser and writer that keeps comments, quotes, and the indentation of lists."""
+    """Returns a parser and writer that keeps comments, quotes and indentation."""
     yaml = YAML(typ="rt")
     yaml.preserve_quotes = True
     yaml.width = 4096

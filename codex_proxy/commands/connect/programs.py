@@ -1,6 +1,4 @@
-"""The programs that `codex-proxy run` can start, from `programs.toml`. Values for a program's settings file are in
-its `ClientSetup`.
-"""
+"""The programs that `codex-proxy run` knows, from `programs.toml`."""
 
 from __future__ import annotations
 
@@ -28,21 +26,21 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The name of the program's `ClientSetup`; empty if none is used."""
     environment: Mapping[str, str] = msgspec.field(default_factory=lambda: SDK_ENVIRONMENT)
     removed: tuple[str, ...] = ()
-    """Variables of the user that would lead the program to another server."""
+    """Variables that would lead the program to another server."""
     arguments: tuple[str, ...] = ()
     """Arguments that come before the user's."""
     home: str = ""
-    """The folder of the program's own files, which exists if it was ever used."""
+    """The folder of the program's own files; there is none before the first use."""
     fresh: Mapping[str, str] = {}
-    """Variables that put the program's own files into the temporary folder, set if `home` does not exist: a program
-    that was never set up leaves nothing behind.
+    """Variables that put the program's own files into the temporary folder, set if there is no `home`, so that nothing
+    is left behind.
     """
     install: str = ""
     unserved: str = ""
-    """Why the program cannot use this server; empty if it can."""
+    """Why the program cannot use this server, if so."""
 
 
 PROGRAMS: Final = msgspec.toml.decode(
     Path(__file__).with_name("programs.toml").read_bytes(), type=dict[str, Program]
 )
-"""Programs by the argument of `codex-proxy run`, which is also the name of their file."""
+"""Programs by their file's name."""

@@ -1,5 +1,5 @@
-"""The clients that `codex-proxy connect` can configure: the records of `clients.toml`, from which all output and
-documentation about a client is made. Source: the documentation of each client, and its behaviour with this server.
+"""The clients in `clients.toml`, from which all output and documentation about a client is made. Source: each client's
+documentation, and its behaviour with this server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from codex_proxy.commands.connect.client import ClientSetup
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """The file `clients.toml`. `texts` replace the placeholders with their names, in texts and notes."""
+    """The file `clients.toml`. `texts` replace the placeholders with their names."""
 
     texts: dict[str, str]
     clients: tuple[ClientSetup, ...]

@@ -1,6 +1,6 @@
 """Checks whether a request may use the server: its headers' size, Host (against DNS rebinding), reverse proxy, web
-page, key and content type. Pages of other origins may not: they could run an answer as a script, or take a stream
-slot. Bodies must be JSON, which no page can send without a preflight.
+page, key and content type. Pages of other origins may not: they could run an answer as a script, or take a stream slot.
+Bodies must be JSON, which no page can send without a preflight.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
 
 
 def check_origin(request: web.Request) -> web.Response | None:
-    """Returns the answer to an allowed page's preflight, and adds CORS headers. Raises `Fault` NOT_ALLOWED for other
+    """Adds CORS headers, and returns the answer to an allowed page's preflight. Raises `Fault` NOT_ALLOWED for other
     pages.
     """
     allowed = request.app[ORIGINS]
@@ -53,7 +53,7 @@ def check_origin(request: web.Request) -> web.Response | None:
 
 
 def _is_cross_origin(request: web.Request, origin: str) -> bool:
-    """Whether the request comes from a page of another origin (`same-site` is another port or subdomain)."""
+    """Whether the request comes from a page of another origin (`same-site`: another port or subdomain)."""
     if origin:
         host = request.headers.get("Host", "").lower()
         return not host or origin not in (f"http://{host}", f"https://{host}")
@@ -61,7 +61,7 @@ def _is_cross_origin(request: web.Request, origin: str) -> bool:
 
 
 def _preflight(request: web.Request) -> web.Response | None:
-    """Returns the answer to a preflight, which has no key; None for other requests."""
+    """Returns the answer to a preflight, which has no key."""
     method = request.headers.get("Access-Control-Request-Method")
     if request.method != "OPTIONS" or method is None:
         return None
@@ -78,40 +78,40 @@ def _preflight(request: web.Request) -> web.Response | None:
 
 
 def is_origin(text: str) -> bool:
-    """Whether the text is `scheme://host` and perhaps a port; `null` and `*` are none."""
+    """Whether the text is `scheme://host`, perhaps with a port."""
     return re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#\s]+", text) is not None
 
 
 MAX_HEADERS: Final = 100
-"""Maximum headers, as in Apache; SDKs send 20, browsers behind two proxies 40."""
+"""As in Apache; SDKs send 20, browsers behind two proxies 40."""
 MAX_HEADER_BYTES: Final = 32 << 10
-"""Maximum bytes of headers, as in nginx; on localhost they have other servers' cookies."""
+"""As in nginx; on localhost headers have other servers' cookies."""
 MAX_LINE: Final = 64 << 10
-"""aiohttp's longest line; it answers a longer one in its own format."""
+"""aiohttp answers a longer line in its own format."""
 
 _OVERHEAD: Final = 4  # the colon, the blank and the end of each line
 
 HOSTS: Final = web.AppKey("hosts", frozenset[str])
-"""The names, without port, that the Host header may have. Empty: any name."""
+"""The names that the Host header may have, without port; empty: any."""
 
 _SINGLE: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization", "x-api-key")
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+|(?:[0-9a-f]*:){2,}[0-9a-f.]*))(?::[0-9]{0,5})?"
 )
-"""Matches a Host header: a name or an address, IPv6 in brackets or without, and perhaps a port."""
+"""Matches a name or an address, IPv6 in brackets or without, and perhaps a port."""
 
 FORM: Final = "multipart/form-data"
 _OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", FORM})
-"""Content types that a page can send anywhere without a preflight."""
+"""Content types that a page can send without a preflight."""
 
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """The methods that change nothing, and whose bodies are ignored."""
 
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
-"""The prefix of the subprotocol that contains the API key of a page's WebSocket."""
+"""The prefix of the subprotocol with the API key of a page's WebSocket."""
 
 FORWARDED_HEADERS: Final = web.AppKey("forwarded_headers", frozenset[str])
-"""Clients' headers, in lower case, that are sent on to a model server."""
+"""Clients' headers, in lower case, that go on to a model server."""
 PASSES_KEYS: Final = web.AppKey("passes_keys", bool)
 """Whether turns contain the client's key, for an upstream."""
 _MAX_HOPS: Final = 32
@@ -121,9 +121,7 @@ DIGEST: Final = web.RequestKey("digest", str)
 
 
 async def check_access(request: web.Request) -> web.Response | None:
-    """Runs all checks and stores the key's client in the request. Returns the answer to a preflight, else None.
-    Raises `Fault`.
-    """
+    """Runs all checks, and sets the request's client. Returns the answer to a preflight, else None. Raises `Fault`."""
     _check_header_limits(request)
     _check_single(request)
     _check_host(request)
@@ -152,14 +150,14 @@ def _headers_too_large(message: str) -> Fault:
 
 
 def _check_single(request: web.Request) -> None:
-    """Raises `Fault` INVALID_REQUEST if a header that is checked is repeated: a proxy could use the other value."""
+    """Raises `Fault` if a header that is checked is repeated: a proxy could use the other value."""
     for name in _SINGLE:
         if len(request.headers.getall(name, [])) > 1:
             raise bad_request(f"The request has more than one {name} header.")
 
 
 def host_name(host: str) -> str:
-    """Returns the host of a Host header, in lower case without its port; empty if malformed."""
+    """Returns the host in lower case without its port; empty if malformed."""
     found = _HOST.fullmatch(host.lower())
     return (found["address"] or found["name"]) if found else ""
 
@@ -178,7 +176,7 @@ TRUSTED_PROXIES: Final = web.AppKey("trusted_proxies", tuple[Network, ...])
 
 _FORWARDED_PREFIX: Final = "x-forwarded-"
 _MAX_ADDRESSES: Final = 16
-"""Maximum addresses of `X-Forwarded-For` that are read, beginning with the last one."""
+"""Maximum addresses of `X-Forwarded-For` that are read, from the last one."""
 
 
 def is_forwarded(request: web.Request) -> bool:
@@ -195,7 +193,7 @@ def is_local(request: web.Request) -> bool:
 
 
 def check_forwarded(request: web.Request) -> None:
-    """Raises `Fault` NOT_ALLOWED for a reverse proxy that is not trusted; for any proxy if no keys are required."""
+    """Raises `Fault` NOT_ALLOWED for a reverse proxy that is not trusted, or if no keys are required."""
     if not is_forwarded(request):
         return
     trusted = request.app[TRUSTED_PROXIES]
@@ -236,7 +234,7 @@ def _is_in(text: str, networks: Sequence[Network]) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parses an address; IPv4 in IPv6 form becomes IPv4; None if malformed."""
+    """Parses an address, IPv4 in IPv6 form as IPv4; None if malformed."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -250,8 +248,8 @@ def _not_allowed(message: str) -> Fault:
 
 
 async def _authenticate(request: web.Request) -> None:
-    """Stores the client of the key, or of requests without one. Raises `Fault` INVALID_API_KEY, or RATE_LIMITED if
-    too many checks wait.
+    """Sets the client of the key, or of requests without one. Raises `Fault` INVALID_API_KEY, or RATE_LIMITED if too
+    many checks wait.
     """
     clients = request.app[CLIENTS]
     key = key_in(request)
@@ -267,13 +265,13 @@ async def _authenticate(request: web.Request) -> None:
 
 
 def delay_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
-    """Returns a context in which a key of this request is to be checked (`WrongKeys.delay_guess`)."""
+    """Returns `WrongKeys.delay_guess` for a key of this request."""
     return request.app[WRONG_KEYS].delay_guess(client_address(request), digest)
 
 
 def origin_of(request: web.Request) -> Origin:
-    """Returns the servers that the request has come through (`X-Codex-Hops`), and what of its key and headers may go
-    to a model server.
+    """Returns the servers that the request has come through, and what of its key and headers may go to a model
+    server.
     """
     hops = request.headers.get(HOPS_HEADER, "").split(",", _MAX_HOPS)
     key = key_in(request) if request.app[PASSES_KEYS] else ""
@@ -284,8 +282,8 @@ def origin_of(request: web.Request) -> Origin:
 
 
 def key_in(request: web.Request) -> str:
-    """Returns the key in the headers, or empty; of two the valid one, since clients of Anthropic's API may send
-    another one for Anthropic.
+    """Returns the key, or empty; of two the valid one, since clients of Anthropic's API may send another one for
+    Anthropic.
     """
     keys = keys_in(request)
     if len(keys) > 1:
@@ -306,13 +304,13 @@ def keys_in(request: web.Request) -> list[str]:
 
 
 def subprotocols(request: web.Request) -> list[str]:
-    """Returns the subprotocols that a WebSocket client offers, in its order."""
+    """Returns the subprotocols that a client offers, in its order."""
     values = request.headers.getall("Sec-WebSocket-Protocol", [])
     return [name.strip() for value in values for name in value.split(",") if name.strip()]
 
 
 def _check_content_type(request: web.Request) -> None:
-    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's content type without a body."""
+    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's type without a body."""
     kind = request.content_type.lower()
     endpoint = request.get(ENDPOINT)
     if endpoint is not None and endpoint.takes_form and kind == FORM and "Authorization" in request.headers:

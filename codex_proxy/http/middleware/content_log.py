@@ -1,6 +1,4 @@
-"""Logs the contents of requests and answers, if `log_content` is on. Recognised keys are masked, images left out,
-long texts cut.
-"""
+"""Logs the contents of requests and answers. Recognised keys are masked, images left out, long texts cut."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ class ContentLog(Protocol):
 
 
 CONTENT_LOG: Final = web.RequestKey("content_log", ContentLog)
-"""What gets the request's content; set only if it is logged or recorded."""
+"""Gets the request's content; set only if it is logged or recorded."""
 
 MAX_CHARS: Final = 16_384
 MASK: Final = "***"
@@ -67,8 +65,8 @@ def _without_images(text: str, limit: int) -> tuple[str, int]:
 
 @web.middleware
 async def log_contents(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Sets `request[CONTENT_LOG]`, by which bodies, streams and frames are logged, and logs whole answers; not for
-    paths without a key.
+    """Logs whole answers, and sets `request[CONTENT_LOG]` for bodies, streams and frames; not for paths without a
+    key.
     """
     if request.path in request.app[OPEN_PATHS]:
         return await handler(request)
@@ -81,7 +79,7 @@ async def log_contents(request: web.Request, handler: Handler) -> web.StreamResp
 
 
 def watch_contents(request: web.Request, observer: ContentLog) -> None:
-    """Passes the body and frames of a request, and the frames of its answer, also to `observer`."""
+    """Passes bodies and frames of a request and its answer also to `observer`."""
     before = request.get(CONTENT_LOG)
 
     def both(what: Literal["request", "answer"], data: bytes) -> None:

@@ -1,6 +1,4 @@
-"""Limits each key's requests per minute and at once: POST requests, and turns of a WebSocket. Their replies have
-`x-ratelimit-*` headers.
-"""
+"""Limits each key's requests per minute and at once: POST requests, and turns of a WebSocket."""
 
 from __future__ import annotations
 
@@ -21,11 +19,11 @@ from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 from codex_proxy.store.team import NO_REQUESTS, KeyRequests
 
 MAX_BUCKETS = 1024
-"""Number of buckets above which full ones are dropped: they are like new ones."""
+"""Number of buckets above which full ones, which are like new ones, are dropped."""
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """Whether a request is `allowed`, and the state of the limit: `remaining` of `limit` a minute. Times in seconds."""
+    """Whether a request is `allowed`: `remaining` of `limit` a minute are left. Times in seconds."""
 
     allowed: bool
     limit: int
@@ -36,7 +34,7 @@ class Allowance(msgspec.Struct, frozen=True):
 
 
 class _Bucket(msgspec.Struct, frozen=True):
-    """A token bucket: `level` requests left at `since` (monotonic seconds), at most `limit`, refilled in a minute."""
+    """A token bucket: `level` requests left at `since` (monotonic seconds)."""
 
     level: float
     since: float
@@ -54,7 +52,7 @@ class RateLimits:
         """Requests since the last `report`."""
 
     def take(self, key: str, per_minute: int) -> Allowance:
-        """Takes a request from the key's bucket, unless it is empty. A changed limit applies from now on."""
+        """Takes a request, unless the bucket is empty. A changed limit applies from now on."""
         now = self._clock.monotonic()
         before = self._buckets.get(key)
         level = float(per_minute) if before is None else min(float(per_minute), before.level_at(now))
@@ -73,8 +71,8 @@ class RateLimits:
         )
 
     def take_elsewhere(self, key: str, per_minute: int, requests: int) -> None:
-        """Takes requests that other servers have let through. If they are more than the bucket has, it is empty for
-        longer, at most a minute.
+        """Takes requests that other servers have let through; if they are too many, the bucket is empty for longer, at
+        most a minute.
         """
         now = self._clock.monotonic()
         before = self._buckets.get(key, _Bucket(float(per_minute), now, per_minute))
@@ -95,7 +93,7 @@ class RunningRequests:
         """The requests of each key on other servers."""
 
     def enter(self, key: str, limit: int) -> bool:
-        """Counts a request and returns True, for a later `leave`; False if `limit` (0: none) are running."""
+        """Counts a request until `leave`; returns False if `limit` (0: none) are running."""
         if limit and self._running[key] >= limit - self.elsewhere.get(key, NO_REQUESTS).running:
             return False
         self._running[key] += 1
@@ -110,14 +108,15 @@ class RunningRequests:
         return self._running[key]
 
     def report(self) -> dict[str, int]:
-        """Returns the running requests of each key that has some, or had some at the last call."""
+        """Returns the running requests of each key that has some, or had at the last call."""
         before, self._reported = self._reported, dict(self._running)
         return {**dict.fromkeys(before, 0), **self._running}
 
 
-class RequestLimits(msgspec.Struct, frozen=True):
-    rate: RateLimits
-    running: RunningRequests
+class RequestLimits:
+    def __init__(self, clock: Clock) -> None:
+        self.rate = RateLimits(clock)
+        self.running = RunningRequests()
 
     def report(self) -> dict[str, KeyRequests]:
         """Returns the requests of each key, for `store.team.Team.exchange`."""
@@ -125,7 +124,7 @@ class RequestLimits(msgspec.Struct, frozen=True):
         return {key: KeyRequests(taken.get(key, 0), running.get(key, 0)) for key in taken | running}
 
     def count_elsewhere(self, others: Mapping[str, KeyRequests], rpm_of: Callable[[str], int]) -> None:
-        """Counts the requests of other servers. `rpm_of` returns a key's limit per minute, 0 for none."""
+        """Counts the requests of other servers. `rpm_of` returns a key's limit, 0 for none."""
         self.running.elsewhere = others
         for key, requests in others.items():
             per_minute = rpm_of(key) if requests.taken else 0
@@ -149,9 +148,7 @@ def count_if_turn(request: web.Request) -> AbstractContextManager[None]:
 def count_request(
     limits: RequestLimits, client: Client, headers: MutableMapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Counts a request during the `with`, and adds `x-ratelimit-*` to `headers`. Raises `Fault` RATE_LIMITED, or
-    CONCURRENCY_EXCEEDED.
-    """
+    """Counts a request, and adds `x-ratelimit-*` to `headers`. Raises `Fault` RATE_LIMITED, or CONCURRENCY_EXCEEDED."""
     if client.rpm:
         allowance = limits.rate.take(client.name, client.rpm)
         if headers is not None:
@@ -192,7 +189,7 @@ def headers_of(allowance: Allowance) -> dict[str, str]:
 
 
 def format_duration(seconds: float) -> str:
-    """Returns a duration in the form of OpenAI's headers: `1m30s`, `12.5s`, `340ms`."""
+    """Returns a duration as in OpenAI's headers: `1m30s`, `12.5s`, `340ms`."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"
     minutes, rest = divmod(round(seconds, 3), 60)

@@ -1,6 +1,4 @@
-"""Gives each request an id (the client's `x-request-id`, if it is safe) and a log line without body and key, and
-turns exceptions into error answers.
-"""
+"""Gives each request an id (the client's, if it is safe) and a log line, and turns exceptions into error answers."""
 
 from __future__ import annotations
 
@@ -27,17 +25,17 @@ NOTES = web.RequestKey("notes", dict[str, object])
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
 """Headers for every kind of answer."""
 EMPTY_HEADER = "x-codex-empty"
-"""The header that says why an answer has no text, refusal or call."""
+"""Says why an answer has no text, refusal or call."""
 OWNER = web.RequestKey("owner", str)
-"""The name of the request's key; `local` if the server requires no keys."""
+"""The name of the request's key; `local` if none is required."""
 
 CLIENT = web.RequestKey("client", Client)
-"""The key's client; not set for paths that need no key."""
+"""Not set for paths that need no key."""
 
 _BEGAN = web.RequestKey("began", float)
-"""When the request's first line was read, in seconds of the monotonic clock."""
+"""When the request came, by the monotonic clock."""
 PREPARED = web.RequestKey("prepared", bool)
-"""Whether an answer's headers were sent, so that no other is possible."""
+"""Whether headers were sent, so that no other answer is possible."""
 
 _CLEAN_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """Ids that are safe in a header and in the log."""
@@ -51,17 +49,15 @@ ON_EVERY_REPLY = {
 }
 
 MAX_NOTE = 100
-"""Maximum characters of a path or model name in the log, since clients choose them."""
+"""Maximum characters of what clients choose, in the log."""
 
 CLIENT_LEFT = 499
-"""The log's status if the client left before the answer, as in nginx; never sent."""
+"""Logged if the client left before the answer, as in nginx; never sent."""
 
 
 @web.middleware
 async def provide_context(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Sets the request's id, log fields (`NOTES`) and headers (`REPLY_HEADERS`), answers exceptions with errors, and
-    logs the request at its end.
-    """
+    """Sets the request's id, `NOTES` and `REPLY_HEADERS`, answers exceptions, and logs the request at its end."""
     app = request.app
     clock = app[CLOCK]
     given = request.headers.get("x-request-id", "")
@@ -126,7 +122,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _uncancel_if_stopping(request: web.Request) -> bool:
-    """Revokes the cancellation of this task if the stopping server can still answer; returns whether it can."""
+    """Revokes the cancellation of this task if the stopping server can still answer; returns whether."""
     here = request.transport is not None and not request.transport.is_closing()
     if not here or request[PREPARED] or not request.app[RUNS].draining:
         return False

@@ -1,5 +1,5 @@
 """Delays the check of keys that may be guesses, longer with each wrong key of an address; right keys too, because a
-late answer must not reveal a wrong key. Keys that were valid from there before do not wait.
+late answer must not reveal a wrong one. Keys that were valid from there before do not wait.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 
 FREE_ATTEMPTS: Final = 3
-"""Number of wrong keys without a delay, for a person who mistypes or a client with an old key."""
+"""Number of wrong keys without a delay, for a person who mistypes."""
 FIRST_SECONDS: Final = 0.25
 MAX_SECONDS: Final = 5.0
 """The longest pause between two checks for one address."""
 MAX_WAIT_SECONDS: Final = 20.0
-"""The longest wait; a key that would wait longer is refused."""
+"""A key that would wait longer is refused."""
 FORGET_SECONDS: Final = 600.0
 """Seconds without a wrong key until an address is forgotten."""
 MAX_ADDRESSES: Final = 4096
@@ -37,15 +37,15 @@ class FailedAttempts:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed: OrderedDict[str, tuple[int, float, float]] = OrderedDict()
-        """The number of wrong keys by address, oldest first, and when the last came and is checked
-        (monotonic seconds).
+        """By address, oldest first: the number of wrong keys, and when the last came and is checked (monotonic
+        seconds).
         """
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """Address and digest of keys that were valid, the least recently used first."""
+        """Address and digest of keys that were valid, the most recently used last."""
 
     def delay(self, address: str) -> float:
-        """Returns how many seconds a check from this address waits, and counts the key as wrong until `uncount`.
-        Raises `Fault` RATE_LIMITED if too many wait.
+        """Returns the seconds that a check from this address waits, and counts the key as wrong until `uncount`. Raises
+        `Fault` RATE_LIMITED if too many wait.
         """
         now, address = self._clock.monotonic(), _network_of(address)
         count, last, looked = self._failed.pop(address, (0, now, now))
@@ -102,7 +102,7 @@ def _network_of(address: str) -> str:
 
 
 MAX_WAITING: Final = 256
-"""Maximum waiting checks of all addresses; keys of addresses without wrong ones never wait."""
+"""Maximum waiting checks of all addresses."""
 
 
 class WrongKeys:

@@ -1,1 +1,1 @@
-"""Builds this server's own OpenAPI document. Imported only when the document is requested."""
+"""Builds the OpenAPI document, when it is requested."""

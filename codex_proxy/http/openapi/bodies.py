@@ -1,6 +1,4 @@
-"""The JSON schemas of request bodies, from the pydantic models that parse them, without values that are
-always refused.
-"""
+"""The JSON schemas of request bodies, from the pydantic models, without values that are always refused."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, I
 ALWAYS_REFUSED: Final = frozenset(
     {"ChatAudioPart", "AudioPart", "ChatOtherPart", "ChosenHosted", "HostedTool"}
 )
-"""Members of unions that exist only so that an error can name what is refused."""
+"""Members of unions that exist only for errors."""
 
 _CONVERSATION_ID: Final[Schema] = {"type": "string", "pattern": f"^{CONVERSATION_PREFIX}"}
 _CONVERSATION: Final[Schema] = {
@@ -48,7 +46,7 @@ CHANGED: Final[dict[tuple[str, str], Schema]] = {
     # Without a type an item that has a role or content is a message, so it is no reference.
     ("ItemReference", "type"): {"anyOf": [{"const": "item_reference"}, NULL]},
 }
-"""Schemas of properties that differ from the model's, by schema and property."""
+"""Schemas that differ from the model's, by schema and property."""
 
 NOT_WITHOUT_TYPE: Final[Schema] = {
     "anyOf": [
@@ -92,7 +90,7 @@ def body_schemas(*, max_choices: int) -> dict[str, Schema]:
 
 
 def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
-    """Returns the schemas of a model and its parts, the latter with `prefix`, since APIs share names."""
+    """Returns the schemas of a model and, with `prefix`, of its parts, since APIs share names."""
     whole = model.model_json_schema(ref_template="#/components/schemas/{model}")
     parts = {prefix + name: schema for name, schema in whole.pop("$defs", {}).items()}
     parts[model.__name__] = whole
