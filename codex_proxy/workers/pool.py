@@ -109,11 +109,14 @@ class WorkerPool(Generic[Q, A]):
         except (TimeoutError, EOFError, ConnectionError):
             log.info("worker_gave_up", worker=self._module)
         finally:
-            self._busy.discard(worker)
             if body is None or self._closed:
                 worker.kill()
-                await asyncio.shield(worker.wait())
+                ended = asyncio.ensure_future(worker.wait())
+                # Not before: `close` waits for it too, also where this task is cancelled.
+                ended.add_done_callback(lambda _: self._busy.discard(worker))
+                await asyncio.shield(ended)
             else:
+                self._busy.discard(worker)
                 self._idle.append(worker)
                 worker.end_later(self._end_idle)
         if body is None:

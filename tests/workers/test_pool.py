@@ -44,6 +44,18 @@ async def test_a_question_for_which_no_worker_is_free_in_time_is_told_so(
     first.cancel()
 
 
+async def test_a_closed_pool_has_waited_for_the_worker_of_a_cancelled_question(
+    pool: WorkerPool[Work, Done],
+) -> None:
+    asked = asyncio.ensure_future(pool.ask(Work(endless=True)))
+    await eventually(lambda: pool.workers)
+    (pid,) = pool.workers
+    asked.cancel()
+    await asyncio.wait([asked], timeout=0)
+    await pool.close()
+    assert not psutil.pid_exists(pid)
+
+
 async def test_a_question_that_takes_too_long_is_given_up_and_the_next_one_is_answered() -> None:
     pool = WorkerPool[Work, Done](MODULE, Done, wall_seconds=0.5)
     assert await pool.ask(Work(endless=True)) is NoAnswer.GAVE_UP
