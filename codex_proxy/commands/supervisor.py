@@ -128,6 +128,7 @@ class Supervisor:
         self._processes: set[Worker] = set()
         """All workers that have not ended, replaced ones included."""
         self._stopping = asyncio.Event()
+        self._killing = False
         self._reload_wanted = asyncio.Event()
 
     @property
@@ -155,6 +156,7 @@ class Supervisor:
     def stop(self) -> None:
         """Stops all workers; called again, kills them."""
         if self._stopping.is_set():
+            self._killing = True
             for worker in self._processes:
                 worker.kill()
             return
@@ -171,6 +173,8 @@ class Supervisor:
         )
         worker = Worker(number, process, say)
         self._processes.add(worker)
+        if self._killing:
+            worker.kill()  # `stop` was called again during its start
         log.info("worker_started", number=number, pid=worker.pid)
         return worker
 

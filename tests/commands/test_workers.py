@@ -118,9 +118,12 @@ async def test_stopping_ends_every_worker(two: Started) -> None:
     assert not any(map(psutil.pid_exists, pids))
 
 
+DEAF = SERVES.replace("sys.exit(0))", "None)") + "\nwhile True: signal.pause()"
+"""A worker that SIGTERM does not end."""
+
+
 async def test_stopping_twice_kills_workers_that_do_not_stop(tmp_path: Path) -> None:
-    deaf = SERVES.replace("sys.exit(0))", "None)") + "\nwhile True: signal.pause()"
-    started = Started(tmp_path, deaf)
+    started = Started(tmp_path, DEAF)
     pids = [await started.serving(number) for number in (1, 2)]
     started.supervisor.stop()
     await eventually(lambda: started.said[-1].startswith("codex-proxy: stopping"))
@@ -128,6 +131,25 @@ async def test_stopping_twice_kills_workers_that_do_not_stop(tmp_path: Path) -> 
     started.supervisor.stop()
     assert await started.ended() == 0
     assert not any(map(psutil.pid_exists, pids))
+
+
+async def test_stopping_twice_kills_a_worker_that_is_being_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def start_and_stop(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*command, **options)
+        if command[-1] == "2":
+            await started.serving(2)
+            started.supervisor.stop()
+            started.supervisor.stop()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_and_stop)
+    started = Started(tmp_path, DEAF)
+    assert await started.ended() == 0
+    assert not any(map(psutil.pid_exists, (*started.pids(1), *started.pids(2))))
 
 
 async def test_if_the_first_worker_does_not_start_the_command_ends_with_its_status(tmp_path: Path) -> None:

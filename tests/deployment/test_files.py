@@ -128,7 +128,9 @@ def test_compose_refers_to_what_it_has_and_sets_what_the_server_knows(
     settings = load({"state_dir": tmp_path / "state"}, None)
     check(settings, SystemClock(), {})
     assert (settings.in_database, settings.host) == (True, "0.0.0.0")
-    assert any(line.startswith("asyncpg==") for line in (ROOT / "requirements/codex.txt").read_text().splitlines())
+    assert any(
+        line.startswith("asyncpg==") for line in (ROOT / "requirements/codex.txt").read_text().splitlines()
+    )
 
 
 def test_the_dockerfile_copies_what_exists_and_starts_a_command_that_exists() -> None:
