@@ -141,6 +141,8 @@ _NAMES: Final[dict[str, Coding | None]] = {
 }
 _GZIP_WINDOW: Final = zlib.MAX_WBITS | 16  # zlib's way to say that the head and the end are those of gzip
 _STEP: Final = 1 << 16
+MAX_PARTS: Final = 1_000
+"""Maximum parts of a gzip body, one behind the other: an empty one has 20 bytes, and costs as much as many more."""
 
 
 class TooLarge(Exception):  # noqa: N818 - what the body is
@@ -173,20 +175,24 @@ def decompress(body: bytes, coding: Coding, limit: int) -> bytes:
 
 
 def _inflate(body: bytes, window: int, limit: int) -> bytes:
-    out = bytearray()
-    while body:  # gzip may be several parts, one behind the other
+    """Decompresses piece by piece: zlib copies what it leaves of its input."""
+    out, given, at = bytearray(), memoryview(body), 0
+    for _ in range(MAX_PARTS):
         part = zlib.decompressobj(window)
-        while body and not part.eof:
-            out += part.decompress(body, min(_STEP, limit - len(out) + 1))
+        while not part.eof:
+            piece = given[at : at + _STEP]
+            found = part.decompress(piece, min(_STEP, limit - len(out) + 1))
+            if not (piece or found):
+                raise bad_request("The request body is incomplete: its compressed data ends too early.")
+            out += found
             if len(out) > limit:
                 raise TooLarge
-            body = part.unconsumed_tail
-        if not part.eof:
-            raise bad_request("The request body is incomplete: its compressed data ends too early.")
-        body = part.unused_data
-        if body and window != _GZIP_WINDOW:
+            at += len(piece) - len(part.unconsumed_tail) - len(part.unused_data)
+        if at == len(given):
+            return bytes(out)
+        if window != _GZIP_WINDOW:
             raise zlib.error("there is data after the end")
-    return bytes(out)
+    raise bad_request(f"The request body has more than {MAX_PARTS} parts of gzip data, one behind the other.")
 
 
 T = TypeVar("T")

@@ -15,12 +15,14 @@ from codex_proxy.surfaces.base import json_text
 from codex_proxy.surfaces.body import decode_object
 
 MAX_NAME: Final = 1_000
+MAX_PARTS: Final = 1_000
+"""Maximum parts of a form before its model: each costs a search, and OpenAI's forms have some dozens."""
 _FIRST_WINDOW: Final = 1 << 10
 _LAST_WINDOW: Final = 1 << 20
 """The bytes searched at a time, at first and at most: a form may be in a file."""
 _BOUNDARY: Final = re.compile(r'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 _MODEL_PART: Final = re.compile(
-    rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r\n|$)', re.IGNORECASE
+    rb'(?<=\n)content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r\n|$)', re.IGNORECASE
 )
 
 
@@ -79,7 +81,7 @@ def _model_in_form(form: bytes | memoryview, content_type: str) -> tuple[PassedB
     mark, body = b"--" + (found[1] or found[2]).encode(), memoryview(form)
     if bytes(body[: len(mark)]) != mark:
         raise bad_request("The request body is not a form with the boundary of its content type.")
-    at = 0
+    at = parts = 0
     while (head := at + len(mark) + 2) < len(body) and bytes(body[head - 2 : head]) != b"--":
         following = _find(b"\r\n" + mark, body, head)
         if following < 0:
@@ -91,7 +93,9 @@ def _model_in_form(form: bytes | memoryview, content_type: str) -> tuple[PassedB
                 raise bad_request("Invalid 'model': the name is too long.", "model")
             name = value.decode("utf-8", "replace").strip()
             return PassedBody(form, name, None, (blank + 4, following)), True
-        at = following + 2
+        at, parts = following + 2, parts + 1
+        if parts == MAX_PARTS:
+            raise bad_request(f"The form has no field 'model' in its first {MAX_PARTS} parts. Send it first.")
     return None, True
 
 

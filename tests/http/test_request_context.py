@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import random
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.http import chat
+from codex_proxy.http.body import decompress
 from codex_proxy.surfaces.chat.render import ChatRenderer
+from tests.growth import assert_linear
 from tests.http.serving import Answer, Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
 
@@ -160,6 +163,24 @@ async def test_a_bomb_is_unpacked_up_to_the_limit_and_no_further(proxy: Proxy) -
             tracemalloc.stop()
     assert (answer.status, answer.error["code"]) == (413, "request_too_large")
     assert peak < 100 << 20
+
+
+async def test_a_packed_body_may_have_several_parts(proxy: Proxy) -> None:
+    body = json.dumps(user()).encode()
+    packed = b"".join(gzip.compress(body[at : at + 7]) for at in range(0, len(body), 7))
+    assert (await proxy.ask(packed, headers={"Content-Encoding": "gzip"})).status == 200
+
+
+async def test_a_packed_body_of_very_many_parts_is_a_400(proxy: Proxy) -> None:
+    answer = await proxy.ask(gzip.compress(b"") * 2000, headers={"Content-Encoding": "gzip"})
+    assert (answer.status, "1000 parts" in answer.error["message"]) == (400, True)
+
+
+def test_unpacking_a_body_costs_what_it_weighs() -> None:
+    def make(size: int) -> bytes:
+        return gzip.compress(random.Random(0).randbytes(size), 0)
+
+    assert_linear(make, lambda body: decompress(body, "gzip", 64 << 20), 2 << 20)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])

@@ -364,7 +364,11 @@ PART = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
 
 @pytest.mark.parametrize(
     ("size", "files"),
-    [(3000, lambda n: PART % (b"a", b"b") * n), (4 << 20, lambda n: PART % (b"file", bytes(n)))],
+    [
+        (200, lambda n: PART % (b"a", b"b") * n),
+        (4 << 20, lambda n: PART % (b"file", bytes(n))),
+        (2000, lambda n: b"--x\r\n" + b"content-disposition:" * n + b"\r\n\r\n\r\n"),
+    ],
 )
 def test_a_form_with_its_model_last_costs_what_it_weighs(size: int, files: Callable[[int], bytes]) -> None:
     assert_linear(
@@ -372,3 +376,9 @@ def test_a_form_with_its_model_last_costs_what_it_weighs(size: int, files: Calla
         lambda form: form_body(memoryview(form), "multipart/form-data; boundary=x"),
         size,
     )
+
+
+def test_a_form_of_very_many_parts_is_not_read_to_its_end() -> None:
+    form = PART % (b"a", b"b") * 1000 + PART % (b"model", b"m") + b"--x--\r\n"
+    with pytest.raises(Fault, match="first 1000 parts"):
+        form_body(form, "multipart/form-data; boundary=x")

@@ -50,7 +50,8 @@ KINDS: Final = kinds_by_text(
     (r"\b50\d\b|internal server error", K.UPSTREAM_ERROR),
 )
 ADDRESSES: Final = re.compile(
-    r" ?If it persists, check your inference gateway[^.]*\([^)]*\)\.?|\b(?:(?:\d{1,3}\.){3}\d{1,3}|localhost):\d+\b"
+    r" ?If it persists, check your inference gateway[^.(]{0,200}\([^()]{0,200}\)\.?"
+    r"|\b(?:(?:\d{1,3}\.){3}\d{1,3}|localhost):\d+\b"
 )
 """Matches what in an error text, besides links, reveals the model provider's address, and is removed."""
 MAX_NOTE: Final = 400

@@ -63,7 +63,8 @@ _FRAME: Final = re.compile(
     r"^(?:Failed to authenticate\. )?API Error: (?:Request rejected \(\d+\) · |\d{3} )?"
 )
 _ADVICE: Final = re.compile(
-    r" This is a server-side issue.*|\s*Run (?:--model|/model|/login)\b.*| · Please run /login.*", re.DOTALL
+    r" This is a server-side issue.*|\s{0,9}Run (?:--model|/model|/login)\b.*| · Please run /login.*",
+    re.DOTALL,
 )
 
 

@@ -187,7 +187,7 @@ _CUTS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\breq_\w+"), "[id]"),
     (re.compile(r"\bsk-[\w*.-]+"), "[key]"),
     (re.compile(r",\s*url:\s*\S+", re.IGNORECASE), ""),
-    (re.compile(r"\s{0,9}for url \([^)]*\)", re.IGNORECASE), ""),
+    (re.compile(r"\s{0,9}for url \([^()]*\)", re.IGNORECASE), ""),
     (re.compile(r"[\w+.-]{0,40}://[^\s\"'<>)\]]*"), "[link]"),
 )
 
