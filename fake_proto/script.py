@@ -26,6 +26,28 @@ if TYPE_CHECKING:
 SCENARIOS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scenarios")
 DEFAULT_USAGE = {"input": 100, "cached": 40, "output": 20, "reasoning": 5}
 USAGE_OPTIONS = {"input": "in", "cached": "cached", "output": "out", "reasoning": "reasoning"}
+OPTIONS = frozenset(
+    {
+        *(
+            "say",
+            "anew",
+            "pieces",
+            "n",
+            "size",
+            "delay",
+            "first",
+            "hold",
+            "in",
+            "out",
+            "cached",
+            "reasoning",
+            "limits",
+        ),
+        *("times", "finish", "name", "args", "calls", "rounds", "step", "message", "code", "retries"),
+        *("misbehave", "at", "behind", "until", "bytes", "words", "path"),
+    }
+)
+"""The keys that a marker may have."""
 CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo")
 FLOOD = 100_000
 BIG_LINE = 10_000_000
@@ -76,6 +98,8 @@ class Script:
         chosen = found is not None or bool(settings.text("MODE"))
         unmarked = None if chosen else unmarked_scenario(request)
         self._scenario = unmarked or _scenario("count" if self.faults.has("flood") else marker.name)
+        if unknown := options.keys() - OPTIONS:
+            self._scenario = _failing(f"the fake agent's markers have no key {min(unknown)!r}")
         rounds = int(options.get("rounds", "0"))
         if rounds:
             self._scenario["steps"] = self._scenario["steps"][:1] * rounds + self._scenario["steps"][-1:]
@@ -273,6 +297,10 @@ def _scenario(name: str) -> Action:
         with open(os.path.join(SCENARIOS, name + ".json"), encoding="utf-8") as file:
             return dict(json.load(file))
     except FileNotFoundError:
-        text = f"the fake agent has no scenario {name!r}"
-        action = {"do": "error", "kind": "other", "texts": {"any": text}}
-        return {"steps": [{"actions": [action], "end": "error"}]}
+        return _failing(f"the fake agent has no scenario {name!r}")
+
+
+def _failing(text: str) -> Action:
+    """A scenario that fails with this text."""
+    action = {"do": "error", "kind": "other", "texts": {"any": text}}
+    return {"steps": [{"actions": [action], "end": "error"}]}

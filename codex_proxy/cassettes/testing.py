@@ -66,8 +66,10 @@ class Servers:
     def cassette(self, folder: Path, mode: str) -> TestServer:
         """Returns a server that replays the cassettes in `folder`, or records them with the settings' agent."""
         if mode == "replay":
-            if not folder.is_dir():
-                raise FileNotFoundError(f"There is no {folder}. Record it with `pytest --cassettes=record`.")
+            if not any(folder.glob("*.jsonl")):
+                raise FileNotFoundError(
+                    f"There is no cassette in {folder}. Record it with `pytest --cassettes=record`."
+                )
             return self._get_server(f"replay {folder}", agent="fake", cassettes={"replay": folder})
         if mode == "missing":
             return self._get_server(

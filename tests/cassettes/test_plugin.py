@@ -62,6 +62,7 @@ def test_a_project_records_and_replays(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     shutil.copytree(ROOT / "examples" / "tests_with_openai", folder)
     shutil.rmtree(folder / "cassettes")
+    (folder / "cassettes" / "two-cities").mkdir(parents=True)  # what a recording that failed leaves
     missing = run_pytest(folder)
     assert missing.returncode == 1
     assert "--cassettes=record" in missing.stdout

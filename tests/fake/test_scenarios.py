@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import fake_proto
+from fake_proto.script import OPTIONS
 from tests.fake.app_child import AppChild, deltas, is_completed
 from tests.fake.child import Child
 from tests.fake.proto_child import ask, is_over, proto, texts, user_input
@@ -103,6 +104,17 @@ def test_proto_says_the_same_bytes_in_every_run() -> None:
 def test_the_app_server_says_the_same_bytes_in_every_run() -> None:
     with AppChild() as one, AppChild() as other:
         assert played_in_app_server(one) == played_in_app_server(other)
+
+
+def test_an_unknown_key_of_a_marker_fails_and_is_named() -> None:
+    with proto() as child:
+        messages = ask(child, "[[fake:text sai='Hi.']]")
+    assert texts(messages, "error", "message") == ["the fake agent's markers have no key 'sai'"]
+
+
+def test_the_readme_names_every_key_of_a_marker() -> None:
+    readme = (Path(__file__).parents[2] / "fake_proto" / "README.md").read_text("utf-8")
+    assert [key for key in OPTIONS if f"{key}=" not in readme] == []
 
 
 def test_an_unknown_scenario_fails_and_names_itself() -> None:
