@@ -23,7 +23,6 @@ from codex_proxy.core.events import (
     ReasoningDelta,
     RefusalDelta,
     ServedBy,
-    Stop,
     TextDelta,
     TurnEnded,
     Usage,
@@ -32,6 +31,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import McpTools
+from codex_proxy.core.own_errors import release_all
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.sse import EventStream, IdleTimer
 from codex_proxy.responses.follow import Follower
@@ -279,8 +279,8 @@ class LogReader:
         return self._renderer.open()
 
     def break_off(self, failure: Failure) -> bytes:
-        """Ends the answer with a failure; returns its bytes."""
-        return self._renderer.feed([TurnEnded(Stop.FAILED, "provider", failure)])
+        """See `Renderer.break_off`."""
+        return self._renderer.break_off(failure)
 
     def result(self) -> bytes:
         """Returns the whole body. Raises `Fault`."""
@@ -292,7 +292,6 @@ class LogReader:
 
 WholeReader: TypeAlias = LogReader | ResponseReader
 Reader: TypeAlias = WholeReader | Follower
-"""`break_off` returns nothing if another task renders the answer."""
 
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:
@@ -309,8 +308,8 @@ async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str,
 async def stream_response(
     reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
-    """Sends the stream. Raises `Fault` before the first byte, `ConnectionError` if the client has left; any other error
-    ends the stream with `UNFORESEEN`. After `keepalive` seconds of silence (0: never) `comment` is sent.
+    """Sends the stream. Raises `Fault` before the first byte, `ConnectionError` if the client has left; any later error
+    ends the stream with a failure. After `keepalive` seconds of silence (0: never) `comment` is sent.
     """
     silence = IdleTimer(keepalive)
 
@@ -335,15 +334,19 @@ async def stream_response(
                 await stream.write(data)
                 silence.reset()
         return await stream.close()
-    except (Fault, ConnectionError):
+    except ConnectionError:
         raise
     except Exception as error:
         if not stream.begun:
             raise
         # Its status has gone out: the rest of the stream says that the turn has failed.
-        log_unforeseen(error)
-        return await stream.close(reader.break_off(UNFORESEEN))
+        return await stream.close(reader.break_off(_failure_in_stream(error)))
     finally:
-        silence.stop()
-        stream.stop()
-        reader.close()
+        release_all(silence.stop, stream.stop, reader.close)
+
+
+def _failure_in_stream(error: Exception) -> Failure:
+    if isinstance(error, Fault):
+        return error.failure
+    log_unforeseen(error)
+    return UNFORESEEN

@@ -189,7 +189,9 @@ class BackgroundResponse(RunningResponse):
 
     async def _parse_for_next_target(self, failure: Failure | None) -> ParsedResponse | None:
         """Parses the request again after a failure; None if nothing has failed, or output has begun."""
-        if failure is None or self._parse_again is None or self._renderer.visible or self._cancelled:
+        if failure is None or self._parse_again is None or self._cancelled:
+            return None
+        if self._renderer.visible or self._renderer.ended:
             return None
         return await self._parse_again(failure)
 
@@ -249,9 +251,11 @@ class BackgroundResponse(RunningResponse):
             self._pass_unstored(frames)
 
     def _close(self) -> None:
-        super()._close()
-        if self._slot is not None:
-            self._slot.give_back()
+        try:
+            super()._close()
+        finally:
+            if self._slot is not None:
+                self._slot.give_back()
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:

@@ -75,7 +75,7 @@ class Follower:
         self._store = require_store(service.store)
         self._owner = owner
         self._id = id
-        self._after = after
+        self._after = self._delivered = after
         live = service.background.find(owner, id)
         self._live = None if live is None else live.buffer.reader(MAX_UNREAD)
         """The response, if this server runs it, until its end."""
@@ -98,6 +98,7 @@ class Follower:
 
     def take(self) -> bytes:
         """Returns new frames, and at last the stream's end."""
+        self._delivered = self._after
         if self._fetched is not None:
             frames, self._fetched = self._fetched, None
         else:
@@ -115,7 +116,11 @@ class Follower:
         return b""
 
     def break_off(self, failure: Failure) -> bytes:
-        return b""  # the response goes on: its client can follow it again
+        """Returns an error without the end of the response, which goes on: its client can follow it again."""
+        events = new_events(self._service.profile, {})
+        events.number = max(0, self._delivered)  # a client that follows from there misses nothing
+        events.fail(failure)
+        return b"".join(events.take())
 
     def close(self) -> None:
         """Stops reading; the response continues."""

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from codex_proxy.core.events import TurnEnded
-from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
+from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.frame_buffer import Frames
 from codex_proxy.responses.prepare import PreparedResponse, prepare_again, shorter_context, start_run
 from codex_proxy.responses.running import Delivery, Observe, RunningResponse
@@ -88,8 +89,8 @@ class ResponseReader:
         self._response = response
         self._frames = response.buffer.reader()
         self._end = end_of_stream(service.profile)
-        self._begun = False
-        """Whether any frames were taken."""
+        self._has_end = False
+        """Whether the last event was taken."""
 
     @property
     def finished(self) -> bool:
@@ -103,20 +104,28 @@ class ResponseReader:
         return self._frames.wait(push)
 
     def take(self) -> bytes:
-        frames = self._frames.take()
-        data = b"".join([frame for _, frame in frames])
+        data = b"".join([frame for _, frame in self.take_frames()])
         return data + self._end if data and self._frames.finished else data
 
     def take_frames(self) -> Frames:
-        """Returns new frames, each a message of a WebSocket."""
-        return self._frames.take()
+        """Returns new frames, each a message of a WebSocket. A stream without its last event gets one that says that it
+        has failed.
+        """
+        frames = self._frames.take()
+        if frames:
+            self._has_end = is_last(frames[-1][1])
+        if self.finished and self._response.streams and not (self._has_end or self.refusal):
+            self._has_end = True
+            return [*frames, *self._response.break_off(self._response.failure or UNFORESEEN)]
+        return frames
 
     def open(self) -> bytes:
         self._response.open()
         return self.take()
 
     def break_off(self, failure: Failure) -> bytes:
-        return b""  # the response ends by itself
+        """Makes the response fail; returns the bytes that end its stream."""
+        return b"".join([frame for _, frame in self._response.break_off(failure)]) + self._end
 
     def result(self) -> bytes:
         if self._response.failure is not None:

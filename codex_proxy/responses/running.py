@@ -15,6 +15,7 @@ import structlog
 
 from codex_proxy.core.events import Event, Spending, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
+from codex_proxy.core.own_errors import release_all
 from codex_proxy.core.shown_text import trace_of
 from codex_proxy.responses.frame_buffer import FrameBuffer, Frames
 from codex_proxy.responses.live import ServerTasks
@@ -120,6 +121,11 @@ class RunningResponse(ABC):
             self._run.interrupt()
         elif self._begun and self._task is not None:
             self._task.cancel()  # before it has begun it would end nothing
+
+    def break_off(self, failure: Failure) -> Frames:
+        """Makes the response fail, after an exception in this server's code. Returns the frames that end its stream."""
+        self._renderer.break_off(failure)
+        return self._renderer.take_frames()
 
     async def cancel_and_wait(self) -> None:
         self.cancel()
@@ -259,21 +265,23 @@ class RunningResponse(ABC):
         if self.final is not None:
             return
         try:
+            self._renderer.break_off(UNFORESEEN)
             await self._finish(TurnEnded(Stop.FAILED, "provider", UNFORESEEN))
         except Exception as error:  # noqa: BLE001 - the fault is in rendering itself
             log.error("internal_error", **trace_of(error))
             self.failure = UNFORESEEN
 
     def _close(self) -> None:
+        run, self._run, self._cursor = self._run, None, None
         if self.final is None and self.failure is None:
             self.failure = STOPPING
-        if self._run is not None:
-            self._run.interrupt()  # where rendering broke off
-        self._run = self._cursor = None
-        self._prepared.release()
-        self.started.set()
         self.ended = True
-        self.buffer.end()
+        release_all(
+            lambda: run is None or run.interrupt(),  # where rendering broke off
+            self._prepared.release,
+            self.started.set,
+            self.buffer.end,
+        )
 
     def spending(self) -> Spending:
         """Returns the response's tokens, and whether anything has failed."""

@@ -7,11 +7,10 @@ process had already ended does not count.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 import msgspec
-import structlog
 
 from codex_proxy.agents.dialect import Decision, ToolReply
 from codex_proxy.agents.processes.session import AgentSession
@@ -32,6 +31,7 @@ from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.core.interfaces import Timers
 from codex_proxy.core.items import Item, RawHistoryItem
 from codex_proxy.core.limits import TurnLimits
+from codex_proxy.core.own_errors import break_off_on_error, release_all
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
@@ -48,8 +48,6 @@ from codex_proxy.tools.replay import clean_item, output_id
 if TYPE_CHECKING:
     from codex_proxy.runs.scheduler import RunScheduler
 
-log = structlog.get_logger(__name__)
-
 P = ParamSpec("P")
 
 DECLINED = Decision(approve=False)
@@ -63,19 +61,17 @@ TOO_SLOW = Failure(
 )
 
 
-BROKEN = TurnEnded(Stop.FAILED, "provider", UNFORESEEN)
-
-
-def _breaks_off(method: Callable[Concatenate[Run, P], None]) -> Callable[Concatenate[Run, P], None]:
-    """Makes an exception in a method that others call break the turn off."""
+def _entry(method: Callable[Concatenate[Run, P], None]) -> Callable[Concatenate[Run, P], None]:
+    """For a method that others call: an exception breaks the turn off, and the turn's end releases its session."""
 
     @wraps(method)
     def guarded(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             method(run, *args, **kwargs)
-        except Exception:
-            log.exception("turn_internal_error")
-            run.break_off()
+            if run._repair.ended:
+                run._release_session()
+        except Exception:  # noqa: BLE001 - logged
+            break_off_on_error(run)
 
     return guarded
 
@@ -169,18 +165,16 @@ class Run:
         """The item on which the agent works, if any."""
         return self._repair.open_item
 
-    @_breaks_off
+    @_entry
     def add_first_events(self, events: Sequence[Event]) -> None:
         """Adds events before the agent's, such as lists of MCP tools."""
         self._append(self._repair.feed(events), 0)
 
-    @_breaks_off
+    @_entry
     def add_events(self, events: Sequence[Event]) -> None:
         """Adds this server's events, unless the turn is over."""
         if not self._repair.ended:
             self._log_events(list(events), 0)
-            if self._repair.ended:  # it was all that the turn may say
-                self._release_session()
 
     def start_preparing(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts `work`, which ends with `begin_session` or a failure."""
@@ -188,7 +182,7 @@ class Run:
         self._watch.pause()
         self._calls.begin_work(work)
 
-    @_breaks_off
+    @_entry
     def begin_session(self, opened: AgentSession | ReusedSession) -> None:
         """Begins the turn on a new or kept session; closes it if the turn is over."""
         reused = opened if isinstance(opened, ReusedSession) else None
@@ -196,10 +190,10 @@ class Run:
         if self._repair.ended:
             session.close()
             return
+        self._session = session
         self._awaited_events = self.attempt.awaited_events
         if self._watch.paused:
             self._watch.resume()
-        self._session = session
         self.continued = reused is not None or session.reopens
         if self.continued:
             self._restartable = "until_visible"
@@ -215,19 +209,19 @@ class Run:
         for answered in reused.hidden:
             session.answer(answered.request_id, ToolReply(answered.output.parts))
 
-    @_breaks_off
+    @_entry
     def interrupt(self) -> None:
         """Ends the turn as interrupted by its client."""
         self._end(TurnEnded(Stop.INTERRUPTED))
 
-    @_breaks_off
+    @_entry
     def fail(self, failure: Failure) -> None:
         """Ends the turn with this server's failure."""
         if self._recorder is not None and not self._repair.ended:
             self._recorder.failed(failure)
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
-    @_breaks_off
+    @_entry
     def _on_deadline(self, failure: Failure) -> None:
         hint = self._session.silence_hint if self._session is not None else ""
         if self.turn.schema_field and not self._watch.visible:
@@ -237,6 +231,7 @@ class Run:
 
     # --- what the session calls ---------------------------------------------------------------------
 
+    @_entry
     def on_session_output(self, session: AgentSession, events: list[Event], size: int) -> None:
         if session is not self._session or self._repair.ended:
             return  # an earlier try that winds down
@@ -256,10 +251,8 @@ class Run:
             self._apply(self.attempt.feed(events), session, size)
         else:  # most batches are text alone
             self._log_events(events, size)
-            if self._repair.ended:
-                self._release_session()
 
-    @_breaks_off
+    @_entry
     def tool_finished(self, request_id: str, output: ToolOutput) -> None:
         """Continues the turn with the output of this server's call."""
         self._calls_running -= 1
@@ -267,7 +260,7 @@ class Run:
         if self._session is not None and not self._repair.ended:
             self._apply(self.attempt.tool_finished(request_id, output), self._session, 0)
 
-    @_breaks_off
+    @_entry
     def on_verdicts(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
         """Continues the attempt with the results of its checks."""
         session = self._session
@@ -294,8 +287,6 @@ class Run:
             self._calls.begin(self, result.calls)
         for answered in result.answers:
             session.answer(answered.request_id, ToolReply(answered.output.parts))
-        if self._repair.ended:
-            self._release_session()
 
     def on_session_failure(self, session: AgentSession, failure: Failure) -> None:
         if session is not self._session:
@@ -376,7 +367,7 @@ class Run:
         # The client's next request reads them.
         remembering.add_done_callback(lambda _: self._close_log([ended], 0))
 
-    @_breaks_off
+    @_entry
     def _close_log(self, events: list[Event], size: int) -> None:
         if self._recorder is not None:
             self._recorder.ended(events[-1])  # type: ignore[arg-type]
@@ -417,44 +408,51 @@ class Run:
 
     def _end(self, ended: TurnEnded) -> None:
         """Ends the turn for another reason than the agent's end."""
-        if self._repair.ended:
-            return
-        self._append(self._repair.feed([ended]), 0)
-        self._release_session()
+        if not self._repair.ended:
+            self._append(self._repair.feed([ended]), 0)
 
     def break_off(self) -> None:
-        """Ends the turn after an exception in this server's code, whatever state it is in: clients and the slot do not
-        wait for a time limit.
-        """
+        """See `Breakable`. Clients and the slot do not wait for a time limit."""
         recorder, self._recorder = self._recorder, None
-        events: list[Event] = []
-        if not self.log.ended:
-            events = self._repair.feed([BROKEN]) or [BROKEN]  # renderers add the ends of items that are lost
-        self.log.append(events, 0, ended=True)  # wakes readers, which may not know of the end yet
-        self._host.release_run(self)
-        self._watch.stop()
-        self._calls.cancel()
         session, self._session = self._session, None
-        if session is not None:
-            session.close()
-        if events:
-            for observer in self.observers:
-                observer.add(events)
-        if recorder is not None:
-            recorder.failed(UNFORESEEN)
-            recorder.ended(BROKEN)
+        failure = msgspec.structs.replace(UNFORESEEN, repeatable=not self._acted)
+        ended = TurnEnded(Stop.FAILED, "provider", failure)
+        events: list[Event] = []
+
+        def end_log() -> None:
+            if not (events or self.log.ended):
+                events.append(ended)  # renderers add the ends of items that are lost
+            self.log.append(events, 0, ended=True)  # wakes readers, which may not know of the end yet
+
+        def tell_observers() -> None:
+            if events:
+                release_all(*(partial(observer.add, events) for observer in self.observers))
+            if recorder is not None:
+                recorder.failed(failure)
+                recorder.ended(ended)
+
+        release_all(
+            lambda: events.extend(self._repair.feed([ended])),
+            end_log,
+            partial(self._host.release_run, self),
+            self._watch.stop,
+            self._calls.cancel,
+            *(() if session is None else (session.close,)),
+            tell_observers,
+        )
 
     def _release_session(self) -> None:
         """Stops deadlines and calls; keeps the session or closes it."""
         self._watch.stop()
         self._calls.cancel()
-        session, self._session = self._session, None
+        session = self._session
         if session is None:
             return
         if self._paused:
             self._resume(session)
         if not (session.can_resume and self.attempt.as_asked and self._host.keep(self, session)):
             session.close()
+        self._session = None
 
     # --- readers that are slow ------------------------------------------------------------------
 

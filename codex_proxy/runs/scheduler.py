@@ -22,6 +22,7 @@ from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
+from codex_proxy.core.own_errors import break_off_on_error, release_all
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
@@ -175,41 +176,40 @@ class RunScheduler:
         """
         turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
-        to_run = bool(approved_calls(turn))
-        agent = self.agent_of(turn)
-        observers = [watcher.begin(turn, agent.name) for watcher in self.watchers]
-        recorder = _recorder_of(turn, agent, first, observers)
+        context = copy_context()
+        observers: list[TurnObserver] = []
+        session: ReusedSession | AgentSession | None = None
         try:
-            session: ReusedSession | AgentSession | None = None
-            if to_run:
+            agent = self.agent_of(turn)
+            observers += [watcher.begin(turn, agent.name) for watcher in self.watchers]
+            recorder = _recorder_of(turn, agent, first, observers)
+            if approved_calls(turn):
                 attempt = await self._first_attempt(turn)
             else:
                 attempt, session = await self._first_session(turn, owner, replay)
+            # No await between here and the run's begin: it owns the session from now on, and its end gives it back.
+            runner = runner if recorder is None else recorder.runner(runner)
+            calls = ServerCalls(runner, lambda work: self._spawn(work, context))
+            run = self._make_run(turn, attempt, calls, recorder, observers)
         except BaseException as error:
-            slot.give_back()
             self._cancelled.difference_update(observers)
-            for observer in observers:
-                observer.add([_end_of(error)])
+            ended = _end_of(error)
+            release_all(
+                slot.give_back,
+                partial(self._give_up, session),
+                *(partial(observer.add, [ended]) for observer in observers),
+            )
             raise
-        # No await between here and the run's begin: it owns the session from now on, and its end gives it back.
-        loop = asyncio.get_running_loop()
-        context = copy_context()
-        runner = runner if recorder is None else recorder.runner(runner)
-        calls = ServerCalls(runner, lambda work: self._spawn(work, context))
-        max_tokens = None if "max_tokens" in agent.capabilities else turn.max_tokens
-        limits = TurnLimits(chars=self._limits.max_chars, stop=turn.stop, max_tokens=max_tokens)
-        run = Run(
-            turn, attempt, loop, self._deadlines_of(turn), self,
-            limits=limits, calls=calls, recorder=recorder, observers=observers,
-        )  # fmt: skip
         state = self._runs[run] = _RunState(slot, durable, remembers, replay, context)
         if first:
             run.add_first_events(first)
-        if session is not None:
-            self._begin_session(run, session)
-        elif not run.ended:
-            run.start_preparing(self._begin_with_approved_calls(run, calls))
+        with self._fail_on_error(run):
+            if session is not None:
+                self._begin_session(run, session)
+            elif not run.ended:
+                run.start_preparing(self._begin_with_approved_calls(run, calls))
         self._fail_if_too_late(run)
+        loop = asyncio.get_running_loop()
         if not run.ended:
             progress = partial(self._log_progress, run, PROGRESS_SECONDS)
             state.progress = loop.call_later(PROGRESS_SECONDS, progress, context=context)
@@ -217,6 +217,22 @@ class RunScheduler:
         line = partial(log.info, agent=agent.name, model=turn.model[:MAX_NAME], mode=turn.mode)
         loop.call_soon(line, "turn_started", context=context)
         return run
+
+    def _make_run(
+        self,
+        turn: Turn,
+        attempt: Attempt,
+        calls: ServerCalls,
+        recorder: TurnRecorder | None,
+        observers: Sequence[TurnObserver],
+    ) -> Run:
+        max_tokens = None if "max_tokens" in self.agent_of(turn).capabilities else turn.max_tokens
+        limits = TurnLimits(chars=self._limits.max_chars, stop=turn.stop, max_tokens=max_tokens)
+        loop, deadlines = asyncio.get_running_loop(), self._deadlines_of(turn)
+        return Run(
+            turn, attempt, loop, deadlines, self,
+            limits=limits, calls=calls, recorder=recorder, observers=observers,
+        )  # fmt: skip
 
     async def _begin_with_approved_calls(self, run: Run, calls: ServerCalls) -> None:
         with self._fail_on_error(run):
@@ -232,14 +248,13 @@ class RunScheduler:
 
     @contextlib.contextmanager
     def _fail_on_error(self, run: Run) -> Iterator[None]:
-        """Ends the run if the body raises; logs what is no `Fault`."""
+        """Ends the run if the body raises."""
         try:
             yield
         except Fault as fault:
             run.fail(fault.failure)
-        except Exception:
-            log.exception("turn_internal_error")
-            run.fail(UNFORESEEN)
+        except Exception:  # noqa: BLE001 - logged
+            break_off_on_error(run)
 
     async def _first_session(
         self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None
@@ -358,15 +373,26 @@ class RunScheduler:
         )
 
     def _begin_session(self, run: Run, session: ReusedSession | AgentSession) -> None:
-        if not isinstance(session, ReusedSession):
-            on_released = partial(self._on_released, agent=self.agent_of(run.turn).name)
-            session.claim(run, asyncio.get_running_loop(), on_released)
-        run.begin_session(session)
+        try:
+            if not isinstance(session, ReusedSession):
+                on_released = partial(self._on_released, agent=self.agent_of(run.turn).name)
+                session.claim(run, asyncio.get_running_loop(), on_released)
+            run.begin_session(session)
+        except BaseException:
+            self._give_up(session)
+            raise
+
+    def _give_up(self, session: ReusedSession | AgentSession | None) -> None:
+        """Releases a session that no run has."""
+        if isinstance(session, ReusedSession):
+            session.session.close()
+        elif session is not None:
+            self._spawn(self.agent.release(session, finished=False))
 
     def _on_released(self, session: AgentSession, finished: bool, agent: str) -> None:
+        self._spawn(self.agent.release(session, finished=finished))
         if not finished:
             log.warning("agent_did_not_finish", agent=agent)
-        self._spawn(self.agent.release(session, finished=finished))
 
     # --- slots ----------------------------------------------------------------------------------
 

@@ -237,6 +237,18 @@ class Renderer(ABC):
     def open(self) -> bytes:
         """Returns the bytes that begin a stream, once: for a keepalive before the first event."""
 
+    def break_off(self, failure: Failure) -> bytes:
+        """Ends the answer with a failure, after an exception in this server's code: what was rendered before may be
+        broken, and is not used. Returns the bytes that end a begun stream.
+        """
+        self.ended, self.failure, self.finish_reason = True, failure, ""
+        last = self._error(failure)
+        return last if self._stream else b""
+
+    @abstractmethod
+    def _error(self, failure: Failure) -> bytes:
+        """Returns the bytes that end a stream with a failure."""
+
     def result(self) -> bytes:
         """Returns the whole answer. Raises the `Fault` of a failed turn."""
         if self.failure is not None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Unpack
 import msgspec
 from pydantic import ConfigDict, Field
 
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.base import RenderOptions, Text, json_bytes, raw_text
@@ -145,10 +146,10 @@ class CompletionRenderer(OneTextRenderer):
         figures = {"prompt_tokens": usage.input, "completion_tokens": usage.output}
         return {**figures, "total_tokens": usage.input + usage.output}
 
+    def _error(self, failure: Failure) -> bytes:
+        return error_frame(failure) + DONE
+
     def _end(self, out: list[bytes]) -> None:
-        if self.failure is not None:
-            out += (error_frame(self.failure), DONE)
-            return
         out.append(self._chunk("", self.finish_reason))
         if self._include_usage:
             out.append(

@@ -27,7 +27,7 @@ class OneTextRenderer(StreamRenderer):
 
     @abstractmethod
     def _end(self, out: list[bytes]) -> None:
-        """Appends what ends the stream, by `finish_reason` or `failure`."""
+        """Appends what ends the stream of an answer with a `finish_reason`."""
 
     def _count_tokens(self) -> int:
         return json_tokens([bytes(self._content.whole()), *self._arguments])
@@ -60,9 +60,11 @@ class OneTextRenderer(StreamRenderer):
     def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
         self.failure = failure_at(event)
-        if self.failure is None:
-            self.visible = True
-            stop = (event.choice_stops or {}).get(0, event.stop)
-            self.finish_reason = "stop" if stop in _CALLS else str(stop)
-            self.spent.end(event)
+        if self.failure is not None:
+            out.append(self._error(self.failure))
+            return
+        self.visible = True
+        stop = (event.choice_stops or {}).get(0, event.stop)
+        self.finish_reason = "stop" if stop in _CALLS else str(stop)
+        self.spent.end(event)
         self._end(out)

@@ -114,10 +114,11 @@ class Slots(FairQueue[asyncio.Future[None]]):
 
     def take_now(self, owner: str) -> Slot | None:
         """Takes a free slot, or returns None."""
+        slot = Slot(self, owner)
         if not self.enter(owner):
             return None
         self._idle.clear()
-        return Slot(self, owner)
+        return slot
 
     async def take(self, owner: str, within: float | None = None) -> Slot:
         """Waits for a slot. Raises `TimeoutError` after `within` seconds (None: no limit), or the fault of `stop`."""

@@ -212,8 +212,12 @@ class ProcessGroup(Generic[P]):
 
     def _serve_next(self, process: P) -> None:
         future, open = self._waiting.popleft()
-        if not future.done():
+        if future.done():
+            return
+        try:
             future.set_result(open(process))
+        except Exception as error:  # noqa: BLE001 - it belongs to the turn that waits
+            future.set_exception(error)
 
     def maintain(self) -> None:
         if self._pool.closed:

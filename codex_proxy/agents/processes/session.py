@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import msgspec
-import structlog
 
 from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step, ToolReply, TooMuchHeld
 from codex_proxy.agents.dialects.marks import OriginMarks
@@ -16,11 +15,10 @@ from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import TimerHandle, Timers
 from codex_proxy.core.items import HistoryItem, Part, TextPart
+from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.process.child import Command, Exit, SpawnError
 from codex_proxy.process.launch import find_program
-
-log = structlog.get_logger(__name__)
 
 FINISH_SECONDS = 5.0
 """The limit for an agent to stop its turn, which takes milliseconds."""
@@ -246,9 +244,10 @@ class AgentSession:
 
     # --- both ways ------------------------------------------------------------------------------
 
+    @breaks_off
     def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
-        """Calls a method of the dialect and handles its step. `size`: bytes of the output that is read. An exception
-        ends only this session; `TooMuchHeld` is the child's fault.
+        """Calls a method of the dialect and handles its step. `size`: bytes of the output that is read. `TooMuchHeld`
+        is the child's fault.
         """
         try:
             step = act(*given)
@@ -263,13 +262,17 @@ class AgentSession:
                 self.listener.on_session_output(self, events, size)
         except TooMuchHeld as fault:
             self.fail(broken_protocol(str(fault)))
-        except Exception:
-            log.exception("turn_internal_error")
-            if self.listener is not None:
-                self.listener.on_session_error(self)
-            self._release(finished=False)
         if self._closing:
             self._release_when_finished()
+
+    def break_off(self) -> None:
+        """See `Breakable`."""
+        listener, self.listener = self.listener, None
+        try:
+            if listener is not None:
+                listener.on_session_error(self)
+        finally:
+            self._release(finished=False)
 
     def _record(self, act: Callable[..., Step], given: Sequence[Any], step: Step) -> None:
         assert self.recorder is not None
@@ -289,13 +292,15 @@ class AgentSession:
 
     def _release(self, *, finished: bool) -> None:
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self.resume_reading()
         released, self._released = self._released, None
-        if released is not None:
-            released(self, finished)
+        try:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self.resume_reading()
+        finally:
+            if released is not None:
+                released(self, finished)
 
 
 # --- cutting the output of a child --------------------------------------------------------------

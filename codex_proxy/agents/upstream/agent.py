@@ -111,17 +111,24 @@ class UpstreamAgent(AgentBase):
             return await self._peers[target.name].open_attempt(turn, target.model, may_wait=may_wait)
 
         transport = UpstreamTransport(AttemptPlan(self._targets(turn), random.random), open_attempt)
-        first = await transport.open_first()
         self._transports.add(transport)
-        dialect = AttemptedTurn(first, transport.on_failure, transport.on_answer)
-        return AgentSession(first.turn, dialect, transport)
+        try:
+            first = await transport.open_first()
+            dialect = AttemptedTurn(first, transport.on_failure, transport.on_answer)
+            return AgentSession(first.turn, dialect, transport)
+        except BaseException:
+            await self._release(transport)
+            raise
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         assert isinstance(session.transport, UpstreamTransport)
+        await self._release(session.transport)
+
+    async def _release(self, transport: UpstreamTransport) -> None:
         try:
-            await session.transport.release(finished=finished)
+            await transport.release(finished=False)
         finally:
-            self._transports.discard(session.transport)
+            self._transports.discard(transport)
 
     def _targets(self, turn: Turn) -> list[UpstreamTarget]:
         """Returns this upstream, then its fallbacks that the client may use and that can pass on a request unchanged,

@@ -13,7 +13,6 @@ from typing import Final
 
 import aiohttp
 import msgspec
-import structlog
 from aiohttp import StreamReader
 from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
@@ -26,9 +25,8 @@ from codex_proxy.agents.upstream.failures import BROKEN_OFF, CLOSED, TOO_MUCH
 from codex_proxy.agents.upstream.secrets import SecretsReader
 from codex_proxy.agents.upstream.stream import MAX_ANSWER_BYTES, End, Head, Message
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
+from codex_proxy.core.own_errors import breaks_off, release_all
 from codex_proxy.core.passing import Body, RestOfBody, pieces_of
-
-log = structlog.get_logger(__name__)
 
 STEP_BYTES: Final = 64 << 10
 """The bytes of a large body that are sent at a time."""
@@ -128,10 +126,11 @@ class Exchange:
         in_memory = self._request.rest is None and isinstance(self._request.body, bytes)
         idle = self._connections.take_idle() if in_memory else None
         if idle is None:
-            self._sending = self._loop.create_task(self._try_to_send(in_memory=in_memory))
+            self._sending = self._loop.create_task(self._send(in_memory=in_memory))
         else:
             self._write_on(idle)
 
+    @breaks_off
     async def _send(self, *, in_memory: bool) -> None:
         """Sends the request, after waiting for a connection. `in_memory`: the whole body is."""
         try:
@@ -143,13 +142,6 @@ class Exchange:
             self._write_on(connection)
         elif (protocol := self._begin_on(connection)) is not None:
             await self._stream_to(protocol)
-
-    async def _try_to_send(self, *, in_memory: bool) -> None:
-        try:
-            await self._send(in_memory=in_memory)
-        except Exception:
-            log.exception("turn_internal_error")
-            self._break_off()
 
     def _begin_on(self, connection: Connection) -> UpstreamConnection | None:
         """Prepares a connection for the request. Returns None if the connection has failed meanwhile."""
@@ -208,14 +200,8 @@ class Exchange:
     def on_data(self) -> None:
         self._context.run(self._read)
 
+    @breaks_off
     def _read(self) -> None:
-        try:
-            self._read_available()
-        except Exception:
-            log.exception("turn_internal_error")
-            self._break_off()
-
-    def _read_available(self) -> None:
         while self._connection is not None and self._may_read:
             protocol, body = self._connection.protocol, self._body
             assert protocol is not None
@@ -270,21 +256,19 @@ class Exchange:
         if not self._stopped:
             self._deliver(messages, 0)
 
-    def _break_off(self) -> None:
-        """Ends the exchange after an exception in this server's code, whatever was done before."""
+    def break_off(self) -> None:
+        """See `Breakable`."""
         self._ended.set()
-        self._leave_connection()
-        if not self._stopped:
-            self._stopped = True
-            self._deliver((End(UNFORESEEN),), 0)
+        stopped, self._stopped = self._stopped, True
+        release_all(self._leave_connection, lambda: stopped or self._deliver((End(UNFORESEEN),), 0))
 
     def _leave_connection(self) -> None:
+        connection, self._connection = self._connection, None
         if self._check is not None:
             self._check.cancel()
             self._check = None
         if self._sending is not None and self._sending is not asyncio.current_task():
             self._sending.cancel()
-        connection, self._connection = self._connection, None
         if connection is None:
             return
         if self._is_sent and self._body is not None and self._body.is_eof():
@@ -311,15 +295,12 @@ class Exchange:
             self._check.cancel()
         self._check = self._loop.call_at(when, self._check_deadline, context=self._context)
 
+    @breaks_off
     def _check_deadline(self) -> None:
         """Ends the exchange if a read is late, or sets the timer again."""
         self._check = None
         if self._deadline <= self._loop.time():
-            try:
-                self._end(End(self._timeout_failure()))
-            except Exception:
-                log.exception("turn_internal_error")
-                self._break_off()
+            self._end(End(self._timeout_failure()))
         elif self._deadline < math.inf:
             self._check_at(self._deadline)
 

@@ -6,19 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-import structlog
-
 from codex_proxy.agents.processes.session import TransportReader
 from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptMessage, NoAttempt
 from codex_proxy.agents.upstream.attempts import AttemptPlan, Outcome, UpstreamTarget
 from codex_proxy.agents.upstream.client import UpstreamClient
 from codex_proxy.agents.upstream.exchange import Exchange
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
+from codex_proxy.core.own_errors import breaks_off
 
 if TYPE_CHECKING:
     from codex_proxy.agents.upstream.agent import UpstreamAgent
-
-log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -111,6 +108,7 @@ class UpstreamTransport:
         self._record("answered")
         return self._plan.attempts
 
+    @breaks_off
     async def _make_next_attempt(self, wait: float, failure: Failure) -> None:
         message: AttemptMessage
         try:
@@ -118,11 +116,13 @@ class UpstreamTransport:
             message = NoAttempt() if opened is None else self._make_current(opened)
         except Fault as fault:
             message = NoAttempt(fault.failure)
-        except Exception:
-            log.exception("turn_internal_error")
-            message = NoAttempt(UNFORESEEN)
         self._next_attempt = None
         self._deliver([message], 0)
+
+    def break_off(self) -> None:
+        """See `Breakable`."""
+        self._next_attempt = None
+        self._deliver([NoAttempt(UNFORESEEN)], 0)
 
     def _make_current(self, opened: OpenAttempt) -> Attempt:
         self._current, self._is_recorded = opened, False
@@ -171,11 +171,11 @@ class UpstreamTransport:
         left.
         """
         self._reader = None
-        if self._next_attempt is not None:
-            self._next_attempt.cancel()
-            await asyncio.gather(self._next_attempt, return_exceptions=True)
-        self._record("left")
         try:
+            if self._next_attempt is not None:
+                self._next_attempt.cancel()
+                await asyncio.gather(self._next_attempt, return_exceptions=True)
+            self._record("left")
             for exchange in self._exchanges:
                 await exchange.close()
         finally:

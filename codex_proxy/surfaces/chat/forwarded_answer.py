@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Unpack
 
 from codex_proxy.core.events import Event, ForwardedBytes, TurnEnded, UsageReported
+from codex_proxy.core.faults import Failure
 from codex_proxy.surfaces.base import Renderer, RenderOptions
 from codex_proxy.surfaces.chat.render import DONE
 from codex_proxy.surfaces.errors import error_frame
@@ -60,4 +61,7 @@ class ForwardedAnswer(Renderer):
             return
         self.failure = event.failure
         if self.visible or out:
-            out += (error_frame(event.failure), DONE)
+            out.append(self._error(event.failure))
+
+    def _error(self, failure: Failure) -> bytes:
+        return error_frame(failure) + DONE

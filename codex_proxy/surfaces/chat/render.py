@@ -19,6 +19,7 @@ from codex_proxy.core.events import (
     RefusalDelta,
     TurnEnded,
 )
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Item, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import (
     RenderOptions,
@@ -199,7 +200,7 @@ class ChatRenderer(StreamRenderer):
         self.ended = True
         if event.failure is not None:
             self.failure = event.failure
-            out += (error_frame(event.failure), DONE)
+            out.append(self._error(event.failure))
             return
         if not self.visible:
             self._begin(out)
@@ -210,6 +211,9 @@ class ChatRenderer(StreamRenderer):
         if self._include_usage and self._stream:
             out.append(self._usage_chunk())
         out.append(DONE)
+
+    def _error(self, failure: Failure) -> bytes:
+        return error_frame(failure) + DONE
 
     def _annotations_chunk(self) -> bytes:
         """Returns the chunk with the annotations, which is sent directly before the finish reasons."""

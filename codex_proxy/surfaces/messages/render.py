@@ -19,6 +19,7 @@ from codex_proxy.core.events import (
     Stop,
     TurnEnded,
 )
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import (
     RenderOptions,
@@ -137,7 +138,7 @@ class MessagesRenderer(StreamRenderer):
         self.ended = True
         self.failure = failure_at(event)
         if self.failure is not None:
-            out.append(error_event(self.failure, self._request_id))
+            out.append(self._error(self.failure))
             return
         if not self.visible:
             self._begin(out)
@@ -147,6 +148,9 @@ class MessagesRenderer(StreamRenderer):
         self.spent.end(event)
         out.append(frame("message_delta", {"delta": self._end(), "usage": self._usage()}))
         out.append(frame("message_stop", {}))
+
+    def _error(self, failure: Failure) -> bytes:
+        return error_event(failure, self._request_id)
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
         """Sets the finish reason. `sequence`: the stop sequence that ended the turn, if any."""

@@ -160,11 +160,11 @@ class OllamaRenderer(OneTextRenderer):
         self.visible = True
         out.append(self._line({"content": "", "tool_calls": [call]}, {"response": ""}, done=False))
 
+    def _error(self, failure: Failure) -> bytes:
+        return error_line(failure)
+
     def _end(self, out: list[bytes]) -> None:
-        if self.failure is not None:
-            out.append(error_line(self.failure))
-        else:
-            out.append(self._line({"content": ""}, {"response": ""}, done=True))
+        out.append(self._line({"content": ""}, {"response": ""}, done=True))
 
 
 def _escape(found: re.Match[bytes]) -> bytes:

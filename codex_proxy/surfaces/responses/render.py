@@ -153,6 +153,15 @@ class ResponsesRenderer(Renderer):
     def _whole(self) -> bytes:
         return json_bytes(self._current())
 
+    def _error(self, failure: Failure) -> bytes:
+        self._events.number -= len(self._events.take())  # the client has not got these
+        if not self._events.number:
+            self._events.begin(self._head.object(self._status, []))
+        self._final = self._head.object("failed", [], error=error_object(failure))
+        self._events.fail(failure)
+        self._events.finish(self._final)
+        return b"".join(self._take_frames())
+
     def response(self) -> dict[str, Any]:
         """Returns the final object, also of a failed turn."""
         assert self.ended, "the turn is not over"

@@ -1,0 +1,60 @@
+"""What becomes of an exception in this server's own code while a turn runs: it is logged, and ends what it belongs to
+instead of leaving it open.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class Breakable(Protocol):
+    def break_off(self) -> None:
+        """Ends this at once as failed, also if a part of its end was done before."""
+
+
+B = TypeVar("B", bound=Breakable)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def break_off_on_error(broken: Breakable) -> None:
+    """Logs the exception that is handled now, and breaks off what it belongs to."""
+    log.exception("turn_internal_error")
+    broken.break_off()
+
+
+def breaks_off(method: Callable[Concatenate[B, P], R]) -> Callable[Concatenate[B, P], R]:
+    """Makes an exception in a method or coroutine that returns None break its object off instead of being raised."""
+    plain: Callable[..., Any] = method
+
+    @wraps(method)
+    def guarded(self: B, /, *args: Any, **kwargs: Any) -> None:
+        try:
+            plain(self, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - logged
+            break_off_on_error(self)
+
+    @wraps(method)
+    async def guarded_task(self: B, /, *args: Any, **kwargs: Any) -> None:
+        try:
+            await plain(self, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - logged
+            break_off_on_error(self)
+
+    return guarded_task if inspect.iscoroutinefunction(method) else guarded  # type: ignore[return-value]
+
+
+def release_all(*releases: Callable[[], object]) -> None:
+    """Calls each in turn. An exception in one is logged, and skips no other."""
+    for release in releases:
+        try:
+            release()
+        except Exception:
+            log.exception("release_internal_error")

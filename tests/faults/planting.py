@@ -1,0 +1,112 @@
+"""Plants an exception in one function of this server while it answers a request."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import aiohttp
+
+import codex_proxy
+from tests.faults.test_upstreams import Served, served
+
+PACKAGE: Final = str(Path(codex_proxy.__file__).parent)
+GIVE_BACK: Final = (
+    "leave",
+    "_leave",
+    "free_slot",
+    "give_back",
+    "release",
+    "_release",
+    "_on_released",
+    "_spawn",
+    "_close",
+    "release_all",
+    "end",
+    "on_task_done",
+    "deliver",
+    "_work",
+    "_begin_session",
+    "begin_session",
+    "_fail_on_error",
+    "guarded_task",
+)
+"""Those that give something back, or take it over, or answer whoever waits. Nobody does it in their place."""
+CONNECTION: Final = (
+    "add_headers",
+    "errors_of",
+    "is_ollama_path",
+    "_short",
+    "_uncancel_if_stopping",
+    "limit_stall",
+)
+"""What belongs to no answer, but to its connection: its head, and its line in the log."""
+
+
+class PlantedError(Exception):
+    """The fault."""
+
+
+def is_part(function: CodeType, parts: tuple[str, ...]) -> bool:
+    """Whether the function lies in these parts of the package, and something is left to end the answer without it."""
+    where = function.co_filename.removeprefix(PACKAGE)
+    outside = where == "/http/server.py" or function.co_name in (*GIVE_BACK, *CONNECTION)
+    return where.startswith(parts) and not outside
+
+
+@contextmanager
+def at_each_call(found: Callable[[CodeType], None]) -> Iterator[Callable[[], None]]:
+    """Calls `found` when a function of this server begins, once the yielded function has been called. What `found`
+    raises, the function raises, and then no further one."""
+
+    def profile(frame: FrameType, what: str, _: Any) -> None:
+        code = frame.f_code
+        if what == "call" and code.co_filename.startswith(PACKAGE) and _begins(frame):
+            found(code)
+
+    before = sys.getprofile()
+    try:
+        yield lambda: sys.setprofile(profile)
+    finally:
+        sys.setprofile(before)
+
+
+def _begins(frame: FrameType) -> bool:
+    """Whether a called function begins. Coroutines and generators are also called where they go on, which the argument
+    of `RESUME` tells apart."""
+    return frame.f_code.co_code[frame.f_lasti + 1] & 3 == 0
+
+
+def breaking(function: CodeType) -> Callable[[CodeType], None]:
+    """What `at_each_call` needs to break this function."""
+
+    def found(code: CodeType) -> None:
+        if code is function:
+            raise PlantedError
+
+    return found
+
+
+def once(there: Served, begin: Callable[[], None]) -> Callable[[], None]:
+    """Calls `begin` and lets the upstream go on, the first time that it is called."""
+
+    def go() -> None:
+        if not there.go.is_set():
+            begin()
+            there.go.set()
+
+    return go
+
+
+@asynccontextmanager
+async def one_at_a_time(agent: str, folder: Path) -> AsyncIterator[Served]:
+    """A server before a scripted upstream, for a client whose connections end with their answers."""
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with served(agent, folder) as there, aiohttp.ClientSession(connector=connector) as session:
+        there.proxy = replace(there.proxy, session=session)
+        yield there
