@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import sys
+import urllib.parse
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -79,6 +81,27 @@ async def test_an_agent_is_greeted_and_told_the_tools_once(
     assert heard == [ToolsListed()]
     assert (await ask(http, server, endpoint, "server/discover"))["error"]["code"] == -32601
     assert (await ask(http, server, endpoint, "prompts/list"))["result"] == {"prompts": []}
+
+
+async def test_the_tools_are_on_their_way_to_the_agent_before_the_prompt_is_sent(server: ToolServer) -> None:
+    endpoint = await server.open(TOOLS)
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+    head = f"POST /mcp HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {endpoint.token}\r\nContent-Length: {len(body)}"
+    url = urllib.parse.urlsplit(server.url)
+    loop = asyncio.get_running_loop()
+    received: asyncio.Future[bytes] = loop.create_future()
+    with socket.create_connection((url.hostname, url.port)) as agent:
+        agent.setblocking(False)
+
+        def receive(_: Input) -> None:
+            with contextlib.suppress(BlockingIOError):
+                received.set_result(agent.recv(65_536))
+
+        endpoint.sink = receive
+        await loop.sock_sendall(agent, head.encode() + b"\r\n\r\n" + body)
+        await eventually(lambda: endpoint.was_listed)
+        assert received.done()
+    assert b"get_weather" in received.result()
 
 
 async def test_an_endpoint_accepts_only_its_own_token(

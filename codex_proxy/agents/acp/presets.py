@@ -164,7 +164,12 @@ QWEN: Final = AcpPreset(
     read_only=("plan", "default"),
     tool_modes=("default",),
     one_call_at_a_time=True,
-    env={"QWEN_DISABLE_AUTO_TITLE": "1", "QWEN_USAGE_STATISTICS_ENABLED": "false"},
+    env={
+        "QWEN_DISABLE_AUTO_TITLE": "1",
+        "QWEN_USAGE_STATISTICS_ENABLED": "false",
+        # Else it learns the tools of MCP servers behind `session/new`, and may call its model without them.
+        "QWEN_CODE_LEGACY_MCP_BLOCKING": "1",
+    },
     # By itself it has its model write what a client says to `~/.qwen/memories`, asking nobody, in read-only modes, too,
     # and gives it to the sessions of all other clients; and it has its model guess what the user may say next.
     settings_file=SettingsFile(

@@ -85,7 +85,7 @@ class ToolEndpoint:
         seconds = LIST_SECONDS if tested else UNTESTED_LIST_SECONDS
         self._list_timer = loop.call_later(seconds, self._notify, ToolsListed(in_time=False))
 
-    def list_requested(self) -> None:
+    def list_sent(self) -> None:
         if not self.was_listed:
             self.was_listed = True
             self._notify(ToolsListed())
@@ -199,9 +199,14 @@ class ToolServer:
         if method == "tools/call":
             return await self._call(request, endpoint, id, params)
         result = _result_of(method, params, endpoint)
+        if result is None:
+            return _error(id, METHOD_NOT_FOUND, "Method not found")
+        response = _json(id, result)
         if method == "tools/list":
-            endpoint.list_requested()
-        return _error(id, METHOD_NOT_FOUND, "Method not found") if result is None else _json(id, result)
+            await response.prepare(request)
+            await response.write_eof()
+            endpoint.list_sent()  # the prompt is sent now: an agent that read it first would not know the tools
+        return response
 
     def _endpoint_of(self, request: web.Request) -> ToolEndpoint | None:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
