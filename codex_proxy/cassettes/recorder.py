@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -92,10 +91,22 @@ class Recorder:
         """Writes the cassette of an ended turn, a large one in a thread. Never raises: if the folder cannot be written,
         recording ends.
         """
-        if self.trouble:
-            return
-        assert recorded.end is not None
         size = recorded.size + len(exchange.body) + exchange.answered_size
+        if not self._takes(recorded, size):
+            recorded.forget()
+        elif size <= MAX_AT_ONCE and not self._waiting:
+            self._report(recorded, self._try_to_write(recorded, exchange))
+        else:
+            self._bytes_waiting += size
+            task = asyncio.ensure_future(self._write_later(recorded, exchange, size))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+
+    def _takes(self, recorded: TurnRecorder, size: int) -> bool:
+        """Whether a turn is recorded; if not, the log says why."""
+        if self.trouble:
+            return False
+        assert recorded.end is not None
         if recorded.size > MAX_BYTES:
             log.info("turn_not_recorded", reason="too large")
         elif not recorded.parts:
@@ -104,13 +115,9 @@ class Recorder:
             log.info("turn_not_recorded", reason="interrupted")
         elif self._bytes_waiting + size > MAX_WAITING:
             log.warning("turn_not_recorded", reason="too many large turns are being written")
-        elif size <= MAX_AT_ONCE and not self._waiting:
-            self._report(recorded, self._try_to_write(recorded, exchange))
         else:
-            self._bytes_waiting += size
-            task = asyncio.ensure_future(self._write_later(recorded, exchange, size))
-            self._waiting.add(task)
-            task.add_done_callback(self._waiting.discard)
+            return True
+        return False
 
     async def _write_later(self, recorded: TurnRecorder, exchange: ExchangeContent, size: int) -> None:
         loop = asyncio.get_running_loop()
@@ -129,6 +136,7 @@ class Recorder:
         self._thread.shutdown()
 
     def _report(self, recorded: TurnRecorder, path: Path | None) -> None:
+        recorded.forget()
         if path is not None:
             recorded.on_written(path)
 
@@ -176,7 +184,6 @@ class Recorder:
         recorded.name = self._new_name(clean.text(_last_words(content)))
         path = self.folder / f"{recorded.name}{SUFFIX}"
         write(path, clean.clean(lines_of(cassette)))
-        recorded.parts.clear()
         return path
 
     def _new_name(self, words: str) -> str:
@@ -300,7 +307,7 @@ class Exchange:
     # --- what its turns say ---------------------------------------------------------------------
 
     def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnRecorder:
-        recorded = TurnRecorder(turn, agent, first, time.monotonic, self._write_ended)
+        recorded = TurnRecorder(turn, agent, first, self._write_ended)
         self._turns.append(recorded)
         return recorded
 

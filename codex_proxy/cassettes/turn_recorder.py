@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -47,12 +48,12 @@ DECODED: Final = set[type]()
 class SessionRecorder:
     """Records a session, which may serve several turns. Implements `agents.processes.session.SessionRecorder`."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self.entries: list[Entry] = []
         """The entries since the last turn."""
         self.size = 0
-        self.turns: list[TurnRecorder] = []
+        self.last: TurnRecorder | None = None
+        """The session's newest turn."""
         self.dialect = ""
         self.facts: dict[str, Any] = {}
         self.origin = ""
@@ -103,31 +104,19 @@ class SessionRecorder:
         self._add(kind, pieces)
 
     def _add(self, kind: str, value: Any) -> None:
-        self.entries.append((self._now(), kind, value))
+        self.entries.append((time.monotonic(), kind, value))
         if self.size > MAX_BYTES:
             self.entries.clear()
-
-    def take(self) -> list[Entry]:
-        """Returns and removes the entries since the last call."""
-        entries, self.entries = self.entries, []
-        return entries
 
 
 class TurnRecorder:
     """Implements `runs.recording.TurnRecorder`."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        agent: Agent,
-        first: Sequence[Event],
-        now: Callable[[], float],
-        on_end: Callable[[], None],
-    ) -> None:
+    def __init__(self, turn: Turn, agent: Agent, first: Sequence[Event], on_end: Callable[[], None]) -> None:
         self.turn = turn
         self.agent = agent
         self.first = tuple(first)
-        self.began = now()
+        self.began = time.monotonic()
         self.parts: list[tuple[SessionRecorder, list[Entry]]] = []
         self.after: TurnRecorder | None = None
         """The turn before this one in its first session."""
@@ -136,7 +125,6 @@ class TurnRecorder:
         self.on_written: Callable[[Path], None] = lambda _: None
         self.end: TurnEnded | None = None
         self.size = 0
-        self._now = now
         self._on_end = on_end
         self._current: SessionRecorder | None = None
 
@@ -146,19 +134,19 @@ class TurnRecorder:
             return  # it was recorded before
         recorder = session.recorder
         if not isinstance(recorder, SessionRecorder):
-            recorder = session.recorder = SessionRecorder(self._now)
+            recorder = session.recorder = SessionRecorder()
         recorder.origin = "" if session.origin is None else session.origin.name
-        if recorder.turns and not self.parts:
-            self.after, self.order = recorder.turns[-1], len(recorder.turns) + 1
-        recorder.turns.append(self)
+        if recorder.last is not None and not self.parts:
+            self.after, self.order = recorder.last, recorder.last.order + 1
+        recorder.last = self
         self._current = recorder
 
     def _take(self) -> None:
         if self._current is not None:
-            self.size += self._current.size
-            self._current.size = 0
-            self.parts.append((self._current, self._current.take()))
-            self._current = None
+            recorder, self._current = self._current, None
+            self.parts.append((recorder, recorder.entries))
+            self.size += recorder.size
+            recorder.entries, recorder.size = [], 0
 
     def runner(self, runner: ToolRunner | None) -> ToolRunner | None:
         return None if runner is None else _RecordedRunner(runner, self)
@@ -166,18 +154,23 @@ class TurnRecorder:
     def on_call(self, tool: Tool, arguments: str, output: ToolOutput) -> None:
         value = {"tool": tool.name, "arguments": arguments, "output": msgspec.to_builtins(output)}
         if self._current is not None:
-            self._current.entries.append((self._now(), "call", value))
+            self._current.entries.append((time.monotonic(), "call", value))
         else:
-            self.parts.append((SessionRecorder(self._now), [(self._now(), "call", value)]))
+            self.parts.append((SessionRecorder(), [(time.monotonic(), "call", value)]))
 
     def failed(self, failure: Failure) -> None:
         if self._current is not None:
-            self._current.entries.append((self._now(), "failed", msgspec.to_builtins(failure)))
+            self._current.entries.append((time.monotonic(), "failed", msgspec.to_builtins(failure)))
 
     def ended(self, end: TurnEnded) -> None:
         self.end = end
         self._take()
         self._on_end()
+
+    def forget(self) -> None:
+        """Lets go of what is no longer needed: the session keeps its newest turn."""
+        self.parts.clear()
+        self.after = None
 
     def sessions(self) -> list[Session]:
         return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import threading
 from pathlib import Path
@@ -16,6 +17,7 @@ from codex_proxy.cassettes import pieces, recorder
 from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import read, write
+from codex_proxy.cassettes.turn_recorder import TurnRecorder
 from codex_proxy.core.faults import UserError
 from tests.cassettes.talking import chat_loop, openai_client, serving
 from tests.upstreams.serving import upstream
@@ -265,3 +267,20 @@ async def test_two_turns_of_one_process_at_once_have_their_own_lines(tmp_path: P
         ]
         assert len(said) == 39
         assert all(own in line for line in said)
+
+
+async def test_the_turns_of_a_long_session_are_not_kept_once_they_are_over(tmp_path: Path) -> None:
+    previous: Any = None
+    async with (
+        serving(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as server,
+        openai_client(server) as client,
+    ):
+        for number in range(6):
+            answer = await client.responses.create(
+                model="codex-5", input=f"turn {number}", previous_response_id=previous
+            )
+            previous = answer.id
+        gc.collect()
+        kept = [each for each in gc.get_objects() if isinstance(each, TurnRecorder)]
+    assert max(each.order for each in kept) == 6
+    assert len(kept) <= 2
