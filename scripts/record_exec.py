@@ -93,7 +93,7 @@ async def record(name: str, prompt: str, home: CodexHome, version: str, model_ur
         printed, errors = await asyncio.gather(read(process.stdout), read(process.stderr))
         status = await process.wait()
     ended = Ended(code=status, stderr_tail="\n".join(text for _, text in errors))
-    lines = [Line(ms, "from", [text.encode()]) for ms, text in printed]
+    lines = [Line(ms, "from", text.encode()) for ms, text in printed]
     lines.append(Line(at(), "ended", msgspec.structs.asdict(ended)))
     return Capture(
         name=f"{name}_{version}",

@@ -27,7 +27,7 @@ def capture(dialect: str, name: str) -> Capture:
 def lines_of(dialect: str, name: str) -> list[tuple[str, bytes]]:
     """Returns the lines of a recording, each with `to` if it was written to the program, or `from` if that said it."""
     lines = capture(dialect, name).sessions[0].lines
-    return [(line.kind, each) for line in lines if line.kind in ("to", "from") for each in line.value]
+    return [(line.kind, line.value) for line in lines if line.kind in ("to", "from")]
 
 
 def child(dialect: str, name: str) -> tuple[list[bytes], Ended]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -43,12 +44,12 @@ SESSION_KINDS: Final = frozenset(
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line of a session, or several lines of the agent of one kind that came at once."""
+    """A line of a session."""
 
     ms: int
     kind: str
     value: Any
-    """The agent's lines if the kind is in `BYTES`, else the decoded JSON."""
+    """The agent's line as bytes if the kind is in `BYTES`, else the decoded JSON."""
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True, rename={"dialect": "session"}):
@@ -154,14 +155,15 @@ def _answer_lines(answer: Answer) -> Iterator[bytes | Run]:
 
 
 def _session_lines(lines: Iterable[Line]) -> Iterator[bytes | Run]:
-    for kind, same in itertools.groupby(lines, lambda line: line.kind):
+    for kind, same in itertools.groupby(lines, _kind_of):
         if kind in BYTES:
             several = list(same)
-            times = itertools.chain.from_iterable([line.ms] * len(line.value) for line in several)
-            lines_of_all = itertools.chain.from_iterable(line.value for line in several)
-            yield from _encode_lines(kind, list(lines_of_all), list(times))
+            yield from _encode_lines(kind, [line.value for line in several], [line.ms for line in several])
         else:
             yield from (_encode({"ms": line.ms, kind: line.value}) for line in same)
+
+
+_kind_of: Final = operator.attrgetter("kind")
 
 
 def _encode_lines(kind: str, lines: Sequence[bytes], times: Sequence[int]) -> Iterator[bytes | Run]:
@@ -335,7 +337,7 @@ class _FoundLines(msgspec.Struct):
         """Takes a line that a `next` line may follow."""
         self.last, self.last_kind = line, kind
         if kind != "sent":
-            self._take_session_line(kind, [line], value)
+            self._take_session_line(kind, line, value)
         elif self.answer is not None and self.answer.sent is not None:
             self.answer.sent.append(msgspec.json.decode(line))
         else:

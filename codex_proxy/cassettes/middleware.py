@@ -44,7 +44,7 @@ def recording_middleware(recorder: Recorder) -> Any:
                 exchange.end(101)
             raise
         if isinstance(response, web.Response) and isinstance(response.body, bytes):
-            exchange.add_answer(response.body)
+            exchange.add_content("answer", response.body)
         exchange.end(response.status)
         return response
 

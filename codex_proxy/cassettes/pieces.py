@@ -59,18 +59,17 @@ class Run(msgspec.Struct):
             yield Run(self.name, self.before, self.texts[at:end], self.times[at:end])
 
     def lines(self) -> bytes:
+        """Returns the run as written."""
+        begin, end = b'"next":{%b:"' % self.name, b'"}}\n{'
         if not self.times:
-            return self._lines_at(b"", self.texts)
-        found, start = list[bytes](), 0
-        while start < len(self.texts):
-            end = bisect.bisect_right(self.times, self.times[start], start)
-            found.append(self._lines_at(b'"ms":%d,' % self.times[start], self.texts[start:end]))
-            start = end
-        return b"\n".join(found)
-
-    def _lines_at(self, time: bytes, texts: Sequence[bytes]) -> bytes:
-        begin = b'{%b"next":{%b:"' % (time, self.name)
-        return begin + (b'"}}\n' + begin).join(texts) + b'"}}'
+            return b"{" + begin + (end + begin).join(self.texts) + b'"}}'
+        found, at = list[bytes](), 0
+        while at < len(self.texts):
+            until = bisect.bisect_right(self.times, self.times[at], at)
+            timed = b'"ms":%d,%b' % (self.times[at], begin)
+            found.append(timed + (end + timed).join(self.texts[at:until]))
+            at = until
+        return b"{" + end.join(found) + b'"}}'
 
 
 def slices_of(lines: Iterable[bytes | Run]) -> Iterator[list[bytes | Run]]:

@@ -74,7 +74,7 @@ class LineReader:
     def expect(self, lines: Iterable[Line]) -> None:
         """Adds the requests of the session's next turn."""
         for line in lines:
-            id, method = rpc_of(line.value[0]) if line.kind == "to" else (None, None)
+            id, method = rpc_of(line.value) if line.kind == "to" else (None, None)
             if id is not None and method is not None:
                 self._waiting[method].append(id)
                 self._recorded.add(id)
@@ -90,13 +90,13 @@ class LineReader:
         """Returns a line as the dialect reads it; None if the dialect does not."""
         kind, value = line.kind, line.value
         if kind == "from":
-            return self._message(value[0])
+            return self._message(value)
         if kind == "data":
-            return b"data: " + value[0] + b"\n\n"
+            return b"data: " + value + b"\n\n"
         if kind == "line":
             return value.encode() + (b"\n\n" if value.startswith("data:") else b"\n")
         if kind == "body":
-            return value[0]
+            return value
         if kind in ("head", "over", "event"):
             return message_of_object(kind, value)
         return None

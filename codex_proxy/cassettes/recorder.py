@@ -283,21 +283,17 @@ class Exchange:
     # --- what the request says ------------------------------------------------------------------
 
     def add_content(self, what: Literal["request", "answer"], data: bytes) -> None:
-        """Takes the request's body or bytes of the answer; on a WebSocket, a frame."""
-        if what == "answer":
-            self.add_answer(data)
-            return
-        if self._content.socket and self._content.body:
-            self.end(101)
-            self._turns, self._content = [], ExchangeContent(self._content.line, *self._of)
-        self._content.body = data
-
-    def add_answer(self, data: bytes) -> None:
-        """Takes bytes of the answer, or a WebSocket frame."""
+        """Takes the request's body, a whole answer or events of a stream; on a WebSocket, a frame."""
         content = self._content
-        if content.answered_size < MAX_BYTES:
-            content.answered.append(data)
-            content.answered_size += len(data)
+        if what == "answer":
+            if content.answered_size < MAX_BYTES:
+                content.answered.append(data)
+                content.answered_size += len(data)
+            return
+        if content.socket and content.body:
+            self.end(101)
+            self._turns, self._content = [], ExchangeContent(content.line, *self._of)
+        self._content.body = data
 
     def end(self, status: int) -> None:
         """Called when the whole answer was sent."""

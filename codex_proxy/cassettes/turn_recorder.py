@@ -5,6 +5,7 @@ and parsed after the turn.
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -101,12 +102,12 @@ class SessionRecorder:
 
     def _add_bytes(self, kind: str, pieces: list[bytes]) -> None:
         self.size += sum(map(len, pieces))
-        self._add(kind, pieces)
+        self.entries.append((time.monotonic(), kind, pieces))
+        if self.size > MAX_BYTES:
+            self.entries.clear()
 
     def _add(self, kind: str, value: Any) -> None:
         self.entries.append((time.monotonic(), kind, value))
-        if self.size > MAX_BYTES:
-            self.entries.clear()
 
 
 class TurnRecorder:
@@ -201,16 +202,21 @@ class _RecordedRunner:
 def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Line]:
     """Yields a session's entries as lines of a cassette. `began`: the turn's start."""
     is_http = any(kind == "head" for _, kind, _ in entries)
-    for kind, same in itertools.groupby(entries, lambda entry: entry[1]):
+    for kind, same in itertools.groupby(entries, _kind_of):
         timed = [(max(0, round((at - began) * 1000)), value) for at, _, value in same]
         if kind == "from" and is_http:
             yield from _body_lines([(ms, b"".join(pieces)) for ms, pieces in timed])
         elif kind in ("from", "to"):
-            for ms, pieces in timed:
-                lines = pieces if kind == "from" else _split_lines(pieces[0])
-                yield Line(ms, kind, _with_stable_values(dialect, lines))
+            if kind == "to":
+                timed = [(ms, _split_lines(writes)) for ms, [writes] in timed]
+            times = [ms for ms, lines in timed for _ in lines]
+            lines = _with_stable_values(dialect, [line for _, lines in timed for line in lines])
+            yield from map(Line, times, itertools.repeat(kind), lines)
         else:
             yield from (Line(ms, kind, value) for ms, value in timed)
+
+
+_kind_of: Final = operator.itemgetter(1)
 
 
 def _split_lines(writes: bytes) -> list[bytes]:
@@ -251,13 +257,13 @@ def _body_lines(chunks: Sequence[tuple[int, bytes]]) -> Iterator[Line]:
     """Cuts an upstream's body, which came at these times, into a stream's events, or a whole object."""
     whole = b"".join(data for _, data in chunks)
     if whole.lstrip()[:1] in (b"{", b"[", b"<"):
-        yield Line(chunks[-1][0], "body", [whole])
+        yield Line(chunks[-1][0], "body", whole)
         return
     framer = LineFramer(sys.maxsize)
     for ms, data in (*chunks, (chunks[-1][0], b"\n")):
         for line in framer.feed(data):
             event = line.removeprefix(b"data:").strip()
             if line.startswith(b"data:") and is_json(event):
-                yield Line(ms, "data", [event])
+                yield Line(ms, "data", event)
             else:
                 yield Line(ms, "line", line.decode("utf-8", "replace"))

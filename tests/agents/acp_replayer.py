@@ -70,7 +70,7 @@ def recording(name: str) -> tuple[dict[str, Any], ...]:
         if line.kind == "event":
             found.append({"dir": "event", "msg": line.value})
         else:
-            found += [{"dir": DIRECTIONS[line.kind], "msg": json.loads(each)} for each in line.value]
+            found.append({"dir": DIRECTIONS[line.kind], "msg": json.loads(line.value)})
     return tuple(found)
 
 

@@ -23,7 +23,7 @@ sys.path.insert(0, {root!r})
 from codex_proxy.cassettes.format import read_capture
 
 lines = read_capture(Path({recording!r})).sessions[0].lines
-said = [(line.kind, json.loads(each)) for line in lines if line.kind in ("to", "from") for each in line.value]
+said = [(line.kind, json.loads(line.value)) for line in lines if line.kind in ("to", "from")]
 asked = [(at, message) for at, (kind, message) in enumerate(said) if kind == "to" and "id" in message]
 
 def put_out(message):

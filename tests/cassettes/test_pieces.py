@@ -40,14 +40,18 @@ def cassette(lines: list[Line], sent: list[bytes]) -> Cassette:
     )
 
 
+def said(lines: list[bytes]) -> list[Line]:
+    return [Line(1, "from", line) for line in lines]
+
+
 def delta(text: object, **more: object) -> bytes:
     return msgspec.json.encode({"method": "delta", "params": {"id": "a", "delta": text}, **more})
 
 
 def read_again(lines: list[bytes], sent: list[bytes]) -> tuple[list[bytes], list[object]]:
-    again = parse(b"".join(text_of(lines_of(cassette([Line(1, "from", lines)], sent)))), Path("a.jsonl"))
+    again = parse(b"".join(text_of(lines_of(cassette(said(lines), sent)))), Path("a.jsonl"))
     assert again.answer.sent is not None
-    return [one for line in again.sessions[0].lines for one in line.value], again.answer.sent
+    return [line.value for line in again.sessions[0].lines], again.answer.sent
 
 
 values = st.one_of(
@@ -86,12 +90,12 @@ def test_long_texts_and_many_lines_are_read_in_steps(monkeypatch: pytest.MonkeyP
     lines = [delta(text) for text in ('a\\"b\n' * 5, "", '"' * 4, "é\\" * 3, "z" * 9, "y")]
     lines += [b'{"method":"other"}', delta("x"), delta("w" * 4)]
     assert read_again(lines, lines) == (lines, [msgspec.json.decode(line) for line in lines])
-    assert sum(isinstance(each, Run) for each in lines_of(cassette([Line(1, "from", lines)], []))) == 2
+    assert sum(isinstance(each, Run) for each in lines_of(cassette(said(lines), []))) == 2
 
 
 def test_the_deltas_of_a_text_are_one_run_and_ids_are_none() -> None:
     lines = [delta("It"), delta(" is"), delta(' "so".\n'), b'{"id":"a1"}', b'{"id":"a2"}']
-    first, run, *rest = list(lines_of(cassette([Line(1, "from", lines)], [])))[4:]
+    first, run, *rest = list(lines_of(cassette(said(lines), [])))[4:]
     assert first == b'{"ms":1,"from":' + lines[0] + b"}"
     assert isinstance(run, Run)
     assert run.lines().split(b"\n") == [
@@ -110,7 +114,8 @@ def test_the_deltas_of_a_text_are_one_run_and_ids_are_none() -> None:
     ],
 )
 def test_a_short_line_that_is_like_none_is_named(before: str, line: bytes, says: str) -> None:
-    said: Any = [delta("It")] if before == "from" else {}
-    data = b"".join(text_of(lines_of(cassette([Line(1, before, said)], []))))
+    data = b"".join(
+        text_of(lines_of(cassette([Line(1, before, delta("It") if before == "from" else {})], [])))
+    )
     with pytest.raises(CassetteError, match=f"line 6: {says}"):
         parse(data.replace(b'{"answer"', line + b'\n{"answer"'), Path("a.jsonl"))
