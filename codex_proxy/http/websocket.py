@@ -1,17 +1,19 @@
 """`GET /v1/responses` as a WebSocket: runs the turn of each frame (`{"type": "response.create", ...}`) in order, and
 sends each event as one frame; an error is `{"type": "error", "status", "error"}`. The connection keeps its newest
-response, so that one with `store: false` can be continued; a continuing turn that fails removes it. Each turn's key is
-checked again. Source: Open Responses.
+response, so that one with `store: false` can be continued; a continuing turn that fails removes it, and without room
+for its bytes it is not kept. Each turn's key is checked again. Source: Open Responses.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
+from aiohttp.web_request import BaseRequest
 
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
@@ -25,7 +27,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, EMPTY_HEADER
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.routing import ROUTED, next_target
 from codex_proxy.http.stream_slots import stream_slot
-from codex_proxy.responses.context import Context, ContextItem, context_item, read_context
+from codex_proxy.responses.context import Context, ContextItem, context_item, encode_item, read_context
 from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
@@ -55,7 +57,7 @@ TOO_MANY = Failure(
 
 async def open_responses_socket(request: web.Request) -> web.StreamResponse:
     """Raises `Fault` if the request is no WebSocket handshake, or the server is stopping."""
-    socket = web.WebSocketResponse(
+    socket = _CountingSocket(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_choose_subprotocol(request)
     )
     if not socket.can_prepare(request):
@@ -70,6 +72,8 @@ async def open_responses_socket(request: web.Request) -> web.StreamResponse:
             await connection.serve()
     except TimeoutError:
         await socket.send_str(socket_error(TOO_LONG).decode())
+    finally:
+        socket.end_counting()
     await socket.close()
     return socket
 
@@ -81,16 +85,69 @@ def _choose_subprotocol(request: web.Request) -> list[str]:
     return [name for name in subprotocols(request) if not name.startswith(KEY_PROTOCOL)][:1]
 
 
+class _CountingSocket(web.WebSocketResponse):
+    """Counts the bytes of frames until their message is whole. Without room for more, the next message is a `Fault`,
+    and none follows.
+    """
+
+    def _post_start(self, request: BaseRequest, protocol: str | None, writer: Any) -> None:
+        super()._post_start(request, protocol, writer)
+        assert isinstance(request, web.Request)
+        self._parts: HeldBytes | None = HeldBytes(request.app[BODY_BUDGET], request[CLIENT].name)
+        connection = request.protocol
+        connection._payload_parser = _CountingParser(connection._payload_parser, self._count)
+
+    def _count(self, size: int) -> bool:
+        """Counts bytes that have arrived; returns whether they are to be read."""
+        assert self._reader is not None
+        if self._parts is None:
+            return True
+        try:
+            self._parts.grow_to(self._parts.size + size)
+        except Fault as fault:
+            self._reader.feed_data(WSMessage(WSMsgType.ERROR, fault, None), 0)
+            return False
+        return True
+
+    def release_parts(self) -> None:
+        """Releases what has arrived: it is a whole message now."""
+        if self._parts is not None:
+            self._parts.release()
+
+    def end_counting(self) -> None:
+        """Releases what has arrived, and counts no more."""
+        self.release_parts()
+        self._parts = None
+
+
+class _CountingParser:
+    """aiohttp's parser of frames, which reads nothing after `count` has returned False."""
+
+    def __init__(self, parser: Any, count: Callable[[int], bool]) -> None:
+        self._parser = parser
+        self._count = count
+        self._refused = False
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        self._refused = self._refused or not self._count(len(data))
+        parsed: tuple[bool, bytes] = (True, b"") if self._refused else self._parser.feed_data(data)
+        return parsed
+
+    def feed_eof(self) -> None:
+        self._parser.feed_eof()
+
+
 class _LastResponse(msgspec.Struct, frozen=True):
-    """`items` is its whole context and output."""
+    """`items` is its whole context and output, whose bytes count until `release`."""
 
     id: str
     items: tuple[ContextItem, ...]
     stored: bool
+    release: Callable[[], None]
 
 
 class _ResponsesSocket:
-    def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
+    def __init__(self, request: web.Request, socket: _CountingSocket) -> None:
         self._request = request
         self._socket = socket
         self._responses = request.app[RESPONSES]
@@ -112,10 +169,12 @@ class _ResponsesSocket:
         leaving = asyncio.ensure_future(self._leave_when_the_server_stops())
         try:
             async for message in self._socket:
-                if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
-                    continue
+                self._socket.release_parts()
                 try:
-                    self._enqueue(message.data)
+                    if isinstance(message.data, Fault):
+                        raise message.data
+                    if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+                        self._enqueue(message.data)
                 except Fault as fault:
                     await self._send(socket_error(fault.failure))
                     await self._socket.close(
@@ -125,9 +184,12 @@ class _ResponsesSocket:
         finally:
             answering.cancel()
             leaving.cancel()
-            await asyncio.gather(answering, leaving, return_exceptions=True)
-            while not self._waiting.empty():
-                self._waiting.get_nowait()[1].release()
+            try:
+                await asyncio.gather(answering, leaving, return_exceptions=True)
+            finally:  # also if this is cancelled, since the client has closed the connection
+                self._forget()
+                while not self._waiting.empty():
+                    self._waiting.get_nowait()[1].release()
 
     async def _leave_when_the_server_stops(self) -> None:
         await self._responses.runs.until_draining()
@@ -160,12 +222,12 @@ class _ResponsesSocket:
             self._busy = True
             self._waiting_size -= len(frame)
             try:
-                going_on = await self._answer_frame(frame)
+                going_on = await self._answer_frame(frame, held)
             finally:
                 held.release()
                 del frame  # not while the next one is waited for
 
-    async def _answer_frame(self, frame: str | bytes) -> bool:
+    async def _answer_frame(self, frame: str | bytes, held: HeldBytes) -> bool:
         """Runs the turn of a frame. Returns False if the client has left or its key is no longer valid."""
         if self._content_log is not None:
             self._content_log("request", frame.encode() if isinstance(frame, str) else frame)
@@ -177,7 +239,7 @@ class _ResponsesSocket:
             return False
         try:
             with count_request(self._request.app[REQUEST_LIMITS], self._client), stream_slot(self._request):
-                await self._turn(frame)
+                await self._turn(frame, held)
         except Fault as fault:
             await self._send(socket_error(fault.failure))
         except ConnectionError:
@@ -194,36 +256,44 @@ class _ResponsesSocket:
             raise Fault.of(FaultKind.INVALID_API_KEY, "The API key has been renamed. Open a new connection.")
         self._client = client
 
-    async def _turn(self, frame: str | bytes) -> None:
+    async def _turn(self, frame: str | bytes, held: HeldBytes) -> None:
         body = frame.encode() if isinstance(frame, str) else frame
         try:
             while True:
                 parsed = await parse_body(self._request, body, self._parse)
                 try:
-                    await self._answer(parsed)
+                    await self._answer(parsed, held)
                     return
                 except Fault as fault:
                     if not next_target(self._request, fault.failure):
-                        self._forget(parsed.previous_response_id)
+                        self._forget_failed(parsed.previous_response_id)
                         raise
         finally:
             self._request.pop(ROUTED, None)  # the next turn is routed by itself
 
-    async def _answer(self, parsed: ParsedResponse) -> None:
+    async def _answer(self, parsed: ParsedResponse, held: HeldBytes) -> None:
         prepared = await self._prepare(parsed)
         self._empty = ""
         response, reader = await start_foreground(self._responses, prepared, "websocket", self._note_empty)
         await self._send_events(reader)
         if response.failure is not None:
-            self._forget(parsed.previous_response_id)
+            self._forget_failed(parsed.previous_response_id)
             return
         output = tuple(map(context_item, response.output))
         items = (*prepared.context.earlier, *prepared.context.fresh, *output)
-        self._last = _LastResponse(prepared.id, items, parsed.store)
+        self._forget()
+        with suppress(Fault):  # without room, a continuation gets `previous_response_not_found`
+            held.grow_to(_weight_of(items))
+            self._last = _LastResponse(prepared.id, items, parsed.store, held.hand_over())
 
-    def _forget(self, id: str | None) -> None:
+    def _forget_failed(self, id: str | None) -> None:
         if self._last is not None and self._last.id == id:
-            self._last = None
+            self._forget()
+
+    def _forget(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            last.release()
 
     def _note_empty(self, events: Sequence[Event]) -> None:
         if events and isinstance(events[-1], TurnEnded):
@@ -284,6 +354,12 @@ class _ResponsesSocket:
         fresh = await read_context(own, service.store, self._client.name, service.ids, now)
         context = Context(last.items, fresh.fresh, fresh.input)
         return await prepare_in_context(service, parsed, context, self._client.name, id=id, created=now)
+
+
+def _weight_of(items: Sequence[ContextItem]) -> int:
+    """Returns the bytes of the items as JSON."""
+    shown = sum(len(encode_item(each.shown)) for each in items if each.shown is not None)
+    return shown + sum(len(each.model.item) for each in items if each.model is not None)
 
 
 def _body_of(frame: bytes) -> dict[str, Any]:

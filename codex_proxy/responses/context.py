@@ -70,7 +70,7 @@ async def read_context(
         ContextItem(item) if stored is None else msgspec.structs.replace(context_item(stored), shown=item)
         for item, stored in own
     )
-    kept = tuple(stored or StoredItem(item["id"], _encode(item), created=now) for item, stored in own)
+    kept = tuple(stored or StoredItem(item["id"], encode_item(item), created=now) for item, stored in own)
     return Context(tuple(earlier), fresh, kept)
 
 
@@ -111,7 +111,7 @@ async def _own_items(
     return [(item, found.get(item["id"])) for item in _with_distinct_ids(with_ids(whole, ids), ids)]
 
 
-def _encode(item: ItemDict) -> bytes:
+def encode_item(item: ItemDict) -> bytes:
     """By msgspec, which is ten times as fast for large images."""
     try:
         return msgspec.json.encode(item)

@@ -149,3 +149,68 @@ async def test_a_request_that_fails_holds_nothing_on(tmp_path: Path, path: str, 
     async with fake_proxy(tmp_path, **LIMITS) as proxy:
         assert (await proxy.send("POST", path, body + b" " * (50 * KIB))).status >= 400
         assert held_bytes(proxy) == 0
+
+
+# --- WebSockets -----------------------------------------------------------------------------------
+
+HANDSHAKE = (
+    b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+LONG_FRAME = b"\x81\xff" + (1 << 20).to_bytes(8, "big") + bytes(4)
+"""The head of a text of 1 MiB."""
+
+
+async def test_a_message_that_never_ends_is_counted_as_it_comes(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **LIMITS) as proxy, running(proxy, 80 * KIB), asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.server.port)
+        writer.write(HANDSHAKE)
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(LONG_FRAME + b"x" * 10 * KIB)
+        await until(lambda: held_bytes(proxy) >= 90 * KIB)
+        writer.write(b"x" * 30 * KIB)
+        assert b'"status":429' in await reader.readuntil(b"}}")
+        writer.close()
+        await until(lambda: held_bytes(proxy) == 80 * KIB)
+
+
+async def last_event(socket: Any, input: str, **fields: Any) -> dict[str, Any]:
+    """The last event of a turn on a WebSocket, which is not stored."""
+    turn = {"type": "response.create", "model": "codex-5", "input": input, "store": False, **fields}
+    await socket.send_json(turn)
+    while True:
+        event: dict[str, Any] = await socket.receive_json(timeout=PATIENCE)
+        if event["type"] in ("response.completed", "response.failed", "error"):
+            return event
+
+
+async def test_what_a_connection_remembers_counts_as_long_as_it_does(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **LIMITS) as proxy:
+        async with proxy.session.ws_connect(proxy.url + RESPONSES) as socket:
+            for _ in range(2):
+                assert (await last_event(socket, "x" * 60 * KIB))["type"] == "response.completed"
+                await until(lambda: 60 * KIB < held_bytes(proxy) < 62 * KIB)
+                assert (await announced(proxy, 50 * KIB)).startswith(b"HTTP/1.1 429 ")
+                assert (await last_event(socket, "Hello."))["type"] == "response.completed"
+                await until(lambda: held_bytes(proxy) < 2 * KIB)
+        await until(lambda: held_bytes(proxy) == 0)
+
+
+async def test_turns_that_wait_when_a_client_leaves_hold_nothing_on(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **LIMITS) as proxy:
+        async with proxy.session.ws_connect(proxy.url + RESPONSES) as socket:
+            for text in ("[[fake:text misbehave=hang at=4]]", "x" * 20 * KIB, "x" * 20 * KIB):
+                await socket.send_json({"type": "response.create", "model": "codex-5", "input": text})
+            await until(lambda: held_bytes(proxy) > 40 * KIB)
+        await until(lambda: held_bytes(proxy) == 0)
+
+
+async def test_what_there_is_no_room_for_is_not_remembered(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **LIMITS) as proxy:
+        url = proxy.url + RESPONSES
+        async with proxy.session.ws_connect(url) as first, proxy.session.ws_connect(url) as other:
+            assert (await last_event(first, "x" * 50 * KIB))["type"] == "response.completed"
+            echoed = await last_event(other, "[[fake:echo]]" + "x" * 30 * KIB)
+            again = await last_event(other, "Again.", previous_response_id=echoed["response"]["id"])
+            assert again["error"]["code"] == "previous_response_not_found"
+            assert held_bytes(proxy) < 62 * KIB
