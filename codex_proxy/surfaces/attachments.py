@@ -14,7 +14,7 @@ _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
 
 def image_part(url: str, detail: str | None, param: str) -> ImagePart:
-    """Returns an image part: a web address as it is, a data URL checked. `param`: the field."""
+    """Returns an image part: a web address as it is, a data URL checked."""
     return ImagePart(image_url(url, param), detail)
 
 

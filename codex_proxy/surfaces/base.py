@@ -1,5 +1,5 @@
 """What all APIs share: JSON encoding that never fails (a lone surrogate becomes U+FFFD), growing texts, their order in
-a stream, and the renderers' base. Source: docs/contract.md#streams.
+a stream, and the base of renderers. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def json_text(text: str) -> bytes:
 
 
 def json_lines(texts: Sequence[str]) -> bytes:
-    """Returns each text as a JSON string, separated by newlines. Never raises."""
+    """Returns each text as a JSON string on a line of its own."""
     try:
         return _encoder.encode_lines(texts)[:-1]
     except UnicodeEncodeError:
@@ -70,19 +70,19 @@ def raw_text(text: str) -> msgspec.Raw:
 
 
 def schema_json(schema: Any) -> msgspec.Raw:
-    """Returns a client's JSON value, encoded, with integers of any size."""
+    """Returns a client's JSON value, with integers of any size."""
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def activity_line(item: Item) -> str | None:
-    """Describes an action of the agent or server in a line; None for another item."""
+    """Describes an action of the agent or server in a line."""
     if isinstance(item, McpCall):
         return f"[mcp_call] {item.server_label}.{item.name}"
     return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
 
 
 BLANK_LINE: Final = "\n\n"
-"""What separates the messages of one answer, and the parts of its reasoning."""
+"""Separates the messages of one answer, and the parts of its reasoning."""
 
 INTERRUPTED: Final = Failure(
     FaultKind.INTERNAL, "The answer was interrupted before its end. Send the request again."
@@ -90,15 +90,15 @@ INTERRUPTED: Final = Failure(
 
 
 def failure_at(end: TurnEnded) -> Failure | None:
-    """Returns a turn's failure; `INTERRUPTED` for one that was interrupted without a failure."""
+    """Returns a turn's failure; `INTERRUPTED` if it was interrupted without one."""
     return INTERRUPTED if end.failure is None and end.stop == Stop.INTERRUPTED else end.failure
 
 
 class Text:
-    """A text that grows by deltas, each with constant bytes around it."""
+    """A text that grows by deltas, each between constant bytes."""
 
     def __init__(self, before: bytes, after: bytes, *sent: bytes) -> None:
-        """`before`, `after`: the bytes of a chunk around its text; `sent`: fragments of other chunks."""
+        """`before`, `after`: the bytes around a chunk's text; `sent`: fragments of other chunks."""
         self._before = before
         self._after = after
         self._between = after + before
@@ -106,7 +106,7 @@ class Text:
         self.part: object = None
         """The part of the last text (see `with_separator`)."""
         self._lengths = [0]
-        """The sums of characters before the fragments, as far as `length` has counted."""
+        """The characters before each fragment, as far as `length` has counted."""
 
     def add(self, text: str, out: list[bytes]) -> None:
         fragment = json_text(text)
@@ -114,7 +114,7 @@ class Text:
         out += (self._before, fragment, self._after)
 
     def with_separator(self, part: object, text: str) -> str:
-        """Returns `text`, behind a blank line if the text before was of another part."""
+        """Returns `text`, behind a blank line if the last one was of another part."""
         if self.part not in (None, part):
             text = BLANK_LINE + text
         self.part = part
@@ -133,7 +133,7 @@ class Text:
 
     @property
     def count(self) -> int:
-        """Number of fragments; the texts of one `add_all` are one."""
+        """Number of fragments: one for each `add` and `add_all`."""
         return len(self._fragments)
 
     def length(self, fragments: int) -> int:
@@ -154,7 +154,7 @@ class TextRun(msgspec.Struct, frozen=True):
 
 
 def merge_text_deltas(events: Iterable[Event]) -> Iterator[Event | TextRun]:
-    """Yields the events, consecutive `TextDelta`s of a message as one `TextRun`."""
+    """Joins consecutive `TextDelta`s of a message."""
     current_id: str | None = None
     texts: list[str] = []
     for event in events:
@@ -188,11 +188,11 @@ HANDLERS: Final[Mapping[type, str]] = {
     StepCompleted: "_on_step_completed",
     TurnEnded: "_on_turn_ended",
 }
-"""The renderer's method for each type of event; an event of another type is not shown."""
+"""The renderer's method for each type of event; others are not shown."""
 
 
 class RenderOptions(TypedDict, total=False):
-    """The options of all renderers. `prompt_tokens` estimates the input, `max_tokens` limits the estimated answer."""
+    """`prompt_tokens` estimates the input, `max_tokens` limits the estimated answer."""
 
     stream: bool
     prompt_tokens: Callable[[], int]
@@ -200,7 +200,7 @@ class RenderOptions(TypedDict, total=False):
 
 
 class Renderer(ABC):
-    """Turns a turn's events into an API's bytes: `feed` for a stream, `result` for a whole answer."""
+    """Renders a turn's events in an API's form: `feed` for a stream, `result` for a whole answer."""
 
     _handlers: ClassVar[Mapping[type, Callable[..., None]]]
 
@@ -216,26 +216,26 @@ class Renderer(ABC):
     ) -> None:
         self.spent = TurnTokens()
         self.visible = False
-        """Whether something was sent, so that a failure can have no HTTP status."""
+        """Whether something was sent, so that a failure has no HTTP status."""
         self.ended = False
         self.failure: Failure | None = None
         self.finish_reason = ""
-        """The reason of the answer's end; empty until it has ended without a failure."""
+        """Empty until the answer has ended without a failure."""
         self._stream = stream
         self._prompt_tokens = prompt_tokens
         self._max_tokens = max_tokens
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns a batch's bytes; none if the answer is not streamed or has ended."""
+        """Returns a batch's bytes, if the answer is streamed and has not ended."""
         return b"".join(self.pieces(events))
 
     @abstractmethod
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
-        """Returns what `feed` returns, in pieces to be sent one by one."""
+        """Returns the bytes of `feed` in pieces to be sent one by one."""
 
     @abstractmethod
     def open(self) -> bytes:
-        """Returns the bytes that begin a stream, once: for a keepalive before the first event."""
+        """Returns the bytes that begin a stream, once."""
 
     def break_off(self, failure: Failure) -> bytes:
         """Ends the answer with a failure, after an exception in this server's code: what was rendered before may be
@@ -250,14 +250,14 @@ class Renderer(ABC):
         """Returns the bytes that end a stream with a failure."""
 
     def result(self) -> bytes:
-        """Returns the whole answer. Raises the `Fault` of a failed turn."""
+        """Raises the `Fault` of a failed turn."""
         if self.failure is not None:
             raise Fault(self.failure)
         return self._whole()
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """The finish reason of each choice; empty until the turn has ended without a failure."""
+        """Of each choice; empty until the turn has ended without a failure."""
         return (self.finish_reason,) if self.finish_reason else ()
 
     def spending(self) -> Spending:
@@ -306,7 +306,7 @@ class StreamRenderer(Renderer):
 
     @abstractmethod
     def _begin(self, out: list[bytes]) -> None:
-        """Appends the frames that begin the answer to `out`, and sets `visible`."""
+        """Appends the beginning of the answer to `out`, and sets `visible`."""
 
     def _on_usage(self, event: UsageReported, out: list[bytes]) -> None:
         self.spent.add_total(event)
@@ -316,8 +316,8 @@ class StreamRenderer(Renderer):
 
 
 class SerialOutput:
-    """Puts the texts of open items in order. The text of the first item (`current_id`) is sent at once, the next item's
-    when the first is closed. With `whole`, an item's text is sent when the item is closed.
+    """Puts the texts of open items in order: the first item's (`current_id`) is sent at once, the next one's when the
+    first is closed; with `whole`, each when it is closed.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -327,7 +327,7 @@ class SerialOutput:
         self._ended: set[str] = set()
 
     def open(self, id: str) -> bool:
-        """Whether the item's text is sent at once; else it has to be kept."""
+        """Whether the item's text is sent at once; else it is to be kept."""
         if self.current_id is None and not self._whole:
             self.current_id = id
             return True
@@ -339,9 +339,7 @@ class SerialOutput:
             self._waiting[id].append(text)
 
     def close(self, id: str) -> list[tuple[str, str]]:
-        """Closes an item. Returns the ids and kept texts of the items to send now, in order; the last of them may still
-        be open.
-        """
+        """Returns the ids and kept texts of the items to send now; the last may still be open."""
         if id == self.current_id:
             self.current_id = None
         elif id in self._waiting:

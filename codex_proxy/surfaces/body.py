@@ -28,16 +28,16 @@ DEPTH: Final = 128
 """Maximum levels of nesting. Real schemas need a dozen."""
 
 MAX_VALUES: Final = 200_000
-"""Maximum members of all objects and arrays: half a second of validation."""
+"""Maximum members of objects and arrays: half a second of validation."""
 
 MAX_BRACKETS: Final = 5 * MAX_VALUES
 """Maximum opening brackets, also inside strings: more take too long to decode."""
 
 MAX_ITEMS: Final = 10_000
-"""Maximum messages or items, unless the operator sets another limit."""
+"""Maximum messages or items, if the operator sets no other."""
 
 MAX_STOP_CHARS: Final = 1_000
-"""Maximum characters of a stop sequence, which is compared with the answer's end at every delta."""
+"""A stop sequence is compared with the answer's end at every delta."""
 
 _OWN: Final = "~"
 _EXPECTED: Final = {
@@ -101,7 +101,7 @@ Parameters: TypeAlias = Annotated[
 
 
 def parse_as(model: type[M], body: bytes, notes: FieldNotes | None = None) -> M:
-    """Returns the body as a `model`; `notes` gets what is found about its fields."""
+    """Returns the body as a `model`; `notes` gets findings about its fields."""
     value = decode_object(body)
     try:
         parsed = model.model_validate(value, context=notes)
@@ -181,7 +181,7 @@ def check_length(field: str, count: int, limit: int) -> None:
 
 
 def _fault(error: ValidationError, prefix: str = "") -> Fault:
-    """Returns the fault for the first error, in OpenAI's words. `prefix`: the value's path."""
+    """Returns the first error in OpenAI's words. `prefix`: the value's path."""
     first = error.errors(include_url=False)[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     param = prefix + _path(first["loc"])
@@ -203,12 +203,12 @@ def _fault(error: ValidationError, prefix: str = "") -> Fault:
 
 
 def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
-    """Returns a pydantic validator's error: a message, and OpenAI's code."""
+    """Returns a validator's error with OpenAI's code."""
     return PydanticCustomError(f"{_OWN}{code}", message)
 
 
 def number_in(text: str, digits: int) -> int:
-    """Returns the number of at most `digits` digits; -1 for any other text."""
+    """Returns a number of at most `digits` digits, or -1."""
     # `int` takes underscores, signs and digits of any script, and is slow for very many.
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else -1
 
@@ -225,7 +225,7 @@ def check_range(field: str, value: int, minimum: int, maximum: int) -> None:
 
 
 def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns OpenAI's message and code for pydantic's error `kind`; empty if it has none."""
+    """Returns OpenAI's message and code for pydantic's error `kind`, if any."""
     if kind in _BOUNDS:
         bound, side, sign, code = _BOUNDS[kind]
         number = "decimal" if isinstance(context[bound], float) else "integer"
@@ -259,7 +259,7 @@ def unsupported_value(param: str, given: str, values: str) -> Fault:
 
 
 def _unknown_kind(param: str, value: Any, context: Mapping[str, str]) -> Fault:
-    """Returns the fault for a value without a member of its union; `context`: see `ByKind`."""
+    """Returns the fault for a value without a member of its union (see `ByKind`)."""
     if value is None:
         return missing_parameter(param)
     if not isinstance(value, dict) or not context["kinds"]:

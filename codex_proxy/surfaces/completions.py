@@ -1,4 +1,4 @@
-"""The Completions API in front of an agent: a turn of one message. Raises `Fault` INVALID_REQUEST, MODEL_NOT_FOUND or
+"""The Completions API for an agent: a turn of one message. Raises `Fault` INVALID_REQUEST, MODEL_NOT_FOUND or
 NOT_ALLOWED.
 """
 
@@ -72,7 +72,7 @@ class CompletionRequest(RequestModel):
 
 
 class ParsedCompletion(ParsedRequest, frozen=True, kw_only=True):
-    """A parsed request. `include_usage`: the stream gets a chunk with the usage."""
+    """`include_usage`: the stream gets a chunk with the usage."""
 
     fields: FieldNames = FIELDS
     include_usage: bool

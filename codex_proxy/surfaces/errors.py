@@ -40,12 +40,12 @@ def statuses(surface: Surface) -> tuple[int, ...]:
 
 
 def forbids_retry(failure: Failure, surface: Surface) -> bool:
-    """Whether the answer gets `x-should-retry: false`, without which SDKs repeat the request."""
+    """Whether `x-should-retry: false` is sent, without which SDKs repeat the request."""
     return messages.forbids_retry(failure) if surface == "messages" else not failure.repeatable
 
 
 def error_body(failure: Failure, surface: Surface, request_id: str = "") -> bytes:
-    """Returns the body of an error in an API's form. `request_id` is for Anthropic's."""
+    """Returns an error in an API's form. `request_id` is for Anthropic's."""
     if surface == "messages":
         return messages.error_body(failure, request_id)
     if surface == "ollama":

@@ -1,4 +1,4 @@
-"""Status, type and code of each fault in OpenAI's APIs. Ollama's has the statuses; what differs in Anthropic's is in
+"""Status, type and code of each fault in OpenAI's APIs, for Ollama's the status; what differs in Anthropic's is in
 `messages/errors.py`. Sources: docs/contract.md#errors-of-chat-completions, docs/wire-rules.md#errors.
 """
 
@@ -10,7 +10,7 @@ from codex_proxy.core.faults import FaultKind
 
 
 class FaultRow(NamedTuple):
-    """How one kind of fault is answered. `wait`: the `Retry-After`, if the failure has none."""
+    """`wait`: the `Retry-After`, if the failure has none."""
 
     status: int
     type: str

@@ -27,7 +27,7 @@ _OWN_ID: Final = re.compile(
 
 class FieldNotes:
     """What a validation finds (pydantic's `context`): ignored fields; refused ones that an upstream may serve, with
-    messages; paths of unknown ones; and in `own` the first field with an id of this server, and the id.
+    messages; paths of unknown ones; and in `own` the first with an id of this server, and the id.
     """
 
     __slots__ = ("ignored", "own", "refused", "unknown")
@@ -39,7 +39,7 @@ class FieldNotes:
         self.own: tuple[str, str] | None = None
 
     def add_unknown(self, given: Mapping[str, Any], known: Container[str], place: str = "") -> None:
-        """Notes fields that are not `known`. `place`: the object's path, such as `messages[]`."""
+        """Notes fields that are not `known`. `place`: the object's path."""
         for name, value in given.items():
             if name in known or not value:
                 continue
@@ -50,7 +50,7 @@ class FieldNotes:
                 self.unknown[path] = None
 
     def add_unknown_of(self, given: Mapping[str, Any], model: BaseModel, place: str = "") -> None:
-        """Notes unknown fields of `given`, from which `model` was made, and of the objects in it."""
+        """Notes unknown fields of `given`, of which `model` was made, and of its objects."""
         names = _attributes(type(model))
         if not place or model.model_config.get("extra") != "allow":
             self.add_unknown(given, names, place)
@@ -69,8 +69,8 @@ class FieldNotes:
 
 
 class Ignored:
-    """Marks a field as ignored. `place`: the path of its object (`messages[]`); `name`: the field's, if the model's
-    differs; `also_false`: false is named too.
+    """Marks a field as ignored. `place`: its object's path (`messages[]`); `name`: if the model's differs;
+    `also_false`: false is named too.
     """
 
     def __init__(self, place: str = "", *, name: str | None = None, also_false: bool = False) -> None:
@@ -88,8 +88,8 @@ class Ignored:
 
 
 class Refused:
-    """Marks a field as refused, with what to do instead. `unless_forwarded`: only noted, since an upstream may
-    know it.
+    """Marks a field as refused, and says what to do instead. `unless_forwarded`: only noted, since an upstream may know
+    it.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ def ignored_fields(notes: FieldNotes) -> tuple[str, ...]:
 
 
 def ignored_inner_fields(notes: FieldNotes) -> tuple[str, ...]:
-    """Returns inner objects' unknown fields, for a request whose own ones go to an upstream."""
+    """Returns inner objects' unknown fields, if the request's own go to an upstream."""
     if notes.own is not None and "." in notes.own[0]:
         refuse_own_id(notes)
     return tuple(name for name in notes.unknown if "." in name)

@@ -54,7 +54,7 @@ _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 def normalise_items(
     given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
 ) -> tuple[ItemDict, ...]:
-    """Returns the items of `field` in stored form; a string is a user message."""
+    """Returns the items in stored form; a string is a user message."""
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
     return tuple(_FORMS[type(item)](item, f"{field}[{index}]", pdfs) for index, item in enumerate(given))

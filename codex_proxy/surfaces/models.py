@@ -66,15 +66,15 @@ class ModelSource(Protocol):
 
     @property
     def members(self) -> Mapping[str, ModelSource]:
-        """The agents by name (models are `NAME/MODEL`); empty for one."""
+        """The agents by name (models are `NAME/MODEL`); empty for a single one."""
 
     def models(self) -> tuple[AgentModel, ...]: ...
 
 
 class ModelCatalog:
-    """The models and names for clients. `default_model`: what `codex-5` means; `defaults`: the default of each of
-    several agents. `plain`: agents that are only plain models; `codex`: agents for whose default `codex-5` is listed
-    (empty: the only agent). `other_tiers`: service tiers of unlisted models. `advice`: a sentence for unknown models.
+    """The models and names for clients. `default_model`: what `codex-5` means; `defaults`: those of several agents.
+    `plain`: agents that are only plain models; `codex`: agents for whose default `codex-5` is listed (empty: the only
+    agent). `other_tiers`: service tiers of unlisted models. `advice`: for unknown models.
     """
 
     def __init__(
@@ -100,15 +100,15 @@ class ModelCatalog:
         self.only: frozenset[str] | None = None
         """The agents whose models these are; None: all."""
         self.members = source.members
-        """The agents by name, the default first; empty for one agent."""
+        """The agents by name, the default first; empty for a single one."""
         self.agent_names = frozenset(map(str.lower, source.members))
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
-        """All models at the last look, and those of `only` among them."""
+        """All models at the last look, and those of `only`."""
         self._names: tuple[object, Names] | None = None
 
     @property
     def models(self) -> tuple[AgentModel, ...]:
-        """The models of `only`: the same tuple until they change."""
+        """The same tuple until they change."""
         found = self._source.models()
         if self.only is None:
             return found
@@ -127,7 +127,7 @@ class ModelCatalog:
 
     @property
     def names(self) -> Names:
-        """The names of the models, made again when models or agents have changed."""
+        """Made again when models or agents have changed."""
         models, members = self.models, self.members
         state = (self.any_model, tuple((name, each.any_model) for name, each in members.items()))
         known = self._names
@@ -152,7 +152,7 @@ class ModelCatalog:
 
 
 class ResolvedModel(msgspec.Struct, frozen=True):
-    """The agent's name of the model (empty: its default), and the effort and mode in the client's name."""
+    """The agent's name of the model (empty: its default), and the effort and mode in the client's."""
 
     agent_model: str
     effort: str | None = None
@@ -187,8 +187,8 @@ class Names:
                 self._short.setdefault(short, []).append(model.id)
 
     def find(self, name: str, depth: int = 0) -> ResolvedModel | None:
-        """Returns what a name means, as written or without its effort. From `depth` `_ALIAS_DEPTH` on aliases are not
-        looked up.
+        """Returns what a name means, as written or without its effort. From `_ALIAS_DEPTH` on aliases are not looked
+        up.
         """
         name = name.lower()
         found = self._as_written(name, depth)
@@ -254,8 +254,8 @@ class ServiceTier(msgspec.Struct, frozen=True):
 
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
-    """Returns the service tier of a request. An empty `model` (or `AGENT/`) is the agent's own. A tier that the model
-    does not list is sent, but reported as `default`.
+    """Returns a request's service tier. An empty `model` (or `AGENT/`) is the agent's own. A tier that it does not list
+    is sent, but reported as `default`.
     """
     listed = [each for each in catalog.models if model in (each.id, _default_name(each))]
     if asked is None or asked == "auto":
@@ -272,7 +272,7 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
 
 
 def _default_name(model: AgentModel) -> str | None:
-    """Returns an empty name (or `AGENT/`) if the agent uses this model by default, else None."""
+    """Returns an empty name (or `AGENT/`) if this is the agent's default, else None."""
     if not model.serves_unnamed:
         return None
     return f"{model.agent}{MODEL_SEPARATOR}" if model.agent else ""
@@ -345,7 +345,7 @@ def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> Res
 
 
 def _resolve_unlisted(name: str, catalog: ModelCatalog) -> ResolvedModel | None:
-    """Returns a model with any name if the agent accepts one; with several agents, names begin with `AGENT/`."""
+    """Returns a model with any name if the agent takes one; of several agents, with `AGENT/` in front."""
     if catalog.any_model:
         return ResolvedModel(name)
     agent, _, own = name.partition(MODEL_SEPARATOR)
@@ -371,7 +371,7 @@ def _not_found(name: str, like: Sequence[str], catalog: ModelCatalog) -> Fault:
 
 
 def split_mode(name: str) -> tuple[str, Mode | None]:
-    """Returns the name without `:model` or `:agent`, and the mode, if any."""
+    """Returns the name without `:model` or `:agent`, and the mode."""
     for suffix, mode in _MODES.items():
         if name.lower().endswith(suffix):
             return name[: -len(suffix)], mode
@@ -425,7 +425,7 @@ class CodexModelList(TypedDict):
 
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> ModelList:
-    """Returns the list of models, without aliases of unknown ones. `created`: seconds since 1970."""
+    """Leaves out aliases of unknown models. `created`: seconds since 1970."""
     data, names = [], catalog.names
     for name in listed_names(catalog, env):
         try:
@@ -464,5 +464,5 @@ def one_body(name: str, catalog: ModelCatalog, created: int, names: Names | None
 
 
 def codex_list_body(models: Sequence[AgentModel]) -> CodexModelList:
-    """Returns the agent's own entries (`AgentModel.native`), for Codex as a client."""
+    """Returns the agent's own entries, for Codex as a client."""
     return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

@@ -20,7 +20,7 @@ class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
-    """Raises `Fault` for two tools with the same name. `fields`: the paths of the names."""
+    """Raises `Fault` for two tools of one name. `fields`: the paths of the names."""
     names: set[str] = set()
     for tool, field in zip(tools, fields, strict=True):
         if tool.name in names:
@@ -35,7 +35,7 @@ def with_grammar(description: str, syntax: str, definition: str) -> str:
 
 
 def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
-    """Returns the name of a chosen tool. Raises `Fault` if `tools` have none of this name and kind."""
+    """Returns a chosen tool's name. Raises `Fault` if `tools` have none of this name and kind."""
     if any(tool.name == name and tool.kind == kind for tool in tools):
         return name
     given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"

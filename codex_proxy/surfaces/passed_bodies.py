@@ -1,5 +1,5 @@
-"""Finds and replaces the model's name in a body (JSON or `multipart/form-data`) that is passed on; other bytes stay.
-Raises `Fault` INVALID_REQUEST for an unreadable body.
+"""Finds and replaces the model's name in a body (JSON or `multipart/form-data`) that is passed on. Raises `Fault`
+INVALID_REQUEST for an unreadable body.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_PARTS: Final = 1_000
 """Maximum parts of a form before its model: each costs a search, and OpenAI's forms have some dozens."""
 _FIRST_WINDOW: Final = 1 << 10
 _LAST_WINDOW: Final = 1 << 20
-"""The bytes searched at a time, at first and at most: a form may be in a file."""
+"""The bytes searched at a time: a form may be in a file."""
 _BOUNDARY: Final = re.compile(r'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 _MODEL_PART: Final = re.compile(
     rb'(?<=\n)content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r\n|$)', re.IGNORECASE
@@ -38,7 +38,7 @@ class PassedBody(msgspec.Struct, frozen=True):
     """Where the name begins and ends in a form."""
 
     def with_model(self, name: str) -> Body:
-        """Returns the body with the model `name`; the same bytes if it names that or none."""
+        """Returns the body with the model `name`, unchanged if it names that or none."""
         if self.model is None or name == self.model or not name:
             return self.body if isinstance(self.body, bytes) else (self.body,)
         if self.fields is not None:
@@ -69,12 +69,12 @@ def form_body(body: bytes | memoryview, content_type: str) -> PassedBody:
 
 
 def beginning_of_form(head: bytes, content_type: str) -> PassedBody | None:
-    """Reads the beginning of a form; None if the model is not in it. Raises the `Fault`s of `form_body`."""
+    """Reads the beginning of a form; None if the model is not in it. Raises as `form_body`."""
     return _model_in_form(head, content_type)[0]
 
 
 def _model_in_form(form: bytes | memoryview, content_type: str) -> tuple[PassedBody | None, bool]:
-    """Returns the body with the model's place (None: it is not there), and whether the form has its end."""
+    """Returns the body with the model's place, if found, and whether the form ends there."""
     found = _BOUNDARY.search(content_type)
     if found is None:
         raise bad_request("The content type of the form has no 'boundary'.")

@@ -28,7 +28,7 @@ class HistoryWithCalls:
         return [call for call_id, call in self.calls.items() if call_id not in self.outputs]
 
     def finish_calls(self, missing: str = "") -> None:
-        """Adds each call's output (`missing` if there is none), then the items between them."""
+        """Adds each call's output (else `missing`), then the items between them."""
         for call_id in self.calls:
             self.items.append(self.outputs.get(call_id) or HistoryOutput(call_id, (TextPart(missing),)))
         self.items += self._beside

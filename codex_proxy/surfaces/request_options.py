@@ -29,7 +29,7 @@ NO_AGENT: Final = (
 
 BuiltinTools: TypeAlias = Literal["auto", "always", "never"]
 Logprobs: TypeAlias = Literal["refuse", "ignore"]
-"""What happens to requests for log probabilities if the agent has none: refused, or the field ignored."""
+"""Whether log probabilities are refused, or the field ignored, if the agent has none."""
 
 
 class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
     web_search: bool = True
     """Whether requests may switch web search on."""
     logprobs: Logprobs = "refuse"
-    """What happens to requests for log probabilities if the agent has none."""
+    """See `Logprobs`."""
     max_choices: int = 5
     """The largest `n` of a chat request."""
     structured_output: bool = False
@@ -53,7 +53,7 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
-    """The headers that change a turn, as written; None if absent."""
+    """The headers that change a turn, as written."""
 
     mode: str | None = None
     """`X-Codex-Mode`: `model` or `agent`."""
@@ -68,7 +68,7 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParseContext(msgspec.Struct, frozen=True):
-    """What parsers need beside the body: the client's settings and models, and the request's headers."""
+    """What parsers need beside the body."""
 
     settings: RequestSettings
     catalog: ModelCatalog
@@ -97,7 +97,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     turn: Turn
     model_asked: str
-    """The model's name as the client wrote it; the answer repeats it."""
+    """The client's name of the model, which the answer repeats."""
     stream: bool
     fields: FieldNames = FieldNames()
     ignored: tuple[str, ...] = ()
@@ -113,11 +113,11 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     passed_on: tuple[str, ...] = ()
     """Unknown fields for the upstream, for `x-codex-passed-params`."""
     runs: int = 1
-    """How often the turn runs: once for each sampled choice."""
+    """More than 1 for sampled choices."""
 
 
 def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Returns distinct stop sequences, without empty ones, which would match everywhere."""
+    """Returns distinct stop sequences but empty ones, which would match everywhere."""
     given = (stop,) if isinstance(stop, str) else stop or ()
     return tuple(dict.fromkeys(sequence for sequence in given if sequence))
 
@@ -147,7 +147,7 @@ def refuse_stream_options(options: object, stream: bool | None) -> None:
 
 
 def mode_of(resolved: ResolvedModel, context: ParseContext, *, client_acts: bool) -> Mode:
-    """Returns the mode of a turn: by the model's suffix or `X-Codex-Mode` (`model` if they differ), else by
+    """Returns a turn's mode: by the model's suffix or `X-Codex-Mode` (`model` if they differ), else by
     PROXY_BUILTIN_TOOLS, where `auto` is `model` for a client that seems to be an agent (`client_acts`).
     """
     server = context.settings.builtin_tools
@@ -194,8 +194,8 @@ def _header_mode(value: str | None) -> Mode | None:
 
 
 class Place(NamedTuple):
-    """Where and how a turn runs: a `turn` with these fields alone; its mode behind calls of the client's tools; what
-    named the folder.
+    """A `turn` with only mode, folder and sandbox; its mode behind calls of the client's tools; what named the
+    folder.
     """
 
     turn: Turn
@@ -210,7 +210,7 @@ def place_of(
     *,
     client_acts: bool,
 ) -> Place:
-    """Returns where and how a turn runs. A folder in the header wins over one in `metadata`."""
+    """A folder in the header wins over one in `metadata`."""
     settings, hints = context.settings, context.hints
     folder = hints.workdir or (metadata or {}).get("workdir")
     named_by: WorkdirParam = "X-Codex-Workdir" if hints.workdir else "metadata.workdir"
@@ -238,11 +238,11 @@ class Format(msgspec.Struct, frozen=True):
 
 
 JSON_OBJECT: Final = Format("json_object", msgspec.Raw(b'{"type":"object"}'))
-"""The format of any JSON object. Agents have no setting for it: the model is told, and the answer checked."""
+"""Agents have no setting for it: the model is told, and the answer checked."""
 
 
 def json_schema_format(schema: dict[str, Any], name: str, description: str | None) -> Format:
-    """Returns a format whose schema has `name` and `description`, for which agents have no fields."""
+    """Puts `name` and `description` into the schema: agents have no fields for them."""
     about = {"title": name, **({} if description is None else {"description": description})}
     return Format("json_schema", schema_json({**about, **schema}))
 

@@ -20,8 +20,8 @@ _DIGEST: Final = 8
 
 
 def model_name(name: str) -> str:
-    """Returns the model's name of a client's tool, which depends on `name` alone. One too long or not allowed is cut
-    and ends with a digest.
+    """Returns the model's name of a client's tool, which depends on `name` alone: if too long or not allowed, cut, with
+    a digest.
     """
     if _PLAIN_NAME.fullmatch(name):
         return name

@@ -46,7 +46,7 @@ def json_tokens(texts: Iterable[bytes]) -> int:
 
 
 class TurnTokens:
-    """The tokens of one turn. `trigger`: the message that reported them or ended the turn."""
+    """`trigger`: the message that reported the tokens or ended the turn."""
 
     def __init__(self) -> None:
         self.reported: Usage | None = None
@@ -87,8 +87,8 @@ class TurnTokens:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
-        """Returns the turn's tokens. Where calls are missing, takes the estimates if higher. If only the last call was
-        cut off, its input is that of the call before.
+        """Returns the turn's tokens; where calls are missing, the estimates if higher. If only the last call was cut
+        off, its input is that of the call before.
         """
         if self.reported is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))

@@ -1,4 +1,4 @@
-"""Reads the fields of a chat request that determine the answer's form. Raises `Fault` INVALID_REQUEST. Source:
+"""Reads the fields of a chat request that determine the form of the answer. Raises `Fault` INVALID_REQUEST. Source:
 docs/contract.md#parameters-of-chat-completions.
 """
 
@@ -24,11 +24,11 @@ SAMPLING: Final = (
     *("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "prediction"),
     *("top_k", "min_p", "repetition_penalty"),
 )
-"""Sampling parameters, which are validated, and have no effect unless the agent supports them."""
+"""Validated, and without effect unless the agent supports them."""
 
 
 def ignored_parameters(request: ChatRequest) -> tuple[str, ...]:
-    """Returns parameters without effect that the wire model does not mark."""
+    """Returns parameters without effect that the model does not mark."""
     given = tuple(name for name in SAMPLING if getattr(request, name) is not None)
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
     return (
@@ -56,7 +56,7 @@ def check_choices(request: ChatRequest, max_choices: int) -> None:
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
-    """Returns the wanted format. Raises `Fault` if formats are disabled, or a schema is missing."""
+    """Raises `Fault` if formats are disabled, or a schema is missing."""
     wanted = request.response_format
     if wanted is None or wanted.type == "text":
         return Format()

@@ -1,5 +1,5 @@
-"""One choice of a chat answer: its frames and its message, of the same encoded fragments. Sources:
-docs/contract.md#streams, docs/wire-rules.md#chat-completions.
+"""One choice of a chat answer: frames and message of the same encoded fragments. Sources: docs/contract.md#streams,
+docs/wire-rules.md#chat-completions.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Call:
     def __init__(
         self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
     ) -> None:
-        """`arguments`: their beginning, for the first chunk. `legacy`: the call is sent as `function_call`. `before`,
-        `after`: the bytes around a delta of the call.
+        """`arguments`: those of the first chunk. `legacy`: sent as `function_call`. `before`, `after`: the bytes around
+        a delta.
         """
         name = json_text(item.name)
         first = json_text(arguments)
@@ -54,11 +54,11 @@ class Call:
 
 
 class Choice:
-    """One `choices[index]`: appends its chunks to `out`, and keeps their text for the whole answer."""
+    """Appends the chunks of `choices[index]` to `out`, and keeps their text for the whole answer."""
 
     def __init__(self, index: int, before: bytes, after: bytes, *, legacy: bool, whole_calls: bool) -> None:
         """`before`, `after`: the bytes around the choice in every chunk. `legacy`: calls are `function_call`.
-        `whole_calls`: each call is one chunk.
+        `whole_calls`: each is one chunk.
         """
         self._before = before + b'{"index":%d,"delta":' % index
         self._middle = b',"finish_reason":'
@@ -94,7 +94,7 @@ class Choice:
         self._message_order.open(id)
 
     def add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
-        """Adds deltas of the open message `id`; keeps them while an earlier one is open."""
+        """Adds deltas of an open message; keeps them while an earlier one is open."""
         if id != self._message_order.current_id:
             self._message_order.keep(id, "".join(texts))
         elif id == self._last_message:
@@ -104,7 +104,7 @@ class Choice:
             self._content.add_all(texts[1:], out)
 
     def _add_to_content(self, id: str, text: str, out: list[bytes]) -> None:
-        """Adds text to the one `content`, behind a blank line if it is another message's."""
+        """Adds text to the one `content`, behind a blank line after another message."""
         if id != self._last_message:
             if self._last_message is not None:
                 text = BLANK_LINE + text
@@ -122,7 +122,7 @@ class Choice:
                 self._add_to_content(ready_id, text, out)
 
     def place_of(self, id: str) -> int:
-        """Returns the index in `content` at which the message `id` begins."""
+        """Returns the index in `content` of the message `id`."""
         before = self._begins.get(id)
         return 0 if before is None else self._content.length(before) + len(BLANK_LINE)
 
@@ -147,8 +147,8 @@ class Choice:
     # --- calls --------------------------------------------------------------------------------
 
     def open_call(self, item: ToolCall, out: list[bytes]) -> None:
-        """Begins a call. The first decides the form: `function_call` if the client offered `functions` or the model
-        server sent that, else `tool_calls`. Only one `function_call` is sent.
+        """Begins a call. The first decides the form of all: `function_call` if the client offered `functions` or the
+        model server sent that, else `tool_calls`. Only one `function_call` is sent.
         """
         if self._legacy_calls:
             return

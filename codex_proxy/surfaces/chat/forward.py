@@ -1,5 +1,5 @@
 """Decides what of a chat request goes unchanged to an upstream: all of it (`ForwardedRequest`) if this server has
-nothing to do in the turn, else what no `Turn` represents. Values keep their bytes. Source: docs/upstreams.md.
+nothing to do in the turn, else what no `Turn` represents. Source: docs/upstreams.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TURN_FIELDS: Final = frozenset(
         *("logprobs", "top_logprobs", "modalities", "audio"),
     }
 )
-"""Fields that a `Turn` represents, or that count only in a forwarded request."""
+"""Fields that a `Turn` represents, or that only a forwarded request has."""
 _NULL: Final = b"null"
 _EFFORT: Final = frozenset({"effort", "summary"})
 
@@ -37,7 +37,7 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What may go unchanged to an upstream."""
 
     whole: bool
-    """Whether a whole request may go: not if this server adds MCP tools, or its chunks have another form."""
+    """Whether all of a request may go: not if this server adds MCP tools, or its chunks have another form."""
     web_images: bool
     """Whether the upstream gets web addresses of images."""
     images: bool = True
@@ -47,12 +47,12 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
-    """Returns the members of a JSON object as the client wrote them."""
+    """Returns a JSON object's members as the client wrote them."""
     return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
 
 
 def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]:
-    """Returns unknown fields and types of parts, at most `MAX_NAMED`, for a header."""
+    """Returns unknown fields and types of parts, for a header."""
     known = _known_fields()
     named = [name for name in fields if name not in known and FIELD_NAME.fullmatch(name)]
     types = [part.type for part in _parts(request) if isinstance(part, wire.OtherPart)]

@@ -60,7 +60,7 @@ class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
     """Whether the stream gets a chunk with the usage."""
     choices: int
     service_tier: str | None = None
-    """The tier in the answer; None if the request names none."""
+    """The tier in the answer, if the request names one."""
     legacy_function_call: bool
     """Whether calls are answered as `function_call`."""
 
@@ -72,8 +72,8 @@ def parse(
     context: ParseContext,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """Parses a body. `pdfs` None: PDFs are refused. `forward_policy` returns what may go unchanged to a model's
-    upstream, or None.
+    """`pdfs` None: PDFs are refused. `forward_policy` returns what may go unchanged to a model's upstream, if
+    anything.
     """
     notes = FieldNotes()
     request = parse_as(ChatRequest, body, notes)
@@ -163,7 +163,7 @@ def _convert(
 
 
 def _make_parsed(request: ChatRequest, turn: Turn, place: Place, **more: Any) -> ParsedChat:
-    """Returns the parsed request for a turn. `more`: further fields of the result."""
+    """`more`: further fields of the result."""
     has_functions = bool(request.functions)
     return ParsedChat(
         turn=turn,

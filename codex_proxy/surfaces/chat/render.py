@@ -42,7 +42,7 @@ class StreamMetrics(msgspec.Struct, frozen=True):
 
 
 Measure: TypeAlias = Callable[[int], StreamMetrics]
-"""A function that returns a stream's timings for its completion tokens."""
+"""Returns a stream's timings for its completion tokens."""
 
 
 ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
@@ -55,8 +55,8 @@ NO_CHOICES: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer(StreamRenderer):
-    """Renders a chat completion. `whole_calls`: each call is one delta. `show_activity`: the agent's actions are lines
-    of reasoning. `metrics` returns times for the usage chunk.
+    """`whole_calls`: each call is one delta. `show_activity`: the agent's actions are lines of reasoning. `metrics`
+    returns times for the usage chunk.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class ChatRenderer(StreamRenderer):
     def _each(
         self, targets: tuple[Choice, ...], out: list[bytes], append: Callable[..., None], *args: object
     ) -> None:
-        """Calls `append(choice, *args, out)` for each choice. The chunk that each appends is sent alone or, in the
-        profile `codex-completions-api`, joined with the others.
+        """Calls `append(choice, *args, out)` for each choice. Their chunks are sent one by one or, in the profile
+        `codex-completions-api`, joined.
         """
         if not self._joined:
             for choice in targets:
@@ -216,7 +216,7 @@ class ChatRenderer(StreamRenderer):
         return error_frame(failure) + DONE
 
     def _annotations_chunk(self) -> bytes:
-        """Returns the chunk with the annotations, which is sent directly before the finish reasons."""
+        """Returns the annotations, which are sent directly before the finish reasons."""
         # Some are known only at the end.
         choices = []
         for choice in self._choices:
@@ -248,7 +248,7 @@ class ChatRenderer(StreamRenderer):
     # --- usage ----------------------------------------------------------------------------------
 
     def _usage(self) -> ChatUsage:
-        """Returns the usage. If several choices have the same output, it counts for each."""
+        """Returns the usage. Output that several choices have counts for each."""
         usage, copies = self._tokens(), 1 if self._routed else len(self._choices)
         completion = usage.output * copies
         figures: ChatUsage = {
@@ -282,7 +282,7 @@ class ChatRenderer(StreamRenderer):
 
 
 def _nest_annotation(annotation: bytes, offset: int) -> dict[str, Any]:
-    """Nests an annotation of the Responses API. `offset`: where its message begins in `content`."""
+    """Nests an annotation of the Responses API. `offset`: its message's place in `content`."""
     fields: dict[str, Any] = msgspec.json.decode(annotation)
     for name in ("start_index", "end_index"):
         if isinstance(fields.get(name), int):

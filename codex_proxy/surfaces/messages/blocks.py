@@ -26,15 +26,13 @@ _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 
 class BlockReader:
-    """Reads content blocks. `ignored`: parameters without effect; `web_images`: addresses of images, each with its
-    field.
-    """
+    """`ignored`: parameters without effect; `web_images`: addresses of images, each with its field."""
 
     def __init__(
         self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool = True, fetches: bool = True
     ) -> None:
-        """`pdfs` None: no PDFs are read. `takes_images`: the agent passes images on. `fetches`: web images stay in
-        earlier messages too.
+        """`pdfs` None: no PDFs are read. `takes_images`: the agent does. `fetches`: web images stay in earlier messages
+        too.
         """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
@@ -55,7 +53,7 @@ class BlockReader:
             yield from self.parts_of_block(block, f"{param}[{index}]", newest=newest)
 
     def parts_of_block(self, block: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of one block, as `parts` does for all."""
+        """Yields the parts of one block."""
         kind = block_type(block)
         self.note_fields(block)
         if kind == "text":
@@ -147,7 +145,7 @@ class BlockReader:
             yield self._file(source, title, head, param)
 
     def _file(self, source: dict[str, Any], title: str, head: str, param: str) -> TextPart:
-        """Returns a base64 document as text, else a note. `head`: the lines before the text."""
+        """Returns a base64 document as text behind `head`, else a note."""
         media_type = _text(source, "media_type") or "of no type"
         data = _text(source, "data")
         try:
@@ -166,7 +164,7 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, param: str) -> str | None:
-        """Returns the text; None if the PDF cannot be read, or not yet: then the request is parsed again."""
+        """Returns None if the PDF cannot be read, or not yet: then the request is parsed again."""
         if self._pdfs is None or not raw:
             return None
         try:
@@ -192,7 +190,7 @@ def text_of(block: dict[str, Any]) -> str:
 
 
 def results_text(block: dict[str, Any]) -> str:
-    """Returns a result of Anthropic's tools: a line for each entry."""
+    """Returns a line for each result of Anthropic's tools."""
     content = block.get("content")
     lines: list[str] = []
     for each in content if isinstance(content, list) else [content]:

@@ -86,8 +86,8 @@ PING: Final = frame("ping", {})
 
 
 class GrowingBlock:
-    """A message or reasoning that becomes a block of `text` or `thinking`. `kept`: its texts until it is opened;
-    `ended`: whether it has ended. Methods append frames to `out`.
+    """A message or reasoning that becomes a block of `text` or `thinking`. `kept`: its texts until it is opened.
+    Methods append frames to `out`.
     """
 
     def __init__(self, kind: str) -> None:
@@ -98,13 +98,13 @@ class GrowingBlock:
         self._part: int | None = None
 
     def with_break(self, part: int, text: str) -> str:
-        """Returns `text`, behind a blank line if it begins another summary part."""
+        """Returns `text`, behind a blank line if another summary part begins."""
         text = BLANK_LINE + text if self._part not in (None, part) else text
         self._part = part
         return text
 
     def open(self, index: int, out: list[bytes]) -> None:
-        """Begins the block with the kept texts. `index`: its place in `content`."""
+        """Begins the block with the kept texts."""
         self.is_open = True
         self._index = index
         before = (

@@ -1,5 +1,5 @@
-"""A request's tokens: an upper bound for `POST /v1/messages/count_tokens`, since after too small a number clients
-shorten too late; and an estimate for an answer's first event.
+"""A request's tokens: an upper bound for `count_tokens`, since after too small a number clients shorten too late; and
+an estimate for an answer's first event.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_IMAGE: Final = 2_700
 """The tokens of the largest image, and of one of unknown size."""
 
 _MAX_COUNTED: Final = 4 << 20
-"""Maximum characters that are counted exactly, a million tokens; of the rest two count as a token."""
+"""Maximum characters that are counted exactly; of the rest two count as a token."""
 
 _STATE_CHARS: Final = 5
 """The fewest characters of encrypted reasoning per token."""

@@ -1,6 +1,4 @@
-"""The errors of Anthropic's API, and when clients must not try again: Claude Code repeats a 401 for minutes unless
-`x-should-retry` forbids it.
-"""
+"""The errors of Anthropic's API, and when clients must not try again."""
 
 from __future__ import annotations
 
@@ -69,7 +67,7 @@ THREADS_UNSUPPORTED: Final = "thread_unsupported_request"
 """The code on which SDKs send the whole conversation."""
 
 MAX_WAIT: Final = 60
-"""The longest `Retry-After` in seconds: Claude Code and the SDKs obey no longer one."""
+"""Claude Code and the SDKs obey no longer `Retry-After`, in seconds."""
 
 
 def status_of(failure: Failure) -> int:
@@ -78,7 +76,7 @@ def status_of(failure: Failure) -> int:
 
 
 def forbids_retry(failure: Failure) -> bool:
-    """Whether a retry would fail, or help only after a long time."""
+    """Whether a retry would fail, or help only much later."""
     if not failure.repeatable or TABLE[failure.kind].lasting:
         return True
     if failure.retry_after is None:
@@ -105,7 +103,7 @@ class AnthropicError(TypedDict):
 
 
 def error_body(failure: Failure, request_id: str) -> bytes:
-    """Returns an error's body, with `details` where SDKs act on them, and the field before the message."""
+    """Returns an error, with `details` where SDKs act on them, and the field before the message."""
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"
@@ -122,9 +120,7 @@ def error_event(failure: Failure, request_id: str) -> bytes:
 
 
 def prompt_too_long(failure: Failure, tokens: int, window: int | None) -> Failure:
-    """Returns `prompt is too long: N tokens > M maximum`, on which Claude Code summarises. `tokens`: an estimate;
-    `window`: the model's.
-    """
+    """Returns `prompt is too long: N tokens > M maximum`, on which Claude Code summarises. `window`: the model's."""
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure
     most = window or max(1, tokens - 1)

@@ -68,7 +68,7 @@ def _instruction(block: Any, param: str) -> str:
 def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history. Raw items of another agent or model than `identity` are left out."""
+    """Raw items of another agent or model than `identity` are left out."""
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)
     for index, message in enumerate(messages):
@@ -103,7 +103,7 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
 def with_tool_changes(
     tools: Sequence[dict[str, Any]], messages: Iterable[wire.InputMessage]
 ) -> list[dict[str, Any]]:
-    """Returns the tools after the `tool_addition` and `tool_removal` blocks in the messages."""
+    """Returns the tools after the blocks `tool_addition` and `tool_removal`."""
     offered = list(tools)
     removed: set[str] = set()
     for message in messages:
@@ -174,7 +174,7 @@ class _History(HistoryWithCalls):
             self.add(HistoryMessage("user", tuple(parts)))
 
     def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
-        """Stores a call's first result; yields the parts of any other, with a note, for the user's message."""
+        """Stores a call's first result; yields any other, with a note, for the user's message."""
         call_id = block.get("tool_use_id")
         parts = tuple(self._reader.parts(block.get("content"), f"{param}.content", newest=newest))
         if block.get("is_error") is True:
@@ -188,7 +188,7 @@ class _History(HistoryWithCalls):
     # --- what the model texts ----------------------------------------------------------------------
 
     def _add_answer(self, content: wire.Content | None) -> None:
-        """Adds a message of the model, with its raw items in place."""
+        """Adds the model's message, with its raw items in place."""
         texts: list[HistoryMessage] = []
         calls: dict[str, HistoryCall] = {}
         state: list[Element] = []
@@ -221,7 +221,7 @@ class _History(HistoryWithCalls):
     def _merge_answer(
         self, state: Sequence[Element], texts: list[HistoryMessage], calls: dict[str, HistoryCall]
     ) -> Iterator[HistoryItem]:
-        """Yields an answer's items in the order of `state`, then the items that are not in it."""
+        """Yields an answer's items in the order of `state`, then others."""
         left = list(texts)
         for element in state:
             if isinstance(element, dict):

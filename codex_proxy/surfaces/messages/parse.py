@@ -59,7 +59,7 @@ class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
     client_names: dict[str, str]
     """The client's names of tools (see `MessagesTools`)."""
     refetches: bool
-    """Whether an image is in an earlier message, where it is left out if it cannot be fetched."""
+    """Whether an earlier message has an image, which is left out if it cannot be fetched."""
 
 
 def parse(
@@ -71,8 +71,8 @@ def parse(
     takes_images: Callable[[Turn], bool] = lambda _: True,
     fetches: bool = True,
 ) -> ParsedMessages:
-    """Parses a body. `identity` names a turn's agent and model, whose raw items are used. `fetches=False`: web images
-    of earlier messages become notes.
+    """`identity` names a turn's agent and model, whose raw items are used. `fetches=False`: web images of earlier
+    messages become notes.
     """
     notes = FieldNotes()
     request = parse_as(MessagesRequest, body, notes)
@@ -135,7 +135,7 @@ def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgsp
 
 
 def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
-    """Returns the schema. Raises `Fault` for formats other than `json_schema`, or without a schema."""
+    """Raises `Fault` for formats other than `json_schema`, or without a schema."""
     config = request.output_config
     wanted, field = request.output_format, "output_format"
     if config is not None and config.format is not None:
@@ -187,7 +187,7 @@ def _effort_asked(request: MessagesRequest) -> str | None:
 
 
 def _effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
-    """Returns the effort; None: the agent's default. `by_name`: the effort in the model's name; `efforts`: those of the
+    """Returns the effort; None: the agent's default. `by_name`: that in the model's name; `efforts`: those of the
     model.
     """
     thinking = request.thinking

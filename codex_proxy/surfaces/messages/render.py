@@ -96,7 +96,7 @@ class MessagesRenderer(StreamRenderer):
     # --- what an exchange asks ------------------------------------------------------------------
 
     def estimate_prompt(self) -> None:
-        """Estimates the request for the first event, while the agent starts."""
+        """To be called while the agent starts: it takes a while."""
         self._prompt_tokens()
 
     def _whole(self) -> bytes:
@@ -153,7 +153,7 @@ class MessagesRenderer(StreamRenderer):
         return error_event(failure, self._request_id)
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """Sets the finish reason. `sequence`: the stop sequence that ended the turn, if any."""
+        """`sequence`: the stop sequence that ended the turn, if any."""
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
             reason, self._stop_sequence = "stop_sequence", sequence
@@ -197,7 +197,7 @@ class MessagesRenderer(StreamRenderer):
         self._blocks.append(block)
 
     def _close(self, block: GrowingBlock, out: list[bytes]) -> None:
-        """Closes a finished item's block, then opens those that wait."""
+        """Closes a finished item's block, then opens waiting ones."""
         block.ended = True
         if block is not self._open_block:
             return
@@ -238,7 +238,7 @@ class MessagesRenderer(StreamRenderer):
             self._close(block, out)
 
     def _send_search(self, item: Activity, out: list[bytes]) -> None:
-        """Sends the two blocks of Anthropic's own search, unless another is open."""
+        """Sends Anthropic's two blocks of a search, unless another is open."""
         if self._open_block is not None:
             return
         self._searches += 1
@@ -267,9 +267,7 @@ class MessagesRenderer(StreamRenderer):
     # --- the end --------------------------------------------------------------------------------
 
     def _send_state(self, out: list[bytes]) -> None:
-        """Sends raw items as `redacted_thinking`, if the turn had calls: without them providers ignore earlier
-        reasoning.
-        """
+        """Sends raw items, if the turn had calls: without them providers ignore earlier reasoning."""
         if self._state_identity is None or not (self._calls or self._ran_tools):
             return
         data = pack_items(self._raw, self._state_identity)
@@ -277,7 +275,7 @@ class MessagesRenderer(StreamRenderer):
             self._send("redacted_thinking", {"data": data}, out)
 
     def _send_calls(self, out: list[bytes]) -> int:
-        """Sends the calls that were not cut off. Returns how many there are."""
+        """Sends the calls that were not cut off; returns their number."""
         sent = 0
         for call in self._calls.values():
             custom = call.item.kind == "custom"

@@ -68,7 +68,7 @@ class ParsedOllama(ParsedRequest, frozen=True, kw_only=True):
 
 
 class Preload(msgspec.Struct, frozen=True, kw_only=True):
-    """A request without a prompt, which loads or unloads a model. No turn is run."""
+    """A request to load or unload a model, without a turn."""
 
     model_asked: str
     stream: bool
@@ -127,7 +127,7 @@ def _fill_in(request: OllamaGenerateRequest, model: str) -> FillIn:
 
 
 def known_name(name: str, catalog: ModelCatalog) -> str:
-    """Returns the name without `:latest` if only that is a model's."""
+    """Leaves out `:latest` if only that is a model's name."""
     base = name.removesuffix(LATEST)
     if base == name or not base or catalog.names.find(name) is not None:
         return name
@@ -150,7 +150,7 @@ def _make_parsed(
     *,
     acts: bool,
 ) -> ParsedOllama:
-    """Returns the parsed request. `acts`: the client seems to be an agent itself, whatever the `format`."""
+    """`acts`: the client seems to be an agent itself, whatever the `format`."""
     if not history:
         raise bad_request("There is nothing to answer: every message is empty.", "messages")
     refuse_duplicates(tools, [f"tools[{index}].function.name" for index in range(len(tools))])
@@ -206,7 +206,7 @@ def _format_of(request: ModelRequest) -> Format:
 
 
 def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, ...]) -> str | None:
-    """Returns the effort; None: the agent's default. `by_name`: the effort in the model's name; `efforts`: those of the
+    """Returns the effort; None: the agent's default. `by_name`: that in the model's name; `efforts`: those of the
     model. Raises `Fault` for an unknown `think`.
     """
     think = request.think
@@ -225,7 +225,7 @@ def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, .
 
 
 def _limit_of(options: Options) -> int | None:
-    """Returns the most output tokens; None for no limit, for which Ollama has -1 and -2."""
+    """Returns the most output tokens; None for no limit (Ollama's -1 and -2)."""
     limit = options.num_predict
     return limit if limit is not None and limit > 0 else None
 

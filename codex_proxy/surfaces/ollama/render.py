@@ -1,5 +1,5 @@
-"""Renders a turn as an Ollama answer, streamed or whole, from the same texts and calls. Each delta and complete call is
-a line; the last line has counts and times. Source: docs/ollama.md.
+"""Renders a turn as an Ollama answer, streamed or whole. Each delta and complete call is a line; the last has counts
+and times. Source: docs/ollama.md.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ NO_COMPLETION: Final = Failure(FaultKind.UPSTREAM_ERROR, "The model server's ans
 
 
 class TurnTimes(msgspec.Struct, frozen=True):
-    """The times of a turn in nanoseconds: all of it; until the agent began; from there to the first visible part; from
-    there to the end.
-    """
+    """Nanoseconds: all; until the agent began; from there to the first visible part; from there to the end."""
 
     total: int = 0
     load: int = 0
@@ -39,8 +37,8 @@ class TurnTimes(msgspec.Struct, frozen=True):
 
 
 class OllamaRenderer(OneTextRenderer):
-    """Renders an Ollama answer. `form`: `/api/chat` or `/api/generate`. `client_names`: the client's names of tools by
-    the model's. `show_activity`: the agent's actions are thinking. `times` returns the turn's times at its end.
+    """`form`: `/api/chat` or `/api/generate`. `client_names`: clients' names of tools by the model's. `show_activity`:
+    the agent's actions are thinking. `times` returns the turn's times at its end.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class OllamaRenderer(OneTextRenderer):
         self._thoughts = self._text("thinking")
         self._reasoning: set[str] = set()
         self._calls: dict[str, tuple[ToolCall, list[str]]] = {}
-        """Calls that are not sent yet, with the pieces of their arguments."""
+        """Calls that are not sent yet, with their arguments' pieces."""
         self._sent_calls: list[dict[str, Any]] = []
 
     def _text(self, field: str) -> Text:
@@ -84,7 +82,7 @@ class OllamaRenderer(OneTextRenderer):
         return [_LINE_ENDS.sub(_escape, piece) for piece in super().pieces(events)]
 
     def empty_line(self) -> bytes:
-        """Returns a line without text: the answer is still being made."""
+        """Returns a line without text, to keep the stream alive."""
         return self._line({"content": ""}, {"response": ""}, done=False)
 
     def _whole(self) -> bytes:
@@ -99,7 +97,7 @@ class OllamaRenderer(OneTextRenderer):
     # --- lines ----------------------------------------------------------------------------------
 
     def _line(self, message: dict[str, Any], fields: dict[str, Any], *, done: bool) -> bytes:
-        """Returns a line of the answer. `done`: it is the last one."""
+        """`done`: it is the last one."""
         said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
         end = (
             {"done_reason": raw_text(self.finish_reason), **usage_fields(self._tokens(), self._times())}
@@ -192,9 +190,7 @@ def preload_body(form: Form, model: str, created_at: str, reason: str) -> bytes:
 
 
 def fill_in_body(answer: bytes, model: str, created_at: str, times: TurnTimes) -> bytes:
-    """Converts an upstream's `answer` of `/v1/completions` to `/api/generate`. Raises `Fault` UPSTREAM_ERROR if it is
-    unreadable.
-    """
+    """Converts an upstream's `answer` of `/v1/completions` to `/api/generate`. Raises `Fault` UPSTREAM_ERROR."""
     try:
         value = msgspec.json.decode(answer)
         choice, usage = value["choices"][0], value.get("usage") or {}

@@ -91,7 +91,7 @@ def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
 
 
 def search_result_text(item: ItemDict) -> str:
-    """Returns the names and descriptions that a tool search has found, for the model."""
+    """Returns what a tool search has found, for the model."""
     found = [
         {"name": given.tool.name, "description": given.tool.description}
         for given in client_tools(validate(_listed, item["tools"], "tools"))

@@ -85,7 +85,7 @@ def parse_context(
 def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history of the conversation. The first `earlier` of `items` are stored."""
+    """The first `earlier` of `items` are stored."""
     history = tuple(map(_note_unrun_call, history_of(items, earlier=earlier)))
     if parsed.instructions:
         return (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
@@ -100,7 +100,7 @@ def _note_unrun_call(item: HistoryItem) -> HistoryItem:
 
 
 class InputEstimate:
-    """Estimates an input: `add` each stored item, then call `tokens_with` once."""
+    """`add` each stored item, then call `tokens_with` once."""
 
     def __init__(self) -> None:
         self._tokens = 0
@@ -127,7 +127,7 @@ def _without_images(item: ItemDict) -> ItemDict:
 
 
 def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> Turn:
-    """Returns the turn of a plain model without tools, whose answer is the summary."""
+    """Returns a plain model's turn without tools, whose answer is the summary."""
     wish = HistoryMessage("user", (TextPart(COMPACTION_WORDS),))
     return Turn(model=parsed.agent_model, history=(*history, wish), mode="model")
 

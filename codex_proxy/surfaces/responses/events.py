@@ -34,7 +34,7 @@ _WHOLES: Final = {
     "summary": ("response.reasoning_summary_text.done", "text"),
 }
 _STAGED: Final = frozenset({mcp_items.LIST, mcp_items.CALL})
-"""Kinds of items with events for their beginning and end."""
+"""Kinds with events for their beginning and end."""
 _ENDS: Final = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
@@ -66,7 +66,7 @@ class ResponseEvents:
         self._frames: list[bytes] = []
 
     def take(self) -> list[bytes]:
-        """Returns the new frames; the last has the number `number - 1`."""
+        """The last frame has the number `number - 1`."""
         taken, self._frames = self._frames, []
         return taken
 

@@ -106,9 +106,7 @@ class _Reader:
             raise bad_request(f"The agent does not accept items of type '{kind}'.", self._place(index))
 
     def finish_calls(self) -> None:
-        """Leaves out calls that were cut off, and adds outputs of unanswered approvals. Raises `Fault` for other calls
-        without output.
-        """
+        """Leaves out calls that were cut off, and answers approvals. Raises `Fault` for other calls without output."""
         unanswered = [call for call in self._calls.values() if call.call_id not in self._answered]
         for call in unanswered:
             if call.call_id not in self._cut:
@@ -169,7 +167,7 @@ class _Reader:
 def _complete_calls(
     entries: Iterable[HistoryEntry], dropped: Collection[int], outputs: Mapping[int, HistoryOutput]
 ) -> Iterator[HistoryEntry]:
-    """Yields entries without the `dropped` calls, with the `outputs` behind their calls; both by the call's `id()`."""
+    """Yields entries without the `dropped` calls, with the `outputs` behind their calls (by `id()`)."""
     held: list[HistoryEntry] = []
     for each in entries:
         if held and not isinstance(each.part, HistoryCall | HistoryOutput):

@@ -57,7 +57,7 @@ class McpHistory:
         return self._convert_call(item, index) if kind == mcp_items.CALL else ()
 
     def unanswered(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
-        """Returns calls without a response, with outputs that say so."""
+        """Returns calls without a response, and outputs that say so."""
         return [(call, _text_output(call, UNANSWERED)) for call in self._waiting.values()]
 
     # --- one kind of item each ------------------------------------------------------------------
@@ -71,7 +71,7 @@ class McpHistory:
         return (call, *(self._convert_answer(*self._early[request]) if request in self._early else ()))
 
     def _convert_answer(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
-        """Converts a client's response to its request's output, once; to nothing before the request."""
+        """Returns its request's output, once; nothing before the request."""
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
         if (run if response is None else response) is not item or request not in self._announced:
@@ -95,7 +95,7 @@ class McpHistory:
         return () if call is None else (call, _run_output(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, by_server: bool) -> HistoryCall | None:
-        """Returns an item's call; None if an earlier item had the id. `by_server`: it ran without approval."""
+        """Returns None if an earlier item had the id. `by_server`: it ran without approval."""
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
             return None
@@ -109,7 +109,7 @@ class McpHistory:
         )
 
     def _check(self, item: ItemDict, index: int) -> None:
-        """Raises `Fault` for a response of this request without an approval request, or a second one that differs."""
+        """Raises `Fault` for a response without an approval request, or a second one that differs."""
         if index < self._earlier:
             return
         request, param = item["approval_request_id"], f"input[{index - self._earlier}].approval_request_id"
@@ -126,7 +126,7 @@ class McpHistory:
 
 
 def _is_request(item: ItemDict) -> bool:
-    """Whether an item is a request that can be approved: not if it was cut off."""
+    """Whether a request can be approved: not if it was cut off."""
     return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
 
 

@@ -44,7 +44,7 @@ CUT_OFF: Final = (
 
 
 def list_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of an MCP list: the tools, or an error; neither while the server is asked."""
+    """Returns the tools, or an error; neither while the server is asked."""
     item = output.item
     assert isinstance(item, McpTools)
     if output.status == "in_progress":
@@ -54,7 +54,7 @@ def list_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def call_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of an MCP call: `output` after success, `error` after failure."""
+    """Returns `output` after success, `error` after failure."""
     item = output.item
     assert isinstance(item, McpCall)
     asked_by = item.approval_request_id
@@ -98,7 +98,7 @@ def _text_in(part: Any) -> Any:
 
 
 def texts_as_array(text: str) -> str:
-    """Returns a result as a JSON array of strings (docs/contract.md#mcp-calls), which several texts already are."""
+    """Returns a JSON array of strings (docs/contract.md#mcp-calls), which several texts already are."""
     try:
         msgspec.json.decode(text, type=list[str])
     except (msgspec.MsgspecError, UnicodeEncodeError):

@@ -38,8 +38,8 @@ def _matches(wanted: McpFilter, tool: ListedTool) -> bool:
 
 
 def combine_choices(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:
-    """Returns the choice among the client's and MCP tools together. Raises `Fault` if a chosen tool does not exist, or
-    a required call has no tool.
+    """Returns the choice among clients' and MCP tools together. Raises `Fault` if a chosen tool does not exist, or a
+    required call has no tool.
     """
     if not mcp:
         return choice

@@ -26,7 +26,7 @@ from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.usage import json_tokens
 
 PartKey: TypeAlias = tuple[str, int]
-"""The key of a part: its kind (`text`, `refusal`, `summary`, `arguments`, `output`) and number."""
+"""A part's kind (`text`, `refusal`, `summary`, `arguments`, `output`) and number."""
 
 TEXT: Final[PartKey] = ("text", 0)
 REFUSAL: Final[PartKey] = ("refusal", 0)
@@ -43,12 +43,12 @@ ACTIVITY_TYPE: Final = "codex:activity"
 """The type of items about what the agent did, for clients that ask for them."""
 
 _OWN_ID_LENGTH: Final = 20
-"""The fewest characters of an id that is kept: a provider's ids have no fewer."""
+"""The fewest characters of an id that is kept."""
 _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
 class Part:
-    """A part of an item's content. `index`: its place there; `fragments`: its text as JSON strings."""
+    """`index`: its place in the content; `fragments`: its text as JSON strings."""
 
     __slots__ = ("annotations", "fragments", "head", "index", "key")
 
@@ -76,9 +76,7 @@ class Part:
 
 
 class OutputItem:
-    """An output item. `kind` and `id` are the client's; `index` is None until the item is sent. `kept`: its text while
-    `waiting`.
-    """
+    """`kind` and `id` are the client's; `index` is None until the item is sent. `kept`: its text while `waiting`."""
 
     __slots__ = (
         "awaiting", "client_name", "encrypted", "id", "index", "item", "kept", "kind", "parts", "printed", "status",
@@ -98,14 +96,14 @@ class OutputItem:
         """Whether another item is being sent first."""
         self.kept: list[tuple[PartKey, str]] = []
         self.awaiting = False
-        """Whether the item has ended, but its encrypted content has not arrived."""
+        """Whether its encrypted content is still to come."""
         self.encrypted: str | None = None
         self.printed: list[str] = []
         """The result of this server's call, or the arguments of `WHOLE_CALLS`."""
 
     @property
     def made_by_server(self) -> bool:
-        """Whether the item is an MCP list, call or approval, which has the status of its own end."""
+        """Whether the item is an MCP list, call or approval."""
         return isinstance(self.item, SERVER_ITEMS)
 
     @property
@@ -136,7 +134,7 @@ def text_part(part: Part) -> dict[str, Any]:
 
 
 def empty_part(part: Part) -> dict[str, Any]:
-    """Returns the part with an empty text, for its first event."""
+    """For its first event."""
     return _part(part.key[0], "", [])
 
 
@@ -175,7 +173,7 @@ def _tool_search_call(output: OutputItem) -> dict[str, Any]:
 
 
 def _local_shell_call(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of a call of the shell. A `command` that is no list of strings is empty."""
+    """A `command` that is no list of strings is empty."""
     assert isinstance(output.item, ToolCall)
     given = _arguments_of(output)
     command = given.get("command")
@@ -215,7 +213,7 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     mcp_items.REQUEST: mcp_items.approval_request_fields,
     ACTIVITY_TYPE: _activity,
 }
-"""The functions that return an item's fields beside type, id and status, by kind."""
+"""Return an item's fields beside type, id and status."""
 
 _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
     McpTools: mcp_items.LIST,
@@ -227,8 +225,8 @@ _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
 def output_item(
     item: Item, ids: IdSource, *, activity: str, client_names: Mapping[str, ClientName]
 ) -> OutputItem | None:
-    """Returns the output item for an item of the turn. The agent's actions are not sent (`activity` `off`: None), lines
-    of reasoning (`summaries`), or `items`.
+    """Returns the output item of an item. The agent's actions are not sent (`activity` `off`), lines of reasoning
+    (`summaries`), or `items`.
     """
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
     kind = (called.call_type if called is not None else "") or _kind_of(item, activity)

@@ -18,7 +18,7 @@ class OutputOrder:
         self._done = 0
 
     def add(self, output: OutputItem) -> None:
-        """Sends `output_item.done` of ended items, then `output_item.added` of this one."""
+        """Sends `output_item.done` of ended items, then `output_item.added`."""
         output.index = len(self.items)
         self.items.append(output)
         self._close_ended_items()
@@ -36,7 +36,7 @@ class OutputOrder:
         self._close_ended_items()
 
     def end(self, response_status: str) -> None:
-        """Sends missing `output_item.done`; only the last item of a cut response is `incomplete`."""
+        """Sends missing `output_item.done`; only a cut response's last item is `incomplete`."""
         for output in self.items[self._done :]:  # open ones too, which an exception may have left
             if output.index not in self._end_statuses:
                 self.end_item(output, "incomplete")
@@ -58,7 +58,7 @@ class OutputOrder:
             self._close("completed")
 
     def _close(self, status: str) -> None:
-        """Ends the first item that is not done, with `status` unless this server made it or the activity failed."""
+        """Ends the first item that is not done, with `status` unless it has its own."""
         output = self.items[self._done]
         ended = self._end_statuses.pop(self._done)
         self._done += 1
@@ -70,7 +70,7 @@ class OutputOrder:
         self._events.item_done(output)
 
     def _status_of_server_item(self, output: OutputItem, ended: str, status: str) -> str:
-        """Returns the item's own status; if it was cut off, `status`, or `failed` with an output if items follow."""
+        """Returns the item's status; if it was cut off, `status`, or `failed` with an output if items follow."""
         if ended != "incomplete":
             return ended
         if status == "completed" and output.kind == mcp_items.CALL:

@@ -47,7 +47,7 @@ class OpenResponsesEvents(ResponseEvents):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Sends the last event, with the failure in its response."""
+        """Sends the last event, whose response has the failure."""
         # Calls get no `arguments.done`, since they may be cut off.
         self._whole_calls.clear()
 
@@ -104,7 +104,7 @@ def _place(output: OutputItem) -> dict[str, Any]:
 
 
 def item_object(output: OutputItem) -> dict[str, Any]:
-    """Returns the item. Calls of the client's tools are `ready`, this server's are function calls."""
+    """Calls of the client's tools are `ready`, this server's are function calls."""
     if isinstance(output.item, McpCall) and output.kind == mcp_items.CALL:
         return _as_function(output, output.item)
     whole = output.whole()
@@ -181,9 +181,7 @@ def end_of_stream(profile: Profile) -> bytes:
 def replace_end(
     profile: Profile, final: dict[str, Any], frames: list[tuple[int, bytes]], failure: Failure
 ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
-    """Returns object and frames of a response that fails after it was rendered: the failure's events replace the last
-    frame.
-    """
+    """Returns object and frames of a response that fails after it was rendered."""
     final = failed_response({**final, "completed_at": None, "incomplete_details": None}, failure)
     if not frames:
         return final, []

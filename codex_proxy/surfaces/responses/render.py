@@ -114,7 +114,7 @@ class ResponsesRenderer(Renderer):
         self._order = OutputOrder(self._events)
         self._output = self._order.items
         self._lists: list[OutputItem] = []
-        """Lists of MCP tools that wait until the answer begins."""
+        """Lists of MCP tools before the answer."""
         self._awaiting: dict[str | None, OutputItem] = {}
         """Reasoning without its encrypted content yet, by the agent's ids."""
         self._step_began = False
@@ -146,7 +146,7 @@ class ResponsesRenderer(Renderer):
         return b"".join(self._take_frames())
 
     def take_frames(self) -> list[tuple[int, bytes]]:
-        """Returns new frames with their numbers, without `[DONE]`; none without `keep_frames`."""
+        """Returns new numbered frames without `[DONE]`, if they are kept."""
         taken, self._frames = self._frames or [], None if self._frames is None else []
         return taken
 
@@ -268,8 +268,8 @@ class ResponsesRenderer(Renderer):
             self._start(output)
 
     def _waits(self, output: OutputItem) -> bool:
-        """Whether an item must wait: another is being sent, or it is an approval request (sent whole), or a list of MCP
-        tools before the answer.
+        """Whether an item must wait: behind another, as an approval request (sent whole), or as a list of MCP tools
+        before the answer.
         """
         item = output.item
         if isinstance(item, McpTools) and not self._begun:
@@ -279,8 +279,8 @@ class ResponsesRenderer(Renderer):
         return isinstance(item, McpApproval) or (serial is not None and not serial.open(item.id))
 
     def _start(self, output: OutputItem) -> None:
-        """Starts an item: a message or reasoning with its first text, but reasoning at once if its encrypted content is
-        wanted.
+        """Starts an item: messages and reasoning with their first text, but reasoning at once if its encrypted content
+        is wanted.
         """
         item = output.item
         if isinstance(item, ToolCall | McpCall):
@@ -325,7 +325,7 @@ class ResponsesRenderer(Renderer):
             self._resume(self._items[id])
 
     def _resume(self, output: OutputItem) -> None:
-        """Sends a waiting item: start, text so far, and end if it has ended."""
+        """Sends a waiting item, also its end if it has ended."""
         output.waiting = False
         ended, output.status = output.status, "in_progress"
         self._start(output)
@@ -350,7 +350,7 @@ class ResponsesRenderer(Renderer):
         self._add_text(event.id, ANNOTATION, event.json.decode())
 
     def _add_text(self, id: str, key: PartKey, *texts: str) -> None:
-        """Sends each text as a delta event; keeps the texts if the item waits or has no such events."""
+        """Sends each text as a delta; keeps it if the item waits or has no such events."""
         output = self._items.get(id)
         if output is None:
             return
@@ -369,7 +369,7 @@ class ResponsesRenderer(Renderer):
         self._events.deltas(output, part, part.add(texts))
 
     def _annotate(self, output: OutputItem, annotations: Iterable[str]) -> None:
-        """Adds annotations (JSON texts) to the open text part of a message."""
+        """Adds annotations (JSON) to a message's open text part."""
         part = output.part(TEXT) or self._new_part(output, TEXT)
         for annotation in annotations:
             part.annotations.append(msgspec.Raw(annotation))
@@ -388,7 +388,7 @@ class ResponsesRenderer(Renderer):
             self._add_text(event.id, ("summary", event.part), event.text)
 
     def _on_output(self, event: OutputDelta) -> None:
-        """Keeps the output of this server's call; sends the agent's if the client asked for items."""
+        """Keeps the output of this server's call; sends the agent's if wanted."""
         output = self._items.get(event.id)
         if output is not None and output.made_by_server:
             output.printed.append(event.text)

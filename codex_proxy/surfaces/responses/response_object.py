@@ -138,7 +138,7 @@ def status_of(stop: str) -> str:
 
 
 def incomplete_details(stop: str) -> IncompleteDetails | None:
-    """Returns the field for a response that was cut off; None if it is complete."""
+    """Returns None for a complete response."""
     return {"reason": _REASONS[stop]} if stop in _REASONS else None
 
 
@@ -206,7 +206,7 @@ def deleted_response(id: str) -> ResponseDeleted:
 
 
 def cancel_action(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
-    """Returns `cancel` for a running background response, `keep` for one that has ended."""
+    """Returns `cancel` for a running background response, `keep` for an ended one."""
     if not response["background"]:
         raise bad_request(
             "This response was not created with 'background': true. Synchronous and streaming responses cannot be "
@@ -246,12 +246,12 @@ def token_count(tokens: int) -> InputTokens:
 
 
 def not_found(id: str) -> Fault:
-    """Returns the fault for an unknown or deleted response, or another key's."""
+    """Returns the fault also for another key's response."""
     return Fault.of(FaultKind.NOT_FOUND, f"Response with id '{excerpt(id)}' not found.")
 
 
 def previous_not_found(id: str) -> Fault:
-    """Returns the fault for a previous response that is unknown or was not stored."""
+    """Returns the fault for one that is unknown or was not stored."""
     return bad_request(
         f"Previous response with id '{excerpt(id)}' not found.",
         "previous_response_id",
@@ -260,7 +260,7 @@ def previous_not_found(id: str) -> Fault:
 
 
 def previous_too_large(detail: str) -> Fault:
-    """Returns the fault for previous responses that are too large together. `detail`: how large they are."""
+    """`detail`: how large they are."""
     return bad_request(
         f"The responses up to this one are too large to continue from: {detail}. Start again "
         "without 'previous_response_id', with what matters from them in 'input'.",

@@ -72,7 +72,7 @@ class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
 def offered_tools(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
 ) -> ResponsesTools:
-    """Returns the tools that the request offers. `input_tools`: tools in input items (`client_tools.tools_in`)."""
+    """`input_tools`: tools in input items (`client_tools.tools_in`)."""
     given = given or ()
     for index, tool in enumerate(given):
         if isinstance(tool, wire.HostedTool):
@@ -157,7 +157,7 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
 
 
 def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
-    """Raises `Fault` for two servers with the same label, because calls name servers by it."""
+    """Calls name servers by their labels."""
     labels: set[str] = set()
     for server in servers:
         if server.server_label in labels:
@@ -186,7 +186,7 @@ class _Chooser:
         self._any = any_given
 
     def choose(self, choice: wire.ToolChoice | None) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
-        """Returns the choice among the client's tools, that among MCP tools, and whether web search may be used."""
+        """Returns the choice among client's tools, that among MCP tools, and whether web search may be used."""
         if choice is None or choice == "auto":
             return "auto", (), True
         if choice == "none":
