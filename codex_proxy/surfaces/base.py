@@ -94,6 +94,12 @@ def failure_at(end: TurnEnded) -> Failure | None:
     return INTERRUPTED if end.failure is None and end.stop == Stop.INTERRUPTED else end.failure
 
 
+def message_with_param(failure: Failure) -> str:
+    """Returns the message, with the field in front if it does not name it."""
+    param, message = failure.param, failure.message
+    return f"{param}: {message}" if param and param not in message else message
+
+
 class Text:
     """A text that grows by deltas, each between constant bytes."""
 

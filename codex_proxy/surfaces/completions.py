@@ -14,7 +14,7 @@ from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.base import RenderOptions, Text, json_bytes, raw_text
 from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
-from codex_proxy.surfaces.errors import error_frame
+from codex_proxy.surfaces.errors import DONE, error_frames
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
 from codex_proxy.surfaces.one_text import OneTextRenderer
@@ -31,7 +31,6 @@ from codex_proxy.surfaces.unions import ByKind
 
 FIELDS: Final = FieldNames(input="prompt", input_item="prompt")
 SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
-DONE: Final = b"data: [DONE]\n\n"
 
 ONE: Final = "an agent gives one completion of one text: leave this field out, or name a model of an upstream"
 _Text = Annotated[str, Field(min_length=1)]
@@ -123,23 +122,22 @@ class CompletionRenderer(OneTextRenderer):
             "created": created,
             "model": raw_text(model),
         }
-        before, _, after = self._chunk("", None).rpartition(b'"text":""')
+        before, _, after = self._frame(self._body("", None)).rpartition(b'"text":""')
         self._content = Text(before + b'"text":', after)
         self._include_usage = include_usage
 
-    def _chunk(self, text: str, reason: str | None) -> bytes:
+    def _body(self, text: Any, reason: str | None) -> dict[str, Any]:
         ended = None if reason is None else raw_text(reason)
         choice = {"finish_reason": ended, "index": 0, "logprobs": None, "text": text}
-        return b"data: " + json_bytes({**self._head, "choices": [choice]}) + b"\n\n"
+        return {**self._head, "choices": [choice]}
+
+    @staticmethod
+    def _frame(body: dict[str, Any]) -> bytes:
+        return b"data: " + json_bytes(body) + b"\n\n"
 
     def _whole(self) -> bytes:
-        choice = {
-            "finish_reason": raw_text(self.finish_reason),
-            "index": 0,
-            "logprobs": None,
-            "text": self._content.whole(),
-        }
-        return json_bytes({**self._head, "choices": [choice], "usage": self._usage()})
+        whole = self._body(self._content.whole(), self.finish_reason)
+        return json_bytes({**whole, "usage": self._usage()})
 
     def _usage(self) -> dict[str, Any]:
         usage = self._tokens()
@@ -147,12 +145,10 @@ class CompletionRenderer(OneTextRenderer):
         return {**figures, "total_tokens": usage.input + usage.output}
 
     def _error(self, failure: Failure) -> bytes:
-        return error_frame(failure) + DONE
+        return error_frames(failure)
 
     def _end(self, out: list[bytes]) -> None:
-        out.append(self._chunk("", self.finish_reason))
+        out.append(self._frame(self._body("", self.finish_reason)))
         if self._include_usage:
-            out.append(
-                b"data: " + json_bytes({**self._head, "choices": [], "usage": self._usage()}) + b"\n\n"
-            )
+            out.append(self._frame({**self._head, "choices": [], "usage": self._usage()}))
         out.append(DONE)

@@ -18,6 +18,8 @@ OpenAISurface: TypeAlias = Literal["chat", "responses"]
 Surface: TypeAlias = OpenAISurface | Literal["messages", "ollama"]
 
 
+DONE: Final = b"data: [DONE]\n\n"
+"""The last frame of a chat stream."""
 RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
 """Types by status, where they differ from Chat Completions."""
 
@@ -35,8 +37,8 @@ def status_of(failure: Failure, surface: Surface) -> int:
 
 
 def statuses(surface: Surface) -> tuple[int, ...]:
-    rows = messages.TABLE.values() if surface == "messages" else TABLE.values()
-    return tuple(sorted({row.status for row in rows}))
+    found = messages.STATUSES.values() if surface == "messages" else (row.status for row in TABLE.values())
+    return tuple(sorted(set(found)))
 
 
 def forbids_retry(failure: Failure, surface: Surface) -> bool:
@@ -53,9 +55,9 @@ def error_body(failure: Failure, surface: Surface, request_id: str = "") -> byte
     return _envelope(failure, surface, failure.param)
 
 
-def error_frame(failure: Failure) -> bytes:
-    """Returns the frame that ends a chat stream; `param` is null."""
-    return b"data: " + _envelope(failure, "chat", None) + b"\n\n"
+def error_frames(failure: Failure) -> bytes:
+    """Returns the frames that end a chat stream; `param` is null."""
+    return b"data: " + _envelope(failure, "chat", None) + b"\n\n" + DONE
 
 
 def retry_after(failure: Failure) -> int | None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from codex_proxy.surfaces.messages.content import STOP_REASONS
-from codex_proxy.surfaces.messages.errors import TABLE
+from codex_proxy.surfaces.messages.errors import STATUSES, type_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "messages.md").read_text()
@@ -18,7 +18,7 @@ def section(title: str) -> str:
 
 def test_the_page_has_every_kind_of_error_and_every_reason() -> None:
     said = re.findall(r"\| (\d{3}) `(\w+)`", section("Errors"))
-    rows = {(str(row.status), row.type) for row in TABLE.values() if row.status not in (405, 431)}
+    rows = {(str(status), type_of(status)) for status in STATUSES.values() if status not in (405, 431)}
     assert {(status, kind) for status, kind in said if kind != "prompt"} == rows
     assert set(re.findall(r"\| `(\w+)`", section("Streams"))) == {"stop_reason", *STOP_REASONS}
 

@@ -11,7 +11,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.errors import (
     OpenAISurface,
     error_body,
-    error_frame,
+    error_frames,
     retry_after,
     row_of,
     status_of,
@@ -103,10 +103,9 @@ def test_the_field_to_blame_is_named() -> None:
 
 
 def test_a_frame_in_a_stream_blames_no_field() -> None:
-    frame = error_frame(failure(FaultKind.TIMED_OUT, param="n"))
-    assert frame == (
+    assert error_frames(failure(FaultKind.TIMED_OUT, param="n")) == (
         b'data: {"error":{"message":"it went wrong","type":"timeout_error","param":null,'
-        b'"code":"request_timeout"}}\n\n'
+        b'"code":"request_timeout"}}\n\ndata: [DONE]\n\n'
     )
 
 

@@ -10,8 +10,7 @@ from typing import Unpack
 from codex_proxy.core.events import Event, ForwardedBytes, TurnEnded, UsageReported
 from codex_proxy.core.faults import Failure
 from codex_proxy.surfaces.base import Renderer, RenderOptions
-from codex_proxy.surfaces.chat.render import DONE
-from codex_proxy.surfaces.errors import error_frame
+from codex_proxy.surfaces.errors import error_frames
 
 
 class ForwardedAnswer(Renderer):
@@ -64,4 +63,4 @@ class ForwardedAnswer(Renderer):
             out.append(self._error(event.failure))
 
     def _error(self, failure: Failure) -> bytes:
-        return error_frame(failure) + DONE
+        return error_frames(failure)

@@ -31,7 +31,7 @@ from codex_proxy.surfaces.base import (
 )
 from codex_proxy.surfaces.chat.choice import Choice
 from codex_proxy.surfaces.chat.completion import ChatUsage
-from codex_proxy.surfaces.errors import error_frame
+from codex_proxy.surfaces.errors import DONE, error_frames
 
 
 class StreamMetrics(msgspec.Struct, frozen=True):
@@ -48,7 +48,6 @@ Measure: TypeAlias = Callable[[int], StreamMetrics]
 ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
 """The form of chunks: OpenAI's, or codex-completions-api's (`usage: null`, all choices in one)."""
 
-DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
 _SHOWN_ITEMS: Final = (Message, Reasoning, ToolCall)
 NO_CHOICES: Final[tuple[Choice, ...]] = ()
@@ -213,7 +212,7 @@ class ChatRenderer(StreamRenderer):
         out.append(DONE)
 
     def _error(self, failure: Failure) -> bytes:
-        return error_frame(failure) + DONE
+        return error_frames(failure)
 
     def _annotations_chunk(self) -> bytes:
         """Returns the annotations, which are sent directly before the finish reasons."""

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.surfaces import fault_table
 from codex_proxy.surfaces.answer_types import JsonText, one_of
-from codex_proxy.surfaces.base import json_bytes, raw_text
+from codex_proxy.surfaces.base import json_bytes, message_with_param, raw_text
+from codex_proxy.surfaces.fault_table import TABLE
 
-
-class FaultRow(NamedTuple):
-    """How one kind of fault is answered. `lasting`: the same request always fails."""
-
-    status: int
-    type: str
-    lasting: bool
-
-
-_STATUSES: Final[dict[FaultKind, int]] = {
+STATUSES: Final = {kind: row.status for kind, row in TABLE.items()} | {
     FaultKind.UNSUPPORTED_MEDIA_TYPE: 400,
     FaultKind.INSUFFICIENT_QUOTA: 402,
     FaultKind.UPSTREAM_UNAUTHORIZED: 500,
@@ -30,7 +21,7 @@ _STATUSES: Final[dict[FaultKind, int]] = {
     FaultKind.UNAVAILABLE: 529,
     FaultKind.STOPPING: 529,
 }
-"""Statuses that differ from OpenAI's."""
+"""The statuses, of which these differ from OpenAI's."""
 _TYPES: Final = {
     401: "authentication_error",
     402: "billing_error",
@@ -42,7 +33,8 @@ _TYPES: Final = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""Error types by status; other statuses are `invalid_request_error`."""
+"""Error types by status; others are `OTHER_TYPE`."""
+OTHER_TYPE: Final = "invalid_request_error"
 _LASTING: Final = frozenset(
     {
         FaultKind.INVALID_API_KEY,
@@ -56,13 +48,6 @@ _LASTING: Final = frozenset(
 """Kinds of failures with which the same request always fails."""
 
 
-def _row(kind: FaultKind) -> FaultRow:
-    status = _STATUSES.get(kind, fault_table.TABLE[kind].status)
-    return FaultRow(status, _TYPES.get(status, "invalid_request_error"), kind in _LASTING)
-
-
-TABLE: Final = {kind: _row(kind) for kind in fault_table.TABLE}
-
 THREADS_UNSUPPORTED: Final = "thread_unsupported_request"
 """The code on which SDKs send the whole conversation."""
 
@@ -72,12 +57,16 @@ MAX_WAIT: Final = 60
 
 def status_of(failure: Failure) -> int:
     """Returns the status before the first byte of the answer."""
-    return TABLE[failure.kind].status
+    return STATUSES[failure.kind]
+
+
+def type_of(status: int) -> str:
+    return _TYPES.get(status, OTHER_TYPE)
 
 
 def forbids_retry(failure: Failure) -> bool:
     """Whether a retry would fail, or help only much later."""
-    if not failure.repeatable or TABLE[failure.kind].lasting:
+    if not failure.repeatable or failure.kind in _LASTING:
         return True
     if failure.retry_after is None:
         return failure.kind is FaultKind.USAGE_LIMIT_REACHED
@@ -89,7 +78,7 @@ class ErrorDetails(TypedDict):
 
 
 class AnthropicErrorObject(TypedDict):
-    type: Annotated[str, one_of(sorted({row.type for row in TABLE.values()}))]
+    type: Annotated[str, one_of(sorted({*_TYPES.values(), OTHER_TYPE}))]
     message: JsonText
     details: NotRequired[ErrorDetails]
 
@@ -104,10 +93,8 @@ class AnthropicError(TypedDict):
 
 def error_body(failure: Failure, request_id: str) -> bytes:
     """Returns an error, with `details` where SDKs act on them, and the field before the message."""
-    message = failure.message
-    if failure.param and failure.param not in message:
-        message = f"{failure.param}: {message}"
-    error: AnthropicErrorObject = {"type": TABLE[failure.kind].type, "message": raw_text(message)}
+    message = raw_text(message_with_param(failure))
+    error: AnthropicErrorObject = {"type": type_of(status_of(failure)), "message": message}
     if failure.code == THREADS_UNSUPPORTED:
         error["details"] = {"error_code": THREADS_UNSUPPORTED}
     body: AnthropicError = {"type": "error", "error": error, "request_id": request_id}

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from codex_proxy.core.faults import Failure
 from codex_proxy.surfaces.answer_types import Count, JsonText, Object, one_of
-from codex_proxy.surfaces.base import json_bytes, raw_text
+from codex_proxy.surfaces.base import json_bytes, message_with_param, raw_text
 
 
 class OllamaFunction(TypedDict):
@@ -91,11 +91,7 @@ class OllamaError(TypedDict):
 
 
 def error_body(failure: Failure) -> bytes:
-    """Returns an error's body. The field's name is put before a message without it."""
-    message = failure.message
-    if failure.param and failure.param not in message:
-        message = f"{failure.param}: {message}"
-    body: OllamaError = {"error": raw_text(message)}
+    body: OllamaError = {"error": raw_text(message_with_param(failure))}
     return json_bytes(body)
 
 

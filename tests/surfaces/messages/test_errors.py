@@ -9,12 +9,12 @@ import pytest
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.messages.errors import (
-    TABLE,
     error_body,
     error_event,
     forbids_retry,
     prompt_too_long,
     status_of,
+    type_of,
 )
 
 TYPES = {
@@ -44,7 +44,7 @@ def test_every_fault_has_a_status_and_one_of_anthropics_types(kind: FaultKind) -
     told = body(failure(kind))
     assert told == {
         "type": "error",
-        "error": {"type": TABLE[kind].type, "message": "it went wrong"},
+        "error": {"type": type_of(status_of(failure(kind))), "message": "it went wrong"},
         "request_id": "req_1",
     }
     assert told["error"]["type"] in TYPES
