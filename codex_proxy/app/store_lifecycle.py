@@ -15,6 +15,7 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.lock import StoreLock
+from codex_proxy.store.retention import AgeClock
 from codex_proxy.store.store import Store, StoreOptions
 from codex_proxy.store.values import ContextLimits, Retention, StoreInUse, StoreRefused, StoreUnavailable
 
@@ -44,15 +45,18 @@ NEEDS_EXTRA = (
 class StoreLifecycle:
     """An open store, and a task that removes what the settings no longer permit."""
 
-    def __init__(self, store: Store, *, durable: bool, lock: StoreLock | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock, *, durable: bool, lock: StoreLock | None = None) -> None:
         self.store = store
         self.durable = durable
         """Whether stored objects are still there after a restart."""
+        self._clock = clock
         self._lock = lock
         self._pruning = asyncio.get_running_loop().create_task(self._prune())
 
     async def _prune(self) -> None:
+        ages: AgeClock | None = None
         try:
+            ages = AgeClock(await self.store.last_use())  # before this server stores anything
             await self.store.sweep()  # what the last process had deleted and not yet removed
         except StoreUnavailable as error:
             log.warning("store_not_swept", reason=str(error))
@@ -61,7 +65,8 @@ class StoreLifecycle:
         while True:
             await asyncio.sleep(PRUNE_SECONDS)
             try:
-                pruned = await self.store.prune()
+                ages = ages or AgeClock(await self.store.last_use())
+                pruned = await self.store.prune(ages.now(self._clock.epoch(), self._clock.monotonic()))
                 freed = await self.store.vacuum()
             except StoreUnavailable as error:
                 log.warning("store_not_pruned", reason=str(error))
@@ -156,7 +161,7 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
     if settings.store == "off":
         return None
     if settings.store == "memory" or settings.in_database:
-        return StoreLifecycle(await open_store(settings, clock), durable=settings.in_database)
+        return StoreLifecycle(await open_store(settings, clock), clock, durable=settings.in_database)
     try:
         lock = await StoreLock.take(settings.store_file)
     except StoreInUse as error:
@@ -167,7 +172,7 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
     except StoreRefused as error:
         raise _open_error(error) from error
     try:
-        return StoreLifecycle(await open_store(settings, clock), durable=True, lock=lock)
+        return StoreLifecycle(await open_store(settings, clock), clock, durable=True, lock=lock)
     except BaseException:
         lock.release()
         raise

@@ -347,6 +347,16 @@ SELECT (SELECT count(*) FROM @responses WHERE NOT deleted), (SELECT count(*) FRO
 """The counts by their names in `StoreStats`."""
 
 
+LAST_USE: Final[Query[float | None]] = Query(
+    """
+SELECT (SELECT max(created) FROM @responses), (SELECT max(touched) FROM @conversations),
+    (SELECT max(hour) FROM @usage)""",
+    (),
+    lambda rows: max((float(each) for each in next(rows) if each is not None), default=None),
+)
+"""When the store was last used for a turn, in seconds since 1970; None: never."""
+
+
 def next_to_export(kind: Kind, after: int, limit: int) -> tuple[Query[list[Row]], Query[list[Row]]]:
     """Returns queries for the next objects behind the row `after`, each with its row, and for their items, each with
     its object's row and its side.

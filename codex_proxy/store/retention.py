@@ -34,6 +34,35 @@ class Rule(NamedTuple):
     """If set, the rule applies only while more bytes are stored."""
 
 
+JUMP_SECONDS: Final = 2 * 86400.0
+"""A clock that is further ahead of the last use may be wrong."""
+STEADY_SECONDS: Final = 3600.0
+"""Seconds after which such a clock is believed, if nobody has corrected it: the store was not used for so long."""
+CORRECTION_SECONDS: Final = 60.0
+
+
+class AgeClock:
+    """The time at which ages are counted. While the clock may be wrong, it is `JUMP_SECONDS` after the last use: what a
+    wrong clock lets expire would be lost.
+    """
+
+    def __init__(self, last_use: float | None) -> None:
+        self._last_use = last_use
+        self._offset: float | None = None
+        self._steady_since = 0.0
+
+    def now(self, epoch: float, monotonic: float) -> float:
+        """Returns the time to which ages are counted, in seconds since 1970. `epoch`, `monotonic`: the present."""
+        offset = epoch - monotonic
+        if self._offset is None or abs(offset - self._offset) > CORRECTION_SECONDS:
+            self._offset, self._steady_since = offset, monotonic
+        last_use, steady = self._last_use, monotonic - self._steady_since
+        if last_use is not None and epoch > last_use + JUMP_SECONDS and steady < STEADY_SECONDS:
+            return last_use + JUMP_SECONDS
+        self._last_use = epoch
+        return epoch
+
+
 def rules(retention: Retention, step_age: float, now: float) -> Iterator[Rule]:
     """Yields the rules at the time `now` (seconds since 1970). Steps are kept for `step_age` seconds."""
     yield Rule("steps", now - step_age)

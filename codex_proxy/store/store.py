@@ -379,6 +379,10 @@ class Store(ABC):
                 await self.sweep()
         return total
 
+    async def last_use(self) -> float | None:
+        """Returns when the store was last used for a turn, in seconds since 1970; None if never."""
+        return await self._ask(queries.LAST_USE)
+
     @abstractmethod
     async def _apply(self, rule: Rule) -> PruneResult:
         """Applies a rule in one short write. Returns how much it removed."""
