@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from codex_proxy.http.middleware.request_context import ON_EVERY_REPLY, add_head
 from codex_proxy.http.replies import fault_response, log_unforeseen
 from codex_proxy.http.routing import with_fallbacks
 from codex_proxy.http.sse import limit_stall
+from codex_proxy.surfaces.errors import error_body, retry_after, status_of
 from codex_proxy.surfaces.ollama.models import OLLAMA_PORT
 
 log = structlog.get_logger("codex_proxy.http")
@@ -47,6 +49,25 @@ _BROKEN = (
     (InvalidHeader, FaultKind.INVALID_REQUEST, "A header of the request is not one of HTTP/1.1."),
 )
 _OTHERWISE = "The request is not HTTP/1.1: its head or its chunks cannot be read."
+
+
+TOO_MANY = Failure(
+    kind=FaultKind.UNAVAILABLE,
+    message="The server has as many connections as its limit of open files allows. Close some, or try again later; the "
+    "operator can raise the limit (`ulimit -n`).",
+    retry_after=5,
+)
+OWN_FILES = 64
+"""Open files of a server that does nothing: libraries, the store, pipes, listening sockets."""
+COMPLAIN_SECONDS = 60.0
+"""Seconds between two log lines about refused connections."""
+
+
+def connections_for(open_files: int) -> int:
+    """Returns how many connections a process takes that may open so many files: agents and the store need the rest.
+    Without a file left, asyncio cannot accept, and logs hundreds of errors each second.
+    """
+    return max(8, (open_files - OWN_FILES) * 3 // 4)
 
 
 class Runner(web.AppRunner):
@@ -98,7 +119,7 @@ class Runner(web.AppRunner):
     def has_connections(self) -> bool:
         return self._server is not None and bool(self._server.connections)
 
-    def _connection(self) -> web.RequestHandler:
+    def _connection(self) -> asyncio.Protocol:
         assert self._server is not None, "there is a listener"
         return self._server()
 
@@ -122,7 +143,9 @@ def _accept_queued(listening: socket.socket) -> list[socket.socket]:
 class _Server(web.Server):
     def __init__(self, app: web.Application, handler: Any, **options: Any) -> None:
         super().__init__(handler, **options)
+        self.max_connections = connections_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._app = app
+        self._complained_at = -COMPLAIN_SECONDS
 
     async def close_when_idle(self, within: float) -> bool:
         """Closes each connection once it has no request; returns whether all are, in time."""
@@ -141,8 +164,28 @@ class _Server(web.Server):
     def _client_connections(self) -> list[_Connection]:
         return [each for each in self.connections if isinstance(each, _Connection)]
 
-    def __call__(self) -> web.RequestHandler:
-        return _Connection(self._app, self, loop=self._loop, **self._kwargs)
+    def __call__(self) -> asyncio.Protocol:  # type: ignore[override]
+        if len(self.connections) < self.max_connections:
+            return _Connection(self._app, self, loop=self._loop, **self._kwargs)
+        now = self._loop.time()
+        if now - self._complained_at >= COMPLAIN_SECONDS:
+            self._complained_at = now
+            log.warning("connections_refused", limit=self.max_connections)
+        return _Refusal()
+
+
+class _Refusal(asyncio.Protocol):
+    """Answers a connection beyond the limit with an error, and closes it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        body = error_body(TOO_MANY, "chat")
+        transport.write(
+            b"HTTP/1.1 %d Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: %d\r\n"
+            b"Connection: close\r\nContent-Length: %d\r\n\r\n%b"
+            % (status_of(TOO_MANY, "chat"), retry_after(TOO_MANY) or 0, len(body), body)
+        )
+        transport.close()
 
 
 class _Connection(web.RequestHandler):
