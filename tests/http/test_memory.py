@@ -17,13 +17,19 @@ from aiohttp import web
 
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.openai_chat.dialect import OpenAIChat
+from codex_proxy.agents.openai_chat.forwarding import ForwardedTurn
 from codex_proxy.agents.processes import child_per_turn
 from codex_proxy.agents.processes.child_per_turn import ChildTransport
 from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.upstream.attempted_turn import AttemptedTurn
+from codex_proxy.agents.upstream.exchange import Exchange, OutgoingRequest
+from codex_proxy.agents.upstream.passing import UpstreamAnswer
+from codex_proxy.agents.upstream.transport import UpstreamTransport
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.repair import TurnRepair
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import ForwardedRequest, Turn
 from codex_proxy.http.body import HeldBytes
 from codex_proxy.http.exchange import LogReader, TurnTimings
 from codex_proxy.process.child import Child
@@ -34,6 +40,7 @@ from codex_proxy.responses.frame_buffer import FrameBuffer, FrameReader
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.runs.event_log import EventLog
 from codex_proxy.runs.run import Run
+from codex_proxy.surfaces.chat.forwarded_answer import ForwardedAnswer
 from codex_proxy.surfaces.chat.parse import ParsedChat
 from codex_proxy.surfaces.chat.render import ChatRenderer
 from codex_proxy.surfaces.messages.parse import ParsedMessages
@@ -46,6 +53,8 @@ from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.policy import ToolPolicy
 from tests.http.serving import WEATHER, Proxy, fake_proxy, until, user
 from tests.pictures import PNG
+from tests.upstreams.cases import Case
+from tests.upstreams.serving import proxy_before, upstream
 from tests.waiting import out_of_patience
 
 pytestmark = pytest.mark.sampled(every=2, first=1)
@@ -75,6 +84,8 @@ OF_A_REQUEST = (
     ),
     *(BackgroundResponse, ForegroundResponse, ResponseReader, FrameBuffer, FrameReader, Fault),
     *(HeldBytes, LogReader, MessagesRenderer, OllamaRenderer, ParsedMessages, ParsedOllama, TurnTimings),
+    *(AttemptedTurn, Exchange, ForwardedAnswer, ForwardedRequest, ForwardedTurn, OpenAIChat, OutgoingRequest),
+    *(UpstreamAnswer, UpstreamTransport),
 )
 """What is made for a request, and holds of it what its client has sent or its agent has said."""
 
@@ -127,7 +138,7 @@ async def nothing_is_left(proxy: Proxy, act: Callable[[], Awaitable[object]]) ->
         await proxy.settled()
         try:
             await until(lambda: sum((there() - before).values()) == 0)
-        except TimeoutError:
+        except AssertionError:
             pytest.fail(f"left behind: {there() - before}")
 
 
@@ -219,6 +230,43 @@ async def test_a_request_of_any_api_that_ends_in_any_way_leaves_nothing(
         await proxy.settled()
 
     await nothing_is_left(proxy, ask)
+
+
+PASSED_ON = {
+    "a chat": (CHAT, {"messages": chat("Hello.")["messages"]}),
+    "a chat with a tool": (CHAT, {"messages": [{"role": "user", "content": "Hello."}], "tools": [WEATHER]}),
+    "a response": (RESPONSES, {"input": "Hello."}),
+    "no turn": ("/v1/embeddings", {"input": "Hello."}),
+}
+
+
+@pytest.mark.sampled(every=5)
+@pytest.mark.parametrize("ending", ["well", "failed", "its client has left"])
+@pytest.mark.parametrize("what", PASSED_ON)
+async def test_a_request_that_an_upstream_answers_leaves_nothing(
+    tmp_path: Path, what: str, ending: str
+) -> None:
+    path, fields = PASSED_ON[what]
+    async with upstream() as served, proxy_before(served.url, tmp_path) as proxy:
+
+        async def ask() -> None:
+            if ending == "failed":
+                served.script = [Case(500, {}, [], [], "")]
+            if ending == "its client has left":
+                served.held.clear()
+            served.is_held.clear()
+            asking = asyncio.create_task(
+                proxy.send("POST", path, {"model": "small", "stream": True, **fields})
+            )
+            if ending == "its client has left":
+                await served.is_held.wait()
+                asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asking
+            served.held.set()
+            await proxy.settled()
+
+        await nothing_is_left(proxy, ask)
 
 
 @pytest.mark.sampled(every=3)

@@ -114,6 +114,7 @@ async def upstream(certificate: Path | None = None, port: int = 0) -> AsyncItera
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", served.chat)
     app.router.add_post("/v1/responses", served.chat)
+    app.router.add_post("/v1/embeddings", served.chat)
     app.router.add_get("/v1/models", served.list_models)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

@@ -93,10 +93,14 @@ class Exchange:
         """
         self._start()
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
     def finish(self) -> None:
         """Stops passing the answer on. Drops its remaining bytes for `DRAIN_SECONDS`, then closes the connection."""
         if not self._stopped:
-            self._stopped = True
+            self._stop()
             if not self._ended.is_set():
                 self._set_timer(DRAIN_SECONDS)
                 self.resume()
@@ -114,7 +118,7 @@ class Exchange:
     async def close(self) -> None:
         """Stops the exchange, and waits until its connection is closed, or (after `finish`) the answer has ended."""
         if not self._stopped:
-            self._stopped = True
+            self._stop()
             self._end()
         await self._ended.wait()
         if self._sending is not None and not self._sending.done():
@@ -255,12 +259,20 @@ class Exchange:
         self._leave_connection()
         if not self._stopped:
             self._deliver(messages, 0)
+            self._stop()
 
     def break_off(self) -> None:
         """See `Breakable`."""
         self._ended.set()
-        stopped, self._stopped = self._stopped, True
-        release_all(self._leave_connection, lambda: stopped or self._deliver((End(UNFORESEEN),), 0))
+        stopped, deliver = self._stopped, self._deliver
+        self._stop()
+        release_all(self._leave_connection, lambda: stopped or deliver((End(UNFORESEEN),), 0))
+
+    def _stop(self) -> None:
+        """Passes nothing more on."""
+        self._stopped = True
+        # Its owner holds this exchange: without the callback no cycle keeps the request's body.
+        self._deliver = lambda messages, size: None
 
     def _leave_connection(self) -> None:
         connection, self._connection = self._connection, None

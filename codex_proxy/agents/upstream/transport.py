@@ -81,7 +81,7 @@ class UpstreamTransport:
         self._next_attempt: asyncio.Task[None] | None = None
         self._reader: TransportReader | None = None
         self._exchanges: list[Exchange] = []
-        """The turn's exchanges; the last one is current."""
+        """The current exchange, last, and those before it that have not ended."""
 
     async def open_first(self) -> Attempt:
         """Opens the first attempt that can be opened. Raises `Fault`."""
@@ -148,7 +148,7 @@ class UpstreamTransport:
         assert self._current is not None
         self.close_stdin()
         exchange = self._current.client.post(writes, self._current.headers, self._deliver)
-        self._exchanges.append(exchange)
+        self._exchanges = [each for each in self._exchanges if not each.has_ended] + [exchange]
 
     def close_stdin(self) -> None:
         """Stops passing on the current answer."""
