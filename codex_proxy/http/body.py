@@ -22,7 +22,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER
-from codex_proxy.http.routing import ROUTED, RoutedRequest, body_of_unknown_model, route_body
+from codex_proxy.http.routing import ROUTED, RoutedRequest, body_of_unknown_model, route_body, target_fault
 from codex_proxy.surfaces.passed_bodies import json_body
 from codex_proxy.surfaces.request_options import ParseContext, ParsedRequest, RequestHints
 from codex_proxy.workers.pdf_reader import PdfReader
@@ -342,7 +342,10 @@ async def parse_body(
         parsed, routed = by_name
     if routed is None or not isinstance(parsed, ParsedRequest):
         return parsed
-    found = await read(routed)
+    try:
+        found = await read(routed)
+    except Fault as fault:
+        raise target_fault(request, fault) from fault
     assert isinstance(found, ParsedRequest), "the parser of the same body"
     return cast(T, with_model_asked(found, parsed.model_asked))
 

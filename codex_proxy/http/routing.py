@@ -70,11 +70,24 @@ def body_of_unknown_model(request: web.Request, body: bytes, failure: Failure) -
     match it.
     """
     router = request.app.get(ROUTER)
-    unresolved = failure.kind is FaultKind.MODEL_NOT_FOUND or failure.code == "ambiguous_model"
-    if router is None or not unresolved:
+    if router is None or not _is_unresolved(failure):
         return None
     found = json_body(body)
     return found.name_model(DEFAULT_NAME) if router.may_serve(found.model or "") else None
+
+
+def _is_unresolved(failure: Failure) -> bool:
+    return failure.kind is FaultKind.MODEL_NOT_FOUND or failure.code == "ambiguous_model"
+
+
+def target_fault(request: web.Request, fault: Fault) -> Fault:
+    """Returns the error of a request that a route has matched. If no agent has the target, it names the route, which
+    only the operator can correct.
+    """
+    if not _is_unresolved(fault.failure):
+        return fault
+    message = f"[routes.{request[ROUTED].name}] sends this request to another model. {fault.failure.message}"
+    return Fault(msgspec.structs.replace(fault.failure, message=message))
 
 
 def body_of_target(request: web.Request, body: bytes) -> bytes:

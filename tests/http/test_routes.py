@@ -129,6 +129,14 @@ async def test_a_name_that_no_agent_has_and_no_route_matches_does_not_exist(
             assert f"'{model}'" in answer.error["message"]
 
 
+async def test_a_route_to_a_model_that_does_not_exist_is_named(server: Upstream, tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **settings(server, gpt={"model": "gpt-*", "to": "lokal/small"})) as proxy:
+        answer = await proxy.ask(chat(model="gpt-9"))
+        assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+        assert answer.error["message"].startswith("[routes.gpt] sends this request to another model.")
+        assert "'lokal/small' does not exist" in answer.error["message"]
+
+
 async def test_tokens_are_counted_for_a_name_that_only_a_route_serves(
     server: Upstream, tmp_path: Path
 ) -> None:
