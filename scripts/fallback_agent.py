@@ -16,6 +16,7 @@ import click
 
 from codex_proxy.agents.codex.program import bundled_codex
 from codex_proxy.cli import serve
+from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 
@@ -35,7 +36,7 @@ def settings_of(arguments: list[str]) -> Settings | None:
     try:
         flags = dict(serve.make_context("serve", list(arguments), resilient_parsing=True).params)
         return load(flags, flags.pop("config_file"))
-    except (click.ClickException, ValueError):
+    except (click.ClickException, UserError):
         return None
 
 
