@@ -320,7 +320,14 @@ async def test_responses_are_listed_newest_first_page_by_page_for_their_owner(st
 
 @pytest.mark.parametrize(
     ("search", "found"),
-    [("resp_a", ["resp_a"]), ("RESP_A", ["resp_a"]), ("xxx", ["resp_b"]), ("%", []), ("_\\", [])],
+    [
+        ("resp_a", ["resp_a"]),
+        ("RESP_A", ["resp_a"]),
+        ("xxx", ["resp_b"]),
+        ("%", []),
+        ("_\\", []),
+        ("a\0", []),
+    ],
 )
 async def test_a_search_finds_ids_and_text_and_takes_every_sign_as_it_is(
     store: Store, search: str, found: list[str]

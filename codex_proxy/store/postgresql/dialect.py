@@ -38,7 +38,8 @@ DIALECT: Final = Dialect(
     parameter="$",
     chain=CHAIN,
     context=CONTEXT,
-    # As Latin-1 every byte is a character, and "C" has lower case for ASCII only.
-    has_text="""strpos(lower(convert_from({0}, 'LATIN1') COLLATE "C"), convert_from(?3, 'LATIN1')) > 0""",
+    # As Latin-1 every byte is a character, and "C" has lower case for ASCII only. What is searched for remains bytes,
+    # because it may have a character 0.
+    has_text="""position(?3 in convert_to(lower(convert_from({0}, 'LATIN1') COLLATE "C"), 'LATIN1')) > 0""",
     as_bytes="convert_to({0}, 'UTF8')",
 )
