@@ -38,7 +38,9 @@ GONE_TOOL = (
 
 
 class Admission:
-    """`tools`: the MCP servers. `agent_able_to` returns the name of an agent with a capability, for errors."""
+    """Checks turns, and prepares them. `tools`: the MCP servers. `agent_able_to` returns the name of an agent with a
+    capability, for errors.
+    """
 
     def __init__(
         self,

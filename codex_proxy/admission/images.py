@@ -239,7 +239,9 @@ class _PublicAddresses(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Raises `_ForbiddenAddressError` if one address is not public: mixed ones are most likely an attack."""
+        """Returns a host's addresses. Raises `_ForbiddenAddressError` if one is not public: mixed ones are most likely
+        an attack.
+        """
         found = await self._inner.resolve(host, port, family)
         if not all(is_public(each["host"]) for each in found):
             raise _ForbiddenAddressError

@@ -74,7 +74,7 @@ def _add_facts(
 
 
 class _PlainText:
-    """Its `repr`, which the console renderer writes, is the text itself."""
+    """A text whose `repr`, which the console renderer writes, is the text itself."""
 
     def __init__(self, text: str) -> None:
         self._text = text

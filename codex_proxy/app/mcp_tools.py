@@ -77,7 +77,7 @@ log = structlog.get_logger(__name__)
 
 
 class McpToolSource:
-    """`servers` are the operator's, `remote` those of requests. `close` it after the last turn."""
+    """The MCP servers: `servers` are the operator's, `remote` those of requests. `close` it after the last turn."""
 
     def __init__(
         self,

@@ -121,7 +121,9 @@ class Server:
         self.port = 0
 
     async def start(self) -> None:
-        """Raises `UserError`, or the agent's `Fault`; what was started before goes on until `stop`."""
+        """Starts the server. Raises `UserError`, or the agent's `Fault`. What was started before an error goes on until
+        `stop`.
+        """
         self.spawner = use_spawner()
         self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
         self.traces = self.traces or traces_of(os.environ)

@@ -37,7 +37,7 @@ def keyring_of(settings: Settings, clock: Clock) -> Keyring:
 
 
 def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
-    """Raises `UserError` for an invalid address or network."""
+    """Returns the networks of trusted proxies. Raises `UserError` for an invalid one."""
     try:
         return tuple(
             ipaddress.ip_network(each, strict=False) for each in split_list(settings.trusted_proxies)
@@ -67,8 +67,8 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
-    """Raises `UserError` for: access by other machines without a key, a store that several workers cannot share, an
-    invalid proxy, origin, key or `workdir`, or protected paths that turns could write to.
+    """Checks the settings. Raises `UserError` for: access by other machines without a key, a store that several workers
+    cannot share, an invalid proxy, origin, key or `workdir`, or protected paths that turns could write to.
     """
     keys = keyring_of(settings, clock).current()
     if not settings.in_database:  # which may have keys

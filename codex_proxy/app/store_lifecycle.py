@@ -146,7 +146,7 @@ async def open_store(settings: Settings, clock: Clock) -> SqliteStore | Postgres
 
 
 def _database_store() -> type[PostgresStore]:
-    """Raises `UserError` if the package for PostgreSQL is not installed."""
+    """Imports the store in PostgreSQL. Raises `UserError` if the package for it is not installed."""
     try:
         from codex_proxy.store.postgresql.store import PostgresStore
     except ModuleNotFoundError as error:

@@ -78,7 +78,9 @@ ANSWER_SECONDS = 3.0
 
 
 async def port_check(settings: Settings) -> Check:
-    """`failed` if another program has the port, a warning if a codex-proxy there reports trouble."""
+    """Checks the port: `failed` if another program has it. A codex-proxy there is fine, or a warning if it reports
+    trouble.
+    """
     check = CheckBuilder("port", host=settings.host, port=settings.port, ours=False)
     if settings.port == 0:
         return check.ok("Any free port is used (port 0).")
@@ -143,7 +145,7 @@ async def machine_checks(settings: Settings, environ: Mapping[str, str]) -> list
 
 
 async def spawner_check() -> Check:
-    """`ok` also without a spawner: children then start some milliseconds later."""
+    """Checks the spawner. `ok` also without one: children then only start some milliseconds later."""
     why = await why_no_spawner()
     check = CheckBuilder("spawner", usable=not why)
     return check.ok(
@@ -166,7 +168,7 @@ def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]
 
 
 def state_check(folder: Path) -> Check:
-    """`failed` if this user cannot write to the state folder or make it, a warning if others may read it."""
+    """Checks the state folder: `failed` if this user cannot write to it or make it, a warning if others may read it."""
     check = CheckBuilder("state folder", path=str(folder), exists=folder.exists())
     if not folder.exists():
         above = next(each for each in folder.parents if each.exists())
@@ -192,7 +194,9 @@ def state_check(folder: Path) -> Check:
 
 
 def keys_check(settings: Settings) -> Check:
-    """`failed` if the keys file is invalid, a warning if others may read or change it, or a needed key is missing."""
+    """Checks the keys: `failed` if their file is invalid, a warning if others may read or change it, or a needed key is
+    missing.
+    """
     file = settings.keys_path
     check = CheckBuilder("keys", path=str(file), exists=file.exists())
     try:
@@ -218,8 +222,8 @@ def keys_check(settings: Settings) -> Check:
 
 
 def home_check(settings: Settings) -> Check:
-    """`failed` if a named Codex home is missing or unreadable, a warning if others can read the sign-in or the default
-    home is missing.
+    """Checks Codex's home: `failed` if a named one is missing or unreadable, a warning if others can read the sign-in
+    or the default home is missing.
     """
     folder = settings.codex_home
     check = CheckBuilder("codex home", path=str(folder), exists=folder.is_dir())
@@ -241,8 +245,8 @@ def home_check(settings: Settings) -> Check:
 
 
 def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """`failed` if the folder of agent turns is unreadable or protected paths can be written, a warning if only the
-    sandbox permits writing.
+    """Checks the folder of agent turns: `failed` if it is unreadable or protected paths can be written, a warning if
+    only the sandbox permits writing.
     """
     folder = settings.workdir
     check = CheckBuilder("workspace", path=str(folder), sandbox=settings.sandbox)
@@ -264,8 +268,8 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
 
 
 def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """`failed` if the file of MCP servers is invalid, a warning if a program is missing. Returns nothing without a
-    file.
+    """Checks the MCP servers: `failed` if their file is invalid, a warning if a program is missing. Returns nothing
+    without a file.
     """
     if settings.mcp_config is None:
         return []

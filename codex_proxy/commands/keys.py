@@ -27,7 +27,7 @@ from codex_proxy.store.team import Team
 PREFIX = "cpx_"
 """The prefix by which people and secret scanners recognise keys."""
 RANDOM_BYTES = 32
-"""With 256 random bits a plain hash is safe (`core.keys`)."""
+"""The random bytes of a key: with 256 bits a plain hash is safe (`core.keys`)."""
 
 
 def add(settings: Settings, name: str, limits: Mapping[str, Any], *, replace: bool) -> tuple[str, str]:

@@ -39,7 +39,7 @@ class _TurnFacts(NamedTuple):
 def agent_headers(
     agent: Agent, parsed: ParsedRequest, turn: Turn, *, continued: bool = False
 ) -> dict[str, str]:
-    """`continued`: the session has seen the earlier messages."""
+    """Returns the headers of an answer. `continued`: the session has seen the earlier messages."""
     facts = _TurnFacts(agent_for(agent, turn.model), parsed, turn, continued)
     return {name: value for name, make in _HEADERS.items() if (value := ", ".join(make(facts)))}
 

@@ -82,7 +82,7 @@ class HeldBytes:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Raises `Fault` CONCURRENCY_EXCEEDED or UNAVAILABLE without room."""
+        """Counts the body as `size` bytes. Raises `Fault` CONCURRENCY_EXCEEDED or UNAVAILABLE without room."""
         more = size - self.size
         if more <= 0:
             return
@@ -162,7 +162,7 @@ def coding_of(values: list[str]) -> Coding | None:
 
 
 def decompress(body: bytes, coding: Coding, limit: int) -> bytes:
-    """Raises `Fault` for bad data, `TooLarge` above `limit` bytes."""
+    """Returns the decompressed body. Raises `Fault` for bad data, `TooLarge` above `limit` bytes."""
     try:
         return _inflate(body, _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS, limit)
     except zlib.error:
@@ -198,7 +198,7 @@ def _inflate(body: bytes, window: int, limit: int) -> bytes:
 T = TypeVar("T")
 
 PDF_READER = web.AppKey("pdf_reader", PdfReader)
-"""Set only if the package for PDFs is installed."""
+"""Reads PDFs; set only if the package for them is installed."""
 
 BODY_SECONDS = 300.0
 """Seconds for the whole body: the largest one at a megabit a second."""
@@ -394,7 +394,9 @@ async def parse_request(
     skips_unreadable: bool = False,
     **more: object,
 ) -> T:
-    """Like `parse_body`; passes the client's settings, catalog and headers, and `more`, to `parse`."""
+    """Parses a body as `parse_body` does, and passes the client's settings, catalog and headers, and `more`, to
+    `parse`.
+    """
     client = request[CLIENT]
     context = ParseContext(client.settings, client.catalog, hints_of(request))
     read = partial(parse, context=context, **more)

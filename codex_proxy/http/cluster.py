@@ -46,7 +46,9 @@ class Cluster(TypedDict):
 
 
 async def retrieve_cluster(request: web.Request) -> web.Response:
-    """Raises `Fault` INVALID_REQUEST without a store, UNAVAILABLE if it cannot be read."""
+    """Returns the processes that share the store. Raises `Fault` INVALID_REQUEST without a store, and UNAVAILABLE if it
+    cannot be read.
+    """
     clock, store = request.app[CLOCK], require_store(request.app[RESPONSES].store)
     asked = clock.monotonic()
     with store_errors_as_faults():

@@ -74,7 +74,7 @@ async def update_conversation(request: web.Request) -> web.Response:
 
 
 async def delete_conversation(request: web.Request) -> web.Response:
-    """Keeps its items in other conversations and responses."""
+    """Deletes the conversation. Its items stay in other conversations and responses."""
     with _store_of(request) as store:
         was_there = await store.delete_conversation(*_path(request))
     if not was_there:

@@ -120,7 +120,7 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
 
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)
-"""Not set if path or method is not served."""
+"""The endpoint of a request; not set if path or method is not served."""
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 ROUTES: Final = web.AppKey("routes", dict[web.AbstractRoute, Endpoint])
 OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])

@@ -20,11 +20,11 @@ REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"
 METER: Final[web.AppKey[Callable[[], Awaitable[bytes]]]] = web.AppKey("meter")
 """Returns Prometheus's text. Set only if metrics are on."""
 METRICS_KEY: Final = web.AppKey("metrics_key", str)
-"""If empty, only clients on this machine may read the metrics."""
+"""The key for the metrics; if empty, only clients on this machine may read them."""
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """Raises `Fault` INVALID_API_KEY, or NOT_ALLOWED for another machine without `METRICS_KEY`."""
+    """Returns all metrics. Raises `Fault` INVALID_API_KEY, or NOT_ALLOWED for another machine without `METRICS_KEY`."""
     await _check(request, request.app[METRICS_KEY])
     from prometheus_client.exposition import CONTENT_TYPE_LATEST  # most servers have no metrics
 

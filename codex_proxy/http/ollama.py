@@ -58,7 +58,7 @@ class _NoTurnError(Exception):
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
-    """Raises `Fault` before the first byte."""
+    """Answers one turn, whole or as a stream of lines. Raises `Fault` before the first byte."""
     return await _serve(request, _CHAT, "chat")
 
 
@@ -82,7 +82,7 @@ async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> we
 
 
 async def _fill_in(request: web.Request, asked: FillIn) -> bytes:
-    """Raises `Fault` INVALID_REQUEST if no upstream has the model."""
+    """Returns a completion between two texts. Raises `Fault` INVALID_REQUEST if no upstream has the model."""
     try:
         return await ask_upstream(request, asked.body, "/completions")
     except Fault as fault:
@@ -177,7 +177,7 @@ async def ps(_: web.Request) -> web.Response:
 
 
 async def show(request: web.Request) -> web.Response:
-    """Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST."""
+    """Returns what a model can do. Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST."""
     client = request[CLIENT]
     asked = parse_as(OllamaShowRequest, await read_body(request))
     name = asked.model or asked.name

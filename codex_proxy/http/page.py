@@ -52,8 +52,8 @@ MAX_SHOWN: Final = 300
 
 
 class Page(msgspec.Struct, frozen=True):
-    """`findings` returns what `doctor` finds, `clients` how each known client is configured for a server at a URL
-    (ending with `/v1`).
+    """What the page shows. `findings` returns what `doctor` finds, and `clients` how each known client is configured
+    for a server at an address (ending with `/v1`).
     """
 
     findings: Callable[[], Awaitable[Sequence[Check]]]

@@ -17,7 +17,7 @@ from codex_proxy.surfaces.errors import Surface, error_body, forbids_retry, retr
 log = structlog.get_logger("codex_proxy.http")
 
 CHALLENGE: Final = 'Bearer realm="codex-proxy"'
-"""For clients that wait for a challenge (RFC 6750)."""
+"""The value of `WWW-Authenticate`, for clients that wait for a challenge (RFC 6750)."""
 
 
 def json_response(value: object, status: int = 200) -> web.Response:

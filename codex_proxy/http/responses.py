@@ -65,7 +65,7 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
-    """Raises `Fault` before the first byte."""
+    """Creates a response, and answers whole or as a stream. Raises `Fault` before the first byte."""
     timings = start_timings(request)
     body = await read_body(request)
     read = partial(parse_request, request, body, parse)
@@ -205,7 +205,7 @@ async def retrieve_response(request: web.Request) -> web.StreamResponse:
 
 
 def _is_streamed(request: web.Request) -> bool:
-    """Raises `Fault` for values of `stream` but true and false."""
+    """Whether the query asks for a stream. Raises `Fault` for other values of `stream` than true and false."""
     given = request.query.get("stream", "").lower()
     if given not in ("", "true", "1", "false", "0"):
         raise bad_request(

@@ -34,9 +34,9 @@ from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
 from codex_proxy.surfaces.ollama.models import OLLAMA_PORT, RUNNING
 
 ENVIRONMENT: Final = web.AppKey("environment", str)
-"""`prod` or `dev`: which built-in aliases are listed."""
+"""The setting `prod` or `dev`: which built-in aliases of models are listed."""
 STARTED: Final = web.AppKey("started", int)
-"""In seconds since 1970: `created` of every model."""
+"""When the server started, in seconds since 1970: `created` of every model."""
 FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
 """Agents without a model; the empty name: the only agent."""
 
@@ -50,7 +50,7 @@ KEYS_TROUBLE: Final = (
     "The keys file cannot be read, so the keys that were read before remain valid. The log and "
     "`codex-proxy doctor` have the reason."
 )
-"""Without the reason, which has a path."""
+"""What the health says about an unreadable keys file: not the reason, which has a path."""
 AGENT_TROUBLE: Final = (
     "The agent cannot serve requests. This endpoint gives the reason to requests with a key; "
     "the log and `codex-proxy doctor` have it too."
@@ -154,7 +154,7 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def retrieve_model(request: web.Request) -> web.Response:
-    """Raises `Fault` MODEL_NOT_FOUND, or NOT_ALLOWED."""
+    """Returns one of the key's models. Raises `Fault` MODEL_NOT_FOUND, or NOT_ALLOWED."""
     client, name = request[CLIENT], request.match_info["id"]
     if not client.may_use(name):
         raise model_not_allowed(name)
@@ -190,7 +190,7 @@ async def root(request: web.Request) -> web.Response:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """Always answers 200; `status` is `ok` or `degraded`."""
+    """Returns the health: always with the HTTP status 200; its `status` is `ok` or `degraded`."""
     runs, fakes = request.app[RUNS], request.app[FAKE_AGENTS]
     client = await _client_with_details(request)
     in_detail, agents = client is not None, agents_for(request, client)
@@ -227,7 +227,7 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 def agent_health(agent: Agent, request: web.Request, *, in_detail: bool) -> AgentHealth:
-    """`in_detail`: with version and fault."""
+    """Returns the health of one agent. `in_detail`: with version and fault."""
     fakes = request.app[FAKE_AGENTS]
     about: AgentHealth = {"name": agent.name, "fake": bool(fakes & {agent.name, ""})}
     trouble = agent.trouble()

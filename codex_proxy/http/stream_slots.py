@@ -42,7 +42,7 @@ class StreamSlots:
         self._write = log.debug if limit is None else log.info
 
     def acquire(self, request_id: str, owner: str) -> None:
-        """Raises `Fault` CONCURRENCY_EXCEEDED."""
+        """Takes a slot. `owner` is the name of the client's key. Raises `Fault` CONCURRENCY_EXCEEDED."""
         before, of_owner = self.active, self._by_owner[owner]
         if self.limit is not None:
             message = ""

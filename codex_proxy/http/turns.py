@@ -78,11 +78,13 @@ class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     parse: Callable[[web.Request, bytes], Awaitable[P]]
     answer: Callable[[web.Request, P, Turn, TurnTimings], TurnAnswer]
     admit: Callable[[web.Request, P, bytes], Awaitable[tuple[P, Turn]]] = admit
-    """See `admit`."""
+    """Admits the turn of a request, whose body is the last argument. Raises `Fault`."""
 
 
 async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = None) -> web.StreamResponse:
-    """Raises `Fault` before the first byte. `body`: if it was read already."""
+    """Serves a request for a turn, whole or as a stream. Raises `Fault` before the first byte. `body`: if it was read
+    already.
+    """
     timings = start_timings(request)
     if body is None:
         body = await read_body(request)
@@ -140,7 +142,7 @@ async def start_turn(
 async def _start_samples(
     scheduler: RunScheduler, turn: Turn, count: int, owner: str, runner: ToolRunner | None
 ) -> SampledRuns:
-    """If one run cannot begin, interrupts the others and raises its `Fault`."""
+    """Starts `count` runs. If one cannot begin, interrupts the others and raises its `Fault`."""
     starting = [asyncio.ensure_future(scheduler.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
         return SampledRuns(await asyncio.gather(*starting))

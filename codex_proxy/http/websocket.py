@@ -56,7 +56,9 @@ TOO_MANY = Failure(
 
 
 async def open_responses_socket(request: web.Request) -> web.StreamResponse:
-    """Raises `Fault` if the request is no WebSocket handshake, or the server is stopping."""
+    """Serves a WebSocket until its end. Raises `Fault` if the request is no WebSocket handshake, or the server is
+    stopping.
+    """
     socket = _CountingSocket(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_choose_subprotocol(request)
     )
@@ -138,7 +140,7 @@ class _CountingParser:
 
 
 class _LastResponse(msgspec.Struct, frozen=True):
-    """`items` is its whole context and output, whose bytes count until `release`."""
+    """The newest response. `items` is its whole context and output, whose bytes count until `release`."""
 
     id: str
     items: tuple[ContextItem, ...]
@@ -201,7 +203,7 @@ class _ResponsesSocket:
         await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
 
     def _enqueue(self, frame: str | bytes) -> None:
-        """Raises `Fault` if the queue or the memory budget is full."""
+        """Adds a frame to the queue. Raises `Fault` if the queue or the memory budget is full."""
         if self._waiting.full() or (
             self._waiting_size and self._waiting_size + len(frame) > self._request.client_max_size
         ):

@@ -116,7 +116,9 @@ class BackgroundResponse(RunningResponse):
         )
 
     async def _try_to_start(self) -> Run | None:
-        """Without room for the turn, unlocks the conversation for `RETRY_SECONDS` and returns None. Raises `Fault`."""
+        """Returns the turn's run. Without room for it, unlocks the conversation for `RETRY_SECONDS` and returns None.
+        Raises `Fault`.
+        """
         try:
             return await start_run(self._service, self._prepared)
         except Fault as fault:

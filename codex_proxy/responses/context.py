@@ -112,7 +112,7 @@ async def _own_items(
 
 
 def encode_item(item: ItemDict) -> bytes:
-    """By msgspec, which is ten times as fast for large images."""
+    """Encodes an item by msgspec, which is ten times as fast for large images."""
     try:
         return msgspec.json.encode(item)
     except OverflowError:  # an integer of more than 64 bits, in a schema

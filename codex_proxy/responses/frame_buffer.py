@@ -20,7 +20,7 @@ def _nothing() -> None:
 
 
 class FrameBuffer:
-    """`on_drained` is called when no reader has frames left."""
+    """The frames of one response. `on_drained` is called when no reader has frames left."""
 
     def __init__(self, on_drained: Callable[[], None] = _nothing) -> None:
         self.next = 0

@@ -60,7 +60,9 @@ class ServerTasks:
 
 
 class BackgroundResponses:
-    """At most `limit` background responses run, others wait; of several `owners()` one gets at most three quarters."""
+    """The background responses of this server. At most `limit` run, others wait; of several `owners()` one gets at most
+    three quarters.
+    """
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
         self.slots = Slots(limit, owners)

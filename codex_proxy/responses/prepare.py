@@ -76,7 +76,7 @@ async def prepare(
 
 
 async def _enter(store: Store, owner: str, conversation: str, wait: float | None) -> ConversationLease:
-    """Raises `Fault` CONCURRENCY_EXCEEDED after `wait` seconds (None: no limit)."""
+    """Waits for the conversation. Raises `Fault` CONCURRENCY_EXCEEDED after `wait` seconds (None: no limit)."""
     try:
         with store_errors_as_faults():
             async with asyncio.timeout(wait):
@@ -95,7 +95,7 @@ async def prepare_in_context(
     created: float,
     conversation_turn: ConversationLease | None = None,
 ) -> PreparedResponse:
-    """If it raises, the caller releases `conversation_turn`."""
+    """Prepares a response in a known context. If it raises, the caller releases `conversation_turn`."""
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
         turn,

@@ -65,8 +65,9 @@ PROGRESS_SECONDS = 30.0
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """`max_running` turns run at once; of each owner (key) `max_waiting` wait for `max_wait_seconds` (0: none waits);
-    others are refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with `Stop.LENGTH`.
+    """The limits of runs. `max_running` turns run at once; of each owner (key) `max_waiting` wait for
+    `max_wait_seconds` (0: none waits); others are refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with
+    `Stop.LENGTH`.
     """
 
     max_running: int = 16

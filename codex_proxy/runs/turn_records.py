@@ -51,7 +51,7 @@ ACTIVITIES: Final[dict[str, str]] = {
 WORKER_TURNS: Final = 1_000_000
 """The distance between the first numbers of two processes' turns."""
 CHARS_OF_TOKEN: Final = 4
-"""For estimates: about right for English."""
+"""The characters of a token, for estimates: about right for English."""
 _WRITTEN: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 _WORDS: Final = VISIBLE - {TurnEnded}
 _RECORDED: Final = frozenset(

@@ -198,7 +198,7 @@ HANDLERS: Final[Mapping[type, str]] = {
 
 
 class RenderOptions(TypedDict, total=False):
-    """`prompt_tokens` estimates the input, `max_tokens` limits the estimated answer."""
+    """The options of all renderers. `prompt_tokens` estimates the input, `max_tokens` limits the estimated answer."""
 
     stream: bool
     prompt_tokens: Callable[[], int]
@@ -226,7 +226,7 @@ class Renderer(ABC):
         self.ended = False
         self.failure: Failure | None = None
         self.finish_reason = ""
-        """Empty until the answer has ended without a failure."""
+        """The reason of the answer's end; empty until it has ended without a failure."""
         self._stream = stream
         self._prompt_tokens = prompt_tokens
         self._max_tokens = max_tokens
@@ -256,14 +256,14 @@ class Renderer(ABC):
         """Returns the bytes that end a stream with a failure."""
 
     def result(self) -> bytes:
-        """Raises the `Fault` of a failed turn."""
+        """Returns the whole answer. Raises the `Fault` of a failed turn."""
         if self.failure is not None:
             raise Fault(self.failure)
         return self._whole()
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """Of each choice; empty until the turn has ended without a failure."""
+        """The finish reason of each choice; empty until the turn has ended without a failure."""
         return (self.finish_reason,) if self.finish_reason else ()
 
     def spending(self) -> Spending:

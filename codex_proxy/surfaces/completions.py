@@ -71,7 +71,7 @@ class CompletionRequest(RequestModel):
 
 
 class ParsedCompletion(ParsedRequest, frozen=True, kw_only=True):
-    """`include_usage`: the stream gets a chunk with the usage."""
+    """A parsed request. `include_usage`: the stream gets a chunk with the usage."""
 
     fields: FieldNames = FIELDS
     include_usage: bool

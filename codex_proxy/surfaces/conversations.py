@@ -112,12 +112,12 @@ def item(item: ItemDict, created_at: int) -> ItemDict:
 
 
 def not_found(id: str) -> Fault:
-    """Returns the fault also for another key's conversation."""
+    """Returns the fault for an unknown conversation, also one of another key."""
     return Fault.of(FaultKind.NOT_FOUND, f"Conversation with id '{excerpt(id)}' not found.")
 
 
 def too_large(detail: str, param: str) -> Fault:
-    """`detail`: how large it would be."""
+    """Returns the fault for a conversation that would be too large. `detail`: how large it would be."""
     return bad_request(
         f"The conversation is too large, or would be: {detail}. Delete items of it, or begin another one with what "
         "matters.",

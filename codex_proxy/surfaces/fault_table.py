@@ -10,7 +10,7 @@ from codex_proxy.core.faults import FaultKind
 
 
 class FaultRow(NamedTuple):
-    """`wait`: the `Retry-After`, if the failure has none."""
+    """How one kind of fault is answered. `wait`: the `Retry-After`, if the failure has none."""
 
     status: int
     type: str

@@ -108,7 +108,7 @@ class ModelCatalog:
 
     @property
     def models(self) -> tuple[AgentModel, ...]:
-        """The same tuple until they change."""
+        """The models of `only`: the same tuple until they change."""
         found = self._source.models()
         if self.only is None:
             return found
@@ -127,7 +127,7 @@ class ModelCatalog:
 
     @property
     def names(self) -> Names:
-        """Made again when models or agents have changed."""
+        """The names of the models, made again when models or agents have changed."""
         models, members = self.models, self.members
         state = (self.any_model, tuple((name, each.any_model) for name, each in members.items()))
         known = self._names
@@ -425,7 +425,7 @@ class CodexModelList(TypedDict):
 
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> ModelList:
-    """Leaves out aliases of unknown models. `created`: seconds since 1970."""
+    """Returns the list of models, without aliases of unknown ones. `created`: seconds since 1970."""
     data, names = [], catalog.names
     for name in listed_names(catalog, env):
         try:

@@ -45,7 +45,7 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
     web_search: bool = True
     """Whether requests may switch web search on."""
     logprobs: Logprobs = "refuse"
-    """See `Logprobs`."""
+    """What happens to requests for log probabilities if the agent has none."""
     max_choices: int = 5
     """The largest `n` of a chat request."""
     structured_output: bool = False
@@ -210,7 +210,7 @@ def place_of(
     *,
     client_acts: bool,
 ) -> Place:
-    """A folder in the header wins over one in `metadata`."""
+    """Returns where and how a turn runs. A folder in the header wins over one in `metadata`."""
     settings, hints = context.settings, context.hints
     folder = hints.workdir or (metadata or {}).get("workdir")
     named_by: WorkdirParam = "X-Codex-Workdir" if hints.workdir else "metadata.workdir"
@@ -238,7 +238,7 @@ class Format(msgspec.Struct, frozen=True):
 
 
 JSON_OBJECT: Final = Format("json_object", msgspec.Raw(b'{"type":"object"}'))
-"""Agents have no setting for it: the model is told, and the answer checked."""
+"""The format of any JSON object. Agents have no setting for it: the model is told, and the answer checked."""
 
 
 def json_schema_format(schema: dict[str, Any], name: str, description: str | None) -> Format:

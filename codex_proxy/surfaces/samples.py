@@ -32,7 +32,7 @@ ItemEvent: TypeAlias = (
 
 
 class Samples:
-    """`feed` takes each turn's events in order; turns may alternate."""
+    """The samples of one turn. `feed` takes each turn's events in order; turns may alternate."""
 
     def __init__(self, count: int) -> None:
         self.ended = False

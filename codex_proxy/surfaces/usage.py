@@ -46,7 +46,7 @@ def json_tokens(texts: Iterable[bytes]) -> int:
 
 
 class TurnTokens:
-    """`trigger`: the message that reported the tokens or ended the turn."""
+    """The tokens of one turn. `trigger`: the message that reported them or ended the turn."""
 
     def __init__(self) -> None:
         self.reported: Usage | None = None

@@ -132,7 +132,7 @@ class UsageLimitsList(TypedDict):
 
 
 def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
-    """Without times, it asks for the newest buckets up to `now` (seconds since 1970)."""
+    """Parses a query. Without times, it asks for the newest buckets up to `now` (seconds since 1970)."""
     given = _parameters(query)
     width = _width(given)
     limit = _number(given, "limit", 1, width.max_buckets, width.default)
@@ -161,7 +161,7 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
 def page_of(
     report: UsageReport, rows: Sequence[UsageRow], *, key: str, durable: bool, since: int
 ) -> UsagePage:
-    """If the usage is not `durable`, it counts from `since`."""
+    """Returns a page of usage. If the usage is not `durable`, it counts from `since`."""
     by_start: dict[int, list[UsageRow]] = {}
     for row in rows:
         by_start.setdefault(row.start, []).append(row)

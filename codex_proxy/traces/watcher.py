@@ -128,7 +128,7 @@ class Traces:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The outermost middleware, since the others make errors of exceptions."""
+        """Traces a request. The outermost middleware, since the others make errors of exceptions."""
         endpoint = request.app[ROUTES].get(request.match_info.route)
         if endpoint is None or not is_traced(endpoint):
             REQUEST_TRACE.set(None)

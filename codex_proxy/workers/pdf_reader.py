@@ -30,7 +30,7 @@ def can_read_pdfs() -> bool:
 
 
 class PdfReader:
-    """`owners` returns how many keys share the workers."""
+    """Reads PDFs, and keeps their texts. `owners` returns how many keys share the workers (`slots`). `close` it."""
 
     def __init__(self, owners: Callable[[], int] = lambda: 1) -> None:
         self.pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(

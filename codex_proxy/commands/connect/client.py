@@ -19,7 +19,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
     """Any JSON value; its strings may have placeholders."""
     list_key: str = ""
-    """If set, `path` is a list: `value` sets the fields of its object with the same value for this key, or is appended.
+    """The key by which an object in the list at `path` is found, if set: `value` sets the fields of the object with the
+    same value for this key, or is appended.
     """
     only_if_missing: bool = False
     only_with_key: bool = False

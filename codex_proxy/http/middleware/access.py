@@ -83,9 +83,9 @@ def is_origin(text: str) -> bool:
 
 
 MAX_HEADERS: Final = 100
-"""As in Apache; SDKs send 20, browsers behind two proxies 40."""
+"""Maximum headers, as in Apache; SDKs send 20, browsers behind two proxies 40."""
 MAX_HEADER_BYTES: Final = 32 << 10
-"""As in nginx; on localhost headers have other servers' cookies."""
+"""Maximum bytes of headers, as in nginx; on localhost they have other servers' cookies."""
 MAX_LINE: Final = 64 << 10
 """aiohttp answers a longer line in its own format."""
 

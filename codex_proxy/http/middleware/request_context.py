@@ -30,7 +30,7 @@ OWNER = web.RequestKey("owner", str)
 """The name of the request's key; `local` if none is required."""
 
 CLIENT = web.RequestKey("client", Client)
-"""Not set for paths that need no key."""
+"""The key's client; not set for paths that need no key."""
 
 _BEGAN = web.RequestKey("began", float)
 """When the request came, by the monotonic clock."""

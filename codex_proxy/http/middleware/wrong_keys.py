@@ -37,7 +37,7 @@ class FailedAttempts:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed: OrderedDict[str, tuple[int, float, float]] = OrderedDict()
-        """By address, oldest first: the number of wrong keys, and when the last came and is checked (monotonic
+        """The number of wrong keys by address, oldest first, and when the last came and is checked (monotonic
         seconds).
         """
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()

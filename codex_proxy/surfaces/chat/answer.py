@@ -24,7 +24,7 @@ SAMPLING: Final = (
     *("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "prediction"),
     *("top_k", "min_p", "repetition_penalty"),
 )
-"""Validated, and without effect unless the agent supports them."""
+"""Sampling parameters, which are validated, and have no effect unless the agent supports them."""
 
 
 def ignored_parameters(request: ChatRequest) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def check_choices(request: ChatRequest, max_choices: int) -> None:
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
-    """Raises `Fault` if formats are disabled, or a schema is missing."""
+    """Returns the wanted format. Raises `Fault` if formats are disabled, or a schema is missing."""
     wanted = request.response_format
     if wanted is None or wanted.type == "text":
         return Format()

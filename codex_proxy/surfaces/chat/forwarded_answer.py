@@ -14,7 +14,7 @@ from codex_proxy.surfaces.errors import error_frames
 
 
 class ForwardedAnswer(Renderer):
-    """Passes bytes on. Without reported usage, a delta counts as an output token."""
+    """Passes on the bytes of an answer. Without reported usage, a delta counts as an output token."""
 
     def __init__(self, **options: Unpack[RenderOptions]) -> None:
         super().__init__(**options)

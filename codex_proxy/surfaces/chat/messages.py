@@ -27,7 +27,9 @@ def history_of(
     pdfs: PdfTexts | None = None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> tuple[HistoryItem, ...]:
-    """`originals`: the messages as raw JSON, for an agent that takes audio, files or unknown parts."""
+    """Returns the history. `originals`: the messages as raw JSON, for an agent that takes audio, files or unknown
+    parts.
+    """
     history = _History(pdfs, originals)
     for index, message in enumerate(messages):
         history.read(message, index)

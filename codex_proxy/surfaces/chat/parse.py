@@ -72,8 +72,8 @@ def parse(
     context: ParseContext,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """`pdfs` None: PDFs are refused. `forward_policy` returns what may go unchanged to a model's upstream, if
-    anything.
+    """Parses a body. `pdfs` None: PDFs are refused. `forward_policy` returns what may go unchanged to a model's
+    upstream, or None.
     """
     notes = FieldNotes()
     request = parse_as(ChatRequest, body, notes)
@@ -163,7 +163,7 @@ def _convert(
 
 
 def _make_parsed(request: ChatRequest, turn: Turn, place: Place, **more: Any) -> ParsedChat:
-    """`more`: further fields of the result."""
+    """Returns the parsed request for a turn. `more`: further fields of the result."""
     has_functions = bool(request.functions)
     return ParsedChat(
         turn=turn,

@@ -54,8 +54,8 @@ NO_CHOICES: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer(StreamRenderer):
-    """`whole_calls`: each call is one delta. `show_activity`: the agent's actions are lines of reasoning. `metrics`
-    returns times for the usage chunk.
+    """Renders a chat completion. `whole_calls`: each call is one delta. `show_activity`: the agent's actions are lines
+    of reasoning. `metrics` returns times for the usage chunk.
     """
 
     def __init__(

@@ -13,7 +13,9 @@ from codex_proxy.surfaces.offered_tools import OfferedTools, known_tool, refuse_
 
 
 def offered_tools(request: wire.ChatRequest) -> OfferedTools:
-    """Raises `Fault` for invalid or duplicate tools, `tools` with `functions`, and a choice that is not offered."""
+    """Returns the tools that the request offers. Raises `Fault` for invalid or duplicate tools, `tools` with
+    `functions`, and a choice that is not offered.
+    """
     legacy = bool(request.functions)
     if legacy and request.tools:
         raise bad_request("Give either 'tools' or 'functions', not both.", "functions")

@@ -26,7 +26,9 @@ _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 
 class BlockReader:
-    """`ignored`: parameters without effect; `web_images`: addresses of images, each with its field."""
+    """Reads content blocks. `ignored`: parameters without effect; `web_images`: addresses of images, each with its
+    field.
+    """
 
     def __init__(
         self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool = True, fetches: bool = True
@@ -164,7 +166,7 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, param: str) -> str | None:
-        """Returns None if the PDF cannot be read, or not yet: then the request is parsed again."""
+        """Returns the text; None if the PDF cannot be read, or not yet: then the request is parsed again."""
         if self._pdfs is None or not raw:
             return None
         try:

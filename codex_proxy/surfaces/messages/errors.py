@@ -52,7 +52,7 @@ THREADS_UNSUPPORTED: Final = "thread_unsupported_request"
 """The code on which SDKs send the whole conversation."""
 
 MAX_WAIT: Final = 60
-"""Claude Code and the SDKs obey no longer `Retry-After`, in seconds."""
+"""The longest `Retry-After` in seconds: Claude Code and the SDKs obey no longer one."""
 
 
 def status_of(failure: Failure) -> int:

@@ -68,7 +68,7 @@ def _instruction(block: Any, param: str) -> str:
 def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Raw items of another agent or model than `identity` are left out."""
+    """Returns the history. Raw items of another agent or model than `identity` are left out."""
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)
     for index, message in enumerate(messages):

@@ -71,8 +71,8 @@ def parse(
     takes_images: Callable[[Turn], bool] = lambda _: True,
     fetches: bool = True,
 ) -> ParsedMessages:
-    """`identity` names a turn's agent and model, whose raw items are used. `fetches=False`: web images of earlier
-    messages become notes.
+    """Parses a body. `identity` names a turn's agent and model, whose raw items are used. `fetches=False`: web images
+    of earlier messages become notes.
     """
     notes = FieldNotes()
     request = parse_as(MessagesRequest, body, notes)
@@ -135,7 +135,7 @@ def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgsp
 
 
 def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
-    """Raises `Fault` for formats other than `json_schema`, or without a schema."""
+    """Returns the schema. Raises `Fault` for formats other than `json_schema`, or without a schema."""
     config = request.output_config
     wanted, field = request.output_format, "output_format"
     if config is not None and config.format is not None:

@@ -96,7 +96,7 @@ class MessagesRenderer(StreamRenderer):
     # --- what an exchange asks ------------------------------------------------------------------
 
     def estimate_prompt(self) -> None:
-        """To be called while the agent starts: it takes a while."""
+        """Estimates the request for the first event, while the agent starts."""
         self._prompt_tokens()
 
     def _whole(self) -> bytes:
@@ -153,7 +153,7 @@ class MessagesRenderer(StreamRenderer):
         return error_event(failure, self._request_id)
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """`sequence`: the stop sequence that ended the turn, if any."""
+        """Sets the finish reason. `sequence`: the stop sequence that ended the turn, if any."""
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
             reason, self._stop_sequence = "stop_sequence", sequence

@@ -57,7 +57,7 @@ def pack_items(raw: Iterable[bytes], identity: str) -> str | None:
 
 
 def unpack_items(data: str, identity: str) -> list[Element]:
-    """Returns no elements if `data` is damaged, or of another identity or version."""
+    """Returns the elements; none if `data` is damaged, or of another identity or version."""
     try:
         raw = binascii.a2b_base64(data, strict_mode=True)
     except (binascii.Error, ValueError):

@@ -35,7 +35,7 @@ def message_parts(text: str | None, images: Sequence[str] | None, param: str) ->
 
 
 def _image(data: str, param: str) -> Part:
-    """Some clients send a data URL; the type in its head is corrected."""
+    """Returns an image as a part. Some clients send a data URL; the type in its head is corrected."""
     url = data if data[:5].lower() == "data:" else f"data:image/png;base64,{data}"
     return image_part(url, None, param)
 
@@ -65,7 +65,7 @@ class _History(HistoryWithCalls):
             self.items.append(HistoryMessage("user" if message.role == "user" else "developer", parts))
 
     def _call(self, call: wire.PastCall, made_id: str) -> None:
-        """`made_id`: its id if it has none, the same in every request."""
+        """Adds a past call. `made_id`: its id if it has none, the same in every request."""
         call_id = call.id if call.id and call.id not in self.calls else made_id
         arguments = bytes(schema_json(call.function.arguments or {})).decode("utf-8")
         past = HistoryCall(call_id, model_name(call.function.name), arguments)

@@ -42,7 +42,7 @@ def model_entry(name: str, agent: str, modified_at: str) -> OllamaEntry:
 def model_details(
     name: str, agent: str, model: AgentModel | None, able: Collection[str], modified_at: str
 ) -> OllamaModel:
-    """`agent` serves the model, `model` is its entry, `able` what the agent can do."""
+    """Returns a model's details. `agent` serves the model, `model` is its entry, `able` what the agent can do."""
     info: dict[str, Any] = {
         "general.architecture": agent,
         "general.basename": raw_text((model.display_name if model else "") or name),
@@ -62,7 +62,9 @@ def model_details(
 
 
 def capabilities_of(model: AgentModel | None, able: Collection[str]) -> list[str]:
-    """`able`: what the agent can do. Without listed modalities the model sees what its agent can send."""
+    """Returns a model's capabilities. `able`: what the agent can do. Without listed modalities the model sees what its
+    agent can send.
+    """
     modalities = model.input_modalities if model is not None else ()
     has = {
         "completion": True,

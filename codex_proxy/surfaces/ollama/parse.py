@@ -150,7 +150,7 @@ def _make_parsed(
     *,
     acts: bool,
 ) -> ParsedOllama:
-    """`acts`: the client seems to be an agent itself, whatever the `format`."""
+    """Returns the parsed request. `acts`: the client seems to be an agent itself, whatever the `format`."""
     if not history:
         raise bad_request("There is nothing to answer: every message is empty.", "messages")
     refuse_duplicates(tools, [f"tools[{index}].function.name" for index in range(len(tools))])

@@ -37,8 +37,8 @@ class TurnTimes(msgspec.Struct, frozen=True):
 
 
 class OllamaRenderer(OneTextRenderer):
-    """`form`: `/api/chat` or `/api/generate`. `client_names`: clients' names of tools by the model's. `show_activity`:
-    the agent's actions are thinking. `times` returns the turn's times at its end.
+    """Renders an Ollama answer. `form`: `/api/chat` or `/api/generate`. `client_names`: the client's names of tools by
+    the model's. `show_activity`: the agent's actions are thinking. `times` returns the turn's times at its end.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class OllamaRenderer(OneTextRenderer):
     # --- lines ----------------------------------------------------------------------------------
 
     def _line(self, message: dict[str, Any], fields: dict[str, Any], *, done: bool) -> bytes:
-        """`done`: it is the last one."""
+        """Returns a line of the answer. `done`: it is the last one."""
         said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
         end = (
             {"done_reason": raw_text(self.finish_reason), **usage_fields(self._tokens(), self._times())}

@@ -85,7 +85,7 @@ def parse_context(
 def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
-    """The first `earlier` of `items` are stored."""
+    """Returns the history of the conversation. The first `earlier` of `items` are stored."""
     history = tuple(map(_note_unrun_call, history_of(items, earlier=earlier)))
     if parsed.instructions:
         return (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
@@ -100,7 +100,7 @@ def _note_unrun_call(item: HistoryItem) -> HistoryItem:
 
 
 class InputEstimate:
-    """`add` each stored item, then call `tokens_with` once."""
+    """Estimates an input: `add` each stored item, then call `tokens_with` once."""
 
     def __init__(self) -> None:
         self._tokens = 0

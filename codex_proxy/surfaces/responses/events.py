@@ -66,7 +66,7 @@ class ResponseEvents:
         self._frames: list[bytes] = []
 
     def take(self) -> list[bytes]:
-        """The last frame has the number `number - 1`."""
+        """Returns the new frames; the last has the number `number - 1`."""
         taken, self._frames = self._frames, []
         return taken
 

@@ -48,7 +48,7 @@ _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
 class Part:
-    """`index`: its place in the content; `fragments`: its text as JSON strings."""
+    """A part of an item's content. `index`: its place there; `fragments`: its text as JSON strings."""
 
     __slots__ = ("annotations", "fragments", "head", "index", "key")
 
@@ -76,7 +76,9 @@ class Part:
 
 
 class OutputItem:
-    """`kind` and `id` are the client's; `index` is None until the item is sent. `kept`: its text while `waiting`."""
+    """An output item. `kind` and `id` are the client's; `index` is None until the item is sent. `kept`: its text while
+    `waiting`.
+    """
 
     __slots__ = (
         "awaiting", "client_name", "encrypted", "id", "index", "item", "kept", "kind", "parts", "printed", "status",
@@ -134,7 +136,7 @@ def text_part(part: Part) -> dict[str, Any]:
 
 
 def empty_part(part: Part) -> dict[str, Any]:
-    """For its first event."""
+    """Returns the part with an empty text, for its first event."""
     return _part(part.key[0], "", [])
 
 
@@ -173,7 +175,7 @@ def _tool_search_call(output: OutputItem) -> dict[str, Any]:
 
 
 def _local_shell_call(output: OutputItem) -> dict[str, Any]:
-    """A `command` that is no list of strings is empty."""
+    """Returns the fields of a call of the shell. A `command` that is no list of strings is empty."""
     assert isinstance(output.item, ToolCall)
     given = _arguments_of(output)
     command = given.get("command")
@@ -213,7 +215,7 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     mcp_items.REQUEST: mcp_items.approval_request_fields,
     ACTIVITY_TYPE: _activity,
 }
-"""Return an item's fields beside type, id and status."""
+"""The functions that return an item's fields beside type, id and status, by kind."""
 
 _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
     McpTools: mcp_items.LIST,

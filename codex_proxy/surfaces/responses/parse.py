@@ -57,7 +57,7 @@ SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty"),
 )
-"""Checked, and without effect unless the agent supports them."""
+"""Sampling parameters, which are checked, and have no effect unless the agent supports them."""
 
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 
@@ -171,7 +171,9 @@ def check_input(request: ContextFields, limit: int) -> None:
 
 
 def conversation_of(request: ContextFields) -> str | None:
-    """Raises `Fault` for a malformed id, or one beside a previous response (docs/contract.md#errors-of-responses)."""
+    """Returns the conversation's id, if any. Raises `Fault` if it is malformed, or beside a previous response
+    (docs/contract.md#errors-of-responses).
+    """
     given = request.conversation
     conversation = given if given is None or isinstance(given, str) else given.id
     if conversation is None:

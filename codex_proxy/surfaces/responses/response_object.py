@@ -138,7 +138,7 @@ def status_of(stop: str) -> str:
 
 
 def incomplete_details(stop: str) -> IncompleteDetails | None:
-    """Returns None for a complete response."""
+    """Returns the field for a response that was cut off; None if it is complete."""
     return {"reason": _REASONS[stop]} if stop in _REASONS else None
 
 
@@ -246,7 +246,7 @@ def token_count(tokens: int) -> InputTokens:
 
 
 def not_found(id: str) -> Fault:
-    """Returns the fault also for another key's response."""
+    """Returns the fault for an unknown or deleted response, or another key's."""
     return Fault.of(FaultKind.NOT_FOUND, f"Response with id '{excerpt(id)}' not found.")
 
 
@@ -260,7 +260,7 @@ def previous_not_found(id: str) -> Fault:
 
 
 def previous_too_large(detail: str) -> Fault:
-    """`detail`: how large they are."""
+    """Returns the fault for previous responses that are too large together. `detail`: how large they are."""
     return bad_request(
         f"The responses up to this one are too large to continue from: {detail}. Start again "
         "without 'previous_response_id', with what matters from them in 'input'.",

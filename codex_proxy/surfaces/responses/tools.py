@@ -72,7 +72,7 @@ class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
 def offered_tools(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
 ) -> ResponsesTools:
-    """`input_tools`: tools in input items (`client_tools.tools_in`)."""
+    """Returns the tools that the request offers. `input_tools`: tools in input items (`client_tools.tools_in`)."""
     given = given or ()
     for index, tool in enumerate(given):
         if isinstance(tool, wire.HostedTool):

@@ -48,7 +48,9 @@ def webhook_body(*, event_id: str, response_id: str, status: str, created_at: in
 
 
 def sign(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
-    """`timestamp`: seconds since 1970. Raises `ValueError` for an invalid secret."""
+    """Returns the webhook with its signature. `timestamp`: seconds since 1970. Raises `ValueError` for an invalid
+    secret.
+    """
     content = b"%b.%d.%b" % (event_id.encode(), timestamp, body)
     signature = base64.b64encode(hmac.new(_key(secret), content, hashlib.sha256).digest()).decode()
     headers = {
@@ -61,7 +63,7 @@ def sign(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
 
 
 def check_secret(secret: str) -> None:
-    """Raises `ValueError` if the secret is not base64 behind `whsec_`."""
+    """Checks a secret. Raises `ValueError` if it is not base64 behind `whsec_`."""
     _key(secret)
 
 
