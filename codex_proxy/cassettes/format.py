@@ -148,8 +148,8 @@ def _answer_lines(answer: Answer) -> Iterator[bytes | Run]:
         yield _encode({"answer": answer.status, "body": answer.body})
     else:
         yield _encode({"answer": answer.status, "stream": len(answer.sent)})
-        sent = [each if isinstance(each, bytes) else _encode(each) for each in answer.sent]
-        yield from _encode_lines("sent", sent, ())
+        as_sent = bool(answer.sent) and isinstance(answer.sent[0], bytes)
+        yield from _encode_lines("sent", answer.sent if as_sent else list(map(_encode, answer.sent)), ())
     if answer.final is not None:
         yield _encode({"final": answer.final})
 
