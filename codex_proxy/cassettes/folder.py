@@ -22,12 +22,12 @@ from codex_proxy.cassettes.settings import CassetteError
 
 
 def names_to_match(text: str) -> tuple[str, ...]:
-    """Returns the fields that `--match` names; `MATCHED` without any. Raises `CassetteError` for an unknown one."""
+    """Returns the fields that `--match` names. Raises `CassetteError` for an unknown one."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     wrong = [name for name in names if name not in FIELDS]
     if wrong:
         raise CassetteError(f"--match {wrong[0]} is not known. Name some of {', '.join(FIELDS)}.")
-    return names or MATCHED
+    return names
 
 
 def paths_in(folder: Path) -> list[Path]:
@@ -44,8 +44,10 @@ def paths_in(folder: Path) -> list[Path]:
 class Folder:
     """The cassettes of a folder, read at the start; `refresh` reads those recorded since."""
 
-    def __init__(self, path: Path, matched: Sequence[str] = MATCHED) -> None:
-        """Reads the folder. Raises `CassetteError` if it is missing, or a cassette cannot be read."""
+    def __init__(self, path: Path, matched: Sequence[str] = ()) -> None:
+        """Reads the folder. `matched`: the fields that find a cassette; without any, those of the recording. Raises
+        `CassetteError` if the folder is missing, or a cassette cannot be read.
+        """
         self.path = path
         self.matched = tuple(matched)
         self.cassettes: dict[str, Cassette] = {}
@@ -56,17 +58,19 @@ class Folder:
 
     def refresh(self) -> None:
         """Reads new cassettes."""
-        for path in paths_in(self.path):
-            base = self.path if self.path.is_dir() else self.path.parent
-            name = str(path.relative_to(base)).removesuffix(SUFFIX)
-            if name not in self.cassettes:
-                self.add(read(path), name)
-
-    def add(self, cassette: Cassette, name: str) -> None:
-        beside, _, _ = name.rpartition("/")
-        after = f"{beside}/{cassette.after}" if beside and cassette.after else cassette.after
-        self.cassettes[name] = msgspec.structs.replace(cassette, name=name, after=after)
-        self._by_key[key_of(cassette.content, self.matched)].append(name)
+        base = self.path if self.path.is_dir() else self.path.parent
+        names = {str(path.relative_to(base)).removesuffix(SUFFIX): path for path in paths_in(self.path)}
+        new = [name for name in names if name not in self.cassettes]
+        for name in new:
+            cassette = read(names[name])
+            beside, _, _ = name.rpartition("/")
+            after = f"{beside}/{cassette.after}" if beside and cassette.after else cassette.after
+            self.cassettes[name] = msgspec.structs.replace(cassette, name=name, after=after)
+        if not self.matched:
+            recorded = {tuple(each.match) for each in self.cassettes.values() if each.match}
+            self.matched = recorded.pop() if len(recorded) == 1 else MATCHED
+        for name in new:
+            self._by_key[key_of(self.cassettes[name].content, self.matched)].append(name)
 
     def chain(self, cassette: Cassette) -> list[Cassette]:
         """Returns the cassette, behind those in the folder whose session it continues."""

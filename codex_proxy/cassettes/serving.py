@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,31 +68,23 @@ def folder_of(settings: Any) -> Folder:
         raise CassetteError(
             f"--pace {own.pace} is not known. Give none, recorded, or a factor such as 2."
         ) from None
-    matched = names_to_match(own.match)
     path = own.replay
     if own.record is not None:
         make_folder(path)
-    folder = Folder(path, matched)
+    folder = Folder(path, names_to_match(own.match))
     if not folder.cassettes and own.record is None:
         raise CassetteError(
             f"--replay {path} has no cassettes. Record some with `codex-proxy serve --record {path}`."
         )
-    if not own.match:
-        named = {tuple(each.match) for each in folder.cassettes.values() if each.match}
-        if len(named) == 1:
-            folder = Folder(path, named.pop())
     return folder
 
 
-def common_settings(cassettes: list[Cassette], settings: Any) -> dict[str, Any]:
+def common_settings(cassettes: Collection[Cassette], settings: Any) -> dict[str, Any]:
+    """Returns the settings with which all of these cassettes were recorded, as far as this server has them."""
     fields = type(settings).model_fields
     names = {name for each in cassettes for name in each.settings if name in fields}
-    found = {}
-    for name in names:
-        values = [each.settings.get(name, fields[name].default) for each in cassettes]
-        if all(value == values[0] for value in values):
-            found[name] = values[0]
-    return found
+    values = {name: [each.settings.get(name, fields[name].default) for each in cassettes] for name in names}
+    return {name: found[0] for name, found in values.items() if all(value == found[0] for value in found)}
 
 
 class Cassettes(msgspec.Struct, frozen=True):
@@ -158,7 +150,7 @@ def cassettes_of(settings: Any, environ: Mapping[str, str]) -> Cassettes:
     if settings.cassettes.replay is None:
         return Cassettes(settings, recorder_of(settings, environ))
     folder = folder_of(settings)
-    settings = with_recorded_settings(settings, common_settings(list(folder.cassettes.values()), settings))
+    settings = with_recorded_settings(settings, common_settings(folder.cassettes.values(), settings))
     return Cassettes(settings, recorder_of(settings, environ), folder)
 
 
@@ -169,8 +161,7 @@ def recorder_of(settings: Any, environ: Mapping[str, str]) -> Recorder | None:
         return None
     patterns = [own.scrub] if own.scrub else []
     matter = settings_that_matter(settings) | ({"builtin_tools": "never"} if is_plain_only(settings) else {})
-    matched = names_to_match(own.match) if own.match else ()
-    return Recorder(own.record, scrubber_of(settings, environ, patterns), matter, matched)
+    return Recorder(own.record, scrubber_of(settings, environ, patterns), matter, names_to_match(own.match))
 
 
 def scrubber_of(settings: Any, environ: Mapping[str, str], patterns: list[str]) -> Scrubber:
