@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,30 @@ def test_a_short_line_that_is_like_none_is_named(before: str, line: bytes, says:
     )
     with pytest.raises(CassetteError, match=f"line 6: {says}"):
         parse(data.replace(b'{"answer"', line + b'\n{"answer"'), Path("a.jsonl"))
+
+
+VALUES = [None, 5, "x", [], {}, [1], {"a": 1}, True]
+LINES = [delta(text) for text in ("It", " is")] + [b"no JSON"]
+
+
+@given(st.data())
+def test_a_damaged_file_is_read_or_is_an_error_that_names_the_line(data: st.DataObject) -> None:
+    lines = b"".join(text_of(lines_of(cassette(said(LINES), LINES)))).split(b"\n")
+    at = data.draw(st.integers(0, len(lines) - 2))
+    damage = data.draw(st.sampled_from(["without", "twice", "cut", "other value"]))
+    if damage == "without":
+        del lines[at]
+    elif damage == "twice":
+        lines.insert(at, lines[at])
+    elif damage == "cut":
+        lines[at:] = [lines[at][: data.draw(st.integers(1, len(lines[at]) - 1))]]
+    else:
+        value = json.loads(lines[at])
+        value[data.draw(st.sampled_from(list(value)))] = data.draw(st.sampled_from(VALUES))
+        lines[at] = json.dumps(value).encode()
+    says = ""
+    try:
+        parse(b"\n".join(lines), Path("a.jsonl"))
+    except CassetteError as error:
+        says = str(error)
+    assert says.startswith("a.jsonl, line ") or damage == "other value"
