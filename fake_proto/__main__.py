@@ -24,7 +24,7 @@ USAGE = (
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the subcommand that the command line's `arguments` name, and returns the exit status of the process."""
+    """Runs the subcommand in `arguments`, and returns the exit status."""
     if arguments[:1] == ["claude"]:
         return serve("claude", arguments[1:])
     command = next((a for a in arguments if a in COMMANDS), "")
@@ -43,9 +43,7 @@ def main(arguments: list[str]) -> int:
 
 
 def serve(command: str, arguments: list[str]) -> int:
-    """Serves the subcommand's protocol on stdin and stdout, with the `arguments` after it, and returns the exit status.
-    Only the modules of that protocol are imported.
-    """
+    """Serves a subcommand's protocol on stdin and stdout, importing only its modules. Returns the exit status."""
     if command == "claude" and "--version" in arguments:
         from fake_proto.claude import VERSION as CLAUDE_VERSION
 
@@ -80,9 +78,7 @@ def _agent_class(command: str) -> type[Agent]:
 
 
 def faults_and_stdout(settings: Settings) -> tuple[Faults, Wire]:
-    """Returns the faults of the whole process, of which those that act before the first line have happened, and
-    stdout.
-    """
+    """Returns the faults of the process, which have begun, and stdout."""
     pid_file = settings.text("PID_FILE")
     note_pid(pid_file, os.getpid())
     names, _, options = settings.text("MISBEHAVE").partition(" ")

@@ -1,8 +1,5 @@
-"""An agent that speaks the Agent Client Protocol: JSON-RPC in both directions, with many sessions at once. It calls
-the tools of the MCP servers that the client names in `session/new`.
-
-It asks for permission before each command and each change of a file, and reports the usage of each turn. `acp_turn`
-has the course of a turn.
+"""An agent that speaks the Agent Client Protocol, with many sessions at once. It calls the tools of the MCP servers
+that `session/new` names, asks before each command and change of a file, and reports usage.
 """
 
 from __future__ import annotations
@@ -29,9 +26,7 @@ AUTH_REQUIRED, NO_METHOD = -32000, -32601
 
 
 class AcpSession:
-    """A session: its folder, the messages so far, its MCP servers, its mode and model, and the running turn, if
-    any.
-    """
+    """A session. `items`: the messages so far."""
 
     def __init__(self, identifier: str, servers: list[McpServer], model: str, folder: str) -> None:
         self.identifier = identifier
@@ -108,8 +103,9 @@ class AcpAgent(RpcAgent):
         self.answer(identifier, {"sessionId": session.identifier, **self._offer(session)})
 
     def _load(self, identifier: Any, params: Params) -> None:
-        """Opens a closed session again, after an account of what was said in it. Like other agents it does not name it
-        in the answer, and is in its usual mode again."""
+        """Opens a closed session again, after an account of what was said. Like others it does not name it in the
+        answer, and is in its usual mode again.
+        """
         session = self._closed.pop(params["sessionId"], None)
         if session is None or self.faults.has("forgets"):
             raise RpcError("no such session")
@@ -134,8 +130,7 @@ class AcpAgent(RpcAgent):
         return servers
 
     def servers_of(self, session: AcpSession) -> list[McpServer]:
-        """Returns the MCP servers that a session uses: its own; with the fault `shares_tools` those of the session of
-        the same folder that was the last to name any."""
+        """Returns a session's MCP servers; with the fault `shares_tools` those that were last named for its folder."""
         shared = self._servers_of.get(session.folder, []) if self.faults.has("shares_tools") else []
         return shared or session.servers
 

@@ -1,7 +1,5 @@
-"""A client of MCP servers, for the fake ACP agent: over streamable HTTP, or over the stdio of a program that it
-starts.
-
-Each call of a tool has a thread of its own, since its output may come minutes later.
+"""A client of MCP servers, for the fake ACP agent: over streamable HTTP, or the stdio of a program. Each call has its
+own thread, since its output may take minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ OPENING: list[Message] = [
 
 
 class McpServer:
-    """One MCP server of a session. `tools` has the tools that it offers, after `connect`."""
+    """An MCP server. `tools`: what it offers, after `connect`."""
 
     def __init__(self, entry: Message, env: dict[str, str]) -> None:
         self._entry = entry
@@ -40,7 +38,7 @@ class McpServer:
             self.tools.append({"type": "function", **tool, "parameters": tool["inputSchema"]})
 
     def call(self, name: str, arguments: str) -> Call:
-        """Calls a tool in a thread, and returns the call at once. `arguments`: JSON text."""
+        """Calls a tool in a thread. `arguments`: JSON text."""
         self._next += 1
         params = {"name": name, "arguments": json.loads(arguments), "_meta": {"progressToken": self._next}}
         return Call(self, {"id": self._next, "method": "tools/call", "params": params})
@@ -87,7 +85,7 @@ class McpServer:
 
 
 class Call:
-    """A tool call in progress. `output` is None until the server has answered, then the text of the result."""
+    """A running tool call. `output`: the result's text, None until it has come."""
 
     def __init__(self, server: McpServer, message: Message) -> None:
         self.output: str | None = None

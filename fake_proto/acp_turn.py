@@ -1,4 +1,4 @@
-"""One turn of the Agent Client Protocol: sends the steps of a script as session updates, then answers the prompt."""
+"""One turn of the Agent Client Protocol: sends a script's steps as session updates, then answers the prompt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVER = "client"
 
 
 class AcpTurn:
-    """One turn: sends its updates, requests permission for its commands and file changes, and calls its tools."""
+    """One turn, with its requests for permission and its calls of tools."""
 
     def __init__(self, agent: AcpAgent, session: AcpSession, identifier: Any, script: Script) -> None:
         self._agent = agent

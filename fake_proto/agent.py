@@ -39,9 +39,7 @@ class Agent:
         raise NotImplementedError
 
     def end_of_input(self) -> int | None:
-        """Called when stdin has ended. Returns the exit status with which the process ends, or None to keep running:
-        with the fault `ignore_sigterm`.
-        """
+        """Called when stdin has ended. Returns the exit status, or None to keep running (fault `ignore_sigterm`)."""
         return None if self.faults.has("ignore_sigterm") else 0
 
     def send(self, message: Params, faults: Faults | None = None) -> None:

@@ -1,7 +1,5 @@
-"""The agent's own activities in a turn of `codex app-server`: commands, file changes, web searches, plans.
-
-Each function takes the turn and an action of the script, and sends the items of that action. It yields the seconds
-to wait, as the tasks of `loop.Loop` do.
+"""The agent's own activities in a turn of `codex app-server`. Each function sends the items of one action of the
+script, and yields the seconds to wait, as the tasks of `loop.Loop` do.
 """
 
 from __future__ import annotations
@@ -97,7 +95,7 @@ def _plan(turn: AppTurn, action: Action) -> Waits:
 
 
 def _unknown_request(turn: AppTurn, action: Action) -> Waits:
-    """Sends a request that no client knows. The turn continues whatever the answer is."""
+    """Sends a request that no client knows, and takes any answer."""
     yield from turn.ask_and_wait(UNKNOWN_METHOD, {})
 
 

@@ -1,5 +1,5 @@
-"""An agent that speaks the dialect of `codex app-server` (0.163): JSON-RPC without the `jsonrpc` member, with many
-threads at once. `app_turn` has the course of a turn.
+"""An agent that speaks the dialect of `codex app-server` (0.163): JSON-RPC without the member `jsonrpc`, with many
+threads at once.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ class AppServerAgent(RpcAgent):
         }
 
     def notify(self, method: str, params: Params, faults: Faults | None = None) -> None:
-        """Sends a notification, unless the client has opted out of its method. `faults`: those of the turn; by
-        default those of the process.
-        """
+        """Sends a notification, unless the client has opted out of its method. `faults`: as for `send`."""
         if method not in self._muted_methods:
             self.send({"method": method, "params": params, "emittedAtMs": 0}, faults)
 
@@ -173,7 +171,7 @@ class AppServerAgent(RpcAgent):
         self.unload_if_left(thread)
 
     def unload_if_left(self, thread: AppThread) -> None:
-        """Closes the thread if the client has unsubscribed from it and no turn runs on it."""
+        """Closes the thread if the client has unsubscribed and no turn runs."""
         if thread.subscribed or thread.turn is not None:
             return
         del self._threads[thread.identifier]

@@ -37,8 +37,8 @@ RATE_LIMITS = {
 
 
 def rate_limits(percent: str) -> Shape:
-    """Returns the account's limits, of which `percent` are used in a window of five hours. If `percent` is empty,
-    every field is null, as from a provider without limits.
+    """Returns the account's limits, `percent` used of a window of five hours. If it is empty, every field is null, as
+    from a provider without limits.
     """
     if not percent:
         return RATE_LIMITS
@@ -47,9 +47,7 @@ def rate_limits(percent: str) -> Shape:
 
 
 def thread_started(identifier: str, params: Shape, model: str, originator: str) -> Shape:
-    """Returns the result of `thread/start` for the thread with the id `identifier`. Its `thread` is also sent in
-    `thread/started`.
-    """
+    """Returns the result of `thread/start`. Its `thread` is also sent in `thread/started`."""
     cwd = params.get("cwd") or "/fake/workspace"
     thread = {
         "id": identifier,
@@ -104,9 +102,7 @@ def thread_started(identifier: str, params: Shape, model: str, originator: str) 
 
 
 def turn(identifier: str, status: str, items: list[Shape] | None = None, error: Shape | None = None) -> Shape:
-    """Returns a turn. `items` has the last message of a completed turn, None for no items; `error` is why a turn
-    failed, None if it did not.
-    """
+    """Returns a turn. `items`: the last message of a completed turn; `error`: why a turn failed."""
     over = status != "inProgress"
     return {
         "id": identifier,
@@ -122,7 +118,7 @@ def turn(identifier: str, status: str, items: list[Shape] | None = None, error: 
 
 
 def agent_message(identifier: str, text: str) -> Shape:
-    """Returns an `agentMessage` item: with an empty text when it starts, with the whole text when it is completed."""
+    """Returns an `agentMessage` item. Its text is empty when it starts."""
     return {
         "type": "agentMessage",
         "id": identifier,
@@ -135,9 +131,7 @@ def agent_message(identifier: str, text: str) -> Shape:
 
 
 def command(identifier: str, text: str, status: str, output: str | None, exit_code: int | None) -> Shape:
-    """Returns a `commandExecution` item: a command that the agent runs. `output` and `exit_code` are None until it
-    has ended.
-    """
+    """Returns a command that the agent runs. `output` and `exit_code`: None until it has ended."""
     return {
         "type": "commandExecution",
         "id": identifier,
@@ -156,9 +150,7 @@ def command(identifier: str, text: str, status: str, output: str | None, exit_co
 
 
 def dynamic_call(call: Shape, status: str, content: list[Shape] | None, success: bool | None) -> Shape:
-    """Returns a `dynamicToolCall` item for a call of a client's tool. `content` and `success` are None until the
-    client has answered.
-    """
+    """Returns a call of a client's tool. `content` and `success`: None until the client has answered."""
     return {
         "type": "dynamicToolCall",
         "id": call["id"],
@@ -173,7 +165,7 @@ def dynamic_call(call: Shape, status: str, content: list[Shape] | None, success:
 
 
 def raw(turn_id: str, item: Shape) -> Shape:
-    """Returns the `item` of `rawResponseItem/completed`: a Responses item, marked with the id of its turn."""
+    """Returns a Responses item as `rawResponseItem/completed` has it, with its turn's id."""
     return {**item, "internal_chat_message_metadata_passthrough": {"turn_id": turn_id}}
 
 
@@ -207,9 +199,7 @@ def raw_output(call_id: str, output: Any) -> Shape:
 
 
 def usage(numbers: dict[str, int]) -> Shape:
-    """Returns token counts with the field names of `codex app-server`. `numbers`: `input`, `cached`, `output`,
-    `reasoning`.
-    """
+    """Returns token counts (`input`, `cached`, `output`, `reasoning`) with Codex's names."""
     return {
         "totalTokens": numbers["input"] + numbers["output"],
         "inputTokens": numbers["input"],
@@ -221,7 +211,7 @@ def usage(numbers: dict[str, int]) -> Shape:
 
 
 def raw_usage(numbers: dict[str, int]) -> Shape:
-    """Returns token counts with the field names of the model provider (OpenAI). `numbers`: see `usage`."""
+    """Returns token counts with the names of the model provider (OpenAI)."""
     return {
         "amount": None,
         "metadata": {
@@ -235,15 +225,13 @@ def raw_usage(numbers: dict[str, int]) -> Shape:
 
 
 def failure(message: str, kind: Any, details: str | None = None) -> Shape:
-    """Returns the error of a turn. `kind` is its `codexErrorInfo`, and `details` its `additionalDetails`, None for
-    none.
-    """
+    """Returns the error of a turn. `kind`: its `codexErrorInfo`; `details`: its `additionalDetails`."""
     return {"message": message, "codexErrorInfo": kind, "additionalDetails": details}
 
 
 def parsed_arguments(text: str) -> Any:
-    """Returns the decoded arguments of a call; None if they are not a JSON value. The client is not asked for the
-    output of such a call.
+    """Returns a call's decoded arguments; None if they are not JSON: the client is not asked for the output of such a
+    call.
     """
     try:
         return json.loads(text)
@@ -252,8 +240,8 @@ def parsed_arguments(text: str) -> Any:
 
 
 def tool_answer(message: Shape) -> tuple[list[Shape], bool, Any]:
-    """Reads the client's answer to `item/tool/call`. Returns its content items, whether the call succeeded, and the
-    output for the model. An error, or an answer of another form, is a failed call whose output says so.
+    """Returns what an answer to `item/tool/call` has: content items, whether the call succeeded, and the output for the
+    model. An error, or an answer of another form, is a failed call.
     """
     result = message.get("result")
     if "error" in message:

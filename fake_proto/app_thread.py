@@ -1,4 +1,4 @@
-"""One thread of `codex app-server`: its history, its tools, and the turn that runs on it."""
+"""One thread of `codex app-server`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ PART_TYPES = ("input_text", "input_image", "input_audio", "output_text")
 
 
 class AppThread:
-    """A thread: the parameters of its `thread/start`, its history as Responses items, its token total, and its
-    running turn.
-    """
+    """A thread: the parameters of `thread/start`, its history as Responses items, its token total, its running turn."""
 
     __slots__ = (
         "effort",
@@ -46,9 +44,7 @@ class AppThread:
 
 
 def offered_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """Returns the tools of `dynamicTools`, each with its JSON Schema as `parameters`. A tool in a namespace is
-    named `NAMESPACE.NAME`.
-    """
+    """Returns the tools of `dynamicTools`, with `parameters`. A tool in a namespace is named `NAMESPACE.NAME`."""
     found: list[dict[str, Any]] = []
     for tool in tools or ():
         if tool.get("type") == "namespace":
@@ -60,7 +56,7 @@ def offered_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 
 
 def refusal_of(items: list[dict[str, Any]]) -> str | None:
-    """Returns Codex's error message for items that cannot be injected into a thread; None if they can."""
+    """Returns Codex's error for items that cannot be injected; None if they can."""
     if not items:
         return "items must not be empty"
     for index, item in enumerate(items):
@@ -82,9 +78,7 @@ def refusal_of(items: list[dict[str, Any]]) -> str | None:
 
 
 def input_items(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the input of `turn/start` as a list with one user message of the Responses API; an empty list for an
-    empty input.
-    """
+    """Returns the input of `turn/start` as at most one user message of the Responses API."""
     content = [
         {"type": "input_image", "image_url": part.get("url")}
         if part.get("type") == "image"

@@ -1,6 +1,4 @@
-"""One turn of `codex app-server`: sends the steps of a script as notifications, in the order in which Codex sends
-them.
-"""
+"""One turn of `codex app-server`: sends a script's steps as notifications, in Codex's order."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ NO_TOKENS = {"input": 0, "cached": 0, "output": 0, "reasoning": 0}
 
 
 class AppTurn:
-    """One turn: sends its notifications, and requests approvals and the outputs of the client's tools."""
+    """One turn, with its requests for approvals and outputs of the client's tools."""
 
     def __init__(
         self, agent: AppServerAgent, thread: AppThread, identifier: str, script: Script, outputs: list[str]
@@ -50,8 +48,8 @@ class AppTurn:
         self.reply: Action | None = None
 
     def start(self, parts: list[Action]) -> None:
-        """Sends `turn/started` and the user's message (`parts`, the input of `turn/start`), and starts the turn as
-        a task of the loop.
+        """Sends `turn/started` and the user's message (`parts`: the input of `turn/start`), and starts the turn as a
+        task.
         """
         thread = self._thread
         self._status("active", activeFlags=[])
@@ -71,13 +69,13 @@ class AppTurn:
         self._task = self._agent.loop.start(self._run())
 
     def cut(self) -> None:
-        """Stops the turn's task and sends nothing, because another `turn/start` continues the same turn."""
+        """Stops the task and sends nothing: another `turn/start` continues the turn."""
         if self._task is not None:
             self._task.cancelled = True
 
     def abort(self) -> None:
-        """Stops the turn and sends what Codex sends before it answers an interrupt: the failure of the open calls,
-        and an item that says in the history that the turn was aborted.
+        """Stops the turn and sends what Codex sends before it answers an interrupt: the failure of open calls, and an
+        item about it for the history.
         """
         self.cut()
         self.script.faults = Faults()
@@ -96,9 +94,7 @@ class AppTurn:
         self.raw({**item, "id": f"aborted_{self.identifier}"})
 
     def end(self, status: str, error: Action | None = None) -> None:
-        """Sends the last notifications of the turn: the thread's status, the `error` if it failed, and
-        `turn/completed` with `status`.
-        """
+        """Sends the turn's last notifications: the thread's status, the `error`, if any, and `turn/completed`."""
         self._status("systemError" if status == "failed" else "idle")
         if error is not None:
             self._error_line(error, will_retry=False)
@@ -109,7 +105,7 @@ class AppTurn:
         self._agent.unload_if_left(self._thread)
 
     def ask_and_wait(self, method: str, params: Action) -> Iterator[None]:
-        """Sends a request, and yields None until the client has answered it. Then `reply` is the answer."""
+        """Sends a request, and yields None until `reply` is the client's answer."""
         self.reply = None
         self._ask(method, params)
         while self.reply is None:
@@ -158,7 +154,7 @@ class AppTurn:
                 self._agent.notify("codex/event/agent_message_delta", legacy, faults)
 
     def notify_turn(self, method: str, **params: Any) -> None:
-        """Sends a notification with the ids of the thread and the turn, and `params`."""
+        """Sends a notification with the ids of thread and turn."""
         self._notify(method, {"threadId": self._thread.identifier, "turnId": self.identifier, **params})
 
     def item(self, stage: str, item: Action) -> None:
@@ -167,7 +163,7 @@ class AppTurn:
         self._notify(f"item/{stage}", {**params, f"{stage}AtMs": 0})
 
     def raw(self, item: Action) -> None:
-        """Sends a Responses item in `rawResponseItem/completed`, if the client has requested such events."""
+        """Sends a Responses item in `rawResponseItem/completed`, if the client wants these."""
         if self._thread.raw:
             self.notify_turn("rawResponseItem/completed", item=shapes.raw(self.identifier, item))
 
@@ -240,8 +236,7 @@ class AppTurn:
         self.notify_turn("thread/tokenUsage/updated", tokenUsage=usage)
 
     def _incomplete(self, step: Step) -> Waits:
-        """Ends the turn with a failure, as the agent does for an answer that was cut off. Usage is an estimate,
-        without the last answer."""
+        """Fails the turn, as the agent does for a cut answer. Usage is an estimate, without that answer."""
         yield self.script.delay
         if step.end == "length":
             guess = step.usage or NO_TOKENS
@@ -313,7 +308,7 @@ class AppTurn:
         )
 
     def _calls(self, action: Action) -> Waits:
-        """Each call as a raw item; the first is asked at once, the others one after the other (0.163)."""
+        """Sends each call as a raw item, and asks for one output after the other (0.163)."""
         for call in action["calls"]:
             arguments = "".join(call["arguments"])
             identifier = f"fc_{self._response}_{self._index}"
@@ -346,7 +341,7 @@ class AppTurn:
         self._calls_asked[self._ask("item/tool/call", params)] = call
 
     def output(self, call: Action, output: Any) -> None:
-        """Adds the output of a call to the history that the model sees, and sends it as a raw item."""
+        """Adds a call's output to the model's history, and sends it as a raw item."""
         item = shapes.raw_output(call["id"], output)
         self._thread.items.append(item)
         self._outputs.append(output_text(output))

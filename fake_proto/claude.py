@@ -1,8 +1,5 @@
-"""An agent that speaks the JSON lines of `claude -p --input-format stream-json --output-format stream-json`
-(2.1.330).
-
-A process has one conversation: this module reads its history, tools and settings, and asks its client.
-`claude_turn` has the course of a turn.
+"""An agent that speaks the JSON lines of `claude -p --input-format stream-json --output-format stream-json` (2.1.330).
+A process has one conversation.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ NO_TOKENS = {"input": 0, "cached": 0, "output": 0, "reasoning": 0}
 
 
 class ClaudeAgent(Agent):
-    """The agent process: its conversation, the client's tools, and its own requests that have no answer yet."""
+    """The process: its conversation, the client's tools, and its unanswered requests."""
 
     def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
         super().__init__(settings, wire, loop, faults)
@@ -55,9 +52,7 @@ class ClaudeAgent(Agent):
     # --- stdin --------------------------------------------------------------------------------------
 
     def receive(self, line: bytes) -> None:
-        """Handles one line from the client: a message of the conversation, a control request, or the answer to one
-        of the agent.
-        """
+        """Handles a line: a message, a control request, or the answer to one of the agent."""
         message = json.loads(line)
         kind = message["type"]
         if kind == "control_request":
@@ -122,7 +117,7 @@ class ClaudeAgent(Agent):
         self._turn.start()
 
     def _run_command(self) -> None:
-        """Answers a command that was typed, as the program does: by itself, without its model."""
+        """Answers a typed command, as the program does: without its model."""
         self.init()
         text = {"type": "text", "text": "(no command of the fake agent)"}
         self.send({"type": "assistant", "message": {"model": "<synthetic>", "content": [text]}})
@@ -135,18 +130,16 @@ class ClaudeAgent(Agent):
     # --- stdout -------------------------------------------------------------------------------------
 
     def init(self, faults: Faults | None = None) -> None:
-        """Writes the message `system/init`, which precedes each turn. `faults`: as for `send`."""
+        """Writes `system/init`, which precedes each turn. `faults`: as for `send`."""
         self.send({"type": "system", "subtype": "init", "session_id": SESSION, "model": self._model}, faults)
 
     def result(self, fields: Action, faults: Faults | None = None) -> None:
-        """Writes the message `result`, which ends each turn, with these further fields. `faults`: as for `send`."""
+        """Writes `result`, which ends each turn, with these fields. `faults`: as for `send`."""
         head = {"type": "result", "subtype": "success", "is_error": False, "session_id": SESSION}
         self.send({**head, **fields}, faults)
 
     def ask(self, what: str, request: Action, faults: Faults | None = None) -> str:
-        """Sends a control request to the client, and returns its id. `what` names it, to handle its answer.
-        `faults`: as for `send`.
-        """
+        """Sends a control request, and returns its id. `what` is a name for its answer. `faults`: as for `send`."""
         self._requests += 1
         request_id = f"request_{self._requests}"
         self._asked[request_id] = what
@@ -154,8 +147,8 @@ class ClaudeAgent(Agent):
         return request_id
 
     def mcp(self, method: str, params: Action | None, faults: Faults | None = None) -> str:
-        """Sends a JSON-RPC request or notification to the client's MCP server, inside a control request. `params`
-        are None for a method without any; `faults`: as for `send`. Returns the id of the control request.
+        """Sends a JSON-RPC request or notification to the client's MCP server, in a control request, whose id it
+        returns. `faults`: as for `send`.
         """
         message: Action = {"jsonrpc": "2.0", "method": method}
         if not method.startswith("notifications/"):

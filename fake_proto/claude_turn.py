@@ -1,4 +1,4 @@
-"""One turn of Claude Code: sends the steps of a script as Anthropic's stream events, then a `result`."""
+"""One turn of Claude Code: sends a script's steps as Anthropic's stream events, then a `result`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CODES = {
 
 
 class ClaudeTurn:
-    """One turn: writes its lines, and requests the outputs of the client's tools."""
+    """One turn. A method `play_NAME` writes the lines of the script's action NAME."""
 
     def __init__(self, agent: ClaudeAgent, script: Script, outputs: list[str], *, structured: bool) -> None:
         self._agent = agent
@@ -62,13 +62,13 @@ class ClaudeTurn:
         self._task = self._agent.loop.start(self._run())
 
     def abort(self) -> None:
-        """Stops the turn because the client has interrupted it, and writes a `result` that says so."""
+        """Stops the interrupted turn, and writes a `result` that says so."""
         if self._task is not None:
             self._task.cancelled = True
         self._result(is_error=True, subtype="error_during_execution", terminal_reason="aborted_streaming")
 
     def answered(self, request_id: str, response: Action) -> None:
-        """Takes the client's answer to a request of this turn, and continues the turn."""
+        """Takes the client's answer to a request, and continues the turn."""
         call = self._waiting.pop(request_id, None)
         if self._task is None or self._task.cancelled:
             return
@@ -126,9 +126,7 @@ class ClaudeTurn:
     # --- actions --------------------------------------------------------------------------------------
 
     def play_message(self, action: Action) -> Waits:
-        """Writes a text block. If the turn has a schema and the text is JSON, writes a call of `StructuredOutput`
-        instead.
-        """
+        """Writes a text block; a call of `StructuredOutput` if the turn has a schema and the text is JSON."""
         text = action["final"]
         if self._structured and _is_json(text):
             self._answer = json.loads(text)
@@ -139,16 +137,16 @@ class ClaudeTurn:
             yield from self._block("text", "text", action["deltas"] or [text])
 
     def play_choices(self, action: Action) -> Waits:
-        """Writes the first of several choices, because Claude Code has only one."""
+        """Writes the first choice: Claude Code has only one."""
         yield from self.play_message({"final": "".join(action["messages"][0]["deltas"]), "deltas": []})
 
     def play_reasoning(self, action: Action) -> Waits:
-        """Writes a `thinking` block for each part of the reasoning."""
+        """Writes a `thinking` block for each part."""
         for part in action.get("parts", []) or [action.get("raw", [])]:
             yield from self._block("thinking", "thinking", part)
 
     def play_calls(self, action: Action) -> Waits:
-        """Writes calls of the client's tools, each followed by the request for its output."""
+        """Writes calls of the client's tools, and asks for the outputs."""
         for number, call in enumerate(action["calls"]):
             call_id = f"toolu_{self._agent.responses}_{number}"
             arguments = "".join(call["arguments"])
@@ -165,33 +163,29 @@ class ClaudeTurn:
             self._waiting[request] = call_id
 
     def play_command(self, action: Action) -> Waits:
-        """Writes a call of the agent's own tool `Bash`, and its output."""
         output = "".join(action["output"])
         yield from self._own("Bash", {"command": action["command"]}, output, failed=bool(action["exit_code"]))
 
     def play_file_change(self, action: Action) -> Waits:
-        """Writes a call of the agent's own tool `Write`, and its output. No file is changed."""
+        """Writes a call of `Write`. No file is changed."""
         yield from self._own("Write", {"file_path": action["path"], "content": action["content"]}, "written")
 
     def play_web_search(self, action: Action) -> Waits:
-        """Writes a call of the agent's own tool `WebSearch`, and its output."""
         yield from self._own("WebSearch", {"query": action["query"]}, "nothing found")
 
     def play_plan(self, action: Action) -> Waits:
-        """Writes a call of the agent's own tool `TodoWrite`, with the steps of the plan."""
         yield from self._own("TodoWrite", {"todos": action["plan"]}, "noted")
 
     def play_big_line(self, action: Action) -> Waits:
-        """Writes a command whose output is one line, of as many bytes as the action's `bytes` says."""
         yield from self._own("Bash", {"command": "yes"}, "y" * action["bytes"])
 
     def play_unknown_request(self, action: Action) -> Waits:
-        """Sends a control request that no client supports, and waits for any answer."""
+        """Sends a control request that no client knows, and takes any answer."""
         self._agent.ask("unknown", {"subtype": "later_version"}, self._script.faults)
         yield None
 
     def play_approval(self, action: Action) -> Waits:
-        """Writes a call of the agent's own tool `Bash`, asks for the permission, and waits for any answer."""
+        """Asks for the permission to run a command, and takes any answer."""
         call_id, given = f"toolu_{self._agent.responses}_asked", {"command": action["command"]}
         yield from self._call(call_id, "Bash", [json.dumps(given)])
         wanted = {"subtype": "can_use_tool", "tool_name": "Bash", "tool_use_id": call_id, "input": given}
@@ -200,7 +194,7 @@ class ClaudeTurn:
         self._output(call_id, "the answer has come", is_error=True)
 
     def play_retry(self, action: Action) -> Waits:
-        """Writes that the model call failed and is repeated, and begins a new message for it."""
+        """Writes that the model call is repeated, and begins a message for it."""
         self._send({"type": "system", "subtype": "api_retry", "error_status": None, "error": "unknown"})
         self._agent.responses += 1
         self._message, self._index = f"msg_{self._agent.responses}", 0
@@ -249,7 +243,7 @@ class ClaudeTurn:
         self._fail(action["text"], status, ERRORS.get(status, "server_error"))
 
     def _fail(self, text: str, status: int | None, code: str) -> None:
-        """An error is a message that nobody has said, then a result that says so."""
+        """Writes an error: a message that nobody has said, then a result that says so."""
         content = [{"type": "text", "text": text}]
         message = {"id": "synthetic", "model": "<synthetic>", "role": "assistant", "content": content}
         self._send({"type": "assistant", "message": message, "error": code})
@@ -282,7 +276,7 @@ class ClaudeTurn:
 
 
 def _tokens(usage: Action | None) -> Action:
-    """Token counts as Anthropic has them: what came from the cache is not in the input."""
+    """Returns token counts as Anthropic has them: cached ones are not in the input."""
     if usage is None:
         return {}
     return {

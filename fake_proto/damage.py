@@ -1,6 +1,5 @@
-"""Changes lines of JSON, for the faults `wrong_types`, `unended` and `same_ids`.
-
-The fields that assign the line to a turn keep their values, so that the line reaches the turn.
+"""Changes lines of JSON, for the faults `wrong_types`, `unended` and `same_ids`. Fields that assign a line to a turn
+stay.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ KEPT = frozenset(("id", "method", "type", "threadId", "turnId", "itemId", "callI
 
 
 def ends_item(line: bytes) -> bool:
-    """Whether a line says that an item, a command or a call has ended, in any dialect."""
+    """Whether a line ends an item, a command or a call, in any dialect."""
     return ITEM_ENDS.search(line) is not None
 
 
 def with_same_ids(line: bytes) -> bytes:
-    """Returns the line with one and the same id for all items of a kind."""
+    """Returns the line with one id for all items of a kind."""
     return ITEM_ID.sub(rb'"\1_1_1"', line)
 
 
 def with_other_types(line: bytes) -> bytes:
-    """Returns the line of JSON with the same names, and every value replaced by one of another type."""
+    """Returns the line with every value replaced by one of another type."""
     return json.dumps(_changed(json.loads(line))).encode() + b"\n"
 
 

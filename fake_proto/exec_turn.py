@@ -1,8 +1,5 @@
-"""A process of `codex exec --json` (0.163): reads a prompt from stdin until it ends, writes one turn as lines of
-whole items, and ends.
-
-Codex has no deltas and no client's tools here. So only the last step of a scenario with calls is played, and only
-the first of several choices.
+"""A process of `codex exec --json` (0.163): reads a prompt from stdin, writes one turn as lines of whole items, and
+ends. It has no client's tools and one choice: of a scenario with calls only the last step is played.
 """
 
 from __future__ import annotations
@@ -45,9 +42,7 @@ class ExecTurn:
         self._usage = dict.fromkeys(("input", "cached", "output", "reasoning"), 0)
 
     def run(self, prompt: str, arguments: list[str]) -> int:
-        """Writes the whole turn for `prompt`, and returns the exit status. `arguments` are those of the command
-        line.
-        """
+        """Writes the turn for `prompt`, and returns the exit status."""
         request = self._request(prompt, arguments)
         script = Script(request, self._settings, self._faults)
         self._faults = script.faults
@@ -154,7 +149,7 @@ class ExecTurn:
 
 
 def serve_exec(settings: Settings, wire: Wire, faults: Faults, arguments: list[str]) -> int:
-    """Runs `codex exec`: reads the prompt from stdin, writes the turn to stdout, and returns the exit status."""
+    """Runs `codex exec`, and returns the exit status."""
     if "--help" in arguments:
         sys.stdout.write(HELP)
         return 0

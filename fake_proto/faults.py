@@ -1,8 +1,5 @@
-"""Faults that a test asks for: changed lines of output, crashes, hangs, ignored signals, processes that are left
-behind.
-
-A `Faults` belongs to the whole process (FAKE_CODEX_MISBEHAVE) or to one turn (`misbehave=` in the marker), and
-counts the lines that are written. The README lists the names of the faults.
+"""Faults that a test asks for: changed output, crashes, hangs, ignored signals, processes left behind. A `Faults`
+belongs to the process (FAKE_CODEX_MISBEHAVE) or to one turn (`misbehave=` in the marker). The README lists their names.
 """
 
 from __future__ import annotations
@@ -30,11 +27,11 @@ TORN = '{"id":"1","method":"torn","msg":{"type":"agent_message_delta","delta":"Â
 
 
 class StalledError(Exception):
-    """Ends the turn's task, so that the turn never ends. Other turns of the process continue."""
+    """Ends the turn's task, so that the turn never ends."""
 
 
 class Faults:
-    """A set of faults, by name, with their options. It has no faults by default."""
+    """A set of faults, by name, with their options."""
 
     __slots__ = ("at", "behind", "evil_file", "lines", "names", "options", "silent_file", "touches_lines")
 
@@ -53,8 +50,8 @@ class Faults:
         return name in self.names
 
     def begin(self, pid_file: str, silent_file: str) -> None:
-        """Carries out the faults that happen before the first line: ignored signals, left processes, output on
-        stderr. `pid_file` and `silent_file` are files to which ids of processes are appended; empty for none.
+        """Carries out what happens before the first line: ignored signals, left processes, output on stderr. The files
+        get ids of processes; empty for none.
         """
         self.silent_file = silent_file
         if "ignore_sigterm" in self.names:
@@ -69,8 +66,8 @@ class Faults:
                 os.write(2, line)
 
     def emit(self, data: bytes, wire: Wire) -> None:
-        """Writes one line to `wire`, changed by the faults. The other faults happen after the line with the number
-        `at` (0: before the first one), or after the first line with the string `behind`.
+        """Writes one line to `wire`, changed by the faults. Others happen after the line with the number `at` (0:
+        before the first), or the first line with the string `behind`.
         """
         if self.lines == 0 and self.at == 0:
             self._strike(wire, b"")
@@ -101,7 +98,7 @@ class Faults:
             self._strike(wire, data)
 
     def _strike(self, wire: Wire, last: bytes) -> None:
-        """Carries out the faults that happen once. `last` is the line that was written last."""
+        """Carries out the faults that happen once. `last`: the last line."""
         names = self.names
         if "wait" in names:
             wire.flush()
@@ -146,9 +143,7 @@ class Faults:
 
 
 def evil_lines(evil_file: str, line: bytes) -> bytes:
-    """Returns the content of the file, in which `<threadId>`, `<turnId>` and `<sessionId>` stand for the ids that are
-    in `line`.
-    """
+    """Returns the file's content, with the ids in `line` for `<threadId>`, `<turnId>` and `<sessionId>`."""
     with open(evil_file, "rb") as file:
         lines = file.read()
     for name in (b"threadId", b"turnId", b"sessionId"):
@@ -165,10 +160,8 @@ def note_pid(pid_file: str, pid: int) -> None:
 
 
 def leave_process(pid_file: str, *, detached: bool) -> None:
-    """Starts a process that sleeps and keeps this process's stdout and stderr open. Its id is appended to
-    `pid_file`.
-
-    `detached`: it is forked twice and has its own session, so that only a subreaper finds it.
+    """Starts a process that sleeps and keeps stdout and stderr open, and appends its id to `pid_file`. `detached`: in
+    its own session, forked twice, so that only a subreaper finds it.
     """
     child = os.fork()
     if child:

@@ -1,7 +1,5 @@
-"""Generates values that are valid under a JSON Schema, for structured answers and the arguments of calls.
-
-Input: a schema. Output: a value, the same one each time. Schemas that OpenAI accepts are supported; other keywords
-(`not`, `if`, `dependentSchemas`) are ignored.
+"""Generates values that are valid under a JSON Schema, always the same. Schemas that OpenAI accepts are supported;
+other keywords (`not`, `if`, `dependentSchemas`) are ignored.
 """
 
 from __future__ import annotations
@@ -36,9 +34,7 @@ FORMATS = {
 
 
 def value_for(schema: Any, name: str = "text") -> Any:
-    """Returns a value that is valid under the schema; None if the schema is malformed. `name` is the content of
-    strings without a pattern or format.
-    """
+    """Returns a valid value; None if the schema is malformed. `name`: the text of strings without pattern or format."""
     try:
         return _value(schema, schema, name, 0, 0)
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
@@ -46,7 +42,7 @@ def value_for(schema: Any, name: str = "text") -> Any:
 
 
 def _value(schema: Any, root: Any, name: str, depth: int, index: int) -> Any:
-    """Returns a value. `index` is its place in a list, so that the values of a list can differ."""
+    """Returns a value. `index`: its place in a list, whose values differ."""
     if not isinstance(schema, dict) or depth > TOO_DEEP:
         return None if depth > TOO_DEEP else name
     schema = _resolved(schema, root, depth)
@@ -178,7 +174,7 @@ def _number(schema: Schema, kind: str, index: int) -> float:
 
 
 def _matching(pattern: str) -> str:
-    """Returns a short text that matches the pattern; an empty one where the pattern is not supported."""
+    """Returns a short text that matches the pattern; empty if it is not supported."""
     try:
         text = "".join(map(_piece, _parser.parse(pattern)))
         return text if re.search(pattern, text) else ""

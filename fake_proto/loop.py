@@ -1,7 +1,5 @@
-"""A select loop: passes lines from stdin to the agent, and runs turns as generators.
-
-The generator of a turn yields the seconds to wait before it continues (0: only let others run), or None to wait
-until `Loop.wake`.
+"""A select loop: passes lines from stdin to the agent, and runs turns as generators, which yield the seconds to wait
+(0: only let others run), or None to wait until `Loop.wake`.
 """
 
 from __future__ import annotations
@@ -28,9 +26,7 @@ STDIN_EVERY = 64
 
 
 class Task:
-    """A turn that runs. It is never resumed again once `cancelled` is True; `waits_for_wake` is True while it waits for
-    `Loop.wake`.
-    """
+    """A turn that runs. It is never resumed once `cancelled`."""
 
     __slots__ = ("cancelled", "generator", "waits_for_wake")
 
@@ -52,9 +48,7 @@ class Loop:
         self._input_open = True
 
     def start(self, generator: Iterator[float | None]) -> Task:
-        """Adds a task that runs `generator`, and returns it. The loop resumes it after the tasks that are ready
-        already.
-        """
+        """Adds a task, which is resumed after those that are ready."""
         task = Task(generator)
         self._ready.append(task)
         return task

@@ -1,7 +1,5 @@
-r"""Finds the marker in a prompt that tells the fake agent which scenario to play.
-
-`[[fake:NAME key=value key="quoted \"value\"" key='literal']]`: the name of a scenario, and its options. Only the
-last marker counts. This module does not know the names.
+r"""Finds the marker in a prompt that names the fake agent's scenario and its options: `[[fake:NAME key=value
+key="quoted \"value\"" key='literal']]`. Only the last one counts.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ _PAIR = re.compile(r"""(\w+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\]]*)""")
 
 
 class Marker:
-    """The name of a scenario, and its options. `end` is the index in the text after the marker."""
+    """A scenario's name and options. `end`: the index in the text after the marker."""
 
     __slots__ = ("end", "name", "options")
 
@@ -37,8 +35,8 @@ def find_marker(text: str) -> Marker | None:
 
 
 def read_options(text: str) -> dict[str, str]:
-    """Returns the `key=value` pairs in the text. Values in double quotes may have JSON escapes, those in single
-    quotes are literal. Everything else in the text is ignored. Raises `ValueError` for an escape that is not JSON.
+    """Returns the `key=value` pairs in the text. Values in double quotes may have JSON escapes, those in single quotes
+    are literal. Raises `ValueError` for an escape that is not JSON.
     """
     return {key: _unquote(value) for key, value in _PAIR.findall(text)}
 

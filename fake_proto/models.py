@@ -21,13 +21,13 @@ def catalog() -> dict[str, Any]:
 
 
 def catalog_text() -> str:
-    """Returns the bundled catalog as the JSON text that `codex debug models --bundled` prints."""
+    """Returns the text that `codex debug models --bundled` prints."""
     return json.dumps(catalog(), indent=2) + "\n"
 
 
 def listed_models(settings: Settings, *, hidden: bool) -> list[dict[str, Any]]:
-    """Returns the `data` of `model/list`: the models of the file in `-c model_catalog_json=...`, else those of the
-    bundled catalog. `hidden`: hidden models are included.
+    """Returns the `data` of `model/list`: the models of `-c model_catalog_json=FILE`, else of the bundled catalog; with
+    `hidden` also hidden ones.
     """
     path = settings.config.get("model_catalog_json")
     entries = catalog()["models"]

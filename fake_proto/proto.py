@@ -1,6 +1,5 @@
-"""An agent that speaks the dialect of `codex proto` 0.42: submissions `{"id","op"}` in, events `{"id","msg"}` out.
-
-README.md describes the additional fields for what `codex proto` lacks: the client's tools, finish reasons, choices.
+"""An agent that speaks `codex proto` 0.42: submissions `{"id","op"}` in, events `{"id","msg"}` out. README.md describes
+additional fields for the client's tools, finish reasons and choices.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ UNKNOWN_EVENT = {"type": "event_of_a_later_version", "value": {"nested": [1, 2, 
 
 
 class ProtoAgent(Agent):
-    """The agent process: its one conversation, the total of its tokens, and the running task, if any."""
+    """The process: its conversation, its token total, and the running task, if any."""
 
     def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
         super().__init__(settings, wire, loop, faults)
@@ -66,7 +65,7 @@ class ProtoAgent(Agent):
         )
 
     def emit(self, submission: str, kind: str, **fields: Any) -> None:
-        """Writes an event of the type `kind` for a submission, in the form that the current faults ask for."""
+        """Writes an event for a submission, in the form that the current faults ask for."""
         faults = self._current_faults
         msg = {"type": kind, **fields}
         if not faults.touches_lines:
@@ -86,7 +85,7 @@ class ProtoAgent(Agent):
             self.send(STRANGER, faults)
 
     def receive(self, line: bytes) -> None:
-        """Handles one submission. An invalid line causes only a message on stderr, as with Codex."""
+        """Handles one submission. An invalid line only causes a message on stderr, as with Codex."""
         try:
             submission = json.loads(line)
             identifier, op = submission["id"], submission["op"]
@@ -112,9 +111,7 @@ class ProtoAgent(Agent):
             _complain(f"invalid submission: unknown variant `{kind}`")
 
     def end_of_input(self) -> int | None:
-        """Returns the exit status if a `shutdown` was submitted; otherwise None, because Codex keeps running
-        without stdin.
-        """
+        """Returns the exit status after a `shutdown`; otherwise None: Codex keeps running without stdin."""
         return 0 if self._shut_down else None
 
     def _begin(self, submission: str, op: dict[str, Any]) -> None:
@@ -142,7 +139,7 @@ class ProtoAgent(Agent):
         self._task = self.loop.start(ProtoTurn(self, submission, script, request.outputs()).run())
 
     def ended(self) -> None:
-        """Records that no task runs any more. Called by the task after its last event."""
+        """Called by the task after its last event."""
         self._task = None
         self._current_faults = self.faults
 

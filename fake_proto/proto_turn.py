@@ -1,4 +1,4 @@
-"""One task of `codex proto`: writes the steps of a script as events of release 0.42, in the order of Codex."""
+"""One task of `codex proto`: writes a script's steps as events of release 0.42, in Codex's order."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ class ProtoTurn:
         self._index = 0
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Writes one event of this submission, of the type `kind`, with these fields."""
         self._agent.emit(self._submission, kind, **fields)
 
     def run(self) -> Waits:
-        """Writes all events of the task. Yields the seconds to wait, as the tasks of `loop.Loop` do."""
+        """Writes all events. Yields the seconds to wait, as the tasks of `loop.Loop` do."""
         script = self._script
         self.emit("task_started", model_context_window=CONTEXT_WINDOW)
         if script.first:
@@ -56,7 +55,7 @@ class ProtoTurn:
         self._complete(step)
 
     def _begin_response(self, *, refused: bool = False) -> None:
-        """The answer's headers have come, with rate limits; a refused request has none."""
+        """Notes an answer, whose headers have rate limits unless the request was refused."""
         agent = self._agent
         agent.responses += 1
         self._response = agent.responses
@@ -283,7 +282,7 @@ def _kind(call: Action) -> str:
 
 
 def _fragments(calls: list[Action], *, interleaved: bool) -> list[Action]:
-    """The increments of the calls: the first names id and function, the rest carry arguments only."""
+    """Returns the increments of the calls: the first has id and name, the others arguments."""
     columns = [
         [
             {

@@ -1,4 +1,4 @@
-"""What the model gets in one turn, in the same form for all dialects: history, tools, model, effort, output schema."""
+"""What the model gets in one turn, in the same form for all dialects."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ _TOOL_TRACE = re.compile(r"call_\d+_\d+|function_call_output|^\W*tool\b", re.IGN
 
 
 class Request:
-    """The input of the model. `items` is the history, as Responses items (message, function_call,
-    function_call_output).
-    """
+    """The model's input. `items`: the history as Responses items."""
 
     __slots__ = (
         "dialect",
@@ -51,14 +49,12 @@ class Request:
         return ""
 
     def is_asked_anew(self) -> bool:
-        """Whether the history says that the proxy has discarded the model's last answer and asks for another one."""
+        """Whether the proxy has discarded the model's last answer and asks for another."""
         return any("Your last answer was thrown away" in text_of(item.get("content")) for item in self.items)
 
     def answered_rounds(self, after: int) -> int:
-        """Returns how many rounds of tool calls were answered since the last user message.
-
-        In a history that was flattened to one text (proto, ACP), a call id, or a line that begins with "tool",
-        counts as one round if it comes after the character `after` of the message.
+        """Returns how many rounds of tool calls were answered since the last user message. In a history flattened to
+        one text (proto, ACP), a call id, or a line that begins with "tool", after the character `after` counts as one.
         """
         rounds = 0
         in_outputs = False
@@ -77,9 +73,7 @@ class Request:
         return rounds
 
     def highest_response(self) -> int:
-        """Returns the highest N of the call ids `call_N_i` in the history, so that new ids do not repeat old ones;
-        0 if there is none.
-        """
+        """Returns the highest N of the call ids `call_N_i` in the history (0 for none), which no new id repeats."""
         highest = 0
         for item in self.items:
             text = str(item.get("call_id") or "") or text_of(item.get("content"))
@@ -88,7 +82,7 @@ class Request:
         return highest
 
     def outputs(self) -> list[str]:
-        """Returns the texts of the tool outputs after the last user message, oldest first."""
+        """Returns the tool outputs after the last user message, oldest first."""
         found: list[str] = []
         for item in reversed(self.items):
             if item.get("type") == "message" and item.get("role") == "user":
@@ -98,11 +92,11 @@ class Request:
         return found[::-1]
 
     def is_custom(self, name: str) -> bool:
-        """Whether the tool of this name is a custom tool, which takes a text instead of JSON arguments."""
+        """Whether this is a custom tool, which takes a text instead of JSON arguments."""
         return any(tool.get("name") == name and tool.get("type") == "custom" for tool in self.offered)
 
     def described(self) -> dict[str, Any]:
-        """Returns a description of the request as JSON values: the answer of the scenario `echo`."""
+        """Returns the request as JSON values: the answer of the scenario `echo`."""
         return {
             "dialect": self.dialect,
             "model": self.model,
@@ -117,14 +111,14 @@ class Request:
 
 
 def text_of(content: Any) -> str:
-    """Returns the text of a message's content, which is a string or a list of parts."""
+    """Returns the text of a message's content: a string or parts."""
     if isinstance(content, str):
         return content
     return "".join(str(part.get("text") or "") for part in content or ())
 
 
 def output_text(output: Any) -> str:
-    """Returns the text of a tool's output, with `[image]` in place of each image."""
+    """Returns a tool output's text, with `[image]` for each image."""
     if isinstance(output, str):
         return output
     shown = (

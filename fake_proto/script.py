@@ -1,7 +1,5 @@
-"""The script of one turn: the steps that the fake model takes.
-
-Input: a scenario file, the marker's options, the settings and the request. Output: steps whose actions contain
-every text, so that a dialect only has to write them.
+"""The script of one turn: the steps of the fake model, made of a scenario file, the marker's options, the settings and
+the request. Their actions contain every text, which a dialect only has to write.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ BIG_LINE = 10_000_000
 
 
 class Step:
-    """One response of the model: its actions, its token counts (None: not reported), and why it ended."""
+    """One response of the model. `usage`: None if not reported; `end`: why it ended."""
 
     __slots__ = ("actions", "choice_ends", "end", "end_on", "usage")
 
@@ -125,9 +123,7 @@ class Script:
 
     @property
     def extended(self) -> bool:
-        """Whether the client has sent fields that only the fake `codex proto` accepts, so that it knows the
-        additional events.
-        """
+        """Whether the client has sent fields that only the fake `codex proto` knows, and so knows its events."""
         return bool(self._request.options)
 
     def _waits_for_tools(self) -> bool:
@@ -137,7 +133,7 @@ class Script:
         return len(self._scenario["steps"])
 
     def step(self, index: int, outputs: list[str]) -> Step:
-        """Returns the step `index` with all its texts. `outputs` are the outputs of the tools so far."""
+        """Returns a step with all its texts. `outputs`: of the tools so far."""
         data = self._scenario["steps"][index]
         is_last = index == len(self) - 1
         times = int(self.options.get("times", "1"))
@@ -267,7 +263,7 @@ class Script:
 
 
 def words(text: str) -> list[str]:
-    """Splits a text before each space, as a model's deltas do: `Hello`, ` there`."""
+    """Splits a text before each space, as a model does: `Hello`, ` there`."""
     first, *rest = text.split(" ")
     pieces = [first, *(" " + word for word in rest)]
     return [piece for piece in pieces if piece]
@@ -279,7 +275,7 @@ def _halves(text: str) -> list[str]:
 
 
 def _input_of(arguments: str) -> str:
-    """The text for a custom tool: the only string of what would be a function's arguments, or all of them."""
+    """Returns the text for a custom tool: the only string in a function's arguments, or all of them."""
     try:
         values = list(json.loads(arguments).values())
     except (ValueError, AttributeError):
@@ -292,7 +288,7 @@ def _arguments(i: int) -> list[str]:
 
 
 def _scenario(name: str) -> Action:
-    """The scenario file of that name; an unknown name is a scenario that fails and says so."""
+    """Returns a scenario; for an unknown name one that fails and says so."""
     try:
         with open(os.path.join(SCENARIOS, name + ".json"), encoding="utf-8") as file:
             return dict(json.load(file))

@@ -1,4 +1,4 @@
-"""The environment and the `-c key=value` arguments with which the fake agent was started."""
+"""The environment and the `-c key=value` arguments of the fake agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Settings:
         return self.env.get("FAKE_CODEX_" + name, "")
 
     def number(self, name: str, default: float = 0) -> float:
-        """Returns the environment variable `FAKE_CODEX_<name>` as a number; `default` if it is empty or not set."""
+        """Returns the environment variable `FAKE_CODEX_<name>` as a number."""
         return float(self.text(name) or default)
 
     def model(self, default: str) -> str:
@@ -28,9 +28,7 @@ class Settings:
 
 
 def read_config(arguments: list[str]) -> dict[str, object]:
-    """Returns the settings in `-c key=value` and `--config key=value`. A value that is not JSON becomes a string.
-    Other arguments are ignored.
-    """
+    """Returns the settings in `-c key=value` and `--config key=value`. A value that is not JSON is a string."""
     config: dict[str, object] = {}
     rest = iter(arguments)
     for argument in rest:

@@ -1,8 +1,6 @@
-"""What the fake model does if the prompt names no scenario: it calls the tool that the prompt mentions, once, and
-answers in the format of the request's schema.
-
-Input: a request. Output: a scenario in the form of the files; None for the default text. It uses what a model would
-read: the prompt, the tools, the schema, and the instructions that the proxy adds.
+"""What the fake model does without a scenario: it calls the tool that the prompt mentions, once, and answers in the
+format of the request's schema. It uses what a model would read: the prompt, the tools, the schema, and the instructions
+that the proxy adds.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ TELLS_TO_CALL = "Do not answer with text."
 
 
 def unmarked_scenario(request: Request) -> dict[str, Any] | None:
-    """Returns the scenario for a request whose prompt names none; None if it needs no call and no certain format."""
+    """Returns a scenario in the form of the files; None for the default text."""
     schema = wanted_schema(request)
     must_call = _must_call(request)
     answered = bool(request.outputs())
@@ -60,8 +58,8 @@ def unmarked_scenario(request: Request) -> dict[str, Any] | None:
 
 
 def wanted_schema(request: Request) -> Any:
-    """Returns the JSON Schema of the answer: that of the request, or the one in a developer message; None if any
-    text is allowed.
+    """Returns the JSON Schema of the answer: the request's, or the one in a developer message; None if any text will
+    do.
     """
     if request.output_schema is not None:
         return request.output_schema
@@ -75,8 +73,8 @@ def wanted_schema(request: Request) -> Any:
 def mentioned_tool(
     text: str, tools: list[dict[str, Any]], *, required: bool = False
 ) -> dict[str, Any] | None:
-    """Returns the tool that the text mentions most: by its name, a word of its name, or two words of its
-    description. If it mentions none, returns the first tool if `required`, else None.
+    """Returns the tool that the text mentions most: by its name, a word of it, or two words of its description; without
+    any None, or the first tool if one is `required`.
     """
     spoken = _words(text)
     best, most = (tools[0], 0) if required and tools else (None, 0)
@@ -103,7 +101,7 @@ def _told(request: Request) -> list[str]:
 
 
 def _words(text: str) -> set[str]:
-    """The words that tell something, in lower case and without the `s` of a plural."""
+    """Returns the words that tell something, in lower case, without a plural's `s`."""
     apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", text).replace("_", " ").lower()
     found = {word for word in re.findall(r"[^\W\d]{3,}", apart) if word not in IGNORED_WORDS}
     return {word.removesuffix("s") if len(word) > 4 else word for word in found}

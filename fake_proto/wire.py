@@ -16,7 +16,7 @@ HELD_BYTES = 256 * 1024
 
 
 class Wire:
-    """Writes lines to a file descriptor, each with one system call unless a fault says otherwise."""
+    """Writes lines to a file descriptor, each with one system call unless a fault changes that."""
 
     __slots__ = ("_descriptor", "_encode", "_held", "_held_bytes", "muted")
 
@@ -28,7 +28,7 @@ class Wire:
         self.muted = False
 
     def send(self, value: dict[str, Any], faults: Faults) -> None:
-        """Writes one value as a line of JSON, which `faults` may change. Does nothing after `close`."""
+        """Writes a value as a line of JSON, which `faults` may change; nothing after `close`."""
         if self.muted:
             return
         data = self._encode(value).encode() + b"\n"
