@@ -1,5 +1,5 @@
-"""What recordings need to know of the dialects. A recording has an agent's lines as they were, so that today's dialect
-reads them. Other messages (parts of an HTTP answer, events of a tool server) are written as objects.
+"""What recordings need to know of the dialects. Lines of an agent are recorded unchanged, so that today's dialect reads
+them; other messages (parts of an HTTP answer, events of a tool server) as objects.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The registry of agents, and the choice of the server's.
-
-Each built-in agent is one line (`name: "module:attribute"`, an `AgentSpec`), imported only when used. A plugin is
-chosen with `--agent-plugin module:SPEC`, or `--agent NAME` for an entry point in the group `codex_proxy.agents`. None
-can take a built-in name.
+"""The registry of agents, and the choice of the server's. A built-in agent is one line (`name: "module:attribute"`, an
+`AgentSpec`), imported only when used. A plugin is chosen with `--agent-plugin module:SPEC`, or `--agent NAME` for an
+entry point in the group `codex_proxy.agents`; its name must not be a built-in's.
 """
 
 from __future__ import annotations

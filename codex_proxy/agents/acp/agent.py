@@ -1,5 +1,5 @@
-"""The agents that speak the Agent Client Protocol (ACP): one process (one per folder if it is confined), and on it a
-session for each conversation.
+"""The agents that speak the Agent Client Protocol (ACP): one process (one per folder if confined), with a session for
+each conversation.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ WHERE: Final[Mapping[Sandbox, str]] = {
 
 
 class ProcessScope(msgspec.Struct, frozen=True):
-    """What the turns of a process have in common. Where a program does not keep its sessions apart (`AcpPreset.apart`),
-    a session with tools has a process to itself.
+    """What the turns of a process have in common. If a program does not keep sessions apart (`AcpPreset.apart`), one
+    with tools has its own process.
     """
 
     workdir: str
@@ -94,8 +94,8 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """The empty working folder of confined plain-model turns."""
 
     def scope_of(self, workdir: str, sandbox: Sandbox, owner: str = "") -> ProcessScope:
-        """Returns the scope of an agent turn. A confined process serves one folder, others all; one key (`owner`) if it
-        is not known what the program keeps between sessions.
+        """Returns the scope of an agent turn: one folder for a confined process; one key (`owner`) if it is not known
+        what the program keeps between sessions.
         """
         owner = owner if self.preset.apart == "processes" else ""
         if self.confinement is None or sandbox == "danger-full-access":

@@ -1,6 +1,6 @@
-"""The calls of the client's tools within one turn, from the session's tool server to the client's output. Without IO. A
-program with several sessions may call at another session's tool server, so the client gets only calls that the agent
-has also reported for its session.
+"""The calls of the client's tools in one turn, from the session's tool server to the client's output. Without IO. A
+program may call at the tool server of another session, so the client gets only calls that the agent has reported for
+its own.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class ClientCalls:
         self._writes.append(tool_output(call.key, call_result((TextPart(REFUSED),), success=False)))
 
     def on_tools_settled(self, message: ToolsSettled) -> None:
-        """Handles the end of the wait for further calls: asks the client if the step is complete, and at the last limit
-        in any case; calls without a report are then refused.
+        """Handles the end of the wait for further calls: asks the client if the step is complete. At the last limit it
+        does so anyway, and refuses calls without a report.
         """
         if not message.last:
             self._settled = True

@@ -1,6 +1,5 @@
-"""The client's tools as tools of an MCP server, and the recognition of their calls in the agent's reports. Agents
-prefix names with the server's, each in another way, and many change long or unusual names: such a tool gets a generated
-one.
+"""The client's tools as tools of an MCP server, and their calls in the agent's reports. Agents prefix names, each in
+another way, and many change long or unusual ones: such a tool gets a generated name.
 """
 
 from __future__ import annotations

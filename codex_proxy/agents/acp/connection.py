@@ -1,5 +1,5 @@
-"""The JSON-RPC connection to one process, without IO. Each session has a channel: a number from which its request ids
-are made, and by which its messages are found. Channel 0 is the connection's own.
+"""The JSON-RPC connection to one process, without IO. A session has a channel: a number in its request ids, by which
+its messages are found. Channel 0 is the connection's own.
 """
 
 from __future__ import annotations

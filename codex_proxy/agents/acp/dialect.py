@@ -1,8 +1,7 @@
-"""The dialect of ACP: the turns of one session as messages, and the agent's messages as events. Without IO.
-
-A turn is `session/new`, requests that set mode and model, and `session/prompt`, whose answer ends it. A closed session
-is continued by `session/resume` or `session/load`. The agent calls the client's tools at the session's tool server; its
-turn continues when a later request brings the outputs. A turn that failed or was cancelled is the session's last.
+"""The dialect of ACP: the turns of one session as messages, and the agent's messages as events. Without IO. A turn is
+`session/new`, requests that set mode and model, and `session/prompt`, whose answer ends it; `session/resume` or
+`session/load` continue a closed session. The agent calls the client's tools at the session's tool server, and goes on
+when a later request brings the outputs. A turn that failed or was cancelled is the session's last.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Converts an agent's errors to failures. The official adapters report a failed turn by `sessionFailure` in the
-result's `_meta`; others by a JSON-RPC error, or an error text as the answer.
+"""Converts an agent's errors to failures: the official adapters' `sessionFailure` in a result's `_meta`, a JSON-RPC
+error, or an error text as the answer.
 """
 
 from __future__ import annotations

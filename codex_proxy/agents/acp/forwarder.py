@@ -1,8 +1,7 @@
-"""Forwards an MCP client's messages from stdin to the tool server over HTTP, for agents that have MCP servers only over
-stdio: `python -I -S forwarder.py URL`. TOOL_SERVER_TOKEN holds the bearer token.
-
-Each line is posted in its own thread, since a call may wait for minutes; the response's messages are printed as lines.
-Imports nothing of the proxy: the agent starts it as a file.
+"""Forwards an MCP client's messages from stdin to the tool server over HTTP, for agents whose MCP servers are programs:
+`python -I -S forwarder.py URL`. TOOL_SERVER_TOKEN holds the bearer token. Each line is posted in its own thread, since
+a call may wait for minutes; the answer's messages are printed as lines. Imports nothing of the proxy, since the agent
+starts it as a file.
 """
 
 import http.client

@@ -1,6 +1,5 @@
-"""The messages of ACP, version 1 (JSON-RPC 2.0), and the events of the tool server. Agents differ in what a field
-contains, so most are plain JSON. Source: npm @agentclientprotocol/sdk 2.4.0 `schema/v1/schema.json`, and recordings of
-eight agents.
+"""The messages of ACP 1 (JSON-RPC 2.0), and the events of the tool server. Most are plain JSON, since agents differ.
+Source: npm @agentclientprotocol/sdk 2.4.0 `schema/v1/schema.json`, and recordings of eight agents.
 """
 
 from __future__ import annotations
@@ -157,8 +156,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line; None if it is no JSON-RPC. A message with unexpected fields keeps its id, so that it can be
-    refused, or fail its turn.
+    """Decodes a line; None if it is no JSON-RPC. A message with unexpected fields keeps its id, to refuse it or fail
+    its turn.
     """
     if len(line) > LONG_JSON:
         return _decode_long(line)

@@ -1,5 +1,5 @@
-"""The opening of a session until its first prompt: opens it, sets mode, model and effort, and waits until the agent has
-listed the client's tools. Without IO.
+"""The opening of a session until its first prompt: sets mode, model and effort, and waits until the agent has listed
+the client's tools. Without IO.
 """
 
 from __future__ import annotations

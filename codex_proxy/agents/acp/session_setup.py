@@ -1,5 +1,5 @@
-"""Reads the settings that a session offers, and makes the requests that set them. Models are in an option of the
-category `model` (`session/set_config_option`), or in `models` (`session/set_model`); modes in an option, or in `modes`.
+"""Reads the settings that a session offers, and makes the requests that set them. Models are in an option
+(`session/set_config_option`) or in `models` (`session/set_model`); modes in an option or in `modes`.
 """
 
 from __future__ import annotations

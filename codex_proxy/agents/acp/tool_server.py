@@ -1,6 +1,6 @@
-"""The MCP server at which agents call the client's tools: streamable HTTP on a loopback port, with an endpoint and a
-token for each session. A call gets an event stream at once, which progress notifications keep open until the client
-brings the output, because agents time out after 60 s.
+"""The MCP server at which agents call the client's tools: streamable HTTP on loopback, with an endpoint and a token for
+each session. A call's answer is an event stream, which progress notifications keep open until the output comes: agents
+time out after 60 s.
 """
 
 from __future__ import annotations

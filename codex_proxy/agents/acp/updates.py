@@ -1,5 +1,5 @@
 """Converts `session/update` messages to events: text, reasoning, plans, and the agent's own tool calls (activities). A
-message ends when another item begins, since not every agent gives messages an id.
+message ends when another item begins: not every agent has message ids.
 """
 
 from __future__ import annotations

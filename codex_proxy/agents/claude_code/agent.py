@@ -1,5 +1,5 @@
-"""The agent `claude-code`: one process for each conversation, kept as long as the client may continue, and for each
-mode in use one that waits for the next conversation.
+"""The agent `claude-code`: one process for each conversation, kept while the client may continue it, and one that waits
+for the next, for each mode in use.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The dialect of Claude Code's JSON lines. Without IO.
-
-A turn is `initialize` with prompt, tools and schema; the history line by line (an empty `result` confirms each of the
-user); the user's line that the model answers; and the answer's stream until `result`. Over the same lines this server
-is an MCP server with the client's tools. The calls in a message of the model are passed on when it ends, and wait
-without a time limit. A process whose turn has succeeded takes the next one.
+"""The dialect of Claude Code's JSON lines. Without IO. A turn is `initialize` with prompt, tools and schema; the
+history, of which an empty `result` confirms each line of the user; the line to answer; and the answer's stream until
+`result`. Over the same lines this server is an MCP server with the client's tools. A message's calls are passed on when
+it ends, and wait without limit. A process whose turn has succeeded takes the next one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Converts a history to the system prompt and the lines for Claude Code. Lines of user and assistant alternate, as
-Anthropic's API requires; a call's output is in the next line, and the user has the last. Of reasoning only Claude
-Code's own (`ThinkingBlock`) is kept.
+"""Converts a history to the system prompt and lines for Claude Code. User and assistant alternate, as Anthropic's API
+requires: outputs are in the line after the call's, and the user's is last. Only Claude Code's own reasoning
+(`ThinkingBlock`) is kept.
 """
 
 from __future__ import annotations

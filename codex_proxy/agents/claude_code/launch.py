@@ -1,6 +1,6 @@
-"""The command line and variables of a `claude` process. A *plain-model* process has no tools of its own, none of the
-user's settings and instructions, and an empty folder. An *agent* process works in the turn's folder with the user's
-settings, not the folder's, which could name commands.
+"""The command line and variables of a `claude` process. A *plain-model* process has no tools, none of the user's
+settings and instructions, and an empty folder. An *agent* process works in the turn's folder with the user's settings,
+not the folder's, which could name commands.
 """
 
 from __future__ import annotations

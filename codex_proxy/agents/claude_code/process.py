@@ -117,8 +117,8 @@ class _InitializeReader:
 
 
 async def request_initialize(command: Command) -> InitializeResult:
-    """Starts a process, and returns what it answers to `initialize` and to a command that is marked as text: a release
-    that does not know the mark answers without its model. Raises `Fault`.
+    """Starts a process, and returns its answers to `initialize` and to a command marked as text: a release that does
+    not know the mark answers without its model. Raises `Fault`.
     """
     question = _InitializeReader()
     try:

@@ -1,8 +1,7 @@
-"""Converts the stream of model calls (steps) to events and to calls of the client's tools, and adds raw items for later
-turns. Arguments are passed on as they arrive, unless this server must first check them.
-
-If the turn has a schema, the answer is the input of the model's call of `StructuredOutput`; other text is passed on
-only if a call of a client's tool follows, or there is no structured output.
+"""Converts the stream of model calls (steps) to events and calls of the client's tools, and adds raw items for later
+turns. Arguments are passed on as they arrive, unless this server must check them. With a schema, the answer is the
+input of the model's call of `StructuredOutput`; other text is passed on only before a call of a client's tool, or
+without structured output.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The client's tools as Claude Code takes them: tools of an MCP server, with the prefix `mcp__<server>__`. It replaces
-unusual characters of names, so such a name is generated.
+"""The client's tools as Claude Code takes them: of an MCP server, with the prefix `mcp__<server>__`. It replaces
+unusual characters, so such a name is generated.
 """
 
 from __future__ import annotations

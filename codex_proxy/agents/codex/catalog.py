@@ -1,6 +1,6 @@
-"""The models of the installed Codex (`codex debug models --bundled`): the list for clients, and a patched catalog for
-plain-model turns (`model_catalog_json`). Without the patch Codex puts a client's tools behind a JavaScript tool, adds
-its own, cuts outputs, and summarises a long history.
+"""The models of the installed Codex (`codex debug models --bundled`): a list for clients, and a patched catalog for
+plain-model turns (`model_catalog_json`). Unpatched, Codex puts a client's tools behind a JavaScript tool, adds its own,
+cuts outputs, and summarises long histories.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Locks on Codex's files, for all servers with one state folder. Two simultaneous first starts of a release fail at its
+"""Locks on Codex's files, for all servers with one state folder. Two first starts of a release at once fail at its
 database (`first_start_lock`). A temporary home (`private_home`) is locked while used; the next start removes others.
 """
 

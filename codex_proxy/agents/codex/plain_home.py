@@ -1,5 +1,5 @@
-"""The paths and variables of Codex's processes; and what those of plain-model turns need in the state folder: a Codex
-home (`shadow_home`), a patched model catalog (`catalog`), an empty working folder.
+"""The paths and variables of Codex's processes, and what plain-model turns need in the state folder: a Codex home
+(`shadow_home`), a patched model catalog (`catalog`), an empty folder.
 """
 
 from __future__ import annotations

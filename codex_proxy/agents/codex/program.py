@@ -1,5 +1,5 @@
-"""The Codex binary: the one in the settings, on PATH, or of the extra `[codex]`. npm's Node wrapper takes 30 ms and 43
-MiB for each child and, killed, leaves the binary running, so the native binary is used.
+"""The Codex binary: of the settings, on PATH, or of the extra `[codex]`. npm's Node wrapper takes 30 ms and 43 MiB for
+each child and, killed, leaves the binary running, so the native one is used.
 """
 
 from __future__ import annotations

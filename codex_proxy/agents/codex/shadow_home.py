@@ -1,5 +1,5 @@
-"""The Codex home of plain-model processes (the *shadow home*): only the user's sign-in and model provider. In the
-user's own home the model would get AGENTS.md, `developer_instructions` and MCP servers. No file is written here.
+"""The Codex home of plain-model processes (the *shadow home*): only the user's sign-in and model provider, without
+AGENTS.md, `developer_instructions` and MCP servers. No file is written here.
 """
 
 import tomllib

@@ -103,7 +103,7 @@ def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Versio
 
 def exclude_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple[str, str]]:
     """Returns the switch that keeps the user's list, the provider's keys and `hidden` from the agent's shells. Empty
-    without the last two, because a switch replaces the user's list.
+    without the last two: a switch replaces the user's list.
     """
     ours = (*provider.env_names, *hidden)
     names = dict.fromkeys((*provider.shell_exclude, *ours)) if ours else ()

@@ -1,5 +1,5 @@
 """Finds out what the installed Codex supports: compares its protocol schema with the contract, and tries switches. The
-answer is stored for the binary (path, size, modification time) and contract; after a day it is renewed.
+answer is stored for a binary (path, size, modification time) and contract, and renewed after a day.
 """
 
 from __future__ import annotations

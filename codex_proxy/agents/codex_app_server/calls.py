@@ -1,6 +1,6 @@
-"""Converts the client's tools to Codex's form, and finds calls to them in the raw items of a model call. Codex accepts
+"""Converts the client's tools to Codex's form, and finds their calls in the raw items of a model call. Codex accepts
 names of `[A-Za-z0-9_-]{1,128}`, reserves `mcp__`, leaves out `IGNORED_NAMES`, and has no custom tools. Raw items are
-kept until the model call has ended, because a retry repeats them.
+kept until the model call ends, because a retry repeats them.
 """
 
 from __future__ import annotations

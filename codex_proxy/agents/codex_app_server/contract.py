@@ -1,7 +1,7 @@
 """What this server needs of the protocol of `codex app-server`, compared with the binary's schema. `ContractCheck`
 names what is missing, and the feature that needs it (None: every turn does). Paths: `turn.id`, `input[].text` for
 elements, `item<reasoning>.summary` for the variant of that `type`; values are JSON types, or values of an enumeration
-in quotes. The binary must require no field that we do not send. Source: the schemas of releases 0.133 to 0.169.
+in quotes. The binary must require only fields that we send. Source: the schemas of releases 0.133 to 0.169.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The dialect of `codex app-server`: the turns on one thread as messages, and its messages as events. No IO. A turn is
 `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications until `turn/completed`.
-Calls are reported at `rawResponse/completed`. A thread whose turn has ended well, or waits for outputs, can be resumed.
+Calls are reported at `rawResponse/completed`. A thread can be resumed after a good end, or while it waits for outputs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The agent `codex-exec`: a child for each turn, with files for images and schema in a temporary folder in the state
-folder, which is removed with the turn, or at the next start.
+"""The agent `codex-exec`: a child for each turn, with files for images and schema in a temporary folder, which is
+removed with the turn, or at the next start.
 """
 
 from __future__ import annotations

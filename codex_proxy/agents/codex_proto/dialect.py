@@ -1,6 +1,5 @@
 """The dialect of `codex proto`. Unknown events are ignored. Source: recordings of release 0.42
-(`tests/golden/recordings/proto`). The fake agent, which imitates it, also has calls of the client's tools, choices and
-finish reasons.
+(`tests/golden/recordings/proto`). The fake agent also has calls of the client's tools, choices and finish reasons.
 """
 
 from __future__ import annotations

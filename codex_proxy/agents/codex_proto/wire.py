@@ -203,8 +203,8 @@ NO_USAGE = Usage()
 
 
 class TurnUsage:
-    """The tokens of one turn: the session's total less the total before. At the start of each model call the child
-    repeats the total, so the counts of last calls must not be summed.
+    """The tokens of one turn: the session's total less the total before. Each model call begins with the old total
+    again, so counts of last calls must not be summed.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Combines several agents into one, which passes each turn to the agent that has its model (`NAME/MODEL`, of which the
-agent gets MODEL). Content that only one agent can decrypt is marked.
+"""Combines several agents into one, which passes each turn to the agent that has its model (`NAME/MODEL`; it gets
+MODEL). Content that only one agent can decrypt is marked.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Keeps the processes of plain-model turns from reading the user's files, except what they need to run, their own state
-and temporary folder. A program that does not start so is served unconfined, and the operator is told.
+"""Keeps the processes of plain-model turns from reading the user's files, except what they need to run, their state and
+temporary folder. A program that does not start so runs unconfined, and the operator is told.
 """
 
 from __future__ import annotations

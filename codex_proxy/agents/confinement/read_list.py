@@ -1,5 +1,5 @@
-"""Lists what a program has to read to run: the system's programs, libraries, settings and certificates; itself with its
-package and interpreter; and what its variables and arguments name.
+"""Lists what a program must read to run: the system's programs, libraries, settings and certificates; itself with its
+package and interpreter; what its variables and arguments name.
 """
 
 from __future__ import annotations

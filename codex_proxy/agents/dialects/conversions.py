@@ -71,8 +71,8 @@ def custom_input(arguments: str) -> str:
 
 
 class CustomInput:
-    """Reads the arguments of custom tools in pieces. `{"input": "..."}` is read as it arrives; other forms when
-    complete. Invalid JSON is read as far as possible: models leave newlines unescaped.
+    """Reads the arguments of custom tools in pieces: `{"input": "..."}` as it arrives, other forms when complete.
+    Invalid JSON is read as far as possible: models leave newlines unescaped.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
 """Passes an answer's body on, and reads usage, finish reasons, errors and the end from it. The client gets the same
-bytes, in whole server-sent events, but without errors or usage that it has not asked for, and with its own name of the
+bytes, in whole server-sent events, without errors or usage that it has not asked for, and with its own name of the
 model. JSON in place of a stream, or the reverse, is converted. For speed, plain deltas are not decoded: each begins and
 ends like the previous one, or its field names are counted.
 """

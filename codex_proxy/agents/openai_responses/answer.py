@@ -226,8 +226,8 @@ class ResponsesAnswer:
         out.append(ItemEnded(id))
 
     def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> bool:
-        """Stores a complete call, and ends its item if it was opened. What `item` lacks is taken from the event that
-        began it and from the pieces of its text, and set in `item`. Returns False for a call without a name.
+        """Stores a complete call, and ends its item if it was opened. What `item` lacks is set from the event that
+        began it and the pieces of its text. Returns False for a call without a name.
         """
         begun, pieces = self._begun.pop(id, ({}, []))
         name = text_at(item, "name") or text_at(begun, "name")

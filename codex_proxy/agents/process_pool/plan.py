@@ -1,9 +1,7 @@
-"""Decides which process serves a turn (`assign`), and which are started and ended (`maintain`). No IO. The pool calls
-`maintain` again after every change.
-
-A process that is due for renewal (too old, too large, after too many turns) first gets a successor, then takes no more
-turns (it *drains*), and is ended (*retired*) when idle. Without room for a successor, one at a time is retired if
-another process can serve; a pool's only one is replaced when idle. Serving turns comes before replacing processes.
+"""Decides which process serves a turn (`assign`), and which are started and ended (`maintain`, called again after every
+change). No IO. A process due for renewal (too old, too large, after too many turns) first gets a successor, then takes
+no more turns (it *drains*), and is ended (*retired*) when idle. Without room for a successor, one at a time is retired
+if another can serve; a pool's only one when idle. Serving turns comes first.
 """
 
 import math
@@ -38,14 +36,11 @@ MANY = 1 << 30
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
-    """The limits of the processes with one key.
-
-    Between `min_processes` and `max_processes` run, with at most `max_turns_running` turns each. If all have
-    `busy_from` turns, another is started in advance. A process is due for renewal after `max_turns_served` turns,
-    `max_age` seconds, or at `max_memory` bytes (0: any number). At most `max_waiting` turns wait; others are refused.
-
-    If a process serves one session (`max_turns_served` is 1), one is started for each turn. If the key was used
-    `spare_uses` times (0: never) within `max_age` seconds, one more waits for the next turn. It is started
+    """The limits of the processes with one key. Between `min_processes` and `max_processes` run, with at most
+    `max_turns_running` turns each; if all have `busy_from`, another is started in advance. A process is due for renewal
+    after `max_turns_served` turns, `max_age` seconds, or at `max_memory` bytes (0: any). At most `max_waiting` turns
+    wait; others are refused. If a process serves one session (`max_turns_served` is 1), each turn starts one; if the
+    key was used `spare_uses` times (0: never) within `max_age` seconds, one more waits for the next turn. It is started
     `spare_delay` seconds after a turn has begun, or when one has ended.
     """
 

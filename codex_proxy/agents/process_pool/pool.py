@@ -1,5 +1,5 @@
-"""The pool of an agent's processes: starts and ends them and assigns them to turns, as `plan` decides. Turns share a
-process only if they have the same key, such as its folder.
+"""The pool of an agent's processes: starts, ends and assigns them to turns, as `plan` decides. Turns share a process
+only if they have the same key, such as its folder.
 """
 
 from __future__ import annotations

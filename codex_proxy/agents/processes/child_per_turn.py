@@ -1,5 +1,5 @@
-"""An agent with a child (a process) per turn, and the transport over its stdin and stdout. A command that is used often
-has a child that waits for the next turn, if its program reads everything from stdin.
+"""An agent with a child (a process) per turn, and the transport over its stdin and stdout. For a command that is used
+often a child waits for the next turn, if its program reads everything from stdin.
 """
 
 from __future__ import annotations

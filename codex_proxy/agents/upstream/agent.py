@@ -1,5 +1,5 @@
 """The agent that sends turns as HTTP requests to a model server (the upstream). A failed request is repeated, there or
-at its fallbacks, as long as no answer has begun.
+at its fallbacks, while no answer has begun.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The dialect of a turn that may take several attempts, each with a dialect for its upstream's API. An attempt's events
-are held back until its answer begins. If it fails before that, they are dropped, and another attempt is made or the
-turn fails. Later no other attempt is made, since the client has read a part.
+are held back until its answer begins. If it fails before, they are dropped, and another attempt is made or the turn
+fails; later the client has read a part.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ STATES: Final[tuple[BreakerState, ...]] = ("closed", "open", "half-open")
 
 
 class Breaker:
-    """An upstream's circuit breaker. After some failures in a row it is open for a time, then half open: it admits one
+    """An upstream's circuit breaker: open for a time after some failures in a row, then half open, when it admits one
     attempt, whose failure opens it again. A success closes it. `now`: seconds of a monotonic clock.
     """
 

@@ -1,5 +1,5 @@
-"""The exchange of one request and its answer with an upstream. The answer is passed on within the call that has read
-it; there is a task only to open a connection, and for a body that is not in memory.
+"""The exchange of one request and its answer with an upstream. The call that reads the answer passes it on; tasks only
+open a connection, or send a body that is not in memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Converts an upstream's errors to failures: OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's
 `{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's with a number as `code`, LiteLLM's with one in a
-string, and HTML pages. A failure quotes the upstream's text without addresses and keys, unless the key is refused,
-which may be in it.
+string, and HTML pages. A failure quotes the upstream's text without addresses and keys; of a refused key, which may be
+in it, nothing.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class NotAskedError(Fault):
-    """This server refused an attempt without asking the upstream: it has not started or its breaker is open
-    (UNAVAILABLE), or too many turns are running (CONCURRENCY_EXCEEDED).
+    """This server made no attempt: the upstream has not started or its breaker is open (UNAVAILABLE), or too many turns
+    are running (CONCURRENCY_EXCEEDED).
     """
 
 
@@ -45,7 +45,7 @@ async def make_attempt(
 ) -> T | None:
     """Makes the plan's attempt after `wait` seconds, or later ones until one succeeds, and returns its result. `make`'s
     second argument: whether it waits if too many turns are running. `failure`: of the attempt before, if any; then
-    returns None if no attempt is left. Otherwise, and if `may_repeat` returns False, raises the last `Fault`.
+    returns None if none is left. Otherwise, and if `may_repeat` returns False, raises the last `Fault`.
     """
     while wait is not None:
         if wait:
