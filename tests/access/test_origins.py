@@ -97,7 +97,7 @@ async def test_programs_and_pages_of_this_server_pass(listing: Proxy, site: str 
 
 
 @pytest.mark.parametrize("origin", LISTED)
-async def test_a_listed_page_is_told_that_it_may_send_what_it_asked_for(listing: Proxy, origin: str) -> None:
+async def test_the_preflight_of_a_listed_page_permits_what_it_asks_for(listing: Proxy, origin: str) -> None:
     asked = {
         "Origin": origin,
         "Access-Control-Request-Method": "POST",

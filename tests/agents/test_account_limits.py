@@ -35,7 +35,7 @@ def test_what_app_server_tells_by_itself_and_when_asked_is_the_same() -> None:
     assert limits({"rateLimits": APP_SERVER, "rateLimitsByLimitId": {"codex": APP_SERVER}}) == (READ,)
 
 
-def test_several_limits_are_told_apart_by_their_ids() -> None:
+def test_several_limits_are_distinguished_by_their_ids() -> None:
     other = {"secondary": APP_SERVER["secondary"]}
     found = limits({"rateLimits": APP_SERVER, "rateLimitsByLimitId": {"codex": APP_SERVER, "other": other}})
     assert found == (READ, AccountLimits(id="other", windows=(SECONDARY,)))
@@ -178,7 +178,7 @@ async def test_no_more_limits_are_kept_than_an_account_has() -> None:
     assert len(limits.newest()[0]) == 16
 
 
-async def test_the_agent_is_asked_once_and_not_where_it_has_just_told() -> None:
+async def test_the_agent_is_asked_once_and_not_where_it_has_just_reported() -> None:
     limits = NewestLimits()
     assert limits.claim_request(60)
     assert not limits.claim_request(60)

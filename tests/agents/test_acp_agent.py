@@ -186,7 +186,7 @@ def said_in(answer: Answer) -> str:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_schema_is_told_in_words_and_the_answer_is_checked(tmp_path: Path, stream: bool) -> None:
+async def test_a_schema_is_part_of_the_prompt_and_the_answer_is_checked(tmp_path: Path, stream: bool) -> None:
     async with acp(tmp_path) as proxy:
         answer = await proxy.ask(user(f"[[fake:text say='{ROME}']]", stream=stream, **IN_CHAT))
         assert (said_in(answer) if stream else message_of(answer)["content"]) == ROME
@@ -336,7 +336,7 @@ async def test_an_agent_that_opens_no_session_ahead_is_asked_again_by_the_turn(
         assert (await proxy.ask(user())).status == 200
 
 
-async def test_any_other_history_is_told_to_a_new_session_and_marked(tmp_path: Path) -> None:
+async def test_any_other_history_is_sent_to_a_new_session_and_the_answer_says_so(tmp_path: Path) -> None:
     async with acp(tmp_path) as proxy:
         messages = [
             {"role": "user", "content": "Hi."},
@@ -484,7 +484,7 @@ async def test_a_name_of_a_model_that_changes_nothing_is_named(tmp_path: Path) -
         assert answer.headers["x-codex-ignored-params"] == "model"
 
 
-async def test_the_operator_is_told_where_the_sandbox_of_the_settings_is_not_followed(tmp_path: Path) -> None:
+async def test_a_warning_names_where_the_sandbox_of_the_settings_is_not_followed(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     async with acp(tmp_path, sandbox="workspace-write", workdir=work) as proxy:
@@ -662,7 +662,7 @@ class Heard:
         pass
 
 
-async def test_a_failed_model_call_in_the_agents_log_is_told_to_its_session_alone(tmp_path: Path) -> None:
+async def test_a_failed_model_call_in_the_agents_log_is_reported_to_its_session_only(tmp_path: Path) -> None:
     process = AcpProcess(
         AcpPreset(name="x", title="X", argv=(), error_log=r"session=(?P<session>\S+) error=(?P<error>.*)")
     )

@@ -627,7 +627,7 @@ def test_an_answer_that_codex_takes_for_a_failure_since_it_was_cut_is_a_cut_answ
     assert (played.end.stop, played.text) == (Stop.LENGTH, "cut here")
 
 
-def test_a_person_is_told_how_to_sign_in() -> None:
+def test_the_error_says_how_to_sign_in() -> None:
     failure = play("gemini-no_auth").end.failure
     assert failure is not None
     assert "GEMINI_API_KEY" in failure.message

@@ -66,7 +66,7 @@ async def test_it_listens_on_loopback_only(server: ToolServer) -> None:
     assert server.url.startswith("http://127.0.0.1:")
 
 
-async def test_an_agent_is_greeted_and_told_the_tools_once(
+async def test_an_agent_gets_the_greeting_and_the_tools(
     server: ToolServer, http: aiohttp.ClientSession
 ) -> None:
     endpoint = await server.open(TOOLS)

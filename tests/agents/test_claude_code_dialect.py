@@ -243,7 +243,7 @@ def test_a_warm_process_is_given_prompt_tools_and_schema_with_the_turn() -> None
     assert line["request"]["jsonSchema"] == {"type": "object"}
 
 
-def test_the_client_hears_of_a_permission_and_no_is_told_to_the_program() -> None:
+def test_a_permission_request_is_reported_to_the_client_and_refused() -> None:
     dialect = begun("agent_tools")
     events: list[Event] = []
     for line in output_lines("agent_tools"):
@@ -275,7 +275,7 @@ def test_an_unknown_request_of_the_program_is_refused_at_once() -> None:
     assert answer["response"] == {"subtype": "error", "request_id": "r1", "error": "not supported"}
 
 
-def test_an_interrupt_is_told_to_the_program_and_ends_the_turn_once() -> None:
+def test_an_interrupt_is_sent_to_the_program_and_ends_the_turn_once() -> None:
     dialect = begun("interrupt")
     lines = output_lines("interrupt")
     for line in lines[:8]:

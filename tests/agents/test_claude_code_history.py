@@ -168,7 +168,7 @@ def test_an_error_is_reported_by_its_code_its_status_then_its_words(
 
 
 @pytest.mark.parametrize("said", ["invalid x-api-key", "invalid x-api-key."])
-def test_what_a_refused_sign_in_was_told_ends_before_the_advice_begins(said: str) -> None:
+def test_the_text_of_a_refused_sign_in_ends_before_the_advice_begins(said: str) -> None:
     code = "authentication_failed"
     failure = failure_of(f"API Error: 401 {said}", code=code, status=401, reason="api_error")
     assert "invalid x-api-key. Claude Code is not signed in." in failure.message

@@ -335,7 +335,7 @@ async def test_nothing_that_a_confined_agent_has_started_is_left_after_the_serve
     await eventually(lambda: not any(process.is_running() for process in started))
 
 
-async def test_without_a_confinement_the_model_writes_and_the_operator_is_told(tmp_path: Path) -> None:
+async def test_without_a_confinement_the_model_writes_and_a_warning_is_logged(tmp_path: Path) -> None:
     async with unasking(tmp_path, agent_confinement="none") as proxy:
         assert await written(proxy, tmp_path / "outside.txt")
         assert "can run commands and write files" in banner(proxy.server)

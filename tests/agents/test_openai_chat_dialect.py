@@ -482,7 +482,7 @@ def test_what_the_model_has_to_see_again_is_reported_as_items() -> None:
         ("files__read", '{"a":', "unreadable_arguments", "not JSON"),
     ],
 )
-def test_the_model_is_told_of_a_call_that_cannot_be_made(
+def test_the_model_gets_an_error_for_a_call_that_cannot_be_made(
     name: str, given: str, code: str, words: str
 ) -> None:
     made = dialect()

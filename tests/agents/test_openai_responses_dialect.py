@@ -229,7 +229,7 @@ def test_no_shape_of_an_event_raises(values: list[Any], output: Any) -> None:
 # --- one at a time --------------------------------------------------------------------------------
 
 
-def test_a_piece_of_arguments_is_told_when_it_comes_and_not_at_the_end() -> None:
+def test_a_piece_of_arguments_is_sent_when_it_arrives_and_not_at_the_end() -> None:
     made = dialect()
     made.begin(asking())
     for place, name in enumerate((WEATHER.name, PATCH.name)):
@@ -251,7 +251,7 @@ def test_a_piece_of_arguments_is_told_when_it_comes_and_not_at_the_end() -> None
     ],
     ids=["strict", "run by this server", "one at a time"],
 )
-def test_a_call_that_this_server_may_answer_is_told_to_nobody_before_it_is_whole(turn: Turn) -> None:
+def test_a_call_that_this_server_may_answer_is_sent_to_no_client_before_it_is_complete(turn: Turn) -> None:
     made = dialect()
     made.begin(turn)
     body = answered([Called(1, WEATHER.name, ["{", "}"])], "openai", random.Random(1))
@@ -305,7 +305,7 @@ def test_an_input_streams_from_the_arguments_of_the_function_that_a_custom_tool_
     assert pieces == (["+x\n+y"] if form in ("done only", "last only") else ["+x", "\n", "+y"])
 
 
-def test_an_input_in_another_form_is_told_when_it_is_whole() -> None:
+def test_an_input_in_another_form_is_sent_when_it_is_complete() -> None:
     call = Called(1, WEATHER.name, ["*** Beg", "in"])
     call.item["name"] = PATCH.name
     log = played(asking(), [OK, answered([call], "openai", random.Random(1)), End()], dialect({"custom"}))

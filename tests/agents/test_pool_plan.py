@@ -141,7 +141,7 @@ def test_an_idle_worn_process_that_is_not_needed_goes_without_a_successor() -> N
     assert maintain((ready(1, age=100),), lazy, 0) == PoolMaintenance(start=False, drain=(), retire=(1,))
 
 
-def test_no_pool_of_up_to_three_processes_is_ever_told_to_break_a_limit() -> None:
+def test_no_plan_for_a_pool_of_up_to_three_processes_breaks_a_limit() -> None:
     kinds = [
         (state, running, age)
         for state, running, age in product(ProcessState, (0, 1, 2, 4), (0.0, 100.0))

@@ -49,7 +49,9 @@ async def test_a_recording_of_another_api_and_a_stream_is_replayed_on_chat_compl
             assert await chat_loop(server) == recorded
 
 
-async def test_a_request_without_a_cassette_is_told_the_nearest_one_and_what_differs(tmp_path: Path) -> None:
+async def test_the_error_of_a_request_without_a_cassette_names_the_nearest_one_and_what_differs(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "cassettes"
     async with serving(tmp_path, cassettes={"record": folder}) as server:
         await chat_loop(server)

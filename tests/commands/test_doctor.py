@@ -198,7 +198,7 @@ async def test_a_program_that_is_no_codex_fails(tmp_path: Path) -> None:
     assert "--codex-bin" in done.check("version")["advice"]
 
 
-async def test_somebody_who_is_not_signed_in_is_told_the_command(tmp_path: Path) -> None:
+async def test_without_a_sign_in_the_error_names_the_command(tmp_path: Path) -> None:
     program = codex(tmp_path)
     done = await doctor(tmp_path, "--codex-bin", str(program), more={"FAKE_CODEX_ACCOUNT": "none"})
     assert (done.status, done.check("sign-in")["status"]) == (1, "failed")
@@ -409,7 +409,7 @@ TRIED = (
 @pytest.mark.parametrize(
     ("name", "variable"), [(name, each) for name in Settings.model_fields for each in variables_of(name)]
 )
-def test_a_variable_that_is_told_is_the_one_that_counts(
+def test_a_reported_variable_is_the_one_that_sets_the_value(
     name: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for field in Settings.model_fields:

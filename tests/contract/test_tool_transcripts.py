@@ -147,7 +147,7 @@ def test_swapped_outputs_reach_the_model_in_the_order_of_its_calls() -> None:
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_the_model_is_told_of_a_hidden_call_and_the_client_is_not(name: str) -> None:
+def test_the_model_and_not_the_client_gets_the_error_of_a_hidden_call(name: str) -> None:
     told = {"strict": "The arguments break", "one": DEFERRED, "bad": "failed to parse", "tool": "unsupported"}
     words = told[name.partition("-")[0]]
     *steps, last = messages(name)

@@ -181,7 +181,7 @@ async def test_another_host_name_is_refused(front: Front) -> None:
         assert "PROXY_ALLOWED_HOSTS" in (await reply.json())["error"]["message"]
 
 
-async def test_a_server_that_was_told_of_no_proxy_answers_none(tmp_path: Path) -> None:
+async def test_a_server_without_trusted_proxies_refuses_what_a_proxy_forwards(tmp_path: Path) -> None:
     async with (
         fake_proxy(tmp_path, api_key=KEY, allowed_hosts=NAME) as behind,
         fronted(behind, tmp_path) as front,

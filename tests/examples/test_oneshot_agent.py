@@ -140,7 +140,7 @@ async def test_a_program_that_fails_in_the_middle_ends_the_stream_with_an_error(
     assert "".join(pieces) == "half\n"
 
 
-async def test_a_program_that_does_not_read_its_prompt_and_fails_is_told_all_the_same(tmp_path: Path) -> None:
+async def test_the_failure_of_a_program_that_does_not_read_its_prompt_is_reported(tmp_path: Path) -> None:
     async with serving(tmp_path, "echo 'bad flag' >&2; exit 2") as (_, client):
         with pytest.raises(openai.InternalServerError, match="bad flag"):
             await client.chat.completions.create(model="any", messages=user("x" * 1_000_000))

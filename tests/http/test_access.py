@@ -67,7 +67,7 @@ async def test_health_says_that_the_agent_is_the_fake_one_and_what_runs(proxy: P
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-async def test_a_stranger_is_told_neither_versions_nor_load_nor_words_that_may_name_a_path(
+async def test_a_client_without_a_key_sees_no_versions_no_load_and_no_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     async with fake_proxy(tmp_path, api_key="key") as proxy:

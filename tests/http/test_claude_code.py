@@ -220,7 +220,7 @@ async def test_a_message_that_begins_anew_is_said_once(proxy: Proxy) -> None:
 
 
 @pytest.mark.exhaustive
-async def test_what_the_agent_does_is_told_beside_the_answer(proxy: Proxy) -> None:
+async def test_what_the_agent_does_is_reported_beside_the_answer(proxy: Proxy) -> None:
     answer = await proxy.ask(user("[[fake:activity]]"))
     message = answer.body["choices"][0]["message"]
     assert message["content"] == "All done."

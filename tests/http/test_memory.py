@@ -324,7 +324,7 @@ async def test_turns_of_a_websocket_leave_nothing(proxy: Proxy) -> None:
         await nothing_is_left(proxy, ask)
 
 
-async def test_turns_that_are_told_to_wait_and_then_no_leave_nothing(tmp_path: Path) -> None:
+async def test_turns_that_wait_and_are_then_refused_leave_nothing(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, max_running_turns=1, queue_wait=0.05) as proxy:
         held = asyncio.ensure_future(proxy.ask(user("[[fake:text misbehave=hang at=4]]")))
         await until(lambda: proxy.server.runs.running == 1)

@@ -305,7 +305,7 @@ async def test_either_header_brings_the_key_and_a_wrong_one_is_reported_once(tmp
     assert answer.headers["x-should-retry"] == "false"
 
 
-async def test_a_key_that_may_not_use_a_model_is_told_so(tmp_path: Path) -> None:
+async def test_a_key_that_may_not_use_a_model_gets_an_error_that_says_so(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"bob": {"models": ["codex-5-low"]}}) as proxy:
         answer = await ask(proxy, said(), headers=bearing("bob"))
         low = await ask(proxy, said(output_config={"effort": "low"}), headers=bearing("bob"))

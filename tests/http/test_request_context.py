@@ -312,7 +312,7 @@ async def test_an_internal_error_in_the_middle_of_a_stream_is_an_error_frame_and
     await proxy.settled()
 
 
-async def test_where_not_even_that_can_be_told_the_answer_is_cut_and_not_followed_by_another(
+async def test_an_answer_whose_error_cannot_be_sent_is_cut_and_not_followed_by_another(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codex_proxy.http.sse.EventStream.close", breaks)

@@ -35,7 +35,7 @@ def test_a_request_that_was_turned_away_costs_nothing() -> None:
     assert not limits.take("a", 60).allowed
 
 
-def test_what_is_told_is_true_the_next_request_passes_after_the_wait_and_not_before() -> None:
+def test_the_next_request_is_allowed_after_the_reported_wait_and_not_before() -> None:
     clock = Hands()
     limits = RateLimits(clock)
     while (told := limits.take("a", 30)).allowed:

@@ -166,7 +166,7 @@ async def test_another_target_is_asked_for_a_name_that_no_agent_has(server: Upst
         assert await said(proxy, chat(model="gpt-9")) == ("Fake.", "gpt-9", "gpt")
 
 
-async def test_a_route_to_a_model_that_does_not_exist_is_told(server: Upstream, tmp_path: Path) -> None:
+async def test_a_route_to_a_model_that_does_not_exist_is_reported(server: Upstream, tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, **settings(server, all={"to": "nobody/nothing"})) as proxy:
         answer = await proxy.ask(chat())
         assert (answer.status, answer.headers["x-codex-route"]) == (404, "all")

@@ -239,7 +239,7 @@ async def test_langchain_knows_a_context_that_is_too_long(proxy: Proxy, stream: 
         await model.ainvoke("[[fake:context_length]]")
 
 
-async def test_the_sdk_is_told_when_a_usage_limit_is_none_any_more(proxy: Proxy, client: AsyncOpenAI) -> None:
+async def test_the_sdk_sees_when_a_usage_limit_is_reset(proxy: Proxy, client: AsyncOpenAI) -> None:
     await client.chat.completions.create(model="codex-5", messages=said("[[fake:text limits=100]]"))
     with pytest.raises(openai.RateLimitError) as refused:
         await client.chat.completions.create(model="codex-5", messages=said("[[fake:usage_limit]]"))

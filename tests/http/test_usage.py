@@ -114,7 +114,7 @@ async def test_an_answer_sent_as_several_choices_is_counted_once(proxy: Proxy) -
     assert (await result(proxy))["output_tokens"] * 3 == usage["completion_tokens"]
 
 
-async def test_models_are_told_apart_by_the_agents_own_names(tmp_path: Path) -> None:
+async def test_models_are_distinguished_by_the_agents_own_names(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, {"FAKE_CODEX_MODELS": "any"}) as proxy:
         await proxy.ask(user())
         await proxy.ask(user(model="another"))

@@ -95,7 +95,7 @@ async def test_the_second_of_two_turns_waits_for_the_first(tmp_path: Path) -> No
         assert "First one." in (await second).output_text
 
 
-async def test_a_turn_that_waits_too_long_for_another_one_is_told_to_come_again(tmp_path: Path) -> None:
+async def test_a_turn_that_waits_too_long_for_another_one_gets_a_retry_after(tmp_path: Path) -> None:
     release = tmp_path / "go"
     async with serving(tmp_path, {"STREAM_RELEASE_FILE": str(release)}, queue_wait=0.1) as (proxy, client):
         conversation = await client.conversations.create()

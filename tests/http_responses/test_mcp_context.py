@@ -159,7 +159,7 @@ def test_an_approved_call_is_where_the_model_made_it_and_its_output_at_the_appro
     assert brief(talk.told()) == ["user", "reasoning*", "call a*", "output a", "user", "message*", "user"]
 
 
-def test_an_approved_call_whose_output_the_agent_told_too_has_it_once() -> None:
+def test_an_approved_call_whose_output_the_agent_reports_too_has_one_output() -> None:
     talk = Talk().asks(HELLO).answers([asked("a")], [called("a")]).asks(approved("a"))
     talk.answers([run("a", asked("a")["id"]), said("Done.")], [gave("a"), said("Done.")]).asks(HELLO)
     assert brief(talk.told()) == ["user", "call a*", "output a*", "message*", "user"]
@@ -170,7 +170,7 @@ def test_a_call_that_the_client_did_not_answer_is_still_a_call_of_the_models() -
     assert brief(talk.told()) == ["user", "call a*", "output a", "user"]
 
 
-def test_a_provider_that_counts_its_calls_anew_in_every_answer_is_told_all_of_them() -> None:
+def test_calls_that_a_provider_numbers_anew_in_every_answer_are_all_sent_back() -> None:
     talk = Talk()
     for number in range(2):
         shown = run("a") | {"id": f"mcp_00000000000{number}-a"}

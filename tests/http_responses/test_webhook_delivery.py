@@ -97,7 +97,7 @@ async def test_what_was_not_taken_when_the_server_stopped_is_reported_after_its_
     assert len(target.got) == 2
 
 
-async def test_what_was_to_be_told_to_a_target_that_is_none_any_more_is_dropped(tmp_path: Path) -> None:
+async def test_a_webhook_for_a_target_that_no_longer_exists_is_dropped(tmp_path: Path) -> None:
     async with receiver(503) as gone, receiver() as target:
         async with serving(tmp_path, webhooks={"urls": gone.url, "secret": SECRET}) as (proxy, _):
             await ask(proxy, background=True)
@@ -108,7 +108,7 @@ async def test_what_was_to_be_told_to_a_target_that_is_none_any_more_is_dropped(
     assert (len(gone.got), target.got) == (1, [])
 
 
-async def test_a_response_in_front_of_its_client_is_told_to_nobody(tmp_path: Path) -> None:
+async def test_a_response_that_is_not_in_the_background_sends_no_webhook(tmp_path: Path) -> None:
     async with receiver() as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, **settings) as (proxy, _):

@@ -166,5 +166,5 @@ async def test_while_the_server_stops_none_is_opened_and_the_refusal_is_that_of_
     assert int(refused.value.headers["retry-after"]) > 0
 
 
-async def test_a_plain_get_is_told_what_the_path_takes(proxy: Proxy) -> None:
+async def test_a_get_without_an_upgrade_is_a_405(proxy: Proxy) -> None:
     assert (await proxy.send("GET", "/v1/responses")).status == 405

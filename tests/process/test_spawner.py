@@ -93,7 +93,7 @@ async def test_a_spawner_that_is_closed_leaves_no_socket_even_if_its_end_was_not
     assert process._socket.fileno() < 0
 
 
-async def test_a_start_that_waits_when_the_spawner_dies_is_told_so(spawner: Spawner) -> None:
+async def test_a_start_that_waits_when_the_spawner_dies_fails_with_an_error(spawner: Spawner) -> None:
     child, _ = await started()
     os.kill(pid_of(spawner), signal.SIGSTOP)
     start = asyncio.create_task(spawn(ECHO, Recorder()))

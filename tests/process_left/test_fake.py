@@ -171,7 +171,7 @@ async def test_a_proxy_that_is_killed_takes_everything_along(
 @pytest.mark.exhaustive
 @DIALECTS
 @FAULTS
-async def test_a_proxy_that_is_told_to_stop_ends_everything_within_its_time(
+async def test_a_proxy_that_gets_sigterm_ends_everything_within_its_time(
     codex_home: CodexHome, dialect: str, faults: str
 ) -> None:
     async with misbehaving(codex_home, dialect, faults, drain=100) as scene:

@@ -116,7 +116,7 @@ async def test_a_proxy_that_is_killed_takes_everything_along(
 
 
 @COMMANDS
-async def test_a_proxy_that_is_told_to_stop_ends_everything_and_says_so_to_its_clients(
+async def test_a_proxy_that_gets_sigterm_ends_everything_and_sends_its_clients_an_error(
     codex_home: CodexHome, command: str
 ) -> None:
     arguments = ("--sandbox", "danger-full-access")

@@ -126,7 +126,7 @@ async def test_images_and_structured_content_reach_the_model(
         ("desk__big", {"size": 20 << 20}, "too large"),
     ],
 )
-async def test_what_goes_wrong_with_a_call_is_told_to_the_model_and_the_answer_comes(
+async def test_the_model_gets_the_error_of_a_call_and_answers(
     codex_home: CodexHome,
     model_server: ModelServer,
     tmp_path: Path,
@@ -155,7 +155,7 @@ async def test_a_call_that_hangs_ends_at_its_deadline(
 
 
 @pytest.mark.exhaustive
-async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
+async def test_a_model_that_never_stops_calling_gets_an_error_and_then_the_turn_ends(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
     async with serving(codex_home, mcp_config=operators_file(tmp_path), max_tool_call_iterations=2) as proxy:

@@ -212,7 +212,7 @@ async def test_a_silent_answer_is_kept_alive_by_comments_that_the_sdk_does_not_s
         assert [chunk.choices[0].delta.content async for chunk in stream][:1] == ["Hi."]
 
 
-async def test_who_is_not_signed_in_is_told_so_at_once(
+async def test_without_a_sign_in_the_error_comes_at_once(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
     codex_home.config.write_text("")

@@ -114,7 +114,7 @@ def assert_true(told: str, runs: Path, way: str) -> None:
 
 @pytest.mark.exhaustive
 @EVERY_WAY
-async def test_a_command_behind_a_client_s_call_is_never_told_to_have_done_what_it_has_not(
+async def test_a_command_after_a_client_s_call_is_never_reported_as_done_when_it_is_not(
     proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     settings = {"builtin_tools": "always", "sandbox": "danger-full-access"}

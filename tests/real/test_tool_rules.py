@@ -140,7 +140,7 @@ async def test_a_tool_that_is_not_strict_gets_whatever_the_model_said(
 
 
 @EVERY_WAY
-async def test_without_parallel_calls_the_second_is_deferred_and_the_model_is_told(
+async def test_without_parallel_calls_the_second_is_refused_and_the_model_gets_an_error(
     proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     async with loop_of(proxies, way) as loop:

@@ -59,7 +59,7 @@ def test_without_readers_nothing_is_held() -> None:
     assert buffer.reader().take() == []
 
 
-def test_a_reader_with_a_bound_that_falls_behind_loses_its_frames_and_is_told_once() -> None:
+def test_a_bounded_reader_that_falls_behind_loses_its_frames_and_reports_one_overrun() -> None:
     buffer = FrameBuffer()
     bounded, other = buffer.reader(max_bytes=25), buffer.reader()
     buffer.append(frames(0, 1))

@@ -55,7 +55,7 @@ def breaks_its_protocol(lane: WordTransport) -> None:
 
 @virtual
 @pytest.mark.parametrize("goes", [dies, breaks_its_protocol])
-async def test_the_whole_history_is_told_to_a_new_thread_and_the_client_sees_one_answer(
+async def test_the_whole_history_is_sent_to_a_new_thread_and_the_client_sees_one_answer(
     goes: Callable[[WordTransport], None],
 ) -> None:
     scheduler, agent, run = await taken_up_again()
@@ -76,7 +76,7 @@ async def test_the_whole_history_is_told_to_a_new_thread_and_the_client_sees_one
 
 
 @virtual
-async def test_the_outputs_of_calls_are_told_to_a_new_thread_too() -> None:
+async def test_the_outputs_of_calls_are_sent_to_a_new_thread_too() -> None:
     scheduler, agent = managed()
     await scheduler.start(go_on())
     agent.transports[0].say(*step(("a", GOOD)))

@@ -265,7 +265,7 @@ async def test_a_paused_child_goes_on_when_its_client_leaves() -> None:
 
 
 @virtual
-async def test_a_reader_that_is_too_slow_on_a_shared_process_fails_and_is_not_told_that_all_is_well() -> None:
+async def test_the_stream_of_a_too_slow_reader_on_a_shared_process_fails_and_has_no_normal_end() -> None:
     run, lane, _ = await begun()
     cursor = run.log.cursor()
     lane.say(*said("a"), size=CUT_WATER)

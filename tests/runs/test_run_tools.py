@@ -637,7 +637,7 @@ async def test_a_thread_whose_answer_was_rewritten_goes_on_with_what_the_client_
 
 
 @virtual
-async def test_a_second_try_is_told_the_schema_that_the_provider_has() -> None:
+async def test_a_second_attempt_has_the_schema_that_the_provider_has() -> None:
     scheduler, agent = managed()
     run = await scheduler.start(OPTIONAL_ANSWER)
     agent.transports[0].say(*words("It is one."))

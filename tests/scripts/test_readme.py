@@ -55,6 +55,6 @@ def test_the_sdk_example_prints_an_answer_and_its_tokens(server: Proxy) -> None:
     assert re.fullmatch(re.escape(SAYS) + r"\n[1-9]\d* tokens\n", out)
 
 
-def test_nobody_is_told_to_install_the_other_project_of_this_name() -> None:
+def test_no_text_advises_to_install_the_other_project_of_this_name() -> None:
     for document in DOCUMENTS:
         assert not re.search(r"pip install\s+[\"']?codex-proxy", document.read_text("utf-8")), document

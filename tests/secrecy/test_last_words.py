@@ -25,11 +25,11 @@ async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
         yield running
 
 
-async def test_a_client_alone_with_a_process_is_told_its_last_words(proxy: Proxy) -> None:
+async def test_the_only_client_of_a_process_gets_the_last_lines_of_its_stderr(proxy: Proxy) -> None:
     assert WORDS in (await proxy.ask(user(CRASH))).error["message"]
 
 
-async def test_a_client_whose_turn_shares_a_process_is_not_told_the_words_of_another_one(
+async def test_an_error_of_a_turn_on_a_shared_process_does_not_quote_the_process(
     proxy: Proxy,
 ) -> None:
     async with proxy.open(user("[[fake:text hold=1]]", stream=True)) as held:
@@ -42,14 +42,14 @@ async def test_a_client_whose_turn_shares_a_process_is_not_told_the_words_of_ano
     await proxy.settled()
 
 
-async def test_a_client_is_not_told_what_a_process_said_in_an_earlier_turn(proxy: Proxy) -> None:
+async def test_an_error_does_not_quote_what_a_process_wrote_in_an_earlier_turn(proxy: Proxy) -> None:
     assert (await proxy.ask(user("[[fake:text misbehave=stderr_flood]]"))).status == 200
     crashed = await proxy.ask(user("[[fake:count n=50 misbehave=eof_without_end at=6]]"))
     assert crashed.error["code"] == "agent_crashed"
     assert "flood" not in crashed.text
 
 
-async def test_those_who_wait_for_a_process_that_keeps_ending_are_told_how_and_not_with_which_words(
+async def test_the_error_about_a_process_that_keeps_ending_has_its_exit_status_and_not_its_output(
     proxy: Proxy,
 ) -> None:
     answers = [await proxy.ask(user(CRASH)) for _ in range(3)]

@@ -203,7 +203,7 @@ async def test_fifty_callers_at_once_lose_nothing_and_share_commits(
     assert statements.count("COMMIT") < 400
 
 
-async def test_of_two_turns_with_one_id_one_is_told(file_store: SqliteStore) -> None:
+async def test_of_two_turns_with_one_id_one_is_reported(file_store: SqliteStore) -> None:
     await file_store.add_conversation(conversation("conv_1"))
     outcomes = await asyncio.gather(
         *(turn(file_store, "resp_1", append="conv_1") for _ in range(2)),

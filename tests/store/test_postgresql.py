@@ -342,7 +342,9 @@ async def test_a_user_without_rights_on_anything_else_is_enough(own_server: Post
     await store.close()
 
 
-async def test_a_user_who_may_not_make_the_schema_is_told_what_to_grant(own_server: PostgresServer) -> None:
+async def test_the_error_of_a_user_who_may_not_create_the_schema_says_what_to_grant(
+    own_server: PostgresServer,
+) -> None:
     await run(own_server.url, "CREATE ROLE plain LOGIN")
     with pytest.raises(StoreUnavailable, match="grant CREATE on the database"):
         await PostgresStore.open(own_server.url.replace("tester@", "plain@"), clock=Hands())

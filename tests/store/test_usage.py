@@ -67,7 +67,7 @@ async def test_a_day_is_the_sum_of_its_hours(ledger: UsageLedger) -> None:
     ]
 
 
-async def test_models_are_told_apart_where_that_is_asked(ledger: UsageLedger) -> None:
+async def test_models_are_distinguished_where_that_is_asked_for(ledger: UsageLedger) -> None:
     await ledger.add_usage([spent(0, model="b"), spent(0, model="a"), spent(1, model="b")])
     assert [(each.start, each.model) for each in await ledger.usage(asked(by_model=True))] == [
         (MIDNIGHT, "a"),
@@ -88,7 +88,7 @@ async def test_an_owner_sees_nothing_of_another_one(ledger: UsageLedger) -> None
     assert await ledger.usage(asked(owner="somebody")) == []
 
 
-async def test_of_everybody_each_owner_is_told_apart(ledger: UsageLedger) -> None:
+async def test_the_usage_of_everybody_is_listed_by_owner(ledger: UsageLedger) -> None:
     await ledger.add_usage([spent(0), spent(1, model="other"), spent(0, owner=OTHER)])
     everybody = UsageQuery(owner=None, start=MIDNIGHT, end=MIDNIGHT + DAY, width=DAY)
     assert await ledger.usage(everybody) == [

@@ -88,7 +88,7 @@ def test_no_text_at_all_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("tail", [[FullText("m", RIGHT)], [TextDelta("m", RIGHT[4:]), FullText("m", RIGHT)]])
-def test_a_text_that_is_also_told_whole_counts_once(tail: list[Event]) -> None:
+def test_a_text_that_comes_in_deltas_and_whole_counts_once(tail: list[Event]) -> None:
     assert passes(ItemStarted(Message("m")), TextDelta("m", RIGHT[:4]), *tail)
     assert passes(ItemStarted(Message("m")), FullText("m", RIGHT), TextDelta("m", RIGHT))
 
@@ -302,17 +302,17 @@ ASKED = Turn(
 )
 
 
-def test_a_model_is_told_the_schema_behind_the_conversation() -> None:
+def test_the_schema_is_sent_to_the_model_after_the_conversation() -> None:
     told = with_schema_words(ASKED, SCHEMA)
     assert told.history[:1] == ASKED.history
     assert SCHEMA.decode() in words(told)
     assert told.output_schema is None
 
 
-def test_a_model_is_told_what_was_wrong() -> None:
+def test_the_model_gets_what_was_wrong_with_its_answer() -> None:
     assert "it is not valid JSON" in words(with_schema_words(ASKED, SCHEMA, wrong="it is not valid JSON"))
     assert "thrown away" not in words(with_schema_words(ASKED, SCHEMA))
 
 
-def test_for_any_object_no_schema_is_told() -> None:
+def test_for_any_object_no_schema_is_sent() -> None:
     assert "schema" not in words(with_schema_words(ASKED, ANY_OBJECT))

@@ -94,7 +94,7 @@ def test_one_call_at_a_time_counts_ours_too() -> None:
     ]
 
 
-def test_calls_beyond_the_limit_are_not_made_and_the_model_is_told() -> None:
+def test_calls_beyond_the_limit_are_not_made_and_the_model_gets_an_error() -> None:
     policy = ToolPolicy(turn(max_server_calls=1))
     done = step(policy, ask(1), ask(2))
     assert [call.request.request_id for call in done.calls] == ["ask1"]

@@ -383,7 +383,7 @@ KIND_A, KIND_B = ({"type": "string", "enum": [kind]} for kind in "ab")
         ([opened(a=STRING), {"anyOf": [STRING, opened(b=STRING)]}], False),
     ],
 )
-def test_a_union_fits_where_its_branches_can_be_told_apart(union: list[Any], fits: bool) -> None:
+def test_a_union_fits_where_its_branches_can_be_distinguished(union: list[Any], fits: bool) -> None:
     assert (strict_form(raw(opened("u", u={"anyOf": union}))) is not None) is fits
 
 

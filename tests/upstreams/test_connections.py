@@ -426,7 +426,7 @@ async def test_the_operators_key_is_sent_and_never_the_clients(where: str, tmp_p
             assert "sk-clients" not in str(server.asked[-1].headers)
 
 
-async def test_a_refused_key_is_the_operators_affair_and_told_to_nobody(
+async def test_a_refused_upstream_key_is_a_502_that_names_neither_key_nor_server(
     tmp_path: Path, logged: list[Any]
 ) -> None:
     async with upstream() as server:
@@ -590,7 +590,7 @@ async def test_a_proxy_of_the_environment_that_fails_is_named_as_what_fails(
             await nothing_left(proxy)
 
 
-async def test_the_proxy_of_the_environment_is_used_unless_it_is_told_not_to(tmp_path: Path) -> None:
+async def test_the_proxy_of_the_environment_is_used_unless_a_setting_forbids_it(tmp_path: Path) -> None:
     async with upstream() as other, upstream() as server:
         through = {"HTTP_PROXY": other.url.removesuffix("/v1")}
         async with proxy_before(server.url, tmp_path, through) as proxy:

@@ -150,7 +150,7 @@ async def test_sampling_reaches_the_upstream_as_it_is(proxy: Proxy, server: Upst
     assert (asked["temperature"], asked["top_p"], asked["max_tokens"]) == (0.3, 0.8, 6)
 
 
-async def test_tool_choice_is_sent_and_not_told_in_words(proxy: Proxy, server: Upstream) -> None:
+async def test_tool_choice_is_a_parameter_and_not_part_of_the_prompt(proxy: Proxy, server: Upstream) -> None:
     server.script = [stream(call("get_weather", PARIS), finish="tool_calls")]
     await proxy.ask(user(tools=[WEATHER], tool_choice="required"))
     asked = server.asked[-1].body
@@ -158,7 +158,9 @@ async def test_tool_choice_is_sent_and_not_told_in_words(proxy: Proxy, server: U
     assert [message["role"] for message in asked["messages"]] == ["user"]
 
 
-async def test_a_model_that_does_not_call_what_it_must_is_told_once(proxy: Proxy, server: Upstream) -> None:
+async def test_a_model_that_does_not_make_a_required_call_is_asked_once_more(
+    proxy: Proxy, server: Upstream
+) -> None:
     server.script = [text("Sunny."), stream(call("get_weather", PARIS), finish="tool_calls")]
     answer = await proxy.ask(user(tools=[WEATHER], tool_choice="required"))
     assert answer.body["choices"][0]["finish_reason"] == "tool_calls"
@@ -167,7 +169,7 @@ async def test_a_model_that_does_not_call_what_it_must_is_told_once(proxy: Proxy
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("mode", ["auto", "required"])
-async def test_a_call_of_a_tool_that_is_not_allowed_is_hidden_and_told_to_the_model(
+async def test_a_call_of_a_tool_that_is_not_allowed_is_hidden_and_the_model_gets_an_error(
     mode: str, streamed: bool, proxy: Proxy, server: Upstream
 ) -> None:
     other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}

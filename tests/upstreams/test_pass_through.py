@@ -188,7 +188,7 @@ async def test_an_answer_is_streamed_and_a_client_that_leaves_ends_it(proxy: Pro
     await until(server.left.is_set)
 
 
-async def test_a_failure_is_repeated_before_the_answer_begins_and_told_without_the_key(
+async def test_a_failed_request_is_retried_before_the_answer_begins_and_its_error_has_no_key(
     server: Server, tmp_path: Path
 ) -> None:
     table = {"retries": 1, "retry_wait": 0.0}

@@ -169,7 +169,7 @@ BOTH = [
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("agent", "path"), BOTH)
-async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
+async def test_a_model_that_never_stops_calling_gets_an_error_and_then_the_turn_ends(
     agent: str, path: str, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path), "max_tool_call_iterations": 2}
@@ -186,7 +186,9 @@ async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("agent", "path"), BOTH)
-async def test_a_tool_that_no_server_has_is_told_to_the_model(agent: str, path: str, tmp_path: Path) -> None:
+async def test_a_call_of_a_tool_that_no_server_has_gives_the_model_an_error(
+    agent: str, path: str, tmp_path: Path
+) -> None:
     settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path)}
     async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent, **settings) as proxy:
         server.script = [calling(agent, "files__gone", "{}"), saying(agent, "Sorry.")]

@@ -95,7 +95,9 @@ async def test_the_names_of_the_default_stay_where_an_upstream_has_them_too(
         assert (len(a.asked), len(b.asked)) == (2, 1)
 
 
-async def test_an_unknown_name_is_told_what_is_like_it(a: Upstream, b: Upstream, tmp_path: Path) -> None:
+async def test_the_error_of_an_unknown_name_suggests_a_similar_one(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
     b.models = []  # it takes any name
     async with several(tmp_path, upstreams={"a": {"url": a.url}, "b": {"url": b.url}}) as proxy:
         answer = await proxy.ask(ask("a/lagre"))

@@ -185,7 +185,7 @@ async def test_an_upstream_without_a_system_prompt_has_the_user_say_it(a: Upstre
         assert "x-codex-history" not in (await proxy.ask(ask("a/small"))).headers
 
 
-async def test_an_upstream_that_takes_no_schema_has_it_told_in_words_and_the_answer_checked(
+async def test_an_upstream_that_takes_no_schema_gets_it_in_the_prompt_and_the_answer_is_checked(
     a: Upstream, tmp_path: Path
 ) -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -350,7 +350,7 @@ async def test_doctor_names_what_to_change_as_the_table_has_it(
     assert logged == [], "it is told once"
 
 
-async def test_what_a_client_is_told_names_the_table(a: Upstream, b: Upstream, tmp_path: Path) -> None:
+async def test_an_error_for_the_client_names_the_table(a: Upstream, b: Upstream, tmp_path: Path) -> None:
     a.key, b.models = "another", []
     dead = NOWHERE | {"fallback": ["b/m"]}
     upstreams = {"a": {"url": a.url, "models": ["m"]}, "b": {"url": b.url}, "dead": dead}

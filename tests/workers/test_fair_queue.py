@@ -145,7 +145,7 @@ def test_of_several_owners_each_leaves_a_quarter_to_the_others(places: int, shar
     assert share_of(places, 1) == places
 
 
-def test_who_is_let_in_no_more_is_told_all_at_once() -> None:
+def test_clear_returns_all_waiters_at_once() -> None:
     hall = Hall(1, owners=1)
     for _ in range(3):
         hall.come("a")

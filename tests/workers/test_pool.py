@@ -35,7 +35,7 @@ async def test_an_owner_that_asks_without_end_leaves_a_worker_to_the_others(
     assert await asyncio.gather(*greedy) == [NoAnswer.STOPPING] * 3
 
 
-async def test_a_question_for_which_no_worker_is_free_in_time_is_told_so(
+async def test_a_question_for_which_no_worker_is_free_in_time_returns_busy(
     pool: WorkerPool[Work, Done],
 ) -> None:
     first = asyncio.ensure_future(pool.ask(Work(endless=True), "a"))
@@ -78,7 +78,7 @@ async def test_a_worker_that_was_killed_while_it_waited_is_asked_nothing(
     assert pool.workers != [pid]
 
 
-async def test_where_the_system_starts_no_process_a_question_is_told_so(
+async def test_where_the_system_starts_no_process_a_question_returns_not_started(
     pool: WorkerPool[Work, Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")

@@ -255,9 +255,7 @@ def test_what_was_reported_before_a_cut_is_not_all_that_was_spent() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "expected"), [(25, (100, 5)), (400, (400, 5))])
-def test_what_was_told_of_some_model_calls_is_the_least_of_an_estimate(
-    prompt: int, expected: tuple[int, int]
-) -> None:
+def test_a_partial_usage_is_the_minimum_of_the_estimate(prompt: int, expected: tuple[int, int]) -> None:
     told: list[Event] = [UsageReported(Usage(100, 0, 3, 0), partial=True)]
     usage = whole(turn(told, said("one two three four five")), prompt_tokens=lambda: prompt)["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (*expected, True)

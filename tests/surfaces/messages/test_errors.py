@@ -91,7 +91,7 @@ def test_a_fault_has_the_status_and_type_that_claude_code_understands(
         (failure(FaultKind.UNAVAILABLE), False),
     ],
 )
-def test_a_client_is_told_not_to_try_again_where_that_is_in_vain_or_would_take_long(
+def test_retries_are_forbidden_where_they_are_useless_or_would_take_long(
     fault: Failure, forbidden: bool
 ) -> None:
     assert forbids_retry(fault) == forbidden

@@ -124,7 +124,7 @@ def test_two_calls_with_one_call_id_of_the_model_are_two() -> None:
     assert ids == [RUN["id"], "call_1"]
 
 
-def test_ids_that_are_the_same_for_longer_than_a_call_id_are_told_apart() -> None:
+def test_ids_with_a_common_beginning_longer_than_a_call_id_stay_different() -> None:
     long = [RUN | {"id": "mcp_" + "x" * 80 + str(number)} for number in range(3)]
     ids = [item.call_id for item in history(*long) if isinstance(item, HistoryCall)]
     assert len(set(ids)) == 3

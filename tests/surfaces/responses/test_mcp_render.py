@@ -28,7 +28,7 @@ def short(events: list[Event], **options: Any) -> list[str]:
 # --- lists ----------------------------------------------------------------------------------------
 
 
-def test_a_list_is_asked_for_and_told() -> None:
+def test_a_list_of_tools_has_its_events() -> None:
     stream = streamed(turn(listed(), said("x")))
     assert [payload["type"] for payload in stream[2:6]] == [
         "response.output_item.added",

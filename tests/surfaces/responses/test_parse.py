@@ -190,7 +190,7 @@ def test_a_json_schema_goes_to_the_agent_and_is_shown_whole() -> None:
     assert parsed.echo["text"] == {"format": {**wanted, "description": None}, "verbosity": "low"}
 
 
-def test_for_a_json_object_the_model_is_told_first_of_all() -> None:
+def test_for_a_json_object_the_prompt_begins_with_the_instruction() -> None:
     told = turn(text={"format": {"type": "json_object"}}, instructions="Be brief.")
     assert said(told)[0].startswith("developer: Answer with exactly one JSON object")
     assert ask(text={"format": {"type": "json_object"}}).format.kind == "json_object"
