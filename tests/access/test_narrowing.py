@@ -93,7 +93,7 @@ def test_any_other_is_refused_and_names_who_asked(top: Path, asked: str) -> None
     assert fault.value.failure.param == "metadata.workdir"
 
 
-def test_another_form_of_the_same_letters_is_another_folder(top: Path) -> None:
+def test_another_unicode_form_of_the_same_name_is_another_folder(top: Path) -> None:
     composed, decomposed = (unicodedata.normalize(form, "\u00fc") for form in ("NFC", "NFD"))
     (top / "own" / composed).mkdir()
     workspace = workspace_of(str(top / "own"), [])

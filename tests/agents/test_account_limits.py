@@ -29,7 +29,7 @@ def limits(value: Any) -> tuple[AccountLimits, ...]:
     return limits_in(json.dumps(value).encode())
 
 
-def test_what_app_server_tells_by_itself_and_when_asked_is_the_same() -> None:
+def test_app_server_reports_the_same_by_itself_and_on_request() -> None:
     assert limits(APP_SERVER) == (READ,)
     assert limits({"rateLimits": APP_SERVER, "rateLimitsByLimitId": None}) == (READ,)
     assert limits({"rateLimits": APP_SERVER, "rateLimitsByLimitId": {"codex": APP_SERVER}}) == (READ,)
@@ -41,7 +41,7 @@ def test_several_limits_are_distinguished_by_their_ids() -> None:
     assert found == (READ, AccountLimits(id="other", windows=(SECONDARY,)))
 
 
-def test_proto_tells_in_how_many_seconds_a_window_ends() -> None:
+def test_proto_reports_in_how_many_seconds_a_window_ends() -> None:
     told = {
         "primary": {"used_percent": 12.5, "window_minutes": 300, "resets_in_seconds": 60},
         "secondary": None,
@@ -65,7 +65,7 @@ CLAUDE = {
 }
 
 
-def test_claude_code_tells_shares_of_its_windows() -> None:
+def test_claude_code_reports_shares_of_its_windows() -> None:
     five = LimitWindow(name="primary", used_percent=82, seconds=18000, resets_at=1800000000)
     seven = LimitWindow(name="secondary", used_percent=29, seconds=604800, resets_at=1800400000)
     assert limits(CLAUDE) == (AccountLimits(windows=(five, seven)),)
@@ -137,7 +137,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_nothing_that_an_agent_tells_raises(value: Any) -> None:
+def test_nothing_that_an_agent_reports_raises(value: Any) -> None:
     limits(value)
 
 
@@ -154,7 +154,7 @@ def window(percent: int) -> dict[str, int]:
     return {"usedPercent": percent}
 
 
-async def test_an_update_replaces_what_it_tells_of_and_nothing_else() -> None:
+async def test_an_update_replaces_the_fields_that_it_has_and_nothing_else() -> None:
     limits = NewestLimits()
     told(limits, limitId="a", planType="plus", primary=window(1), secondary=window(2))
     told(limits, limitId="a", primary=window(3))

@@ -521,7 +521,7 @@ async def test_an_error_in_the_middle_of_a_text_is_an_error_frame(tmp_path: Path
         assert any("error" in frame for frame in answer.frames if isinstance(frame, dict))
 
 
-async def test_a_text_that_begins_anew_after_a_retry_is_said_once(tmp_path: Path) -> None:
+async def test_a_text_that_begins_anew_after_a_retry_is_sent_once(tmp_path: Path) -> None:
     async with acp(tmp_path) as proxy:
         answer = await proxy.ask(user("[[fake:retry_after_text_same]]"))
         text = message_of(answer)["content"]
@@ -550,7 +550,7 @@ async def test_an_agent_that_dies_in_a_turn_fails_it_and_is_started_again(tmp_pa
         assert agent_of(proxy).processes().restarts == 1
 
 
-async def test_an_agent_without_a_sign_in_is_served_as_401_and_said_so(tmp_path: Path) -> None:
+async def test_without_a_sign_in_of_the_agent_every_answer_is_a_401_that_says_so(tmp_path: Path) -> None:
     async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "signed_out"}) as proxy:
         answer = await proxy.ask(user())
         assert (answer.status, answer.error["code"]) == (401, "agent_not_authenticated")

@@ -93,7 +93,7 @@ def test_text_and_thoughts_come_in_pieces_and_usage_is_what_the_model_server_cou
     assert usages(played)[-1] == usage
 
 
-def test_usage_of_two_model_calls_is_reported_where_the_agent_tells_that_of_the_turn_and_else_not() -> None:
+def test_usage_of_two_model_calls_is_reported_only_where_the_agent_reports_that_of_the_turn() -> None:
     assert usages(play("claude-acp-tool_allow"))[-1] == Usage(2400, 2000, 68, 0)
     assert usages(play("copilot-tool_allow"))[-1] == Usage(2400, 2000, 68, 14)
     assert usages(play("qwen-tool_allow"))[-1] == Usage(2400, 2000, 68, 14)
@@ -174,7 +174,7 @@ def test_a_command_is_an_activity_from_its_first_sight_with_the_command_as_its_l
     assert played.end.stop == Stop.STOP
 
 
-def test_output_that_is_reported_anew_each_time_is_said_once() -> None:
+def test_output_that_is_reported_anew_each_time_is_sent_once() -> None:
     played = play("copilot-tool_allow", allows=True)
     outputs = [event.text for event in played.log if isinstance(event, OutputDelta)]
     assert "".join(outputs).startswith("marker\n")
@@ -633,7 +633,7 @@ def test_the_error_says_how_to_sign_in() -> None:
     assert "GEMINI_API_KEY" in failure.message
 
 
-def test_a_text_that_begins_like_an_error_is_said_where_the_result_shows_a_success() -> None:
+def test_a_text_that_begins_like_an_error_is_sent_where_the_result_shows_a_success() -> None:
     played = opened("copilot-text")
     prompt = played.last_request("session/prompt")
     assert prompt is not None

@@ -90,7 +90,7 @@ def test_an_initialize_request_that_is_answered_with_nonsense_is_a_fault() -> No
     assert connection.fault is not None
 
 
-def test_an_agent_that_cannot_tell_who_is_signed_in_is_ready_all_the_same() -> None:
+def test_an_agent_that_does_not_know_who_is_signed_in_is_ready() -> None:
     for nonsense in (
         {"error": {"code": -1, "message": "no"}},
         {"result": {"account": 1, "requiresOpenaiAuth": "?"}},

@@ -200,7 +200,7 @@ def test_further_messages_fields_and_types_change_nothing() -> None:
         b'{"definitions": {"ClientRequest": {}}}',
     ],
 )
-def test_what_is_no_schema_is_said_and_nothing_else_is_raised(text: bytes) -> None:
+def test_what_is_no_schema_is_reported_and_nothing_else_is_raised(text: bytes) -> None:
     with pytest.raises(SchemaError):
         check_contract(text)
 

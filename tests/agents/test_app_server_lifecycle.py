@@ -266,7 +266,7 @@ def test_a_turn_that_is_over_before_its_start_is_answered_is_not_interrupted() -
     assert dialogue.asked[3:] == ["thread/unsubscribe"]
 
 
-def test_nothing_is_said_after_the_end_but_the_agents_requests_are_refused() -> None:
+def test_nothing_is_sent_after_the_end_but_refusals_of_the_agents_requests() -> None:
     dialogue = Dialogue().start()
     dialogue.ends()
     late = [

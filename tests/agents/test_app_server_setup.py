@@ -206,7 +206,7 @@ async def test_a_binary_that_fails_says_its_own_last_words(places: CodexPaths) -
     assert "signal 9" in await refused(places)
 
 
-async def test_a_program_that_is_none_is_said_with_the_flag(places: CodexPaths) -> None:
+async def test_the_error_about_a_missing_program_names_the_flag(places: CodexPaths) -> None:
     for program in ("/nowhere/codex", places.workdir, places.codex_home + "/config.toml"):
         with pytest.raises(Fault, match="--codex-bin") as caught:
             await find_version(program, ENVIRONMENT)
@@ -250,7 +250,7 @@ async def test_a_kept_catalog_that_cannot_be_read_is_asked_for_anew(places: Code
     assert (await prepare(places)).models == first.models
 
 
-async def test_a_catalog_of_nothing_but_brackets_is_said(places: CodexPaths) -> None:
+async def test_a_catalog_of_nothing_but_brackets_is_reported(places: CodexPaths) -> None:
     Path(places.program).with_name("catalog.json").write_bytes(b"[" * 100_000)
     assert "is not JSON" in await refused(places)
 
@@ -283,12 +283,12 @@ async def test_what_a_killed_start_has_left_is_removed_by_the_next_one(places: C
     assert list(Path(places.state).glob("home-*")) == []
 
 
-async def test_a_catalog_that_makes_no_sense_is_said(places: CodexPaths) -> None:
+async def test_a_catalog_that_cannot_be_read_is_reported(places: CodexPaths) -> None:
     Path(places.program).with_name("catalog.json").write_text("nonsense")
     assert "catalog of Codex 0.163.0" in await refused(places)
 
 
-async def test_a_state_folder_that_cannot_be_used_is_said(places: CodexPaths, tmp_path: Path) -> None:
+async def test_a_state_folder_that_cannot_be_used_is_reported(places: CodexPaths, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("not a folder")
     assert str(file) in await refused(

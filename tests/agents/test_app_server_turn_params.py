@@ -229,7 +229,7 @@ def test_a_turn_without_history_has_nothing_to_inject() -> None:
 
 
 @pytest.mark.parametrize("mode", ["agent", "model"])
-def test_of_a_turn_on_a_thread_that_was_kept_only_what_is_new_is_said(mode: Mode) -> None:
+def test_of_a_turn_on_a_thread_that_is_used_again_only_new_items_are_sent(mode: Mode) -> None:
     turn = Turn(model="m", history=(USER, CALL, OUTPUT, ANSWER, USER), mode=mode)
     injected, given = split_input(turn, turn.history[3:], first=3)
     ids = [item["id"] for item in native(ANSWER, USER, first=3)]
@@ -242,7 +242,7 @@ def test_of_a_turn_on_a_thread_that_was_kept_only_what_is_new_is_said(mode: Mode
 # --- settings -------------------------------------------------------------------------------------
 
 
-def test_only_the_settings_that_the_client_gave_are_said() -> None:
+def test_only_the_settings_that_the_client_gave_are_sent() -> None:
     assert turn_settings(Turn(model="m", history=())) == {}
     turn = Turn(model="m", history=(), effort="low", summary="auto", service_tier="flex")
     assert turn_settings(turn) == {"effort": "low", "summary": "auto", "serviceTier": "flex"}

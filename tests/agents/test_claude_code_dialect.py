@@ -121,7 +121,7 @@ def test_an_error_is_a_typed_failure_and_never_an_answer(name: str, kind: FaultK
     assert "API Error" not in end.failure.message
 
 
-def test_a_retry_tells_which_attempt_it_is_and_the_error_that_the_turn_would_have() -> None:
+def test_a_retry_has_the_number_of_the_attempt_and_the_error_that_the_turn_would_have() -> None:
     [*_, last] = [event for event in heard("err_401") if isinstance(event, Retrying)]
     assert last.failure is not None
     assert (last.http_status, last.failure.kind) == (401, FaultKind.AGENT_NOT_AUTHENTICATED)

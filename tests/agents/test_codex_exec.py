@@ -185,7 +185,7 @@ def test_the_usage_is_that_of_the_turn() -> None:
     assert ev.UsageReported(ev.Usage(3000, 900, 150, 15)) in events
 
 
-def test_a_provider_that_tells_no_usage_leaves_it_to_the_estimate() -> None:
+def test_usage_is_estimated_where_the_provider_reports_none() -> None:
     events = events_of(*ALL["usage_missing"])
     assert ev.StepCompleted(None) in events
     assert not any(isinstance(event, ev.UsageReported) for event in events)

@@ -111,7 +111,7 @@ def test_the_legacy_function_call_comes_in_pieces_or_complete() -> None:
         assert end_of(events).stop == "function_call"
 
 
-def test_calls_belong_to_every_choice_unless_the_child_tells_choices_apart() -> None:
+def test_calls_belong_to_every_choice_unless_the_child_names_the_choice() -> None:
     def calls(choice: int) -> bytes:
         return event_line(
             "tool_calls_delta", choice_index=choice, tool_calls=[call_piece(0, id="a", name="f")]

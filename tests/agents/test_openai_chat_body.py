@@ -77,7 +77,7 @@ def test_a_schema_becomes_a_response_format() -> None:
     }
 
 
-def test_tools_are_functions_and_a_strict_one_is_said_to_be() -> None:
+def test_tools_are_functions_and_a_strict_one_is_sent_as_strict() -> None:
     tools = body_of(tools=(WEATHER, Tool(name="time", strict=True)))["tools"]
     assert [tool["type"] for tool in tools] == ["function", "function"]
     weather = {"name": "weather", "description": "of a city", "parameters": {"type": "object"}}
@@ -97,7 +97,7 @@ def test_tools_are_functions_and_a_strict_one_is_said_to_be() -> None:
         ("none", (), None),
     ],
 )  # fmt: skip
-def test_the_tool_choice_is_said_to_the_upstream(choice: Any, tools: tuple[Tool, ...], wanted: Any) -> None:
+def test_the_tool_choice_is_sent_to_the_upstream(choice: Any, tools: tuple[Tool, ...], wanted: Any) -> None:
     assert body_of(tool_choice=choice, tools=tools).get("tool_choice") == wanted
 
 

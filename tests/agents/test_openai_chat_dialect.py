@@ -253,7 +253,7 @@ def test_a_line_without_an_end_is_refused_at_the_limit(monkeypatch: pytest.Monke
         assert "too long" in end.failure.message
 
 
-def test_nothing_is_said_behind_the_end_and_the_transport_knows_that_it_is_over() -> None:
+def test_nothing_is_sent_after_the_end_and_the_transport_knows_that_it_is_over() -> None:
     made = dialect()
     made.begin(asking())
     made.receive([OK])

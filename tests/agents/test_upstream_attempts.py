@@ -142,7 +142,7 @@ class Scene:
         return self.turn.receive(events)  # type: ignore[arg-type]
 
 
-def test_what_an_attempt_said_before_it_failed_is_not_sent() -> None:
+def test_the_output_of_an_attempt_that_failed_is_not_sent() -> None:
     scene = Scene()
     assert scene.say(TurnStarted(), RawItem("reasoning", reasoning("1"))).events == []
     assert scene.say(FAILED).events == []

@@ -33,7 +33,7 @@ def test_a_program_sees_its_own_variables_and_none_of_the_proxy_s_keys() -> None
     assert "PROXY_API_KEY" not in command.env
 
 
-def test_what_is_wrong_with_the_file_is_said_with_its_path(tmp_path: Path) -> None:
+def test_the_error_about_the_file_names_its_path(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     with pytest.raises(UserError, match=r"mcp\.json cannot be read: No such file"):
         configured_servers(settings_with(file), {})

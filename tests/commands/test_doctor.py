@@ -173,7 +173,9 @@ def test_what_failed_with_a_release_is_reported(
     assert said in codex_checks.version_check(Version(0, 150, 0)).message
 
 
-async def test_what_is_off_with_a_release_is_said_with_what_it_lacks(tmp_path: Path) -> None:
+async def test_a_feature_that_is_off_with_a_release_is_reported_with_what_the_release_lacks(
+    tmp_path: Path,
+) -> None:
     sign_in(tmp_path)
     done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, schema=ONE_CALL_AT_A_TIME)))
     assert done.status == 0

@@ -99,7 +99,9 @@ def test_a_system_without_a_service_manager_is_reported_and_nothing_is_left(
     assert not service.file.exists()
 
 
-def test_what_cannot_be_is_said(tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_what_is_impossible(
+    tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service = given(tmp_path)
     with pytest.raises(UserError, match="is not a folder"):
         install(service, COMMAND, tmp_path / "missing", {})

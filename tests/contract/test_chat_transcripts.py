@@ -154,7 +154,7 @@ def test_gt_4_is_the_example_of_the_contract_with_a_role_and_a_finalizer_of_thei
     )
 
 
-def test_no_transcript_tells_of_more_cached_or_reasoning_tokens_than_there_are() -> None:
+def test_no_transcript_has_more_cached_or_reasoning_tokens_than_there_are() -> None:
     for name in NAMES:
         transcript = committed(name)
         for frame in transcript.get("stream") or [transcript["response"]]:

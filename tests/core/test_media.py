@@ -79,7 +79,7 @@ def test_any_bytes_behind_a_picture_survive_each_way_of_writing_them(more: bytes
         PIXEL + "====",
     ],
 )
-def test_what_is_no_base64_is_said_to_be_none(url: str) -> None:
+def test_what_is_no_base64_is_reported(url: str) -> None:
     assert refusal(url) == "is no valid base64"
 
 

@@ -83,7 +83,7 @@ CUTS = st.lists(st.integers(0, 12), max_size=4)
 
 
 @given(TEXT, CUTS, st.integers(0, 5))
-def test_a_text_that_comes_in_deltas_and_whole_is_said_once(text: str, cuts: list[int], kept: int) -> None:
+def test_a_text_that_comes_in_deltas_and_whole_is_sent_once(text: str, cuts: list[int], kept: int) -> None:
     deltas = cut_up(text, cuts)[:kept]
     log = repaired(ItemStarted(Message("m")), *deltas, FullText("m", text), ItemEnded("m"), END)
     assert texts(log) == {"m": text}
@@ -96,7 +96,7 @@ def test_deltas_after_the_whole_text_do_not_say_it_again(text: str, cuts: list[i
 
 
 @given(TEXT, TEXT)
-def test_a_revised_final_text_never_unsays_what_was_said(said: str, revised: str) -> None:
+def test_a_revised_final_text_never_takes_back_what_was_sent(said: str, revised: str) -> None:
     log = repaired(ItemStarted(Message("m")), TextDelta("m", said), FullText("m", revised), END)
     assert texts(log)["m"].startswith(said)
     if revised.startswith(said):
@@ -158,7 +158,7 @@ def test_notes_and_rate_limits_may_come_before_the_start() -> None:
     assert repaired(*notes, ev.TurnStarted("t", "m")) == [*notes, ev.TurnStarted("t", "m")]
 
 
-def test_a_second_start_is_not_said() -> None:
+def test_a_second_start_is_dropped() -> None:
     assert repaired(ev.TurnStarted("t"), ev.TurnStarted("u")) == [ev.TurnStarted("t")]
 
 
@@ -191,7 +191,7 @@ def test_an_item_that_is_started_twice_is_opened_once() -> None:
     assert texts(log) == {"m": "Hi"}
 
 
-def test_arguments_in_pieces_and_whole_are_said_once() -> None:
+def test_arguments_in_pieces_and_whole_are_sent_once() -> None:
     call = ToolCall("c", "call_1", "get_weather")
     pieces = (
         ev.ArgumentsDelta("c", '{"ci'),
@@ -208,7 +208,7 @@ def test_a_piece_of_a_call_that_nobody_started_is_noticed_and_dropped() -> None:
     assert log[1:] == [ev.Notice("stray_delta", "ToolCall"), END]
 
 
-def test_a_retry_before_anything_was_said_is_silent() -> None:
+def test_a_retry_before_any_output_is_a_notice_for_the_log() -> None:
     log = repaired(ev.TurnStarted(), ev.Retrying("429"), TextDelta("m", "Hi"), END)
     assert log == [
         *(ev.TurnStarted(), ev.Notice("agent_retry", "429")),

@@ -62,5 +62,5 @@ def test_an_empty_text_has_no_tokens() -> None:
 
 
 @given(st.text())
-def test_the_bound_is_no_less_than_the_estimate_which_tells_the_usage(text: str) -> None:
+def test_the_bound_is_no_less_than_the_estimate_of_the_usage(text: str) -> None:
     assert max_tokens_in(text) >= estimate_tokens(text)

@@ -62,5 +62,5 @@ def test_an_image_in_an_output_is_named_the_same_on_the_wire_and_in_the_history(
     ("output", "text"),
     [("sunny", "sunny"), ([TEXT, TEXT], "look look"), ([IMAGE], "[image]"), ([], ""), (None, "")],
 )
-def test_what_can_be_said_of_an_output(output: Any, text: str) -> None:
+def test_an_output_is_made_text(output: Any, text: str) -> None:
     assert output_text(output) == text

@@ -107,5 +107,5 @@ def test_the_schema_of_the_request_shapes_the_answer() -> None:
         ("Be concise.", None),
     ],
 )
-def test_a_schema_that_a_developer_tells_of_counts_too(words: str, schema: Any) -> None:
+def test_a_schema_in_a_developer_message_counts_too(words: str, schema: Any) -> None:
     assert wanted_schema(asked(message("developer", words), message("user", "Hi."))) == schema

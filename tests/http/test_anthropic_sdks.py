@@ -294,7 +294,7 @@ async def test_langchain_folds_a_stream_to_what_it_gets_whole(langchain: ChatAnt
     assert folded.usage_metadata == whole.usage_metadata
 
 
-async def test_langchain_calls_tools_and_tells_their_results(langchain: ChatAnthropic) -> None:
+async def test_langchain_calls_tools_and_sends_their_results(langchain: ChatAnthropic) -> None:
     model = langchain.bind_tools([WEATHER])
     whole = await model.ainvoke("[[fake:tool_calls]]")
     folded: Any = None

@@ -212,7 +212,7 @@ async def test_a_program_that_misbehaves_but_says_its_answer_is_understood(proxy
 
 
 @pytest.mark.exhaustive
-async def test_a_message_that_begins_anew_is_said_once(proxy: Proxy) -> None:
+async def test_a_message_that_begins_anew_is_sent_once(proxy: Proxy) -> None:
     answer = await proxy.ask(plain("[[fake:retry_after_text_same]]"))
     assert answer.status == 200, answer.text
     text = answer.body["choices"][0]["message"]["content"]
@@ -313,7 +313,9 @@ async def test_a_plain_process_gets_nothing_of_the_users_and_a_read_only_one_no_
     assert "--no-session-persistence" in plain_one
 
 
-async def test_nobody_signed_in_is_said_at_once_and_by_readiness(tmp_path: Path) -> None:
+async def test_without_a_sign_in_there_is_an_error_at_once_and_the_server_is_not_ready(
+    tmp_path: Path,
+) -> None:
     async with claude_proxy(tmp_path, {"FAKE_CODEX_ACCOUNT": "none"}) as proxy:
         answer = await proxy.ask(plain("Hi"))
         assert (answer.status, answer.error["code"]) == (401, "agent_not_authenticated")

@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_ends_the_child_and_all_that_it_has_started(
         await until(lambda: not alive(pids))
 
 
-async def test_nobody_signed_in_is_said_at_once(tmp_path: Path) -> None:
+async def test_without_a_sign_in_there_is_an_error_at_once(tmp_path: Path) -> None:
     async with exec_proxy(tmp_path) as proxy:
         (proxy.server.settings.codex_home / "auth.json").unlink()
         answer = await proxy.ask(user())

@@ -15,7 +15,7 @@ async def _after(seconds: float) -> None:
 
 
 @virtual
-async def test_what_is_said_within_the_time_begins_the_count_anew() -> None:
+async def test_input_within_the_limit_begins_the_count_anew() -> None:
     silence = IdleTimer(10)
     for seconds in (6, 6, 9.5, 0, 9.5):
         assert await silence.wait_for(_after(seconds))
@@ -24,7 +24,7 @@ async def test_what_is_said_within_the_time_begins_the_count_anew() -> None:
 
 
 @virtual
-async def test_what_is_heard_and_not_passed_on_does_not_end_a_silence() -> None:
+async def test_input_that_is_not_passed_on_does_not_end_a_silence() -> None:
     loop = asyncio.get_running_loop()
     silence = IdleTimer(10)
     began = loop.time()

@@ -344,7 +344,7 @@ async def test_turns_that_wait_and_are_then_refused_leave_nothing(tmp_path: Path
             await held
 
 
-async def test_a_thread_that_is_kept_keeps_nothing_of_what_was_said_on_it(tmp_path: Path) -> None:
+async def test_a_thread_that_is_used_again_has_nothing_of_the_turn_before(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
 
         async def ask() -> None:

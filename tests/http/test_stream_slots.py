@@ -44,7 +44,7 @@ async def test_the_guard_rejects_additional_streams_with_429(tmp_path: Path) -> 
         assert (await held.text()).endswith("data: [DONE]\n\n")
 
 
-async def test_accepted_and_rejected_streams_tell_the_state_of_the_guard_in_headers(tmp_path: Path) -> None:
+async def test_accepted_and_rejected_streams_have_the_state_of_the_limit_in_headers(tmp_path: Path) -> None:
     async with guarded(tmp_path) as proxy, proxy.open(HELD) as held:
         assert conc(held) == ("0", "1", "1")
         assert conc(await proxy.ask(user(stream=True))) == ("1", "1", "1")
@@ -66,7 +66,7 @@ async def test_the_guard_counts_streams_only(tmp_path: Path) -> None:
         assert (await proxy.ask(user())).status == 200
 
 
-async def test_get_conc_tells_how_many_streams_are_open(tmp_path: Path) -> None:
+async def test_get_conc_returns_how_many_streams_are_open(tmp_path: Path) -> None:
     async with guarded(tmp_path, sse_max_concurrency=None) as proxy:
         assert (await proxy.send("GET", "/__test/conc")).body == {"conc": 0}
         async with proxy.open(HELD) as held:

@@ -58,7 +58,7 @@ async def test_turns_of_both_surfaces_are_summed_as_their_answers_say(kept: Prox
     assert found["num_failed_requests"] == 0
 
 
-async def test_it_is_said_where_usage_is_kept(kept: Proxy) -> None:
+async def test_the_answer_names_where_usage_is_stored(kept: Proxy) -> None:
     answer = (await kept.send("GET", "/v1/usage")).body
     if kept.server.store_lifecycle is None:
         assert (answer["kept"], type(answer["kept_since"])) == ("memory", int)

@@ -180,7 +180,7 @@ async def test_the_conversation_with_tools_of_the_contract_runs_as_written(proxy
 
 
 @pytest.mark.exhaustive
-async def test_the_streaming_of_the_contract_runs_as_written_and_tells_of_calls(
+async def test_the_streaming_of_the_contract_runs_as_written_and_has_the_calls(
     tmp_path: Path, port: int
 ) -> None:
     more = settings(port) | {"mcp_config": operators(tmp_path), "builtin_tools": "never"}
@@ -221,7 +221,7 @@ async def test_secrets_of_a_server_are_neither_shown_nor_stored(tmp_path: Path, 
         assert secret.encode() not in stored
 
 
-async def test_the_profile_of_open_responses_server_tells_a_call_as_that_server_does(
+async def test_the_profile_of_open_responses_server_sends_a_call_as_that_server_does(
     tmp_path: Path, port: int
 ) -> None:
     more = settings(port) | {"responses_profile": "open-responses-server"}
@@ -253,7 +253,7 @@ async def test_the_profile_of_open_responses_server_tells_a_call_as_that_server_
 
 
 @pytest.mark.exhaustive
-async def test_a_chat_hears_of_the_operator_s_tools_as_thoughts_only(tmp_path: Path) -> None:
+async def test_a_chat_shows_calls_of_the_operator_s_tools_as_reasoning_only(tmp_path: Path) -> None:
     more: dict[str, Any] = {"fake_dialect": "app-server", "mcp_config": operators(tmp_path)}
     async with fake_proxy(tmp_path, CALLS, **more) as proxy:
         answer = await proxy.ask(

@@ -79,7 +79,7 @@ async def test_a_chat_answer_comes_without_the_nulls(client: AsyncOpenAI) -> Non
     assert answer.choices[0].message.content == SHOWN
 
 
-async def test_a_streamed_chat_answer_is_said_once(client: AsyncOpenAI) -> None:
+async def test_a_streamed_chat_answer_is_sent_once(client: AsyncOpenAI) -> None:
     assert await chunks(client, SAYS_NULL, RESPONSE_FORMAT) == [SHOWN]
 
 

@@ -32,7 +32,7 @@ def store_command(folder: Path, *arguments: str) -> Done:
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-async def test_stats_and_export_tell_what_a_server_has_stored(tmp_path: Path) -> None:
+async def test_stats_and_export_show_what_a_server_has_stored(tmp_path: Path) -> None:
     async with serving(tmp_path) as (proxy, client):
         response = (await ask(proxy, said("Hello."))).body
         conversation = await client.conversations.create()

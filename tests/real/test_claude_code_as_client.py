@@ -170,7 +170,7 @@ async def test_a_conversation_is_compacted_and_goes_on_from_its_summary(
     assert "echo one" not in last
 
 
-async def test_the_context_is_counted_at_once_and_has_the_size_that_connect_tells(
+async def test_the_context_is_counted_at_once_and_has_the_size_that_connect_writes(
     tmp_path: Path, proxy: Proxy, logged: list[Any]
 ) -> None:
     async with claude_code(tmp_path, proxy.url) as session:

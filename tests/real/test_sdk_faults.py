@@ -162,7 +162,7 @@ async def test_a_refusal_is_a_refusal_and_not_an_empty_answer(proxy: Proxy, syst
 
 
 @pytest.mark.exhaustive
-async def test_a_provider_that_cannot_be_reached_is_said_at_once(tmp_path: Path) -> None:
+async def test_a_provider_that_cannot_be_reached_is_an_error_at_once(tmp_path: Path) -> None:
     async with model_server() as gone:
         home = make_codex_home(tmp_path, gone.base_url)
     async with proxy(home) as running:

@@ -233,7 +233,7 @@ async def test_after_an_answer_the_conversation_goes_on_with_more_calls(
     assert len(model_server.calls) == 4
 
 
-async def test_a_stream_tells_of_each_call_its_index_id_and_name_and_then_its_arguments(
+async def test_a_stream_has_the_index_id_and_name_of_each_call_and_then_its_arguments(
     proxy: Proxy, model_server: ModelServer
 ) -> None:
     asked = ask("[[model:tool n=2 pre='Let me look.']] Weather?", tools=[WEATHER], stream=True)

@@ -289,7 +289,7 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
     ],
     ids=["auto", "required", "named", "allowed auto", "allowed required"],
 )
-async def test_a_tool_choice_decides_what_is_offered_and_what_is_said_of_it(
+async def test_a_tool_choice_decides_which_tools_are_offered_and_what_the_prompt_says_of_it(
     proxies: Proxies, model_server: ModelServer, choice: Any, offered: list[str], must: bool
 ) -> None:
     async with loop_of(proxies, "kept") as loop:

@@ -134,7 +134,7 @@ async def test_a_new_thread_on_a_process_that_was_gone_already_is_left_for_anoth
 
 
 @virtual
-async def test_a_process_that_has_heard_of_a_new_turn_is_not_given_a_successor_to_end() -> None:
+async def test_a_turn_that_has_begun_is_not_repeated_on_another_process() -> None:
     scheduler, agent = managed()
     run = await scheduler.start(AGAIN)
     agent.transports[0].say()  # it has answered, although there is nothing in it for the log

@@ -54,7 +54,7 @@ async def test_a_turn_is_logged_as_it_comes_and_its_transport_is_released_once()
 
 
 @virtual
-async def test_an_interrupted_turn_ends_its_log_at_once_and_tells_the_agent() -> None:
+async def test_an_interrupted_turn_ends_its_log_at_once_and_interrupts_the_agent() -> None:
     agent = WordAgent()
     agent.slow_to_finish = True
     run, lane, dialect = await begun(agent)

@@ -272,7 +272,7 @@ async def test_words_that_were_thrown_away_are_not_remembered() -> None:
 
 
 @virtual
-async def test_what_an_earlier_try_still_says_is_not_heard() -> None:
+async def test_output_of_an_earlier_attempt_is_ignored() -> None:
     scheduler, agent = managed()
     run = await scheduler.start(REQUIRED)
     agent.slow_to_finish = True

@@ -148,7 +148,7 @@ def test_help_before_the_first_start_installs_nothing_and_names_the_settings(che
 
 
 @pytest.mark.exhaustive
-def test_help_tells_of_the_script_and_of_the_server_and_of_no_agent(checkout: Checkout) -> None:
+def test_help_describes_the_script_and_the_server_and_warns_of_no_fake_agent(checkout: Checkout) -> None:
     checkout.run("start")
     done = checkout.run("start", "--help")
     assert "scripts/start [--with-codex]" in done.stdout

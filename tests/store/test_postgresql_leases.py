@@ -35,7 +35,7 @@ async def test_of_responses_that_nobody_runs_each_is_claimed_by_one_node(nodes: 
     assert sorted(lease.id for leases in claimed for lease in leases) == sorted(ids)
 
 
-async def test_a_node_hears_of_a_change_that_another_has_made(
+async def test_a_node_is_notified_of_a_change_that_another_has_made(
     nodes: list[PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codex_proxy.store.leases.POLL_SECONDS", 3600.0)

@@ -52,13 +52,13 @@ async def test_a_webhook_that_waits_for_its_next_try_is_given_to_nobody(store: S
     assert await store.claim_webhooks(10) == [TWO]
 
 
-async def test_an_end_that_comes_too_late_tells_of_nothing(store: Store) -> None:
+async def test_an_end_that_comes_too_late_sends_nothing(store: Store) -> None:
     assert await ended(store, ONE)
     assert not await ended(store, TWO, status="cancelled")
     assert await pending(store) == [ONE]
 
 
-async def test_a_target_that_is_named_twice_hears_of_an_end_once(store: Store) -> None:
+async def test_a_target_that_is_named_twice_gets_one_webhook(store: Store) -> None:
     assert await ended(store, ONE, ONE)
     assert await pending(store) == [ONE]
 

@@ -98,7 +98,7 @@ def test_groups_are_named_in_each_result(query: list[tuple[str, str]]) -> None:
     assert [(result["key"], result["model"]) for result in results] == [("me", "a"), ("me", "b")]
 
 
-def test_it_is_said_where_usage_is_kept_and_since_when() -> None:
+def test_the_answer_names_where_usage_is_stored_and_since_when() -> None:
     kept = [page(asked(), durable=durable) for durable in (True, False)]
     assert [(each["kept"], each["kept_since"]) for each in kept] == [("disk", None), ("memory", 5)]
 

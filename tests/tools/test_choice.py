@@ -58,7 +58,7 @@ def test_allowed_tools_are_the_only_ones_offered_in_the_clients_order() -> None:
     assert words(given) is None
 
 
-def test_the_second_time_a_model_hears_that_it_did_not_listen() -> None:
+def test_a_second_attempt_says_that_the_first_answer_had_no_call() -> None:
     said = words(with_tool_choice(turn("required", A), again=True))
     assert said == (
         "Your last answer had no tool call, and was thrown away. Call the tool `a` now. Do not answer with text."

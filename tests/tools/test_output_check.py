@@ -232,7 +232,7 @@ def logged(check: OutputCheck, story: list[Event]) -> list[Event]:
     return TurnRepair().feed(check.feed(story))
 
 
-def test_nulls_for_absent_properties_are_taken_out_and_the_text_is_said_once() -> None:
+def test_nulls_for_absent_properties_are_removed_and_the_text_is_sent_once() -> None:
     check = in_strict_form()
     assert check.feed([ItemStarted(Message("m")), TextDelta("m", WITH_NULL[:9])]) == []
     out = check.feed([TextDelta("m", WITH_NULL[9:]), FullText("m", WITH_NULL), ItemEnded("m"), END])

@@ -418,7 +418,7 @@ def test_no_call_of_a_step_is_forgotten_and_none_is_answered_twice(asked: Turn, 
 
 
 @given(STORIES)
-def test_nothing_is_heard_of_a_try_that_is_made_again(story: list[Event]) -> None:
+def test_nothing_is_sent_of_an_attempt_that_is_repeated(story: list[Event]) -> None:
     done = ToolPolicy(turn("required")).feed([*story, END])
     if done.again:
         assert texts(done.events) == {}

@@ -181,7 +181,7 @@ def test_what_follows_the_schema_is_not_wrong() -> None:
         ({"unevaluatedProperties": False}, {"y": 1}, "at $: Unevaluated properties are not allowed"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(schema: Any, value: Any, sentence: str) -> None:
+def test_the_error_names_the_place_of_what_is_wrong(schema: Any, value: Any, sentence: str) -> None:
     assert str(wrong(schema, value)).startswith(sentence)
 
 

@@ -64,7 +64,7 @@ def test_a_call_that_failed_ends_as_failed_with_what_went_wrong() -> None:
     assert events == [OutputDelta("call1", "no"), ItemEnded("call1", "failed")]
 
 
-def test_the_client_hears_of_its_calls_when_ours_of_the_step_have_run() -> None:
+def test_the_client_gets_its_calls_when_ours_of_the_step_have_run() -> None:
     policy = ToolPolicy(turn())
     done = step(policy, ask(1), ask(2, "get_weather"), ask(3))
     assert items(done.events) == [McpCall, McpCall]

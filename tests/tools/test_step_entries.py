@@ -190,7 +190,7 @@ def test_what_the_agent_added_for_itself_is_not_remembered() -> None:
     assert json.loads(clean_item(json.dumps(REASONING | own).encode())) == REASONING
 
 
-def test_only_words_of_the_assistant_are_said() -> None:
+def test_only_messages_of_the_assistant_are_returned() -> None:
     user = WORDS | {"role": "user"}
     assert assistant_messages(raw(REASONING, user, WORDS, called("a"))) == (
         HistoryMessage("assistant", (TextPart("Hm."),)),

@@ -97,7 +97,7 @@ async def test_a_response_cancelled_at_the_other_server_is_cancelled_at_once_and
         assert events[-1]["response"]["status"] == "cancelled"
 
 
-async def test_a_turn_that_ends_before_its_server_hears_of_the_cancel_changes_nothing(
+async def test_a_turn_that_ends_before_its_server_gets_the_cancel_changes_nothing(
     pair_with: MakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Notices, "listen", lambda self: None)

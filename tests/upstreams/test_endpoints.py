@@ -345,7 +345,7 @@ async def test_fields_that_are_the_upstreams_own_reach_it_where_the_answer_is_re
     assert {name: server.asked[-1].body[name] for name in fields} == fields
 
 
-async def test_usage_that_the_upstream_does_not_tell_is_an_estimate_that_says_so(
+async def test_usage_that_the_upstream_does_not_report_is_an_estimate_that_says_so(
     proxy: Proxy, server: Upstream
 ) -> None:
     server.script = [CASES[name] for name in ("no_usage", "good_text")]

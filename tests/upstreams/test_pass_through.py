@@ -372,7 +372,7 @@ async def test_a_form_that_was_sent_on_is_not_sent_again(server: Server, tmp_pat
         assert len(server.asked) == 1
 
 
-async def test_an_upstream_that_answers_before_a_form_has_come_is_heard(
+async def test_the_answer_of_an_upstream_before_the_end_of_a_form_is_passed_on(
     server: Server, tmp_path: Path
 ) -> None:
     server.early = 400

@@ -147,7 +147,7 @@ async def test_a_service_tier_is_asked_of_the_upstream_and_its_own_is_reported(
     assert chat.body["service_tier"] == (said or "default")
 
 
-async def test_a_stream_tells_deltas_as_they_come(client: AsyncOpenAI, server: Upstream) -> None:
+async def test_a_stream_sends_deltas_as_they_come(client: AsyncOpenAI, server: Upstream) -> None:
     server.script = [answered(message("Hello there.")), answered(message("No.", "refusal"))]
     stream = await client.responses.create(model="small", input="Hi", stream=True)
     deltas = [each.delta async for each in stream if each.type == "response.output_text.delta"]

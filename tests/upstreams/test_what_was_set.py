@@ -12,7 +12,7 @@ from tests.http.serving import fake_proxy, user
 from tests.upstreams.serving import proxy_before, upstream
 
 
-async def test_a_limited_key_is_taken_to_no_other_upstream_and_hears_of_none(tmp_path: Path) -> None:
+async def test_a_limited_key_reaches_no_other_upstream_and_sees_none(tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text(
         "".join(

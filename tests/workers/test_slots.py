@@ -74,7 +74,7 @@ async def test_a_waiter_that_is_cancelled_as_its_slot_comes_loses_none() -> None
 
 
 @virtual
-async def test_who_waits_hears_that_no_slot_will_come() -> None:
+async def test_waiters_get_an_error_when_no_slot_will_come() -> None:
     slots = Slots(1, lambda: 1)
     await slots.take("a")
     waiting = asyncio.ensure_future(slots.take("b"))

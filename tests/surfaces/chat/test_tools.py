@@ -26,7 +26,7 @@ def test_what_a_function_leaves_out_is_absent() -> None:
     assert ask(tools=[function_tool("f", **nulls)]).turn.tools == (Tool("f"),)
 
 
-def test_a_custom_tool_tells_the_model_its_grammar_in_words() -> None:
+def test_the_description_of_a_custom_tool_has_its_grammar() -> None:
     grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: WORD"}}
     (tool,) = ask(
         tools=[{"type": "custom", "custom": {"name": "sql", "description": "Runs SQL.", "format": grammar}}]

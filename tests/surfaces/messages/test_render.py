@@ -305,7 +305,7 @@ def test_a_stop_sequence_is_reported() -> None:
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "END")
 
 
-def test_usage_tells_what_was_cached_apart() -> None:
+def test_usage_has_the_cached_tokens() -> None:
     usage = UsageReported(Usage(input=100, cached=80, output=7, reasoning=3))
     answer = whole(turn(said("x"), usage))
     assert answer["usage"] == {

@@ -88,7 +88,7 @@ def test_a_call_is_one_of_the_function_that_the_model_knows_and_was_answered() -
         {"type": "mcp_protocol_error", "code": -32000, "message": "No such file."},
     ],
 )
-def test_a_failed_call_tells_what_went_wrong(error: Any) -> None:
+def test_a_failed_call_has_the_error(error: Any) -> None:
     failed = RUN | {"output": None, "error": error, "status": "failed"}
     assert text_of(history(failed)[1]) == "No such file."
 
@@ -153,7 +153,7 @@ def test_an_approved_call_waits_to_be_run() -> None:
     assert history(REQUEST, YES) == with_earlier([REQUEST], YES)
 
 
-def test_a_denied_call_was_not_made_and_the_model_hears_why() -> None:
+def test_a_denied_call_is_not_made_and_the_model_gets_the_reason() -> None:
     assert with_earlier([REQUEST], NO) == (ASKED, told("The user has not approved this call."))
     reasoned = NO | {"reason": "Not now."}
     assert with_earlier([REQUEST], reasoned)[1] == told("The user has not approved this call: Not now.")

@@ -315,7 +315,7 @@ def test_a_schema_goes_to_the_agent_as_it_came() -> None:
     assert tool.strict
 
 
-def test_a_custom_tool_tells_its_grammar_in_words() -> None:
+def test_a_custom_tool_has_its_grammar_in_the_description() -> None:
     grammar = {"type": "grammar", "syntax": "lark", "definition": "start: WORD"}
     parsed = ask(tools=[{"type": "custom", "name": "say", "description": "Says.", "format": grammar}])
     (tool,) = parsed.turn.tools

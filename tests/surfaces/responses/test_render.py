@@ -345,7 +345,7 @@ def test_in_its_own_step_reasoning_comes_first_again() -> None:
 # --- the beginning --------------------------------------------------------------------------------
 
 
-def test_nothing_is_visible_before_something_is_said() -> None:
+def test_no_event_is_visible_before_the_first_output() -> None:
     answer = renderer(stream=True)
     assert answer.feed([TurnStarted(), ItemStarted(Message("m"))]) == b""
     assert not answer.visible
@@ -384,7 +384,7 @@ def test_a_background_response_is_queued_until_its_turn_begins() -> None:
     assert answer.snapshot()["status"] == "in_progress"
 
 
-def test_polling_shows_what_was_said_so_far() -> None:
+def test_polling_shows_the_output_so_far() -> None:
     answer = renderer(background=True)
     answer.feed(turn(said("Hel", "lo"))[:3])
     (item,) = answer.snapshot()["output"]
