@@ -160,12 +160,18 @@ async def test_a_call_is_kept_alive_with_progress_until_its_result_is_given(
 async def test_calls_that_come_together_settle_once(
     server: ToolServer, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tool_server, "SETTLE_SECONDS", 0.05)
-    monkeypatch.setattr(tool_server, "UNREPORTED_SECONDS", 0.1)
+    monkeypatch.setattr(tool_server, "SETTLE_SECONDS", PATIENCE)
+    monkeypatch.setattr(tool_server, "UNREPORTED_SECONDS", PATIENCE)
     endpoint = await server.open(TOOLS)
     heard = heard_by(endpoint)
-    asked = [asyncio.ensure_future(ask_stream(http, server, endpoint)) for _ in range(2)]
+    asked = [asyncio.ensure_future(ask_stream(http, server, endpoint))]
+    await eventually(lambda: heard)
+    timers = list(endpoint._timers)
+    monkeypatch.setattr(tool_server, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(tool_server, "UNREPORTED_SECONDS", 0.1)
+    asked.append(asyncio.ensure_future(ask_stream(http, server, endpoint)))
     await eventually(lambda: ToolsSettled(last=True) in heard)
+    assert all(timer.cancelled() for timer in timers)
     assert [type(each).__name__ for each in heard] == [
         "ToolCalled",
         "ToolCalled",

@@ -19,7 +19,7 @@ from codex_proxy.settings.fields import Settings
 from tests.codex_schemas import TOO_OLD, schema_file, speaks
 from tests.process.children import gone, pid_in
 from tests.real.codex_home import bundled_catalog
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "PROXY_API_KEY": "secret", "MY_KEY": "key of the provider"}
 
@@ -226,7 +226,7 @@ async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
 async def test_a_binary_that_leaves_a_stranger_with_its_pipes_is_not_waited_for(
     places: CodexPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codex_program, "ASK_SECONDS", 10.0)
+    monkeypatch.setattr(codex_program, "ASK_SECONDS", PATIENCE)
     folder = Path(places.program).parent
     codex_script(folder, more=f"(setsid sh -c 'echo $$ > \"{folder}/pid\"; exec sleep 1000' &) ; sleep 0.2")
     assert str((await prepare(places)).version) == "0.163.0"
