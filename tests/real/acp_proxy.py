@@ -19,9 +19,9 @@ import pytest
 from openai import AsyncOpenAI
 
 from codex_proxy.agents.acp.presets import PRESETS
-from codex_proxy.app.server import Server, make_server
+from codex_proxy.app.server import Server
 from codex_proxy.settings.fields import Settings
-from tests.real.proxy import client_of
+from tests.real.proxy import served
 
 AGENTS = [
     pytest.param(
@@ -120,13 +120,8 @@ async def acp_proxy(
         "acp": {"env": "MOCK_KEY"},
     }
     environment = environment_of(agent, folder, url) if signed_in else signed_out(folder)
-    server = await make_server(Settings(**(given | more)), environment)
-    try:
-        await server.start()
-        async with client_of(f"http://127.0.0.1:{server.port}") as client:
-            yield client, server
-    finally:
-        await server.stop()
+    async with served(Settings(**(given | more)), environment) as running:
+        yield running
 
 
 def agent_processes() -> list[psutil.Process]:

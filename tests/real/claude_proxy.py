@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 from openai import AsyncOpenAI
 
-from codex_proxy.app.server import Server, make_server
+from codex_proxy.app.server import Server
 from codex_proxy.settings.fields import Settings
 from tests.real.anthropic_model import AnthropicModel
 from tests.real.claude_code import claude_path
-from tests.real.proxy import client_of
+from tests.real.proxy import served
 
 
 def environment_of(folder: Path, model: AnthropicModel, *, key: str = "sk-ant-test") -> dict[str, str]:
@@ -54,13 +54,8 @@ async def claude_proxy(
     folder: Path, model: AnthropicModel, *, key: str = "sk-ant-test", **more: Any
 ) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
     """A running proxy in this process, and the official SDK as its client."""
-    server = await make_server(settings_of(folder, **more), environment_of(folder, model, key=key))
-    try:
-        await server.start()
-        async with client_of(f"http://127.0.0.1:{server.port}") as client:
-            yield client, server
-    finally:
-        await server.stop()
+    async with served(settings_of(folder, **more), environment_of(folder, model, key=key)) as running:
+        yield running
 
 
 def claude_processes() -> list[psutil.Process]:

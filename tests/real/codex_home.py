@@ -5,6 +5,7 @@ The home's config.toml points at the scripted model server as a custom provider 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import tempfile
@@ -88,6 +89,22 @@ class CodexHome:
         provider = plan_shadow_home(self.config.read_text()).provider
         unknown = check().unknown_switches
         return app_server_argv(str(codex_path()), provider, catalog=str(catalog), unknown=unknown)
+
+
+async def run_exec(home: CodexHome, *arguments: str) -> bytes:
+    """What `codex exec` prints with this home and these arguments. Fails unless it ends with 0."""
+    process = await asyncio.create_subprocess_exec(
+        *(str(codex_path()), "exec", "--skip-git-repo-check", *arguments),
+        cwd=home.workdir,
+        env=home.environment(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(PATIENCE):
+        printed, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    return printed
 
 
 def make_codex_home(root: Path, base_url: str) -> CodexHome:

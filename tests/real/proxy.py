@@ -53,6 +53,20 @@ def settings_of(home: CodexHome, **more: Any) -> Settings:
     return Settings(**(given | more))
 
 
+@asynccontextmanager
+async def served(
+    settings: Settings, environment: Mapping[str, str]
+) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
+    """A server with these settings in this process, and the official SDK as its client."""
+    server = await make_server(settings, environment)
+    try:
+        await server.start()
+        async with client_of(f"http://127.0.0.1:{server.port}") as client:
+            yield client, server
+    finally:
+        await server.stop()
+
+
 @dataclass(frozen=True)
 class Proxy:
     """A server in this process, and a client of it."""

@@ -6,7 +6,6 @@ requests have another form: plain tools, deferred ones (`tool_search`), or all o
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import sys
@@ -18,13 +17,11 @@ import pytest
 
 from codex_proxy.core.mcp_names import offered_name
 from tests.fuzz.requests import PIXEL
-from tests.real.codex_home import make_codex_home
+from tests.real.codex_home import make_codex_home, run_exec
 from tests.real.model_plans import call, plan, say
 from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy
-from tests.real.release import codex_path
 from tests.real.shared import Proxies, living_on
-from tests.waiting import PATIENCE
 
 PLAIN, DEFERRED, LITE = "scripted-model", "gpt-5.5", "gpt-6-sol"
 """Names by which Codex chooses the form of its requests."""
@@ -64,18 +61,7 @@ class Chain:
             f'args = [{json.dumps(str(MCP_PROGRAM))}, "stdio", "--only", "echo"]\n'
         )
         pictures = ["--image", str(image)] if image else []
-        process = await asyncio.create_subprocess_exec(
-            *(str(codex_path()), "exec", "--json", "--skip-git-repo-check", "--sandbox", "workspace-write"),
-            *(prompt, *pictures),
-            cwd=home.workdir,
-            env=home.environment(),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        async with asyncio.timeout(PATIENCE):
-            said, errors = await process.communicate()
-        assert process.returncode == 0, errors.decode()
+        said = await run_exec(home, "--json", "--sandbox", "workspace-write", prompt, *pictures)
         events = [json.loads(line) for line in said.splitlines()]
         items = [event["item"] for event in events if event["type"] == "item.completed"]
         return Session(items, home.workdir)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 from tests.pictures import PNG
 from tests.real.codex_home import KEY, MODEL, CodexHome, bundled_catalog
-from tests.real.driver import RpcError, codex
+from tests.real.driver import Codex, RpcError, codex
 from tests.real.items import assistant, developer, user
 from tests.real.model_scenarios import items_of, text_of, tools_of
 from tests.real.model_server import ModelServer
@@ -56,6 +58,12 @@ def planted_home(codex_home: CodexHome) -> CodexHome:
     return codex_home
 
 
+def plain_codex(home: CodexHome, argv: Sequence[str] = ()) -> AbstractAsyncContextManager[Codex]:
+    """An app-server with this home, for plain-model turns unless another command is given."""
+    given = argv or home.plain_argv()
+    return codex(given, home.environment(), str(home.workdir), initialize=INITIALIZE)
+
+
 def params(home: CodexHome, *tools: dict[str, Any], model: str | None = None) -> dict[str, Any]:
     turn = Turn(model=model or "", history=(), mode="model", workdir=str(home.workdir))
     return thread_params(turn) | {"dynamicTools": list(tools)}
@@ -65,9 +73,7 @@ def params(home: CodexHome, *tools: dict[str, Any], model: str | None = None) ->
 async def test_in_the_users_own_home_the_planted_server_would_be_started(planted_home: CodexHome) -> None:
     """``required`` makes ``thread/start`` wait for the server, which ends at once."""
     argv = (*planted_home.plain_argv(), "-c", "mcp_servers.planted.required=true")
-    async with codex(
-        argv, planted_home.environment(), str(planted_home.workdir), initialize=INITIALIZE
-    ) as child:
+    async with plain_codex(planted_home, argv) as child:
         with pytest.raises(RpcError, match="planted"):
             await child.start_thread(params(planted_home))
     assert (planted_home.user / "mcp-was-started").exists()
@@ -107,9 +113,7 @@ async def test_without_tools_of_the_client_no_tool_is_offered(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
     home = codex_home.shadow(tmp_path / "shadow")
-    async with codex(
-        home.plain_argv(), home.environment(), str(home.workdir), initialize=INITIALIZE
-    ) as child:
+    async with plain_codex(home) as child:
         await child.run_turn(await child.start_thread(params(home)), [user("[[model:text]]")])
     assert tools_of(model_server.calls[0].body) == {}
 
@@ -119,9 +123,7 @@ async def test_a_custom_model_is_sent_no_effort_or_verbosity_that_nobody_asked_f
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
     home = codex_home.shadow(tmp_path / "shadow")
-    async with codex(
-        home.plain_argv(), home.environment(), str(home.workdir), initialize=INITIALIZE
-    ) as child:
+    async with plain_codex(home) as child:
         await child.run_turn(await child.start_thread(params(home)), [user("[[model:text]]")])
         await child.run_turn(await child.start_thread(params(home)), [user("[[model:text]]")], effort="high")
     silent, asked = (call.body for call in model_server.calls)
@@ -138,7 +140,7 @@ async def test_the_operator_chooses_the_form_in_which_tools_travel(
 ) -> None:
     home = codex_home.shadow(tmp_path / "shadow")
     argv = home.plain_argv(lite=lite)
-    async with codex(argv, home.environment(), str(home.workdir), initialize=INITIALIZE) as child:
+    async with plain_codex(home, argv) as child:
         thread = await child.start_thread(params(home, WEATHER, model=LITE_MODELS[0]))
         await child.run_turn(thread, [user("[[model:text]]")])
     [call] = model_server.calls
@@ -149,14 +151,14 @@ async def test_the_operator_chooses_the_form_in_which_tools_travel(
 async def test_every_start_switch_is_one_the_binary_knows(codex_home: CodexHome, tmp_path: Path) -> None:
     home = codex_home.shadow(tmp_path / "shadow")
     argv = (*home.plain_argv(), "--strict-config")
-    async with codex(argv, home.environment(), str(home.workdir), initialize=INITIALIZE) as child:
+    async with plain_codex(home, argv) as child:
         assert await child.start_thread(params(home))
 
 
 async def test_a_misspelt_switch_would_end_the_process(codex_home: CodexHome) -> None:
     argv = (*codex_home.agent_argv(), "-c", "features.misspelt=false", "--strict-config")
     with pytest.raises(ConnectionError, match=r"features\.misspelt"):
-        async with codex(argv, codex_home.environment(), str(codex_home.workdir), initialize=INITIALIZE):
+        async with plain_codex(codex_home, argv):
             pass
 
 
@@ -164,9 +166,7 @@ async def test_the_key_of_the_provider_reaches_the_model_server(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
     home = codex_home.shadow(tmp_path / "shadow")
-    async with codex(
-        home.plain_argv(), home.environment(), str(home.workdir), initialize=INITIALIZE
-    ) as child:
+    async with plain_codex(home) as child:
         assert (await child.request("account/read", {}))["requiresOpenaiAuth"] is False
         await child.run_turn(await child.start_thread(params(home)), [user("[[model:text]]")])
     headers = model_server.calls[0].headers
@@ -181,7 +181,7 @@ async def test_a_sign_in_of_the_user_is_seen_in_the_shadow_home_and_renewed_thro
     home = codex_home.shadow(tmp_path / "shadow")
     argv = home.plain_argv()
 
-    async with codex(argv, home.environment(), str(home.workdir), initialize=INITIALIZE) as child:
+    async with plain_codex(home, argv) as child:
         before = await child.request("account/read", {})
         assert (before["account"], before["requiresOpenaiAuth"]) == (None, True)
 
@@ -189,7 +189,7 @@ async def test_a_sign_in_of_the_user_is_seen_in_the_shadow_home_and_renewed_thro
     async with codex(own, codex_home.environment(), str(home.workdir), initialize=INITIALIZE) as child:
         await child.request("account/login/start", {"type": "apiKey", "apiKey": "sk-first"})
 
-    async with codex(argv, home.environment(), str(home.workdir), initialize=INITIALIZE) as child:
+    async with plain_codex(home, argv) as child:
         assert (await child.request("account/read", {}))["account"] == {"type": "apiKey"}
         await child.request("account/login/start", {"type": "apiKey", "apiKey": "sk-second"})
     assert (home.path / "auth.json").is_symlink()
@@ -202,9 +202,7 @@ async def test_a_plain_process_makes_no_sessions_folder(
 ) -> None:
     """Its mere presence takes ``thread/start`` from 2.5 ms to 25 ms (medians, 0.163.0)."""
     home = codex_home.shadow(tmp_path / "shadow")
-    async with codex(
-        home.plain_argv(), home.environment(), str(home.workdir), initialize=INITIALIZE
-    ) as child:
+    async with plain_codex(home) as child:
         await child.run_turn(await child.start_thread(params(home)), [user("[[model:text]]")])
     assert not (home.path / "sessions").exists()
 

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.real.codex_home import make_codex_home
-from tests.real.release import codex_path
-from tests.waiting import PATIENCE
+from tests.real.codex_home import make_codex_home, run_exec
 
 
 async def codex_says(proxy: Proxy, folder: Path, prompt: str) -> str:
     """What `codex exec` prints as its answer, with the proxy as its only provider."""
     home = make_codex_home(folder, f"{proxy.url}/v1")
-    process = await asyncio.create_subprocess_exec(
-        *(str(codex_path()), "exec", "--skip-git-repo-check", "--sandbox", "read-only", prompt),
-        cwd=home.workdir,
-        env=home.environment(),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(PATIENCE):
-        answer, _ = await process.communicate()
-    assert process.returncode == 0
-    return answer.decode()
+    return (await run_exec(home, "--sandbox", "read-only", prompt)).decode()
 
 
 @pytest.mark.exhaustive

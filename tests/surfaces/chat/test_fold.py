@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from codex_proxy.core.events import (
     TurnEnded,
 )
 from codex_proxy.core.items import Message, ToolCall
+from tests.surfaces.batches import fed_in_batches
 from tests.surfaces.chat.answering import fold, frames, renderer, streamed, whole
 from tests.surfaces.chat.strategies import TURNS
 
@@ -71,10 +71,8 @@ def test_an_upstreams_own_fields_are_in_every_chunk_and_in_the_whole_answer(
 def test_it_does_not_matter_how_the_events_are_cut_into_batches(
     events: list[Event], options: dict[str, Any], cuts: list[int]
 ) -> None:
-    borders = [0, *sorted(cuts), len(events)]
     answer = renderer(stream=True, **options)
-    batches = [events[start:end] for start, end in pairwise(borders)]
-    assert b"".join(map(answer.feed, batches)) == renderer(stream=True, **options).feed(events)
+    assert fed_in_batches(answer.feed, events, cuts) == renderer(stream=True, **options).feed(events)
 
 
 @settings(deadline=None)

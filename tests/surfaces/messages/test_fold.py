@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 from anthropic.types import Message, RawMessageStreamEvent
@@ -13,6 +12,7 @@ from pydantic import TypeAdapter
 
 from codex_proxy.core.events import Event, RawItem, Stop, TurnEnded
 from codex_proxy.surfaces.messages.content import BLOCK_TYPES, EVENT_TYPES, STOP_REASONS
+from tests.surfaces.batches import fed_in_batches
 from tests.surfaces.chat.strategies import TURNS
 from tests.surfaces.messages.answering import IDENTITY, fold, frames, renderer, streamed, whole
 
@@ -61,10 +61,8 @@ def test_a_stream_put_together_by_a_client_is_the_whole_answer(
 def test_it_does_not_matter_how_the_events_are_cut_into_batches(
     events: list[Event], options: dict[str, Any], cuts: list[int]
 ) -> None:
-    borders = [0, *sorted(cuts), len(events)]
     answer = renderer(stream=True, **options)
-    batches = [events[start:end] for start, end in pairwise(borders)]
-    cut = fold(frames(b"".join(map(answer.feed, batches))))
+    cut = fold(frames(fed_in_batches(answer.feed, events, cuts)))
     assert cut == fold(streamed(events, **options))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from ollama import ChatResponse, GenerateResponse
 
 from codex_proxy.core.events import Event, Stop, TurnEnded
+from tests.surfaces.batches import fed_in_batches
 from tests.surfaces.chat.strategies import TURNS
 from tests.surfaces.ollama.asking import fold, lines, renderer, streamed, whole
 
@@ -45,10 +45,8 @@ def test_a_stream_put_together_by_a_client_is_the_whole_answer(
 def test_it_does_not_matter_how_the_events_are_cut_into_batches(
     events: list[Event], options: dict[str, Any], cuts: list[int]
 ) -> None:
-    borders = [0, *sorted(cuts), len(events)]
     answer = renderer(stream=True, **options)
-    batches = [events[start:end] for start, end in pairwise(borders)]
-    cut = fold(lines(b"".join(map(answer.feed, batches))))
+    cut = fold(lines(fed_in_batches(answer.feed, events, cuts)))
     assert cut == fold(streamed(events, **options))
     assert json.loads(answer.result()) == cut
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, TextDelta, TurnEnded
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Message
+from tests.surfaces.batches import fed_in_batches
 from tests.surfaces.responses.answering import fold, payloads, renderer, streamed, whole
 from tests.surfaces.responses.asking import ask, function_tool
 from tests.surfaces.responses.strategies import TURNS
@@ -116,10 +116,8 @@ def test_sequence_numbers_have_no_gaps(events: list[Event], options: dict[str, A
 def test_it_does_not_matter_how_the_events_are_cut_into_batches(
     events: list[Event], options: dict[str, Any], cuts: list[int]
 ) -> None:
-    borders = [0, *sorted(cuts), len(events)]
     answer = renderer(stream=True, **options)
-    batches = [events[start:end] for start, end in pairwise(borders)]
-    assert b"".join(map(answer.feed, batches)) == renderer(stream=True, **options).feed(events)
+    assert fed_in_batches(answer.feed, events, cuts) == renderer(stream=True, **options).feed(events)
 
 
 @settings(deadline=None)
