@@ -46,7 +46,7 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
     for advice in advice_about(settings.old_names):
         log.warning("old_setting", text=advice)
     for name, hint in settings.unknown_variables.items():
-        log.warning("unknown_variable", name=name, text=f"It sets nothing; {hint}.")
+        log.warning("unknown_variable", name=name, text=f"It sets nothing: {hint}")
     try:
         server = await make_server(settings, page=page_of, worker=worker)
         await server.start()

@@ -83,6 +83,6 @@ CLUSTER_ENDPOINT: Final = Endpoint(
     chapter="The server itself",
     kind="stored",
     summary="Returns the server processes that share the store.",
-    description="[Several machines](machines.md) share one in PostgreSQL. A store in a file belongs to one process.",
+    description="Details: docs/machines.md.",
     answers={"200": Cluster},
 )

@@ -10,7 +10,8 @@ from codex_proxy.http.sse import NDJSON
 from codex_proxy.surfaces.ollama.answer import OllamaAnswer, OllamaModel, OllamaModels, OllamaVersion
 
 _WORDS: Final = (
-    "Details: docs/ollama.md. Streams are lines of JSON, and the default. Without a prompt no turn is run."
+    "Details: docs/ollama.md. It is a stream of lines of JSON, unless `stream` is false. "
+    "Without a prompt no turn is run."
 )
 
 
@@ -46,7 +47,7 @@ def _turn(handler: Handler, name: str, summary: str, body: str) -> Endpoint:
 
 _CHAT: Final = "Creates an answer to a conversation."
 _GENERATE: Final = "Creates an answer to a prompt."
-_EMBED: Final = "Returns embeddings of an upstream."
+_EMBED: Final = "Returns embeddings, which an upstream makes."
 _VERSION: Final = "Returns the version of Ollama whose API is served."
 _SHOW: Final = "Returns what a model can do, and the length of its context."
 
