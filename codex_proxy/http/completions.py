@@ -27,10 +27,6 @@ async def completions(request: web.Request) -> web.StreamResponse:
     return await serve_turn(request, _COMPLETIONS, body)
 
 
-async def _parse(request: web.Request, body: bytes) -> ParsedCompletion:
-    return await parse_request(request, body, parse)
-
-
 def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn, timings: TurnTimings) -> TurnAnswer:
     app = request.app
     clock = app[CLOCK]
@@ -46,4 +42,4 @@ def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn, timings:
     return TurnAnswer(renderer=renderer, ping=lambda: b": %d\n\n" % (clock.epoch() * 1000))
 
 
-_COMPLETIONS: Final = Api(parse=_parse, answer=_answer)
+_COMPLETIONS: Final = Api(parse=partial(parse_request, parse=parse), answer=_answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from codex_proxy.http.endpoint import Endpoint, Handler, Parameter, Schema
+from codex_proxy.http.endpoint import TEXT, Endpoint, Handler, Parameter
 from codex_proxy.http.page import (
     FILES,
     PAGE,
@@ -22,11 +22,10 @@ from codex_proxy.http.page import (
     ui_turns,
 )
 
-_TEXT: Final[Schema] = {"type": "string"}
-_TURN: Final = Parameter("id", "path", _TEXT, "The number of the turn.")
-_RESPONSE: Final = Parameter("id", "path", _TEXT, "The id of a stored response.")
-_SEARCH: Final = Parameter("search", "query", _TEXT, "A text that the id or the response has, in any case.")
-_AFTER: Final = Parameter("after", "query", _TEXT, "Id of the last item on the previous page.")
+_TURN: Final = Parameter("id", "path", TEXT, "The number of the turn.")
+_RESPONSE: Final = Parameter("id", "path", TEXT, "The id of a stored response.")
+_SEARCH: Final = Parameter("search", "query", TEXT, "A text that the id or the response has, in any case.")
+_AFTER: Final = Parameter("after", "query", TEXT, "Id of the last item on the previous page.")
 
 
 _endpoint: Final = partial(Endpoint, chapter="The page", versioned=False, needs=PAGE)
@@ -84,7 +83,7 @@ PAGE_ENDPOINTS: Final = (
         "conversations",
         ui_conversations,
         "Returns the key's conversations, newest first.",
-        Parameter("search", "query", _TEXT, "A text that the id or the metadata have, in any case."),
+        Parameter("search", "query", TEXT, "A text that the id or the metadata have, in any case."),
         _AFTER,
     ),
     _read("connect", ui_connect, "Returns how each known client is configured for this server."),

@@ -100,7 +100,21 @@ def message_with_param(failure: Failure) -> str:
     return f"{param}: {message}" if param and param not in message else message
 
 
-class Text:
+class TextParts:
+    """A text whose parts have a blank line between them."""
+
+    part: object = None
+    """The part of the last text."""
+
+    def with_separator(self, part: object, text: str) -> str:
+        """Returns `text`, behind a blank line if the last one was of another part."""
+        if self.part not in (None, part):
+            text = BLANK_LINE + text
+        self.part = part
+        return text
+
+
+class Text(TextParts):
     """A text that grows by deltas, each between constant bytes."""
 
     def __init__(self, before: bytes, after: bytes, *sent: bytes) -> None:
@@ -109,8 +123,6 @@ class Text:
         self._after = after
         self._between = after + before
         self._fragments = list(sent)
-        self.part: object = None
-        """The part of the last text (see `with_separator`)."""
         self._lengths = [0]
         """The characters before each fragment, as far as `length` has counted."""
 
@@ -118,13 +130,6 @@ class Text:
         fragment = json_text(text)
         self._fragments.append(fragment)
         out += (self._before, fragment, self._after)
-
-    def with_separator(self, part: object, text: str) -> str:
-        """Returns `text`, behind a blank line if the last one was of another part."""
-        if self.part not in (None, part):
-            text = BLANK_LINE + text
-        self.part = part
-        return text
 
     def add_all(self, texts: list[str], out: list[bytes]) -> None:
         """Appends a chunk for each text, all made by one `bytes.replace`."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, Required, TypedD
 import msgspec
 
 from codex_proxy.surfaces.answer_types import Count, JsonText, Object, one_of
-from codex_proxy.surfaces.base import BLANK_LINE, Text, json_bytes, json_text, raw_text
+from codex_proxy.surfaces.base import Text, TextParts, json_bytes, json_text, raw_text
 
 SIGNATURE: Final = "cxp1"
 """The signature by which this server knows its thinking blocks."""
@@ -85,7 +85,7 @@ def frame(type: str, fields: dict[str, Any]) -> bytes:
 PING: Final = frame("ping", {})
 
 
-class GrowingBlock:
+class GrowingBlock(TextParts):
     """A message or reasoning that becomes a block of `text` or `thinking`. `kept`: its texts until it is opened.
     Methods append frames to `out`.
     """
@@ -95,13 +95,6 @@ class GrowingBlock:
         self.is_open = False
         self.kept: list[str] = []
         self.ended = False
-        self._part: int | None = None
-
-    def with_break(self, part: int, text: str) -> str:
-        """Returns `text`, behind a blank line if another summary part begins."""
-        text = BLANK_LINE + text if self._part not in (None, part) else text
-        self._part = part
-        return text
 
     def open(self, index: int, out: list[bytes]) -> None:
         """Begins the block with the kept texts."""

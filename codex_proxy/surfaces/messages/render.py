@@ -174,7 +174,7 @@ class MessagesRenderer(StreamRenderer):
     def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
         block = self._growing.get(event.id)
         if event.kind == "summary" and block is not None:  # raw reasoning is not sent to clients
-            self._add_text(event.id, [block.with_break(event.part, event.text)], out)
+            self._add_text(event.id, [block.with_separator(event.part, event.text)], out)
 
     def _add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
         block = self._growing.get(id)
