@@ -207,10 +207,12 @@ def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Lin
         if kind == "from" and is_http:
             yield from _body_lines([(ms, b"".join(pieces)) for ms, pieces in timed])
         elif kind in ("from", "to"):
-            if kind == "to":
-                timed = [(ms, _split_lines(writes)) for ms, [writes] in timed]
-            times = [ms for ms, lines in timed for _ in lines]
-            lines = _with_stable_values(dialect, [line for _, lines in timed for line in lines])
+            times, lines = list[int](), list[bytes]()
+            for ms, pieces in timed:
+                some = pieces if kind == "from" else _split_lines(pieces[0])
+                times += [ms] * len(some)
+                lines += some
+            lines = _with_stable_values(dialect, lines)
             yield from map(Line, times, itertools.repeat(kind), lines)
         else:
             yield from (Line(ms, kind, value) for ms, value in timed)

@@ -122,6 +122,14 @@ def test_a_short_line_that_is_like_none_is_named(before: str, line: bytes, says:
         parse(data.replace(b'{"answer"', line + b'\n{"answer"'), Path("a.jsonl"))
 
 
+@pytest.mark.parametrize("more", [{}, {"n": 0}])
+def test_a_long_turn_is_written_in_pieces_of_a_limited_size(more: dict[str, int]) -> None:
+    lines = [delta("word", **dict.fromkeys(more, number)) for number in range(40_000)]
+    texts = list(text_of(lines_of(cassette(said(lines), lines))))
+    assert max(map(len, texts)) <= 2 * pieces.SLICE_BYTES
+    assert [line.value for line in parse(b"".join(texts), Path("a.jsonl")).sessions[0].lines] == lines
+
+
 VALUES = [None, 5, "x", [], {}, [1], {"a": 1}, True]
 LINES = [delta(text) for text in ("It", " is")] + [b"no JSON"]
 
