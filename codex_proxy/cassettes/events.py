@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.cassettes.format import Answer
-from codex_proxy.cassettes.pieces import Run, find_runs
+from codex_proxy.cassettes.pieces import Run, find_runs, with_text
 
 TIMES: Final = frozenset(
     {
@@ -35,7 +35,7 @@ def events_of(answer: Answer) -> list[bytes]:
     joined: list[bytes] = []
     for each in find_runs(list(map(msgspec.json.encode, events))):
         if isinstance(each, Run):
-            joined[-1] = each.join_to(joined[-1])
+            joined[-1] = with_text(joined[-1], each.name, b'"%b"' % each.text())
         else:
             joined.append(each)
     return joined

@@ -45,10 +45,6 @@ class Run(msgspec.Struct):
         """Returns the texts of the line before and of the run as one."""
         return b"".join((self.before, *self.texts))
 
-    def join_to(self, line: bytes) -> bytes:
-        """Returns the line before the run, with all texts as one."""
-        return with_text(line, self.name, b'"%b"' % self.text())
-
     def parts(self) -> Iterator[Run]:
         """Yields the run in parts that are not too large for a slice."""
         if len(self.texts) <= _MAX_LINES:

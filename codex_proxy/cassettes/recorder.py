@@ -29,7 +29,7 @@ from codex_proxy.cassettes.format import (
     lines_of,
     write,
 )
-from codex_proxy.cassettes.pieces import Run, is_json, slices_of
+from codex_proxy.cassettes.pieces import Run, is_json, slices_of, with_text
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import MIN_SECRET, Scrubber, StableIds, TurnIds
 from codex_proxy.cassettes.settings import CassetteError
@@ -252,8 +252,9 @@ class _Cleaner:
         for each in lines:
             if isinstance(each, Run) and isinstance(line := joined[-1], bytes):
                 text = each.text()
-                if self._scrub(text) != text:
-                    joined[-1] = each.join_to(line)
+                cleaned = self._scrub(text)
+                if cleaned != text:
+                    joined[-1] = with_text(line, each.name, b'"%b"' % cleaned)
                     continue
             joined.append(each)
         return joined
