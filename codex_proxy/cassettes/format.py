@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.cassettes.content import Content
-from codex_proxy.cassettes.pieces import Run, find_runs, is_json, is_utf8, slices_of, with_text
+from codex_proxy.cassettes.pieces import Run, find_runs, is_json, is_utf8, with_text
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.files.private import create
 
@@ -43,7 +43,7 @@ SESSION_KINDS: Final = frozenset(
 )
 
 
-class Line(msgspec.Struct, frozen=True):
+class Line(msgspec.Struct, frozen=True, gc=False):
     """A line of a session."""
 
     ms: int
@@ -196,22 +196,22 @@ def data_of(event: bytes) -> bytes:
     return event if event.startswith(b"{") else event.partition(b"data: ")[2] or event
 
 
-def text_of(lines: Iterable[bytes | Run]) -> Iterator[bytes]:
-    """Yields the text of a file with these lines and their end, in pieces."""
+def text_of(slices: Iterable[Sequence[bytes | Run]]) -> Iterator[bytes]:
+    """Yields the text of a file with these slices of lines, and its end."""
     count = 0
-    for some in slices_of(lines):
+    for some in slices:
         yield b"\n".join(line if isinstance(line, bytes) else line.lines() for line in some) + b"\n"
         count += sum(1 if isinstance(line, bytes) else len(line.texts) for line in some)
     yield b'{"end":%d}\n' % count
 
 
-def write(path: Path, lines: Iterable[bytes | Run]) -> None:
-    """Writes a file at once, so that no reader sees a part. Raises `OSError`."""
+def write(path: Path, slices: Iterable[Sequence[bytes | Run]]) -> None:
+    """Writes a file of these slices of lines at once, so that no reader sees a part. Raises `OSError`."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = create(new)  # `replace_file`, or a file object, takes several times as long
     try:
         try:
-            for text in text_of(lines):
+            for text in text_of(slices):
                 left = memoryview(text)
                 while left:
                     left = left[os.write(descriptor, left) :]

@@ -234,8 +234,8 @@ class _Cleaner:
         self._ids = ids
         self._keys = [key.encode() for key in keys if len(key) >= MIN_SECRET]
 
-    def clean(self, lines: Iterable[bytes | Run]) -> Iterator[bytes | Run]:
-        """Yields the lines without secrets and with stable ids; the request keeps its own ids."""
+    def clean(self, lines: Iterable[bytes | Run]) -> Iterator[list[bytes | Run]]:
+        """Yields slices of the lines without secrets and with stable ids; the request keeps its own ids."""
         lines = list(lines)
         spoken = b"\n".join(each.text() for each in lines if isinstance(each, Run))
         if self._scrubber.suspects(spoken, self._keys):
@@ -243,8 +243,7 @@ class _Cleaner:
         for some in slices_of(lines):
             whole = b"\n".join([line for line in some if isinstance(line, bytes)])
             left = iter(self._scrub(self._ids.replace(whole)).split(b"\n"))
-            for line in some:
-                yield next(left) if isinstance(line, bytes) else line
+            yield [next(left) if isinstance(line, bytes) else line for line in some]
 
     def _join_secret_runs(self, lines: Iterable[bytes | Run]) -> list[bytes | Run]:
         """Returns the lines, with one line in place of a line and the run after it that together say a secret."""

@@ -15,7 +15,7 @@ from codex_proxy.agents.recorded import DIALECTS
 from codex_proxy.cassettes import pieces
 from codex_proxy.cassettes.content import Content
 from codex_proxy.cassettes.format import Answer, Cassette, Line, Request, Session, lines_of, parse, text_of
-from codex_proxy.cassettes.pieces import Run
+from codex_proxy.cassettes.pieces import Run, slices_of
 from codex_proxy.cassettes.settings import CassetteError
 
 CONTENT: dict[str, Any] = {
@@ -41,6 +41,10 @@ def cassette(lines: list[Line], sent: list[bytes]) -> Cassette:
     )
 
 
+def texts_of(found: Cassette) -> list[bytes]:
+    return list(text_of(slices_of(lines_of(found))))
+
+
 def said(lines: list[bytes]) -> list[Line]:
     return [Line(1, "from", line) for line in lines]
 
@@ -50,7 +54,7 @@ def delta(text: object, **more: object) -> bytes:
 
 
 def read_again(lines: list[bytes], sent: list[bytes]) -> tuple[list[bytes], list[object]]:
-    again = parse(b"".join(text_of(lines_of(cassette(said(lines), sent)))), Path("a.jsonl"))
+    again = parse(b"".join(texts_of(cassette(said(lines), sent))), Path("a.jsonl"))
     assert again.answer.sent is not None
     return [line.value for line in again.sessions[0].lines], again.answer.sent
 
@@ -115,9 +119,7 @@ def test_the_deltas_of_a_text_are_one_run_and_ids_are_none() -> None:
     ],
 )
 def test_a_short_line_that_is_like_none_is_named(before: str, line: bytes, says: str) -> None:
-    data = b"".join(
-        text_of(lines_of(cassette([Line(1, before, delta("It") if before == "from" else {})], [])))
-    )
+    data = b"".join(texts_of(cassette([Line(1, before, delta("It") if before == "from" else {})], [])))
     with pytest.raises(CassetteError, match=f"line 6: {says}"):
         parse(data.replace(b'{"answer"', line + b'\n{"answer"'), Path("a.jsonl"))
 
@@ -125,7 +127,7 @@ def test_a_short_line_that_is_like_none_is_named(before: str, line: bytes, says:
 @pytest.mark.parametrize("more", [{}, {"n": 0}])
 def test_a_long_turn_is_written_in_pieces_of_a_limited_size(more: dict[str, int]) -> None:
     lines = [delta("word", **dict.fromkeys(more, number)) for number in range(40_000)]
-    texts = list(text_of(lines_of(cassette(said(lines), lines))))
+    texts = texts_of(cassette(said(lines), lines))
     assert max(map(len, texts)) <= 2 * pieces.SLICE_BYTES
     assert [line.value for line in parse(b"".join(texts), Path("a.jsonl")).sessions[0].lines] == lines
 
@@ -136,7 +138,7 @@ LINES = [delta(text) for text in ("It", " is")] + [b"no JSON"]
 
 @given(st.data())
 def test_a_damaged_file_is_read_or_is_an_error_that_names_the_line(data: st.DataObject) -> None:
-    lines = b"".join(text_of(lines_of(cassette(said(LINES), LINES)))).split(b"\n")
+    lines = b"".join(texts_of(cassette(said(LINES), LINES))).split(b"\n")
     at = data.draw(st.integers(0, len(lines) - 2))
     damage = data.draw(st.sampled_from(["without", "twice", "cut", "other value"]))
     if damage == "without":
