@@ -74,7 +74,7 @@ RETRY_SECONDS = 5
 
 
 class HeldBytes:
-    """The counted bytes (`size`) of one request's body."""
+    """The counted bytes (`size`) of one request: its body, and the stored context that it continues."""
 
     def __init__(self, budget: ByteBudget, owner: str) -> None:
         self._budget = budget
@@ -91,14 +91,23 @@ class HeldBytes:
             raise _no_room(self._budget, refused)
         self.size = size
 
+    def grow_by(self, more: int) -> None:
+        """Counts `more` bytes, as if all had come at once. Raises what `grow_to` raises, and then holds nothing."""
+        size = self.size + more
+        self.release()
+        self.grow_to(size)
+
     def release(self) -> None:
         """Frees the bytes. May be called twice."""
         if self.size:
             self._budget.give_back(self._owner, self.size)
             self.size = 0
 
-    def hand_over(self) -> Callable[[], None]:
-        """Keeps the bytes counted after `release`, until the returned function is called."""
+    def hand_over(self, more: int = 0) -> Callable[[], None]:
+        """Counts `more` bytes (see `grow_by`), and keeps all counted after `release`, until the returned function is
+        called.
+        """
+        self.grow_by(more)
         size, self.size = self.size, 0
         return partial(self._budget.give_back, self._owner, size)
 
@@ -119,12 +128,12 @@ def hold_body_bytes(request: web.Request) -> Iterator[None]:
 def _no_room(budget: ByteBudget, whose: Refusal) -> Fault:
     if whose == "owner":
         message = (
-            f"The bodies of this key's running requests have reached its limit of {budget.each} "
+            f"The bodies and contexts of this key's running requests have reached its limit of {budget.each} "
             "bytes. Try again when one has ended."
         )
         return Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message, retry_after=RETRY_SECONDS)
     message = (
-        f"The bodies of running requests have reached this server's limit of {budget.total} "
+        f"The bodies and contexts of running requests have reached this server's limit of {budget.total} "
         "bytes. Try again later."
     )
     return Fault.of(FaultKind.UNAVAILABLE, message, retry_after=RETRY_SECONDS)

@@ -90,6 +90,11 @@ async def _answer_in_foreground(
         created=service.clock.epoch(),
         wait=service.conversation_wait,
     )
+    try:
+        request[HELD].grow_by(prepared.context.size)
+    except Fault:
+        prepared.release()
+        raise
     request[NOTES]["response_id"] = prepared.id
     note_admitted(request, prepared.turn)
     if needs_saving(service, parsed) or parsed.truncation == "auto":
@@ -294,6 +299,7 @@ async def _read_conversation(request: web.Request) -> tuple[ParsedContext, tuple
     service = request.app[RESPONSES]
     parsed = await _parse(request)
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
+    request[HELD].grow_by(context.size)
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     return parsed, contexts.context_history(parsed, [*earlier, *fresh], earlier=len(earlier))

@@ -105,7 +105,7 @@ class _CountingSocket(web.WebSocketResponse):
         if self._parts is None:
             return True
         try:
-            self._parts.grow_to(self._parts.size + size)
+            self._parts.grow_by(size)
         except Fault as fault:
             self._reader.feed_data(WSMessage(WSMsgType.ERROR, fault, None), 0)
             return False
@@ -275,6 +275,11 @@ class _ResponsesSocket:
 
     async def _answer(self, parsed: ParsedResponse, held: HeldBytes) -> None:
         prepared = await self._prepare(parsed)
+        try:
+            held.grow_by(prepared.context.size)
+        except Fault:
+            prepared.release()
+            raise
         self._empty = ""
         response, reader = await start_foreground(self._responses, prepared, "websocket", self._note_empty)
         await self._send_events(reader)

@@ -290,12 +290,12 @@ async def create_in_background(
     body: bytes,
     hints: RequestHints,
     client: Client,
-    hold: Callable[[], Callable[[], None]],
+    hold: Callable[[int], Callable[[], None]],
     parse_again: ParseAgain | None = None,
 ) -> PreparedResponse:
     """Stores the response as `queued`, and starts it. `body` and `hints` are kept for a restart. `hold` keeps the
-    body's bytes counted, and returns a function that ends this. Raises `Fault`: too many background responses, or a
-    failed store.
+    body's bytes and so many more counted, and returns a function that ends this. Raises `Fault`: too many
+    background responses, or a failed store.
     """
     refuse_without_store(service)
     store = require_store(service.store)
@@ -307,7 +307,7 @@ async def create_in_background(
         )
         queued = _queued_response(service, prepared, body, hints)
         # From the write on it is the server's: a client that leaves must not leave it queued with nobody to run it.
-        work = _store_and_start(service, store, prepared, queued, hold(), parse_again)
+        work = _store_and_start(service, store, prepared, queued, hold(context.size), parse_again)
         await background.tasks.run(work)
     return prepared
 

@@ -49,6 +49,8 @@ class Context(msgspec.Struct, frozen=True):
     """The request's own items, with references resolved."""
     input: tuple[StoredItem, ...] = ()
     """The request's own items, to be stored."""
+    size: int = 0
+    """The bytes of the items that were read from the store for it."""
     shortened: bool = False
     """Whether the oldest turns were left out."""
 
@@ -63,7 +65,14 @@ async def read_context(
     too large.
     """
     earlier: list[ContextItem] = []
-    await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
+    size = 0
+
+    def visit(stored: StoredItem) -> None:
+        nonlocal size
+        size += stored.size
+        earlier.append(context_item(stored))
+
+    await _visit_earlier(request, store, owner, visit)
     known = {item.shown["id"] for item in earlier if item.shown is not None and "id" in item.shown}
     own = await _own_items(request, known, store, owner, ids)
     fresh = tuple(
@@ -71,7 +80,8 @@ async def read_context(
         for item, stored in own
     )
     kept = tuple(stored or StoredItem(item["id"], encode_item(item), created=now) for item, stored in own)
-    return Context(tuple(earlier), fresh, kept)
+    size += sum(stored.size for _, stored in own if stored is not None)
+    return Context(tuple(earlier), fresh, kept, size)
 
 
 async def measure_context(

@@ -151,6 +151,36 @@ async def test_a_request_that_fails_holds_nothing_on(tmp_path: Path, path: str, 
         assert held_bytes(proxy) == 0
 
 
+# --- stored contexts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (RESPONSES, {}),
+        (RESPONSES, {"store": False}),
+        (RESPONSES, {"stream": True}),
+        (RESPONSES, {"background": True}),
+        ("/v1/responses/compact", {}),
+    ],
+)
+async def test_the_stored_context_of_a_turn_counts_as_its_body(
+    tmp_path: Path, path: str, fields: dict[str, Any]
+) -> None:
+    async with fake_proxy(tmp_path, **LIMITS) as proxy:
+        first = await proxy.send("POST", RESPONSES, {"model": "codex-5", "input": "x" * 60 * KIB})
+        more = {"model": "codex-5", "input": "Go on.", "previous_response_id": first.body["id"]}
+        assert (await proxy.send("POST", path, {**more, **fields})).status == 200
+        await until(lambda: held_bytes(proxy) == 0)
+        held = {**more, "input": "[[fake:text misbehave=hang at=4]]", "background": True}
+        running = await proxy.send("POST", RESPONSES, held)
+        assert held_bytes(proxy) > 60 * KIB
+        refused = await proxy.send("POST", path, {**more, **fields})
+        assert (refused.status, refused.error["code"]) == (429, "concurrency_exceeded")
+        await proxy.send("POST", f"{RESPONSES}/{running.body['id']}/cancel")
+        await until(lambda: held_bytes(proxy) == 0)
+
+
 # --- WebSockets -----------------------------------------------------------------------------------
 
 HANDSHAKE = (
@@ -203,6 +233,18 @@ async def test_turns_that_wait_when_a_client_leaves_hold_nothing_on(tmp_path: Pa
                 await socket.send_json({"type": "response.create", "model": "codex-5", "input": text})
             await until(lambda: held_bytes(proxy) > 40 * KIB)
         await until(lambda: held_bytes(proxy) == 0)
+
+
+async def test_the_stored_context_of_a_turn_on_a_websocket_counts(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **LIMITS) as proxy, running(proxy, 50 * KIB):
+        # The first one of another connection has room, since nothing of it is left.
+        async with proxy.session.ws_connect(proxy.url + RESPONSES) as socket:
+            stored = await last_event(socket, "x" * 45 * KIB, store=True)
+        async with proxy.session.ws_connect(proxy.url + RESPONSES) as socket:
+            more = {"previous_response_id": stored["response"]["id"]}
+            refused = await last_event(socket, "x" * 20 * KIB, **more)
+            assert refused["error"]["code"] == "concurrency_exceeded"
+            await until(lambda: held_bytes(proxy) == 50 * KIB)
 
 
 async def test_what_there_is_no_room_for_is_not_remembered(tmp_path: Path) -> None:
