@@ -4,7 +4,7 @@ again with their outputs. `RamStepMemory` here, the store on disk; `tools.replay
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -12,7 +12,7 @@ import msgspec
 
 
 class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where entries are kept, and the limits above which the oldest go; on disk only `age`."""
+    """Where entries are kept, and the limits above which the oldest of the owner with most go; on disk only `age`."""
 
     kind: Literal["disk", "ram", "off"] = "disk"
     age: float = 86400.0
@@ -48,6 +48,8 @@ class RamStepMemory:
         self._epoch = epoch
         self._entries: OrderedDict[tuple[str, bytes], _Entry] = OrderedDict()
         self._bytes = 0
+        self._count_of: Counter[str] = Counter()
+        self._bytes_of: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -59,7 +61,7 @@ class RamStepMemory:
         for key, value in entries.items():
             self.forget(owner, key)
             self._entries[owner, key] = _Entry(value, now)
-            self._bytes += len(value)
+            self._count(owner, 1, len(value))
         self.expire(now)
 
     async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -70,19 +72,34 @@ class RamStepMemory:
     def forget(self, owner: str, key: bytes) -> None:
         gone = self._entries.pop((owner, key), None)
         if gone is not None:
-            self._bytes -= len(gone.value)
+            self._count(owner, -1, -len(gone.value))
+
+    def _count(self, owner: str, entries: int, size: int) -> None:
+        self._bytes += size
+        self._count_of[owner] += entries
+        self._bytes_of[owner] += size
+        if not self._count_of[owner]:
+            del self._count_of[owner], self._bytes_of[owner]
 
     def expire(self, now: float) -> int:
         """Removes what is too old at `now` (seconds since 1970) or above the limits. Returns how many."""
-        settings, dropped = self._settings, 0
-        while self._entries:
-            (owner, key), oldest = next(iter(self._entries.items()))
-            if (
-                oldest.created > now - settings.age
-                and len(self._entries) <= settings.max_entries
-                and self._bytes <= settings.max_bytes
-            ):
-                break
-            self.forget(owner, key)
+        dropped = 0
+        while (gone := self._next_to_go(now)) is not None:
+            self.forget(*gone)
             dropped += 1
         return dropped
+
+    def _next_to_go(self, now: float) -> tuple[str, bytes] | None:
+        if not self._entries:
+            return None
+        settings, (oldest, entry) = self._settings, next(iter(self._entries.items()))
+        if entry.created <= now - settings.age:
+            return oldest
+        if len(self._entries) > settings.max_entries:
+            most = self._count_of
+        elif self._bytes > settings.max_bytes:
+            most = self._bytes_of
+        else:
+            return None
+        owner = max(most, key=most.__getitem__)
+        return next(each for each in self._entries if each[0] == owner)
