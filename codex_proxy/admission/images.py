@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -277,13 +278,14 @@ async def inline_images(
     """Returns the turn with its web images as data URLs. Raises `Fault` INVALID_REQUEST, with the URL's value in
     `fields` as `param`, else `field`; without a `fetcher` for every web image.
     """
-    urls = list(dict.fromkeys(part.url for part in _images(turn)))
+    urls = Counter(part.url for part in _images(turn))
     if not urls:
         return turn
     fields = fields or {}
     if fetcher is None:
-        with _set_param(fields.get(urls[0], field)):
-            raise _not_allowed(_parse_url(urls[0]))
+        first = next(iter(urls))
+        with _set_param(fields.get(first, field)):
+            raise _not_allowed(_parse_url(first))
     limits = fetcher.limits
     if len(urls) > limits.request_images:
         raise bad_request(
@@ -297,8 +299,20 @@ async def inline_images(
     return msgspec.structs.replace(turn, history=history)
 
 
+def fetched_bytes(asked: Turn, admitted: Turn) -> int:
+    """Returns the size of the images that `inline_images` has put into a turn, in characters of data URLs."""
+    if admitted.history is asked.history:
+        return 0
+    sizes = [sum(len(part.url) for part in _all_images(turn)) for turn in (asked, admitted)]
+    return max(0, sizes[1] - sizes[0])
+
+
+def _all_images(turn: Turn) -> Iterator[ImagePart]:
+    return (part for part in parts_in(turn.history) if isinstance(part, ImagePart))
+
+
 def _images(turn: Turn) -> Iterator[ImagePart]:
-    return (part for part in parts_in(turn.history) if isinstance(part, ImagePart) and _WEB.match(part.url))
+    return (part for part in _all_images(turn) if _WEB.match(part.url))
 
 
 @contextmanager
@@ -311,9 +325,11 @@ def _set_param(field: str) -> Iterator[None]:
 
 
 async def _fetch_all(
-    urls: list[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
+    urls: Counter[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
 ) -> dict[str, str]:
-    """Returns data URLs by URL. If one image fails, cancels the others."""
+    """Returns data URLs by URL. `urls`: how often each is in the turn, since the agent gets an image that often. If one
+    image fails, cancels the others and raises its `Fault`.
+    """
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)
     fetched: dict[str, str] = {}
@@ -322,7 +338,7 @@ async def _fetch_all(
         async with slots:
             with _set_param(fields.get(url, field)):
                 fetched[url] = await fetcher.fetch(url)
-        if sum(len(each) for each in fetched.values()) * 3 // 4 > limits.request_bytes:
+        if sum(len(each) * urls[url] for url, each in fetched.items()) * 3 // 4 > limits.request_bytes:
             raise bad_request(
                 "The images of the request are larger than "
                 f"{limits.request_bytes / (1 << 20):g} MiB in total. Send fewer or smaller images.",

@@ -91,7 +91,7 @@ async def _answer_in_foreground(
         wait=service.conversation_wait,
     )
     try:
-        request[HELD].grow_by(prepared.context.size)
+        request[HELD].grow_by(prepared.size)
     except Fault:
         prepared.release()
         raise

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 from aiohttp import web
 
+from codex_proxy.admission.images import fetched_bytes
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import ServedBy
@@ -19,7 +20,7 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.agent_headers import agent_headers
 from codex_proxy.http.app_keys import ADMISSION, CLOCK, KEEPALIVE, RUNS, USAGE
-from codex_proxy.http.body import read_body
+from codex_proxy.http.body import HELD, read_body
 from codex_proxy.http.exchange import (
     TIMINGS,
     LogReader,
@@ -90,8 +91,10 @@ async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = Non
         body = await read_body(request)
     parsed = await api.parse(request, body)
     note_request(request, parsed)
+    asked = parsed.turn
     parsed, turn = await api.admit(request, parsed, body)
-    del body  # a turn may take an hour
+    request[HELD].grow_by(fetched_bytes(asked, turn))
+    del body, asked  # a turn may take an hour
     note_admitted(request, turn)
     return await answer_turn(request, parsed, turn, api.answer(request, parsed, turn, timings), timings)
 

@@ -276,7 +276,7 @@ class _ResponsesSocket:
     async def _answer(self, parsed: ParsedResponse, held: HeldBytes) -> None:
         prepared = await self._prepare(parsed)
         try:
-            held.grow_by(prepared.context.size)
+            held.grow_by(prepared.size)
         except Fault:
             prepared.release()
             raise

@@ -307,7 +307,7 @@ async def create_in_background(
         )
         queued = _queued_response(service, prepared, body, hints)
         # From the write on it is the server's: a client that leaves must not leave it queued with nobody to run it.
-        work = _store_and_start(service, store, prepared, queued, hold(context.size), parse_again)
+        work = _store_and_start(service, store, prepared, queued, hold(prepared.size), parse_again)
         await background.tasks.run(work)
     return prepared
 

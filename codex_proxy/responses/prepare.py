@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from codex_proxy.admission.images import fetched_bytes
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem
@@ -43,6 +44,8 @@ class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     turn: Turn
     replay: tuple[HistoryItem, ...] | None
     conversation_turn: ConversationLease | None
+    size: int
+    """The bytes that the request did not bring: what was read from the store, and fetched."""
 
     def release(self) -> None:
         if self.conversation_turn is not None:
@@ -115,6 +118,7 @@ async def prepare_in_context(
         turn=admitted,
         replay=_inline_images(replay, turn, admitted),
         conversation_turn=conversation_turn,
+        size=context.size + fetched_bytes(turn, admitted),
     )
 
 

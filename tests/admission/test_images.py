@@ -671,6 +671,13 @@ async def test_images_that_are_too_large_together_are_refused(serve: Serve, fetc
     assert "in total" in await refusal(inline_images(three, images))
 
 
+async def test_an_image_counts_as_often_as_it_is_sent(serve: Serve, fetcher: Fetch) -> None:
+    host = await serve(png)
+    images = fetcher(host.entry, limits=ImageLimits(request_bytes=2 * len(PNG) + 50))
+    assert "in total" in await refusal(inline_images(turn(showing(*[host.url()] * 3)), images))
+    assert len(host.asked) == 1
+
+
 async def test_the_first_image_that_fails_ends_the_others(serve: Serve, fetcher: Fetch) -> None:
     waits = asyncio.Event()
 
