@@ -51,7 +51,7 @@ async def test_a_closed_pool_has_waited_for_the_worker_of_a_cancelled_question(
     await eventually(lambda: pool.workers)
     (pid,) = pool.workers
     asked.cancel()
-    await asyncio.wait([asked], timeout=0)
+    await asyncio.sleep(0)
     await pool.close()
     assert not psutil.pid_exists(pid)
 
