@@ -35,6 +35,7 @@ GIVE_BACK: Final = (
     "begin_session",
     "_fail_on_error",
     "guarded_task",
+    "close_channel",
 )
 """Those that give something back, or take it over, or answer whoever waits. Nobody does it in their place."""
 CONNECTION: Final = (

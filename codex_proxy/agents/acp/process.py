@@ -165,8 +165,10 @@ class AcpProcess(SharedProcess[AcpConnection]):
 
     def ended(self, exit: Exit) -> None:
         self.exit = exit
-        self._close_ahead()
-        super().ended(exit)
+        try:
+            self._close_ahead()
+        finally:
+            super().ended(exit)
 
     def _on_stderr(self, chunk: bytes) -> None:
         """Passes each failed model call in stderr to the session that its line names."""

@@ -30,10 +30,11 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         return Failure(FaultKind.SPAWN_FAILED, fault, quoted=fault.partition(": ")[2])
 
     def open_channel(self) -> ThreadTransport:
-        self.turns_served += 1
         channel = self.connection.open_channel()
+        transport = ThreadTransport(self, channel)
+        self.turns_served += 1
         self._turn_began(channel)
-        return ThreadTransport(self, channel)
+        return transport
 
     def ask_limits(self) -> None:
         """Asks for the account's limits: `on_limits` gets them as JSON, empty after an error."""

@@ -120,15 +120,18 @@ class ProcessGroup(Generic[P]):
             process = self.entries[key].process
             process.has_waited = True
             transport = open(process)
-            self.maintain()
+            try:
+                self.maintain()
+            except Exception:  # no fault of this turn, which has its transport
+                log.exception("pool_internal_error")
             return transport
         if waiting >= self._limits.max_waiting:
             message = f"{waiting} turns are already waiting for the agent"
             raise Fault.of(FaultKind.UNAVAILABLE, message, retry_after=1)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, open))
-        self.maintain()
         try:
+            self.maintain()
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:

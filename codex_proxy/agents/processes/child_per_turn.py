@@ -26,7 +26,8 @@ from codex_proxy.agents.processes.session import (
     missing_program,
 )
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import UNFORESEEN, Failure
+from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, spawn
 from codex_proxy.process.descendants import descendants_of, resident_bytes
@@ -85,6 +86,7 @@ class ChildTransport(PooledProcess):
         if self._early or self.exit is not None:
             asyncio.get_running_loop().call_soon(self._read_early)
 
+    @breaks_off
     def _read_early(self) -> None:
         """Passes on output from before the turn, with the size 0: another child can take over if this one ends without
         more.
@@ -99,6 +101,7 @@ class ChildTransport(PooledProcess):
 
     # --- the child's sink -----------------------------------------------------------------------
 
+    @breaks_off
     def received(self, chunk: bytes) -> None:
         self.has_printed = True
         if self._reader is None or self._early:
@@ -115,10 +118,18 @@ class ChildTransport(PooledProcess):
         if lines:
             self._reader.received(lines, len(chunk))
 
+    @breaks_off
     def ended(self, exit: Exit) -> None:
         self.exit, self.ended_during_turn = exit, self.turns_running > 0
         self._report_end(exit)
         self._note_change()
+
+    def break_off(self) -> None:
+        """See `Breakable`. A part of the output is lost."""
+        if self._reader is not None:
+            self._reader.fail(UNFORESEEN)
+        else:
+            self.kill()
 
     def _report_end(self, exit: Exit) -> None:
         reader = self._reader
@@ -219,8 +230,9 @@ class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
 
     async def start_child(self, turn: Turn, command: Command) -> AgentSession:
         """Starts a turn's child, and returns the session on it. Raises `Fault`."""
+        dialect = self._spec.dialect()
         transport = await self.pool.acquire(command, ChildTransport.take)
-        session = AgentSession(turn, self._spec.dialect(), transport)
+        session = AgentSession(turn, dialect, transport)
         session.ran_before = transport.has_waited
         return session
 

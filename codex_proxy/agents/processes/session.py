@@ -198,6 +198,7 @@ class AgentSession:
     def lost(self) -> bool:
         return _can_reopen(self._dialect) and self._dialect.lost
 
+    @breaks_off
     def close(self) -> None:
         """Ends the session: a child of it alone is released at once, another when the agent has finished, or after
         `FINISH_SECONDS`.

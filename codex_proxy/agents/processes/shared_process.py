@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from codex_proxy.agents.dialect import ChannelConnection, Ended
@@ -19,7 +20,8 @@ from codex_proxy.agents.processes.session import (
     ended_from,
     spawn_failure,
 )
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
+from codex_proxy.core.own_errors import breaks_off, release_all
 from codex_proxy.process.child import Command, Exit, SpawnError, spawn
 
 C = TypeVar("C", bound=ChannelConnection)
@@ -150,6 +152,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
 
     # --- called by the child (see ChildListener) ------------------------------------------------
 
+    @breaks_off
     def received(self, chunk: bytes) -> None:
         broken: Failure | None = None
         try:
@@ -172,11 +175,16 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
                 self._received_without_reader(messages)
         self._progress.set()
         if broken is not None:
-            for reader in list(self._readers.values()):
-                reader.fail(broken)
-            self.unhealthy = True
-            self.kill()
-            self._note_change()
+            self._give_up(broken)
+
+    def break_off(self) -> None:
+        """See `Breakable`. A part of the output is lost, so no turn on the process can go on."""
+        self._give_up(UNFORESEEN)
+
+    def _give_up(self, failure: Failure) -> None:
+        self.unhealthy = True
+        release_all(*(partial(reader.fail, failure) for reader in self._readers.values()), self.kill)
+        self._note_change()
 
     def _record(self, channel: int, lines: list[bytes]) -> None:
         """Records a channel's lines; those before its session are kept for it."""
@@ -193,6 +201,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
     def _received_without_reader(self, messages: Sequence[Any]) -> None:
         """Ignores messages of a channel without a reader."""
 
+    @breaks_off
     def ended(self, exit: Exit) -> None:
         self.exit, self.ended_during_turn = exit, self.turns_running > 0
         self._progress.set()
