@@ -36,6 +36,7 @@ GIVE_BACK: Final = (
     "_fail_on_error",
     "guarded_task",
     "close_channel",
+    "AgentSession.__init__",
 )
 """Those that give something back, or take it over, or answer whoever waits. Nobody does it in their place."""
 CONNECTION: Final = (
@@ -56,7 +57,8 @@ class PlantedError(Exception):
 def is_part(function: CodeType, parts: tuple[str, ...]) -> bool:
     """Whether the function lies in these parts of the package, and something is left to end the answer without it."""
     where = function.co_filename.removeprefix(PACKAGE)
-    outside = where == "/http/server.py" or function.co_name in (*GIVE_BACK, *CONNECTION)
+    names = {function.co_name, function.co_qualname}
+    outside = where == "/http/server.py" or not names.isdisjoint((*GIVE_BACK, *CONNECTION))
     return where.startswith(parts) and not outside
 
 
