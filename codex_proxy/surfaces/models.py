@@ -171,6 +171,7 @@ class Names:
         self.models = models
         self.default = default_of(catalog)
         self._any_model = catalog.any_model
+        self._lists_codex = catalog.lists_codex
         self._operator = {name.lower(): target for name, target in catalog.aliases if _ANY not in name}
         self._patterns = [(name.lower(), target) for name, target in catalog.aliases if _ANY in name]
         self._models = {model.id.lower(): model.id for model in models}
@@ -209,7 +210,8 @@ class Names:
 
     def similar_to(self, name: str) -> list[str]:
         """Returns up to three known names that are similar."""
-        known = {**{short: ids[0] for short, ids in self._short.items()}, **self._models}
+        own = {each: each for each in self._builtin if self._lists_codex and each.startswith("codex")}
+        known = {**own, **{short: ids[0] for short, ids in self._short.items()}, **self._models}
         near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], list(known)[:_MAX_CANDIDATES], n=3)
         return list(dict.fromkeys(known[each] for each in near))
 
@@ -339,7 +341,7 @@ def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> Res
         if found is not None and mode:
             found = msgspec.structs.replace(found, mode=mode)
     if found is None:
-        raise _not_found(name, names.similar_to(base) if catalog.members else (), catalog)
+        raise _not_found(name, names.similar_to(base), catalog)
     agent = found.agent_model.partition(MODEL_SEPARATOR)[0] if catalog.members else ""
     return msgspec.structs.replace(found, plain=True) if agent in catalog.plain else found
 

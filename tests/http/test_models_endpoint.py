@@ -83,6 +83,13 @@ async def test_without_such_entries_codex_gets_a_list_that_makes_it_fall_back_to
     assert body["object"] == "list"
 
 
+async def test_a_name_that_is_nearly_that_of_a_model_is_answered_with_that(proxy: Proxy) -> None:
+    answer = await proxy.ask({**user(), "model": "codex5"})
+    assert answer.status == 404
+    assert "Is 'codex-5' or" in answer.error["message"]
+    assert "meant?" not in (await proxy.ask({**user(), "model": "gemini-pro"})).error["message"]
+
+
 async def test_an_unknown_model_is_404_model_not_found(tmp_path: Path) -> None:
     """Where the agent's list is complete. A custom provider judges names itself."""
     agent = fake_agent()
