@@ -25,7 +25,11 @@ from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.context import InputEstimate, ParsedContext
 from codex_proxy.surfaces.responses.history import HistoryEntry, history_entries
 from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of
-from codex_proxy.surfaces.responses.response_object import previous_not_found, previous_too_large
+from codex_proxy.surfaces.responses.response_object import (
+    previous_not_found,
+    previous_too_large,
+    references_too_large,
+)
 from codex_proxy.surfaces.responses.tools import join_tools
 
 _dict = msgspec.json.Decoder(dict[str, object])
@@ -116,7 +120,10 @@ async def _own_items(
     found: dict[str, StoredItem] = {}
     if references and store is not None:
         with store_errors_as_faults():
-            found = await store.find_items(owner, references)
+            try:
+                found = await store.find_items(owner, references, limited=True)
+            except ContextTooLarge as error:
+                raise references_too_large(str(error)) from None
     whole = resolve_references(given, {id: _decode_item(item) for id, item in found.items()})
     return [(item, found.get(item["id"])) for item in _with_distinct_ids(with_ids(whole, ids), ids)]
 

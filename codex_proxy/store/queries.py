@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import chain
@@ -160,11 +161,12 @@ def is_listed(kind: Kind, owner: str, id: str, item_id: str) -> Query[bool]:
     return Query(sql, (owner, id, item_id), lambda rows: _require_row(rows, kind, id)[0] is not None)
 
 
-def find(owner: str, ids: Sequence[str]) -> Query[dict[str, StoredItem]]:
+def find(owner: str, ids: Sequence[str], limits: ContextLimits | None = None) -> Query[dict[str, StoredItem]]:
     """See `Store.find_items`."""
+    counts = Counter(ids)
     newest = f"""
 SELECT max(items.seq) FROM @items AS items
-WHERE owner = ?1 AND items.id IN ({_places(2, len(ids))}) AND length(json) > 0 AND (
+WHERE owner = ?1 AND items.id IN ({_places(2, len(counts))}) AND length(json) > 0 AND (
     EXISTS (SELECT 1 FROM @conversation_items JOIN @conversations AS held ON held.seq = conversation
         WHERE item = items.seq AND NOT deleted)
     OR EXISTS (SELECT 1 FROM @response_items JOIN @responses AS held ON held.seq = response
@@ -172,7 +174,17 @@ WHERE owner = ?1 AND items.id IN ({_places(2, len(ids))}) AND length(json) > 0 A
 ) GROUP BY items.id"""
 
     sql = f"SELECT {ITEM} FROM @items AS items WHERE seq IN ({newest})"
-    return Query(sql, (owner, *ids), lambda rows: {item.id: item for item in map(item_of, rows)})
+
+    def convert(rows: Iterator[Row]) -> dict[str, StoredItem]:
+        found, size = {}, 0
+        for item in map(item_of, rows):
+            found[item.id] = item
+            size += item.size * counts[item.id]
+            if limits is not None:
+                limits.check(len(ids), size)
+        return found
+
+    return Query(sql, (owner, *counts), convert)
 
 
 def _places(first: int, count: int) -> str:

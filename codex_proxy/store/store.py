@@ -180,9 +180,13 @@ class Store(ABC):
         `NotFinished`, or `ContextTooLarge` before the first call.
         """
 
-    async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-        """Returns the owner's items that clients see, by id: the newest of several."""
-        return await self._ask(queries.find(owner, list(dict.fromkeys(ids))))
+    async def find_items(
+        self, owner: str, ids: Sequence[str], *, limited: bool = False
+    ) -> dict[str, StoredItem]:
+        """Returns the owner's items that clients see, by id: the newest of several. `limited`: raises `ContextTooLarge`
+        if they are too large for a context that has each as often as `ids`.
+        """
+        return await self._ask(queries.find(owner, ids, self._limits if limited else None))
 
     @abstractmethod
     async def append_frames(

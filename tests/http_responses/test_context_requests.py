@@ -135,6 +135,20 @@ async def test_a_chain_of_responses_that_holds_too_much_is_not_continued(
         assert (await ask(proxy, "Go on.", previous_response_id=first["id"])).status == 200
 
 
+async def test_references_to_too_much_are_refused_however_often_they_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_lifecycle, "CONTEXT_LIMITS", ContextLimits(max_items=20_000, max_bytes=100_000))
+    async with serving(tmp_path) as (proxy, _):
+        first = (await ask(proxy, "word " * 10_000)).body
+        items = await proxy.send("GET", f"/v1/responses/{first['id']}/input_items")
+        reference = {"type": "item_reference", "id": items.body["data"][0]["id"]}
+        assert (await ask(proxy, [reference])).status == 200
+        answer = await ask(proxy, [reference, reference])
+        assert (answer.status, answer.error["param"]) == (400, "input")
+        assert answer.error["code"] == "context_too_large"
+
+
 @pytest.mark.exhaustive
 async def test_counting_a_long_conversation_has_little_of_it_in_memory(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "store.db", clock=Hands())

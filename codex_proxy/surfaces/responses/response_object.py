@@ -269,6 +269,12 @@ def previous_too_large(detail: str) -> Fault:
     )
 
 
+def references_too_large(detail: str) -> Fault:
+    """Returns the fault for items in `input` that refer to too much. `detail`: how large it is."""
+    message = f"The items that 'input' refers to are too large together: {detail}. Refer to fewer of them."
+    return bad_request(message, "input", "context_too_large")
+
+
 def not_resumable(id: str) -> Fault:
     return bad_request(
         f"The stream of response '{excerpt(id)}' cannot be resumed: only background responses that were "
