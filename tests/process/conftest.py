@@ -49,4 +49,5 @@ async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
     if spawner is not None:
         await spawner.close()
     assert not faults, "no callback failed"
-    await eventually(lambda: open_descriptors() == before)
+    # Fewer where a thread of an earlier test has closed its own meanwhile.
+    await eventually(lambda: open_descriptors() <= before)

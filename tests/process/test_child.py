@@ -350,4 +350,4 @@ async def test_a_listener_that_raises_does_not_leave_the_child_running() -> None
     before = open_descriptors()
     child = await spawn(shell("exit 0"), Faulty())
     assert await child.end(grace=PATIENCE) == Exit(0, None, "")
-    await eventually(lambda: len(faults) == 1 and open_descriptors() == before)
+    await eventually(lambda: len(faults) == 1 and open_descriptors() <= before)
