@@ -46,7 +46,6 @@ CONNECTION: Final = (
     "_short",
     "_uncancel_if_stopping",
     "limit_stall",
-    "_run_at_once",
 )
 """What belongs to no answer, but to its connection: its head, and its line in the log."""
 

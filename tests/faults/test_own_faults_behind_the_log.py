@@ -114,6 +114,9 @@ def has_failed(way: Way, status: int, text: str) -> bool:
     return True
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # a coroutine for a broken function
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
