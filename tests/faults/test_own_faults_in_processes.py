@@ -51,6 +51,7 @@ async def test_an_exception_before_or_behind_the_pipe_of_a_child_ends_the_turn_a
         for function in called:
             if not is_part(function, parts):
                 continue
+            assert (await answer(proxy, lambda _: None))[0] == 200  # on a process that has started
             try:
                 status, text = await answer(proxy, breaking(function))
                 broken += status == 500
