@@ -24,11 +24,11 @@ from tests.cpu_time import cpu_seconds
 Pattern: TypeAlias = "re.Pattern[str] | re.Pattern[bytes]"
 Text: TypeAlias = "str | bytes"
 
-SIZE: Final = 8_000
+SIZE: Final = 6_000
 FEW: Final = 24
 """Characters for which an exponential pattern takes a second."""
-QUICK: Final = 0.002
-"""CPU seconds for `SIZE` characters that need no second look; a quadratic pattern takes some tenths."""
+QUICK: Final = 0.001
+"""CPU seconds for `SIZE` characters that need no second look; a quadratic pattern takes some hundredths."""
 SLOW: Final = 0.2
 MAX_TIMES: Final = 3
 """What twice the text may cost, as a multiple: 2 if it is linear, 4 if it is quadratic."""
@@ -187,8 +187,8 @@ def slow_text(pattern: Pattern, *, anchored: bool) -> str:
         if short < QUICK:
             continue
         if short < SLOW:
-            short = cost(pattern, text, anchored=anchored, tries=5)
-        if short > SLOW or cost(pattern, longer, anchored=anchored, tries=8) > MAX_TIMES * short:
+            short = cost(pattern, text, anchored=anchored, tries=3)
+        if short > SLOW or cost(pattern, longer, anchored=anchored, tries=5) > MAX_TIMES * short:
             return repr(text[:80])
     return ""
 
