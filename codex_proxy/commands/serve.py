@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import resource
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +49,7 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
         log.warning("old_setting", text=advice)
     for name, hint in settings.unknown_variables.items():
         log.warning("unknown_variable", name=name, text=f"It sets nothing: {hint}")
+    raise_open_files()
     try:
         server = await make_server(settings, page=page_of, worker=worker)
         await server.start()
@@ -102,6 +105,15 @@ async def _build_request_models() -> None:
     for model in REQUEST_MODELS:
         model.model_rebuild()
         await asyncio.sleep(0)
+
+
+def raise_open_files() -> None:
+    """Raises the limit of open files as far as the system permits: each client takes one, and many systems begin with
+    1024.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError):  # macOS permits less than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def tune_gc() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import resource
 
-from codex_proxy.commands.serve import COLLECT_AFTER, tune_gc
+from codex_proxy.commands.serve import COLLECT_AFTER, raise_open_files, tune_gc
 
 
 def test_the_collector_looks_seldom_and_not_at_what_was_there_before_the_first_request() -> None:
@@ -17,3 +18,13 @@ def test_the_collector_looks_seldom_and_not_at_what_was_there_before_the_first_r
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
+
+
+def test_a_server_takes_as_many_open_files_as_the_system_permits() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+        raise_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
