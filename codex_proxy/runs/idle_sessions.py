@@ -6,9 +6,9 @@ thread has seen. Ids of closed sessions that the agent can reopen are kept for l
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -31,6 +31,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import HiddenOutput
 from codex_proxy.tools.replay import assistant_text, canonical_arguments
 
+K = TypeVar("K")
 Digests = tuple[bytes, ...]
 
 
@@ -122,7 +123,9 @@ CLOSED_SECONDS: Final = 24 * 3600.0
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
-    """How many sessions are kept (1.4 MiB each), and for how many `seconds`."""
+    """How many sessions are kept (1.4 MiB each), and for how many `seconds`. Beyond the number the owner with most
+    loses the longest idle.
+    """
 
     count: int = 32
     seconds: float = 300.0
@@ -144,6 +147,7 @@ class _IdleSession(msgspec.Struct, frozen=True):
     closed.
     """
 
+    owner: str
     key: bytes
     session: AgentSession
     digests: Digests
@@ -166,6 +170,7 @@ class ClosedSession(msgspec.Struct, frozen=True):
 class _ClosedRecord(msgspec.Struct, frozen=True):
     """A closed session: its `thread_key`, and what it has seen."""
 
+    owner: str
     key: bytes
     digests: Digests
     until: float
@@ -220,9 +225,11 @@ class IdleSessions:
     def __bool__(self) -> bool:
         return bool(self._kept or self._closed)
 
-    def put(self, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs) -> None:
-        """Keeps a session under its `thread_key`, or closes it if it cannot be resumed. `digests`: what its thread has
-        seen.
+    def put(
+        self, owner: str, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs
+    ) -> None:
+        """Keeps an owner's session under its `thread_key`, or closes it if it cannot be resumed. `digests`: what its
+        thread has seen.
         """
         if not session.can_resume or self._limits.count == 0:
             session.close()
@@ -233,9 +240,9 @@ class IdleSessions:
             self._timer = timers.call_at(when, self._close_old)
         session.listener = self
         session.set_idle(True)
-        self._kept[id(session)] = _IdleSession(key, session, digests, pending, when)
+        self._kept[id(session)] = _IdleSession(owner, key, session, digests, pending, when)
         while len(self._kept) > self._limits.count:
-            self._drop(next(iter(self._kept.values())).session)
+            self._drop(self._kept[_one_too_many(self._kept)].session)
 
     def take(self, key: bytes, turn: Turn) -> ReusedSession | None:
         """Removes and returns a session that the turn can continue."""
@@ -306,9 +313,9 @@ class IdleSessions:
         if thread:
             self._closed.pop(thread, None)
             until = self._timers().time() + CLOSED_SECONDS
-            self._closed[thread] = _ClosedRecord(kept.key, kept.digests, until)
+            self._closed[thread] = _ClosedRecord(kept.owner, kept.key, kept.digests, until)
             if len(self._closed) > MAX_CLOSED:
-                self._closed.popitem(last=False)
+                del self._closed[_one_too_many(self._closed)]
 
     # --- what an idle agent may still do ----------------------------------------------------------
 
@@ -324,6 +331,12 @@ class IdleSessions:
 
     def on_session_error(self, session: AgentSession) -> None:
         self._kept.pop(id(session), None)
+
+
+def _one_too_many(found: Mapping[K, _IdleSession | _ClosedRecord]) -> K:
+    """Returns the key of the first entry of the owner that has most, so that no owner displaces what others have."""
+    owner, _ = Counter(each.owner for each in found.values()).most_common(1)[0]
+    return next(key for key, each in found.items() if each.owner == owner)
 
 
 def _accepted_items(

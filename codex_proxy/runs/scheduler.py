@@ -328,7 +328,8 @@ class RunScheduler:
             said = check.as_shown(said)  # what the client will echo
         seen, _ = item_digests((*run.turn.history, *said, *calls))
         pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
-        self.idle_sessions.put(thread_key(run.turn.owner, run.attempt.turn), session, seen, pending)
+        owner = run.turn.owner
+        self.idle_sessions.put(owner, thread_key(owner, run.attempt.turn), session, seen, pending)
         return True
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:

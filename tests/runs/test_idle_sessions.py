@@ -90,10 +90,11 @@ def put(
     pending: PendingOutputs | None = None,
     key: bytes = KEY,
     thread: str = "",
+    owner: str = "",
 ) -> Resting:
     resting = Resting()
     resting.dialect.thread = thread
-    threads.put(key, resting.session, item_digests(seen)[0], pending or PendingOutputs())
+    threads.put(owner, key, resting.session, item_digests(seen)[0], pending or PendingOutputs())
     return resting
 
 
@@ -302,6 +303,27 @@ async def test_one_too_many_ends_the_one_kept_longest() -> None:
 
 
 @virtual
+async def test_an_owner_with_many_idle_sessions_displaces_none_of_another() -> None:
+    threads = kept_threads(count=3)
+    other = put(threads, owner="other")
+    many = [put(threads, owner="busy") for _ in range(5)]
+    assert not other.closed
+    assert [each.closed for each in many] == [True, True, True, False, False]
+
+
+@virtual
+async def test_an_owner_with_many_closed_sessions_displaces_none_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("codex_proxy.runs.idle_sessions.MAX_CLOSED", 2)
+    threads = kept_threads(count=1)
+    put(threads, key=b"other", thread="thr_other", owner="other")
+    for number in range(5):
+        put(threads, key=b"busy", thread=f"thr_{number}", owner="busy")
+    assert threads.take_closed(b"other", asking((*SEEN, said("now?")))) is not None
+
+
+@virtual
 async def test_where_none_are_kept_a_seat_is_closed_at_once() -> None:
     threads = kept_threads(count=0)
     resting = put(threads)
@@ -335,7 +357,7 @@ async def test_a_thread_that_is_kept_again_has_all_of_its_time_again() -> None:
     resting = put(threads)
     await asyncio.sleep(40)
     assert threads.take(KEY, asking((*SEEN, said("now?")))) is not None
-    threads.put(KEY, resting.session, item_digests(SEEN)[0], PendingOutputs())
+    threads.put("", KEY, resting.session, item_digests(SEEN)[0], PendingOutputs())
     await asyncio.sleep(40)
     assert not resting.closed
     await asyncio.sleep(21)
@@ -347,7 +369,7 @@ async def test_a_seat_that_does_not_rest_is_not_kept() -> None:
     threads = kept_threads()
     resting = Resting()
     resting.dialect.can_resume = False
-    threads.put(KEY, resting.session, item_digests(SEEN)[0], PendingOutputs())
+    threads.put("", KEY, resting.session, item_digests(SEEN)[0], PendingOutputs())
     assert resting.closed
     assert len(threads) == 0
 
