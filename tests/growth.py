@@ -22,6 +22,10 @@ DOUBLINGS: Final = 2
 """How often the given size is doubled for the larger input, and halved for the input that takes least time."""
 MAX_TIMES: Final = MAX_FACTOR ** (2 * DOUBLINGS)
 MAX_BYTES: Final = MAX_FACTOR**DOUBLINGS
+MIN_SECONDS: Final = 0.0002
+"""What the small input is taken to cost at least: one that is read faster fits into a cache, unlike the large one."""
+MIN_PEAK: Final = 1 << 16
+"""The bytes that it is taken to need at least: a reader may hold all that one read brings."""
 
 
 def assert_linear(
@@ -40,7 +44,7 @@ def assert_linear(
     for _ in range(tries):
         for each, taken in zip((small, large), times, strict=True):
             taken.append(_seconds(read, each))
-        growth = min(times[1]) / min(times[0])
+        growth = min(times[1]) / max(min(times[0]), MIN_SECONDS)
         if growth <= MAX_TIMES:
             break
     assert growth <= MAX_TIMES, (
@@ -49,8 +53,7 @@ def assert_linear(
     if memory:
         # Not of the large input: to trace its memory would take several times as long as all the tries.
         peaks = _peak(read, small), _peak(read, make(size))
-        # A reader that needs next to nothing may need a buffer of some kilobytes once.
-        assert peaks[1] <= MAX_BYTES * max(peaks[0], 1 << 14), (
+        assert peaks[1] <= MAX_BYTES * max(peaks[0], MIN_PEAK), (
             f"bytes for {size >> DOUBLINGS} and {size}: {peaks}"
         )
 

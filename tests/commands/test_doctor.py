@@ -381,6 +381,7 @@ TRIED = (
         "true",
         "false",
         "x",
+        "x=y",
         "/nowhere",
         '{"a": {"url": "http://127.0.0.1:1/v1"}}',
         '{"fake": {}}',
