@@ -225,7 +225,7 @@ ARGUMENTS: Final = "function_call_arguments"
 RESPONSES_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
     "many deltas": (1500, deltas),
     "many deltas without an id": (1500, lambda n: deltas(n, item_id=None)),
-    "one long delta": (1 << 18, lambda n: deltas(1, delta="word " * n)),
+    "one long delta": (1 << 17, lambda n: deltas(1, delta="word " * n)),
     "reasoning": (1500, lambda n: deltas(n, "reasoning_summary_text")),
     "refusals": (1500, lambda n: deltas(n, "refusal")),
     "many messages": (500, lambda n: each(n, lambda i: added(message(i)) + done(message(i), output_index=i))),
