@@ -1,5 +1,5 @@
 """The dialect of `codex exec --json`: output lines to events, a turn to the prompt on stdin. Each line has a whole
-item: no deltas, no requests. Source: recordings of releases 0.163 and 0.169 (`tests/golden/recordings/exec`).
+item: no deltas, no requests.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.codex.child_turn import ChildTurn, TokenCounts
-from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Ended, Step
+from codex_proxy.agents.codex.child_turn import ChildTurn
+from codex_proxy.agents.codex_exec.wire import Item, Line, decode
+from codex_proxy.agents.dialect import NOTHING, Ended, Step
 from codex_proxy.agents.dialects.failures import clean_text, failure_from_text, retrying_event, status_in
 from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.agents.dialects.transcript import prompt_of
@@ -26,83 +27,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
-from codex_proxy.core.json_cost import has_too_many_values
 from codex_proxy.core.turn import Turn
-
-
-class FileUpdate(msgspec.Struct, gc=False):
-    """A changed file. `kind` is `add`, `update` or `delete`."""
-
-    path: str = ""
-    kind: str = ""
-
-
-class Todo(msgspec.Struct, gc=False):
-    text: str = ""
-    completed: bool = False
-
-
-class Item(msgspec.Struct, gc=False):
-    """An item of any type. Missing fields are None or empty."""
-
-    id: str = ""
-    type: str = ""
-    text: str | None = None
-    message: str | None = None
-    """The text of an `error` item, which is a warning."""
-    command: str | None = None
-    aggregated_output: str | None = None
-    status: str | None = None
-    changes: list[FileUpdate] | None = None
-    server: str | None = None
-    tool: str | None = None
-    query: str | None = None
-    items: list[Todo] | None = None
-
-
-class ErrorText(msgspec.Struct, gc=False):
-    message: str = ""
-
-
-class Line(msgspec.Struct, gc=False):
-    """A line of any type. Missing fields are None or empty."""
-
-    type: str = ""
-    thread_id: str = ""
-    item: Item | None = None
-    usage: TokenCounts | None = None
-    """The tokens in `turn.completed`; all zeros if the provider reported none."""
-    error: ErrorText | None = None
-    message: str | None = None
-    """The text of an `error` line: about a retry, or the turn's error."""
-
-
-class _Head(msgspec.Struct, gc=False):
-    """The type of a line whose other fields cannot be decoded."""
-
-    type: str = ""
-
-
-_LINE: Final = msgspec.json.Decoder(Line)
-_HEAD: Final = msgspec.json.Decoder(_Head)
-
-
-def decode(line: bytes) -> tuple[Line | None, bool]:
-    """Decodes a line; None if it is no event. Returns also whether it is damaged, or has too many values: then only
-    `type` is set.
-    """
-    try:
-        if not has_too_many_values(line):
-            return _LINE.decode(line), False
-    except msgspec.ValidationError:
-        pass
-    except UNREADABLE:
-        return None, False
-    try:
-        return Line(_HEAD.decode(line).type), True
-    except UNREADABLE:
-        return None, False
-
 
 TURN_END_EVENTS: Final = frozenset({"turn.completed", "turn.failed"})
 """Events that count even if damaged; otherwise a finished turn would look like a crash."""

@@ -4,89 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import uuid
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Final, TypeAlias
 
 import aiohttp
 import msgspec
 import structlog
 
 from codex_proxy.agents.dialect import Dialect
-from codex_proxy.agents.dialects.loose_values import value_at
 from codex_proxy.agents.dialects.transcript import instructions_as_user_messages
 from codex_proxy.agents.upstream.client import UpstreamClient
 from codex_proxy.agents.upstream.config import Upstream
 from codex_proxy.agents.upstream.exchange import failure_of
 from codex_proxy.agents.upstream.failures import ErrorReader
-from codex_proxy.agents.upstream.stream import Message, has_too_many_values
+from codex_proxy.agents.upstream.model_list import models_in, models_of
+from codex_proxy.agents.upstream.stream import Message
 from codex_proxy.agents.upstream.turn import UpstreamContext
-from codex_proxy.agents.upstream.usage import count_of
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind, misconfigured
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import HOPS_HEADER, Origin, Turn
-
-MAX_MODELS: Final = 5_000
-_MAX_NAME_CHARS: Final = 200
-
-
-def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
-    """Returns the models, the first as the default; None if the body is no list, or has too many values."""
-    if has_too_many_values(body):
-        return None
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    listed = value.get("data") if isinstance(value, dict) else value
-    if not isinstance(listed, list):
-        return None
-    models: dict[str, AgentModel] = {}
-    for each in listed[:MAX_MODELS]:
-        id = value_at(each, "id")
-        if _is_name(id):
-            owner = each.get("owned_by")
-            models.setdefault(
-                id,
-                AgentModel(
-                    id=id,
-                    owned_by=owner if _is_name(owner) else "upstream",
-                    context_window=_window_of(each),
-                    is_default=not models,
-                ),
-            )
-    return tuple(models.values())
-
-
-def _is_name(value: Any) -> TypeGuard[str]:
-    return isinstance(value, str) and 0 < len(value.strip()) <= _MAX_NAME_CHARS and value.isprintable()
-
-
-def _window_of(model: dict[str, Any]) -> int | None:
-    names = ("max_model_len", "context_length", "max_context_length")
-    found = (*(count_of(model, name) for name in names), count_of(model.get("meta"), "n_ctx"))
-    return next(filter(None, found), None)
-
-
-def models_of(wanted: Sequence[str], listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-    """Returns the models to serve, the default first. `wanted`: names, and patterns with `*` for `listed`; empty:
-    `listed`.
-    """
-    if not wanted:
-        return tuple(listed)
-    known = {model.id: model for model in listed}
-    found: dict[str, AgentModel] = {}
-    for name in wanted:
-        fitting = [id for id in known if fnmatchcase(id, name)] if "*" in name else [name]
-        for id in fitting:
-            found.setdefault(id, known.get(id) or AgentModel(id=id, owned_by="upstream"))
-    return tuple(
-        msgspec.structs.replace(model, is_default=not index) for index, model in enumerate(found.values())
-    )
-
 
 log = structlog.get_logger(__name__)
 

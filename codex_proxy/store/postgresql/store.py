@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Unpack
 
-from msgspec.structs import astuple
-
 from codex_proxy.store import copying
-from codex_proxy.store.checksums import checksum
 from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.postgresql.conversations import PostgresConversations
 from codex_proxy.store.postgresql.database import Database
+from codex_proxy.store.postgresql.keyed_rows import PostgresKeyedRows
 from codex_proxy.store.postgresql.leases import PostgresLeases
 from codex_proxy.store.postgresql.migration import LOCK, migrate, version_of
 from codex_proxy.store.postgresql.removal import USED_BYTES
@@ -20,31 +18,7 @@ from codex_proxy.store.postgresql.team import PostgresTeam
 from codex_proxy.store.postgresql.writing import parameters
 from codex_proxy.store.retention import NOTHING
 from codex_proxy.store.store import StoreOptions
-from codex_proxy.store.usage import FIGURES, UsageEntry
-from codex_proxy.store.values import DELIVERY_SECONDS, PendingWebhook, PruneResult
-
-_REMEMBER: Final = """
-INSERT INTO codex_proxy.steps (owner, key, created, value, value_sum)
-SELECT $1, given.key, $2, given.value, given.value_sum
-FROM unnest($3::bytea[], $4::bytea[], $5::bigint[]) AS given (key, value, value_sum) ORDER BY key
-ON CONFLICT (owner, key) DO UPDATE
-SET created = excluded.created, value = excluded.value, value_sum = excluded.value_sum"""
-# In order, since two statements that lock the same rows in another order would wait for each other.
-_ADD_USAGE: Final = f"""
-INSERT INTO codex_proxy.usage (owner, hour, model, {", ".join(FIGURES)})
-SELECT owner, hour, model, {", ".join(f"sum({name})" for name in FIGURES)}
-FROM unnest($1::text[], $2::bigint[], $3::text[], {", ".join(f"${n}::bigint[]" for n in range(4, 4 + len(FIGURES)))})
-    AS given (owner, hour, model, {", ".join(FIGURES)})
-GROUP BY owner, hour, model ORDER BY owner, hour, model
-ON CONFLICT (owner, hour, model) DO UPDATE
-SET {", ".join(f"{name} = usage.{name} + excluded.{name}" for name in FIGURES)}"""
-_CLAIM: Final = """
-UPDATE codex_proxy.webhooks SET due = clock_timestamp() + $2::float8 * interval '1 second' WHERE seq IN (
-    SELECT seq FROM codex_proxy.webhooks WHERE due <= clock_timestamp() ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED
-) RETURNING seq, event_id, url, body, tries"""
-_RETRY: Final = """
-UPDATE codex_proxy.webhooks SET tries = $3, due = clock_timestamp() + $4::float8 * interval '1 second'
-WHERE event_id = $1 AND url = $2"""
+from codex_proxy.store.values import PruneResult
 
 PRUNE_LOCK: Final = LOCK + 1
 """The number of the advisory lock that lets one server at a time apply the limits of retention."""
@@ -52,7 +26,7 @@ PRUNE_LOCK: Final = LOCK + 1
 _WRITE: Final = "UPDATE codex_proxy.schema SET version = version"
 
 
-class PostgresStore(PostgresResponses, PostgresConversations):
+class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows):
     """A store that several servers may use."""
 
     def __init__(self, database: Database, **options: Unpack[StoreOptions]) -> None:
@@ -73,28 +47,6 @@ class PostgresStore(PostgresResponses, PostgresConversations):
             await database.close()
             raise
         return cls(database, **options)
-
-    # --- rows that are found by a key ---------------------------------------------------------------
-
-    async def _save_steps(self, owner: str, entries: Mapping[bytes, bytes]) -> None:
-        columns = list(entries), list(entries.values()), [checksum(each) for each in entries.values()]
-        await self._database.read(_REMEMBER, owner, self._now, *columns)
-
-    async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
-        rows = [(entry.owner, entry.hour, entry.model, *astuple(entry.figures)) for entry in entries]
-        if rows:
-            await self._database.write(_ADD_USAGE, *(list(column) for column in zip(*rows, strict=True)))
-
-    async def claim_webhooks(self, limit: int) -> list[PendingWebhook]:
-        rows = await self._database.write(_CLAIM, limit, DELIVERY_SECONDS)
-        return [PendingWebhook(*columns) for _, *columns in sorted(rows)]
-
-    async def retry_webhook(self, pending: PendingWebhook, delay: float) -> None:
-        await self._database.read(_RETRY, pending.event_id, pending.url, pending.tries, delay)
-
-    async def drop_webhook(self, event_id: str, url: str) -> None:
-        sql = "DELETE FROM codex_proxy.webhooks WHERE event_id = $1 AND url = $2"
-        await self._database.read(sql, event_id, url)
 
     # --- maintenance ----------------------------------------------------------------------------
 
