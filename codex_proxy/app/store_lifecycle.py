@@ -1,5 +1,5 @@
-"""Opens the store, removes what the settings no longer permit, and chooses the step memory. The last turn's end still
-writes to the store.
+"""Opens the store, removes what the settings no longer permit, and chooses the step memory. Close it after the last
+turn, whose end writes to the store.
 """
 
 from __future__ import annotations

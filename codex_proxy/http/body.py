@@ -1,5 +1,5 @@
 """Reads and parses request bodies. Bodies count against a memory budget until the request (or background response)
-ends.
+ends; without room a request is refused before it is read.
 """
 
 from __future__ import annotations

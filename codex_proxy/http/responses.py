@@ -1,4 +1,4 @@
-"""The handlers of /v1/responses. They raise `Fault` NOT_FOUND also for another key's."""
+"""The handlers of /v1/responses. They raise `Fault` NOT_FOUND for what does not exist or is another key's."""
 
 from __future__ import annotations
 

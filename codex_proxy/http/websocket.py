@@ -40,7 +40,7 @@ MAX_SECONDS = 3600.0
 """The longest time of a connection, as in Open Responses."""
 PING_SECONDS = 30.0
 MAX_WAITING = 16
-"""Together they may be as large as one request body."""
+"""Maximum waiting turns of a connection. Together they may be as large as one request body."""
 
 TOO_LONG = Failure(
     FaultKind.INVALID_REQUEST,

@@ -23,8 +23,8 @@ from codex_proxy.surfaces.responses.profile import end_of_stream
 
 
 class ForegroundResponse(RunningResponse):
-    """Is saved at its end. With `truncation: auto`, a turn whose context is too long runs again without the older
-    half.
+    """A response that is saved at its end. With `truncation: auto`, a turn whose context is too long runs again
+    without the older half.
     """
 
     def __init__(

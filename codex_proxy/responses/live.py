@@ -116,7 +116,9 @@ class BackgroundResponses:
         return [ResponseLease(each.owner, each.id, each.epoch) for each in self._live.values()]
 
     async def close(self) -> None:
-        """Waits for the tasks, after all turns; the server's next start recovers what is then cancelled."""
+        """Waits for the tasks, and cancels them after `CLOSE_SECONDS`; the server's next start recovers the rest.
+        Call it after all turns.
+        """
         await self.tasks.close()
 
 

@@ -164,7 +164,9 @@ def needs_saving(service: ResponsesService, parsed: ParsedResponse) -> bool:
 
 
 async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Run:
-    """Starts the turn with the server's tools. Raises `Fault`."""
+    """Starts the turn with the server's tools. Raises `Fault`, also for a `tool_choice` or approved call of an unknown
+    tool.
+    """
     turn, tools = await _with_server_tools(service, prepared)
     return await service.runs.start(
         turn,

@@ -34,7 +34,7 @@ from codex_proxy.surfaces.responses.response_object import failed_response
 log = structlog.get_logger(__name__)
 
 CLAIMED_AT_ONCE = 20
-"""Few, so that several servers share the responses of a lost one."""
+"""Maximum leases that are claimed at once: few, so that several servers share the responses of a lost one."""
 CUT_OFF = Failure(
     FaultKind.UNAVAILABLE, "The server was restarted while this response was in progress. Create it again."
 )

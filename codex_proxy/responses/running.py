@@ -48,7 +48,9 @@ NOT_SAVED = Failure(
 
 
 class RunningResponse(ABC):
-    """What foreground and background responses share."""
+    """What foreground and background responses share. A subclass starts the turn, releases frames, saves and
+    completes.
+    """
 
     def __init__(
         self,

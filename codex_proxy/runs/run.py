@@ -269,7 +269,9 @@ class Run:
         self._apply(attempt.with_verdicts(verdicts), session, 0)
 
     def _apply(self, result: PolicyResult, session: AgentSession, size: int) -> None:
-        """Does what the policy says. `size`: bytes of agent output."""
+        """Does what the policy says: logs events, answers the agent, runs calls and checks, or begins a second attempt.
+        `size`: bytes of agent output.
+        """
         self._awaited_events = self.attempt.awaited_events
         self._log_events(result.events, size)
         if result.checks and not self._repair.ended:

@@ -292,7 +292,7 @@ class RunScheduler:
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def identity(self, turn: Turn) -> str:
-        """Returns `AGENT/MODEL`: no other can read encrypted reasoning."""
+        """Returns `AGENT/MODEL`, under which raw items are stored: no other can read encrypted reasoning."""
         return f"{self.agent_of(turn).name}/{turn.model}"
 
     def agent_of(self, turn: Turn) -> Agent:

@@ -34,7 +34,7 @@ class NoAnswer(enum.Enum):
     """Why a question has no answer."""
 
     GAVE_UP = "gave up"
-    """It took too much time or memory, or the process died."""
+    """The question took too much time or memory, or the process died."""
     BUSY = "busy"
     """No worker was free within `WAIT_SECONDS`."""
     STOPPING = "stopping"
@@ -66,7 +66,7 @@ class WorkerPool(Generic[Q, A]):
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "", *, wait_seconds: float = WAIT_SECONDS) -> A | NoAnswer:
-        """Waits up to `wait_seconds` for one of the `owner`'s share of workers."""
+        """Returns the answer of a worker; waits up to `wait_seconds` for one of the `owner`'s share."""
         if self._closed:
             return NoAnswer.STOPPING
         try:
