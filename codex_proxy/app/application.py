@@ -42,11 +42,11 @@ from codex_proxy.http.messages import REASONING_STATE
 from codex_proxy.http.metrics import METER, METRICS_KEY
 from codex_proxy.http.middleware.access import FORWARDED_HEADERS, HOSTS, ORIGINS, PASSES_KEYS, TRUSTED_PROXIES
 from codex_proxy.http.middleware.content_log import log_contents
-from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RequestLimits
+from codex_proxy.http.middleware.rate_limit import CONNECTIONS, REQUEST_LIMITS, RequestLimits
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
 from codex_proxy.http.page import PAGE
 from codex_proxy.http.routing import ROUTER
-from codex_proxy.http.server import application
+from codex_proxy.http.server import application, max_connections
 from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED, WORKER
 from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots
 from codex_proxy.http.webhook_sender import WebhookSender
@@ -62,6 +62,7 @@ from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.request_options import RequestSettings
 from codex_proxy.surfaces.responses.webhooks import check_secret
 from codex_proxy.workers.schema_checks import SchemaChecks
+from codex_proxy.workers.slots import FairQueue
 
 if TYPE_CHECKING:
     from codex_proxy.app.mcp_tools import McpToolSource
@@ -105,6 +106,7 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
     app[FORWARDED_HEADERS] = frozenset(name for table in tables for name in table.forward_headers)
     app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, server.owners)
     app[REQUEST_LIMITS] = RequestLimits(clock)
+    app[CONNECTIONS] = FairQueue(max_connections(), server.owners)
     app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes() // settings.workers))
     app[WRONG_KEYS], app[HOSTS] = WrongKeys(clock), allowed_hosts(settings)
     app[ROUTER] = Router(settings.routes, clock)

@@ -23,7 +23,7 @@ from codex_proxy.http.app_keys import IDS
 from codex_proxy.http.body import hold_body_bytes
 from codex_proxy.http.endpoint import REQUEST_ID, Handler
 from codex_proxy.http.middleware.access import check_access
-from codex_proxy.http.middleware.rate_limit import count_if_turn
+from codex_proxy.http.middleware.rate_limit import count_if_turn, hold_connection
 from codex_proxy.http.middleware.request_context import ON_EVERY_REPLY, add_headers, provide_context
 from codex_proxy.http.replies import fault_response, log_unforeseen
 from codex_proxy.http.routing import with_fallbacks
@@ -68,6 +68,11 @@ def connections_for(open_files: int) -> int:
     Without a file left, asyncio cannot accept, and logs hundreds of errors each second.
     """
     return max(8, (open_files - OWN_FILES) * 3 // 4)
+
+
+def max_connections() -> int:
+    """Returns how many connections this process takes."""
+    return connections_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 class Runner(web.AppRunner):
@@ -143,7 +148,7 @@ def _accept_queued(listening: socket.socket) -> list[socket.socket]:
 class _Server(web.Server):
     def __init__(self, app: web.Application, handler: Any, **options: Any) -> None:
         super().__init__(handler, **options)
-        self.max_connections = connections_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self.max_connections = max_connections()
         self._app = app
         self._complained_at = -COMPLAIN_SECONDS
 
@@ -274,7 +279,7 @@ async def guard_request(request: web.Request, handler: Handler) -> web.StreamRes
     preflight_reply = await check_access(request)
     if preflight_reply is not None:
         return preflight_reply
-    with count_if_turn(request), hold_body_bytes(request):
+    with hold_connection(request), count_if_turn(request), hold_body_bytes(request):
         return await with_fallbacks(request, handler)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from codex_proxy.http.middleware.rate_limit import CONNECTIONS
 from tests.access.keyed import bearing, keyed_proxy
 from tests.http.serving import Answer, Proxy, until, user
 from tests.waiting import polled
@@ -95,3 +99,50 @@ async def test_responses_in_the_background_of_one_key_leave_room_for_those_of_an
 
         await polled(completed)
         assert proxy.server.background.slots.waiting_of("one") >= 3
+
+
+@asynccontextmanager
+async def idle_socket(proxy: Proxy, name: str) -> AsyncIterator[None]:
+    async with proxy.session.ws_connect(f"{proxy.url}/v1/responses", headers=bearing(name)):
+        yield
+
+
+@asynccontextmanager
+async def followed_response(proxy: Proxy, name: str) -> AsyncIterator[None]:
+    """The stream of a background response that does not end by itself."""
+    body = {"model": "codex-5", "input": HELD, "background": True, "stream": True}
+    headers, connections = bearing(name), proxy.app[CONNECTIONS]
+    before = connections.running
+    async with proxy.session.post(f"{proxy.url}/v1/responses", json=body, headers=headers) as created:
+        first = json.loads((await created.content.readuntil(b"\n\n")).partition(b"data: ")[2])
+    await until(lambda: connections.running == before)
+    url = f"{proxy.url}/v1/responses/{first['response']['id']}?stream=true"
+    async with proxy.session.get(url, headers=headers) as followed:
+        await followed.content.readuntil(b"\n\n")
+        yield
+
+
+@asynccontextmanager
+async def live_page(proxy: Proxy, name: str) -> AsyncIterator[None]:
+    async with proxy.session.get(f"{proxy.url}/ui/api/live", headers=bearing(name)) as live:
+        await live.content.readuntil(b"\n\n")
+        yield
+
+
+@pytest.mark.parametrize("open_one", [idle_socket, followed_response, live_page])
+async def test_a_key_that_keeps_connections_open_leaves_some_to_another(
+    tmp_path: Path, open_one: Callable[[Proxy, str], AbstractAsyncContextManager[None]]
+) -> None:
+    keys: dict[str, Any] = {"one": {}, "two": {}}
+    async with keyed_proxy(tmp_path, keys, ui=True) as proxy:
+        connections = proxy.app[CONNECTIONS]
+        connections._limit = 4
+        async with AsyncExitStack() as held:
+            for _ in range(3):
+                await held.enter_async_context(open_one(proxy, "one"))
+            refused = await proxy.send("GET", "/v1/models", headers=bearing("one"))
+            assert (refused.status, refused.error["code"]) == (429, "concurrency_exceeded")
+            assert refused.headers["Connection"] == "close"
+            assert (await proxy.send("GET", "/v1/models", headers=bearing("two"))).status == 200
+        await until(lambda: connections.running == 0)
+        assert (await proxy.send("GET", "/v1/models", headers=bearing("one"))).status == 200

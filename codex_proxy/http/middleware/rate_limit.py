@@ -1,4 +1,6 @@
-"""Limits each key's requests per minute and at once: POST requests, and turns of a WebSocket."""
+"""Limits each key's requests per minute and at once (POST requests, and turns of a WebSocket), and the connections that
+requests of any kind keep open.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.http.endpoint import ENDPOINT
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 from codex_proxy.store.team import NO_REQUESTS, KeyRequests
+from codex_proxy.workers.slots import FairQueue
 
 MAX_BUCKETS = 1024
 """Number of buckets above which full ones, which are like new ones, are dropped."""
@@ -133,6 +136,25 @@ class RequestLimits:
 
 
 REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)
+CONNECTIONS: Final = web.AppKey("connections", FairQueue[None])
+"""The connections that the server takes; none waits."""
+
+
+@contextlib.contextmanager
+def hold_connection(request: web.Request) -> Iterator[None]:
+    """Counts the request as one of its key's connections, which get a share. Raises `Fault` CONCURRENCY_EXCEEDED."""
+    client, connections = request.get(CLIENT), request.app[CONNECTIONS]
+    if client is None:
+        yield
+        return
+    if not connections.enter(client.name):
+        request.protocol.close()  # after the error: an idle connection would be one more
+        request[REPLY_HEADERS]["Connection"] = "close"
+        raise _too_many_connections()
+    try:
+        yield
+    finally:
+        connections.leave(client.name)
 
 
 def count_if_turn(request: web.Request) -> AbstractContextManager[None]:
@@ -175,6 +197,14 @@ def _too_many_at_once(limit: int) -> Fault:
     message = (
         f"Limit of concurrent requests reached: {limit} for this key (its own limit, or "
         "PROXY_KEY_CONCURRENCY). Try again when one has ended."
+    )
+    return Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message)
+
+
+def _too_many_connections() -> Fault:
+    message = (
+        "This key's requests, streams and WebSockets have all of this server's connections that one key may have; the "
+        "rest are reserved for other keys. Close some, or try again later."
     )
     return Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message)
 
