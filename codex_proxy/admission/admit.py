@@ -146,7 +146,6 @@ class Admission:
             raise Fault.of(FaultKind.NOT_ALLOWED, MCP_NOT_ALLOWED, param=offers[0].param)
 
     def _change_mode_for_tools(self, turn: Turn, client: Client) -> Turn:
-        """Returns a plain-model turn with tools as a read-only agent turn, if the agent takes tools only there."""
         able = agent_for(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
             return turn

@@ -172,7 +172,6 @@ def limit_to_key(everybody: Client, key: Key) -> Client:
 
 
 def _allowed_models(names: tuple[str, ...], catalog: ModelCatalog) -> frozenset[tuple[str, str | None]]:
-    """Returns a key's models, each with the only allowed effort (None: any), without unknown names."""
     allowed = set()
     for name in names:
         try:

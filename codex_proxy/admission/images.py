@@ -195,7 +195,6 @@ def _parse_entry(text: str) -> _Entry:
 
 
 def _host(url: URL) -> str:
-    """Returns the host in lower case and ASCII, IP addresses in canonical form."""
     host = (url.raw_host or "").lower()
     address = ip_literal(host)
     return host if address is None else str(address)
@@ -317,7 +316,6 @@ def _images(turn: Turn) -> Iterator[ImagePart]:
 
 @contextmanager
 def _set_param(field: str) -> Iterator[None]:
-    """Sets the `param` of every `Fault` raised in the `with`."""
     try:
         yield
     except Fault as fault:

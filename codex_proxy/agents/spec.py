@@ -50,7 +50,6 @@ class AgentContext(msgspec.Struct, frozen=True):
 
     @property
     def state_dir(self) -> Path:
-        """The folder for the agent's own files."""
         folder = self.settings.state_dir
         return folder / "agents" / self.name if self.name else folder
 

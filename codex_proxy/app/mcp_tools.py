@@ -219,7 +219,6 @@ def _named_server(offer: McpOffer) -> NamedServer:
 
 
 def _as_tool(server_label: str, tool: ListedTool, *, asks: bool = False) -> Tool:
-    """Returns a tool for the turn. `asks`: the client must approve each call."""
     origin = McpOrigin(server_label, tool.name, asks)
     schema = msgspec.Raw(tool.input_schema)
     return Tool(offered_name(server_label, tool.name), tool.description, schema, mcp=origin)

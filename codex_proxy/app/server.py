@@ -173,7 +173,6 @@ class Server:
             )
 
     async def _join_team(self, team: Team | None, app: web.Application) -> None:
-        """Starts to share keys and limits with other servers. Raises `UserError`."""
         if team is None:
             return
         self.team_sync = TeamSync(team, self.keyring, app[CLIENTS], app[REQUEST_LIMITS])

@@ -146,7 +146,6 @@ async def open_store(settings: Settings, clock: Clock) -> SqliteStore | Postgres
 
 
 def _database_store() -> type[PostgresStore]:
-    """Imports the store in PostgreSQL. Raises `UserError` if the package for it is not installed."""
     try:
         from codex_proxy.store.postgresql.store import PostgresStore
     except ModuleNotFoundError as error:

@@ -147,7 +147,6 @@ class _Answers:
         return msgspec.structs.replace(answer, final=await self._wait_for_final(answer))
 
     def _with_todays_ids(self, body: Any) -> msgspec.Raw:
-        """Returns a recorded body with today's ids in place of the recorded ones."""
         text = msgspec.json.encode(body).decode()
         for recorded, today in self._ids.items():
             if recorded in text:
@@ -155,7 +154,6 @@ class _Answers:
         return msgspec.Raw(text.encode())
 
     async def _wait_for_final(self, answer: Answer) -> Any:
-        """Waits for a background response's end, and returns its object."""
         first = answer.body if answer.sent is None else answer.sent[0]["response"]
         async with asyncio.timeout(SECONDS):
             while True:
@@ -172,7 +170,6 @@ class _Answers:
                 self._ids[old] = new
 
     def _with_recorded_ids(self, answer: Answer) -> Answer:
-        """Returns today's answer with the recorded ids, and without times."""
         text = zero_times(msgspec.json.encode(answer))
         for recorded, today in self._ids.items():
             text = text.replace(today.encode(), recorded.encode())

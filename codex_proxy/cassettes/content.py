@@ -169,7 +169,6 @@ def same_text(asked: str, recorded: str) -> bool:
 
 
 def _quote_difference(asked: str, recorded: str) -> str:
-    """Returns both texts from shortly before their first difference."""
     common = next(
         (index for index, (mine, theirs) in enumerate(zip(asked, recorded, strict=False)) if mine != theirs),
         min(len(asked), len(recorded)),

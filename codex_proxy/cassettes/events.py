@@ -56,7 +56,6 @@ def diff(
 
 
 def _lines(event: bytes) -> list[str]:
-    """Returns an event as one line, a large one as several."""
     text = event.decode()
     return [text] if len(text) <= 160 else msgspec.json.format(text, indent=1).split("\n")
 

@@ -104,7 +104,7 @@ class Folder:
             for index, (name, each) in enumerate(self.cassettes.items())
         ]
         wrong, _, name = min(
-            found, key=lambda each: (len(each[0]), -_common(content, self.cassettes[each[2]]))
+            found, key=lambda each: (len(each[0]), -_common_prefix_length(content, self.cassettes[each[2]]))
         )
         shown = "; ".join(wrong[:MAX_DIFFERENCES])
         more = f"; and {len(wrong) - MAX_DIFFERENCES} more" if len(wrong) > MAX_DIFFERENCES else ""
@@ -114,8 +114,7 @@ class Folder:
         )
 
 
-def _common(content: Content, cassette: Cassette) -> int:
-    """Returns how many characters the last messages of two contents share at the beginning."""
+def _common_prefix_length(content: Content, cassette: Cassette) -> int:
     mine, theirs = (
         str((each["messages"] or [{}])[-1].get("text", "")) for each in (content, cassette.content)
     )

@@ -167,7 +167,6 @@ _kind_of: Final = operator.attrgetter("kind")
 
 
 def _encode_lines(kind: str, lines: Sequence[bytes], times: Sequence[int]) -> Iterator[bytes | Run]:
-    """Yields lines of one kind as written, with their times, if they have some."""
     at = 0
     for found in find_runs(lines):
         if isinstance(found, Run):
@@ -266,7 +265,6 @@ def parse(data: bytes, path: Path) -> Cassette:
 
 
 def _fields_of(found: _FoundLines, path: Path) -> dict[str, Any]:
-    """Returns the fields of the capture in a file."""
     head = msgspec.structs.asdict(found.head) if found.head else {}
     return {**head, "name": path.name.removesuffix(SUFFIX), "sessions": found.sessions}
 

@@ -137,7 +137,7 @@ def _shape_of(before: bytes, line: bytes) -> _Shape | None:
     """Returns the shape of two lines that differ in one text alone; None of others."""
     if before[:_MIN_COMMON_BYTES] != line[:_MIN_COMMON_BYTES]:
         return None
-    colon = line.rfind(b'":"', 0, _common(before, line))
+    colon = line.rfind(b'":"', 0, _common_prefix_length(before, line))
     name = line[line.rfind(b'"', 0, colon) : colon + 1] if colon > 0 else b""
     if len(name) < 3 or line[colon - 1 : colon] == b"\\" or name[-3:-1].lower() == b"id":
         return None  # ids are replaced, so that each needs its own line
@@ -150,7 +150,6 @@ def _shape_of(before: bytes, line: bytes) -> _Shape | None:
 
 
 def _end_of_string(line: bytes, start: int) -> int:
-    """Returns the end of the JSON string whose first character, after the quote, is at `start`."""
     end = start
     while (found := _STRING.match(line, end, end + _STEP)) is not None and found.end() > end:
         end = found.end()
@@ -190,8 +189,7 @@ def is_utf8(text: bytes) -> bool:
     return True
 
 
-def _common(one: bytes, other: bytes) -> int:
-    """Returns how many bytes two lines share at the beginning."""
+def _common_prefix_length(one: bytes, other: bytes) -> int:
     for start in range(0, min(len(one), len(other)), _COMPARED):
         mine, theirs = one[start : start + _COMPARED], other[start : start + _COMPARED]
         if mine != theirs:

@@ -153,7 +153,6 @@ class PlayedTransport:
             self._task.cancel()
 
     async def _play(self, reader: TransportReader) -> None:
-        """Plays all lines. If the turn is not over then, it fails."""
         try:
             end = await self._play_lines(reader)
         except TimeoutError:
@@ -168,7 +167,6 @@ class PlayedTransport:
             reader.fail(end)
 
     async def _play_lines(self, reader: TransportReader) -> Ended | Failure:
-        """Plays lines up to the session's end, and returns that."""
         at, messages = 0, list[Any]()
         for line in self._lines:
             wait = self._pace(max(0, line.ms - at) / 1000)
@@ -319,7 +317,6 @@ def _is_models(item: HistoryItem) -> bool:
 
 
 def _read_turn(session: Session, dialect: Dialect[Any], turn: Turn, read: LineReader) -> list[Event]:
-    """Lets a dialect read a recorded turn of a session. Returns its events."""
     (act, *given), lines = _first_act(session, dialect, turn, read)
     step = act(*given)
     read.note_written(step.writes)

@@ -103,7 +103,6 @@ class Recorder:
             task.add_done_callback(self._waiting.discard)
 
     def _takes(self, recorded: TurnRecorder, size: int) -> bool:
-        """Whether a turn is recorded; if not, the log says why."""
         if self.trouble:
             return False
         assert recorded.end is not None
@@ -141,7 +140,6 @@ class Recorder:
             recorded.on_written(path)
 
     def _try_to_write(self, recorded: TurnRecorder, exchange: ExchangeContent) -> Path | None:
-        """Returns the file; None if it could not be written."""
         if self.trouble:  # since the turn was over
             return None
         try:
@@ -201,7 +199,6 @@ def _number_of(path: Path) -> int:
 
 
 def _last_words(content: Mapping[str, Any]) -> str:
-    """Returns the text of the user's newest message, or `output` after one."""
     messages = content["messages"]
     for message in reversed(messages):
         if message.get("role") == "user":
@@ -364,7 +361,6 @@ class ExchangeContent(msgspec.Struct):
 
 
 def _mcp_secrets(body: bytes) -> list[str]:
-    """Returns the headers and keys of a request's MCP servers."""
     found = []
     tools = _fields_of(body).get("tools") if b'"mcp"' in body else None
     for tool in tools if isinstance(tools, list) else ():
@@ -376,7 +372,6 @@ def _mcp_secrets(body: bytes) -> list[str]:
 
 
 def _fields_of(body: bytes) -> dict[str, Any]:
-    """Decodes a body; returns no fields if it cannot be read."""
     try:
         found = msgspec.json.decode(body)
     except UNREADABLE:

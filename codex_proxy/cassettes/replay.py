@@ -144,7 +144,6 @@ class ReplayAgent(AgentBase):
         return turn
 
     async def _cassette(self, turn: ReplayedTurn) -> Cassette | None:
-        """Returns a turn's cassette; None if there is none and `missing` serves it. Raises `Fault` if nothing does."""
         if turn.name:
             found = self.folder.cassettes.get(turn.name)
             if found is None:

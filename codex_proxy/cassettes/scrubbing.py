@@ -137,7 +137,6 @@ def _find_all(text: bytes, part: bytes) -> Iterator[int]:
 
 
 def _without_secrets(text: bytes, secrets: Sequence[tuple[int, int]]) -> bytes:
-    """Returns the text with a placeholder for each of these sorted places."""
     if not secrets:
         return text
     pieces, kept = [], 0

@@ -191,7 +191,6 @@ class TestServer:
         return note
 
     def _add_marker(self, turn: Turn) -> Turn:
-        """Adds the fake agent's instructions to the user's newest message."""
         history = list(turn.history)
         for index in range(len(history) - 1, -1, -1):
             item = history[index]

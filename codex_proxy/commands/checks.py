@@ -57,7 +57,6 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
 
 
 async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Check]:
-    """Returns one agent's checks. A plugin's error is a `failed` check."""
     spec, reference = named.spec, plugin_reference(named.settings)
     context = context_of(named, context)
     if reference is None:

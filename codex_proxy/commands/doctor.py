@@ -73,7 +73,6 @@ def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_
 
 
 def _settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings among the flags, without tables, which may hold secrets."""
     return {
         name: value
         for name, value in flags.items()
@@ -84,7 +83,6 @@ def _settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(flags: Mapping[str, Any]) -> list[str]:
-    """Returns `doctor`'s flags as arguments of `serve`, without secrets."""
     arguments: list[str] = []
     for name, value in _settings_in(flags).items():
         if name == "api_key":

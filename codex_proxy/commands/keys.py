@@ -104,7 +104,6 @@ def _new_key(name: str, limits: Mapping[str, Any]) -> tuple[str, Key]:
 
 
 def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
-    """Returns a note about agents that are not configured yet, if any."""
     if is_single(settings):
         return ""
     try:
@@ -176,7 +175,6 @@ def _limits_of(key: Key) -> str:
 
 
 def _folder(given: str) -> str:
-    """Returns a folder's absolute path. Raises `KeysError` if it does not exist."""
     folder = Path(os.path.abspath(os.path.expanduser(given)))
     if not folder.is_dir():
         # A key that is limited to a misspelt folder could not be used.
@@ -234,7 +232,6 @@ def _edit_keys(path: Path) -> Iterator[tomlkit.items.Table]:
 
 @contextlib.contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Holds a lock on the folder."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -108,7 +108,6 @@ def running_server(settings: Settings, model: str, key: str | None) -> ServerAcc
 
 
 def _status(url: str, **headers: str) -> int | None:
-    """Returns the HTTP status of a server of this program's; None if there is none."""
     # Without the proxy of the environment: this is a server of the user's own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -243,7 +242,6 @@ def _handle_signals(
 def _run_to_the_end(
     command: list[str], environment: Mapping[str, str], running: list[subprocess.Popen[bytes]]
 ) -> int:
-    """Runs the program, adding it to `running`. Returns its exit status, or 128 plus the signal that has ended it."""
     # With a handler that does nothing, the program has the default one; a signal that is ignored would stay ignored.
     with _handle_signals(_OF_THE_TERMINAL, lambda *_: None):
         try:

@@ -150,7 +150,6 @@ def status(service: Service) -> int:
 
 
 def _is_ours(file: Path) -> bool | None:
-    """Whether this command has written the file; None without one."""
     try:
         return MARK in file.read_text("utf-8", "replace")
     except FileNotFoundError:

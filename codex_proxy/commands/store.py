@@ -110,7 +110,6 @@ async def _unused_store(settings: Settings, place: str) -> AsyncIterator[SqliteS
 
 
 def _require_store(settings: Settings) -> None:
-    """Raises `UserError` if the settings name no file, or one that does not exist."""
     if settings.store == "memory":
         raise UserError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
     if not settings.in_database and not settings.store_file.is_file():

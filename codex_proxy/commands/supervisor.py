@@ -179,7 +179,6 @@ class Supervisor:
         return worker
 
     async def _keep_running(self, number: int) -> None:
-        """Starts the worker of this number whenever there is none."""
         backoff = RestartBackoff()
         while not self._stopping.is_set():
             worker = self._workers.get(number)
@@ -198,7 +197,6 @@ class Supervisor:
             await self._until_stopping(asyncio.sleep(pause))
 
     async def _until_stopping(self, waiting: Coroutine[Any, Any, object]) -> bool:
-        """Waits for `waiting` or the end of the supervisor; returns whether the former is done."""
         task, stop = asyncio.create_task(waiting), asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)

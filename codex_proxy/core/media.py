@@ -100,7 +100,6 @@ def image_info(payload: str) -> ImageInfo | None:
 
 
 def _read(data: bytes) -> ImageInfo:
-    """Reads an image's header. Raises `NoImageError`, or `IndexError` at a missing end."""
     read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
     if read is None:
         raise NoImageError(f"is not {ACCEPTED}")
@@ -117,7 +116,6 @@ def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
 
 
 def _png(data: bytes) -> ImageInfo:
-    """Reads every chunk of a PNG, the critical ones with their checksums."""
     view = memoryview(data)
     at = len(_PNG_START)
     info: ImageInfo | None = None
@@ -154,7 +152,6 @@ def _png_header(data: bytes, at: int, kind: bytes, length: int) -> ImageInfo:
 
 
 def _jpeg(data: bytes) -> ImageInfo:
-    """Reads a JPEG; requires a frame header before the first scan, and the end marker."""
     at = 2
     info: ImageInfo | None = None
     while True:
@@ -184,7 +181,6 @@ def _jpeg(data: bytes) -> ImageInfo:
 
 
 def _gif(data: bytes) -> ImageInfo:
-    """Reads a GIF up to the end of its first frame. Raises `NoImageError` or `IndexError`."""
     width, height = _number(data, 6, 2, little=True), _number(data, 8, 2, little=True)
     at = 13 + _gif_palette(data[10])
     while True:

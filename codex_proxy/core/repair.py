@@ -266,7 +266,6 @@ class TurnRepair:
             self._on_turn_ended(TOO_MANY_ITEMS)
 
     def _unused_id(self, id: str) -> str:
-        """Returns a new id for another item `id`."""
         number = self._copies.get(id, 1) + 1
         while f"{id}~{number}" in self._used:
             number += 1
@@ -290,7 +289,6 @@ class TurnRepair:
         self._out.append(ItemEnded(held.id, status))
 
     def _kind(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
-        """Returns the item's type if it is one of `kinds`, else the first of these."""
         held = self._items.get(id)
         return type(held.item) if held is not None and type(held.item) in kinds else kinds[0]
 
@@ -375,7 +373,6 @@ class TurnRepair:
             self._out.append(Notice("revised_text", key[0]))
 
     def _is_text_open(self, held: SentItem, key: TextKey) -> bool:
-        """Returns True if the item's text `key` is still open; otherwise adds a `Notice`."""
         # A delta after the full text repeats a part of it.
         if key in held.whole:
             self._out.append(Notice("late_delta", key[0]))

@@ -82,7 +82,6 @@ def trace_of(error: BaseException) -> dict[str, Any]:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Returns the causes, nearest first, at most `MAX_CAUSES`; of a group its members."""
     found: list[BaseException] = []
     to_see = _direct_causes(error)
     while to_see and len(found) < MAX_CAUSES:

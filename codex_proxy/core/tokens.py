@@ -154,6 +154,5 @@ def piece_cost(kind: int, piece: str) -> int:
 
 
 def _fitting_length(kind: int, piece: str, tokens: int) -> int:
-    """Returns the length of a piece's longest beginning within `tokens`."""
     lengths = range(1, len(piece) + 1)
     return bisect_right(lengths, tokens, key=lambda length: piece_cost(kind, piece[:length]))

@@ -23,7 +23,6 @@ class _TurnFacts(NamedTuple):
 
     @property
     def model(self) -> AgentModel:
-        """The agent's model; an unknown one if it is not listed."""
         wanted = self.turn.model.removeprefix(f"{self.agent.name}{MODEL_SEPARATOR}")
         for model in self.agent.models():
             if model.id == wanted or (not wanted and (model.is_default or model.serves_unnamed)):

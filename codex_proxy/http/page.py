@@ -235,7 +235,6 @@ async def ui_conversations(request: web.Request) -> web.Response:
 
 
 def _search_of(request: web.Request) -> tuple[str, str | None]:
-    """Returns the text to search for, and the id before the page."""
     search = request.query.get("search", "")
     if len(search) > MAX_SEARCH:
         raise bad_request(f"'search' is longer than {MAX_SEARCH} characters.", "search")
@@ -263,7 +262,6 @@ async def ui_tree(request: web.Request) -> web.Response:
 
 @contextmanager
 def _store_of(request: web.Request) -> Iterator[Store]:
-    """Yields the store. Raises `Fault` without one, and for its errors."""
     try:
         with store_errors_as_faults():
             yield require_store(request.app[RESPONSES].store)

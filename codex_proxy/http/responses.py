@@ -210,7 +210,6 @@ async def retrieve_response(request: web.Request) -> web.StreamResponse:
 
 
 def _is_streamed(request: web.Request) -> bool:
-    """Whether the query asks for a stream. Raises `Fault` for other values of `stream` than true and false."""
     given = request.query.get("stream", "").lower()
     if given not in ("", "true", "1", "false", "0"):
         raise bad_request(
@@ -295,7 +294,6 @@ async def compact_response(request: web.Request) -> web.Response:
 
 
 async def _read_conversation(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
-    """Returns the parsed body, and its conversation."""
     service = request.app[RESPONSES]
     parsed = await _parse(request)
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())

@@ -153,7 +153,6 @@ class _Server(web.Server):
         self._complained_at = -COMPLAIN_SECONDS
 
     async def close_when_idle(self, within: float) -> bool:
-        """Closes each connection once it has no request; returns whether all are, in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while any([not connection.close_if_idle() for connection in self._client_connections()]):  # noqa: C419 - each of them
@@ -209,7 +208,6 @@ class _Connection(web.RequestHandler):
         limit_stall(transport)
 
     def close_if_idle(self) -> bool:
-        """Closes the connection if no request runs or has arrived; returns whether it is closed."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True

@@ -123,7 +123,6 @@ class EventStream:
             self._content_log("answer", data)
 
     async def _send_headers(self) -> None:
-        """Sends the headers without waiting."""
         self.response.headers.update(self._headers())
         writer = await self.response.prepare(self._request)
         assert isinstance(writer, StreamWriter), "not that of a server"

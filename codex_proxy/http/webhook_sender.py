@@ -121,7 +121,6 @@ class WebhookSender:
             log.warning("webhook_not_dropped", event_id=pending.event_id, reason=str(error))
 
     async def _post(self, url: str, event_id: str, body: bytes) -> str | None:
-        """Returns why an attempt failed; None for a status 2xx."""
         hook = sign(body, event_id=event_id, timestamp=int(self._clock.epoch()), secret=self._secret)
         try:
             async with self._open_session().post(

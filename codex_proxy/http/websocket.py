@@ -100,7 +100,6 @@ class _CountingSocket(web.WebSocketResponse):
         connection._payload_parser = _CountingParser(connection._payload_parser, self._count)
 
     def _count(self, size: int) -> bool:
-        """Counts bytes that have arrived; returns whether they are to be read."""
         assert self._reader is not None
         if self._parts is None:
             return True
@@ -117,7 +116,6 @@ class _CountingSocket(web.WebSocketResponse):
             self._parts.release()
 
     def end_counting(self) -> None:
-        """Releases what has arrived, and counts no more."""
         self.release_parts()
         self._parts = None
 
@@ -203,7 +201,6 @@ class _ResponsesSocket:
         await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
 
     def _enqueue(self, frame: str | bytes) -> None:
-        """Adds a frame to the queue. Raises `Fault` if the queue or the memory budget is full."""
         if self._waiting.full() or (
             self._waiting_size and self._waiting_size + len(frame) > self._request.client_max_size
         ):
@@ -364,13 +361,11 @@ class _ResponsesSocket:
 
 
 def _weight_of(items: Sequence[ContextItem]) -> int:
-    """Returns the bytes of the items as JSON."""
     shown = sum(len(encode_item(each.shown)) for each in items if each.shown is not None)
     return shown + sum(len(each.model.item) for each in items if each.model is not None)
 
 
 def _body_of(frame: bytes) -> dict[str, Any]:
-    """Returns a `response.create` frame's object without its `type`. Raises `Fault` INVALID_REQUEST."""
     given = decode_object(frame)
     if given.pop("type", None) != "response.create":
         raise bad_request("A frame must be an object of type 'response.create'.", "type")

@@ -117,7 +117,6 @@ def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, 
 
 
 def _definition(label: str, entry: _Entry) -> Definition:
-    """Returns the server of an entry. Raises `ValueError` if its fields do not fit together."""
     if (entry.command is None) == (entry.url is None):
         raise ValueError("it needs a `command` or a `url`, and not both")
     if entry.command is not None:
@@ -136,8 +135,6 @@ def _definition(label: str, entry: _Entry) -> Definition:
 
 
 def _replace_variables(entry: _Entry, variables: Mapping[str, str]) -> _Entry:
-    """Replaces the variables. Raises `ValueError` for one that is not set."""
-
     def expand(value: Any) -> Any:
         if isinstance(value, str):
             return _VARIABLE.sub(replace, value)

@@ -201,7 +201,6 @@ class McpConnection:
             raise McpError(self._fault(McpFaultKind.PROTOCOL, invalid)) from None
 
     async def _fault_of(self, error: MCPError) -> McpFault:
-        """Returns why a request failed: the connection's end, a refusing HTTP status, or the server's error."""
         if error.code == CONNECTION_CLOSED or self._report.ended.is_set():
             self._report.ended.set()
             if self._task is not None:  # at its end it is known why
@@ -244,7 +243,6 @@ class McpConnection:
             self._session = None
 
     async def _await_while_open(self, awaited: Coroutine[Any, Any, object]) -> None:
-        """Awaits a coroutine; raises `McpError` if the transport ends first."""
         done = asyncio.create_task(awaited)
         ended = asyncio.create_task(self._report.ended.wait())
         try:
@@ -273,7 +271,6 @@ class McpConnection:
         )
 
     def _truncated_listing(self, found: dict[str, McpTool]) -> McpListing:
-        """Returns a listing of the tools `found`, with the fault that there are more."""
         what = f"has too many tools: all but the first {len(found)} are left out."
         return McpListing(tuple(found.values()), (self._fault(McpFaultKind.PROTOCOL, what),))
 

@@ -88,7 +88,6 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends a permitted request, and limits the response. Raises `httpx2.TransportError`."""
         if request.method == "POST" and _NOTIFICATION in (await request.aread())[:200]:
             request.extensions["timeout"]["read"] = NOTIFICATION_SECONDS
         try:
@@ -136,7 +135,6 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         return httpx2.ConnectError("not allowed")
 
     def _note_status(self, request: httpx2.Request, response: httpx2.Response) -> None:
-        """Reports whether the server accepted the request."""
         status = response.status_code
         # A Streamable HTTP server may refuse GET: not every server sends messages of its own.
         if request.method != ("GET" if self._is_sse else "POST") and not (self._is_sse and status >= 300):

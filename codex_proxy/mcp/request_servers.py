@@ -184,7 +184,6 @@ class RequestServers:
                 session.expiry = loop.call_later(self._idle_seconds, self._close_session, key)
 
     def _make_room(self) -> bool:
-        """Closes the least recently used idle session if needed. Returns whether there is room."""
         if len(self._sessions) < self._max_sessions:
             return True
         unused = next((key for key, session in self._sessions.items() if not session.users), None)

@@ -32,7 +32,6 @@ class _ResultBuilder:
         self.omissions: dict[str, None] = {}
 
     def add_text(self, text: str) -> None:
-        """Adds a text, cut where all texts together reach their limit."""
         raw = text.encode("utf-8", "replace")
         if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
@@ -47,7 +46,6 @@ class _ResultBuilder:
                 self.parts.append(TextPart(kept))
 
     def add_image(self, data: str, media_type: str) -> None:
-        """Adds an image in base64; a broken one becomes a line of text."""
         if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
         elif len(data) > self._image_left:
@@ -107,7 +105,6 @@ def _add_block(result: _ResultBuilder, block: Any) -> None:
 
 
 def _encode_structured(content: object, result: _ResultBuilder, limits: McpLimits) -> bytes | None:
-    """Returns structured content as JSON; None if there is none, or if it is too large, which `result` then notes."""
     if content is None:
         return None
     encoded = msgspec.json.encode(content)

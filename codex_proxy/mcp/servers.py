@@ -156,14 +156,12 @@ class McpServer:
         return starting.result()
 
     def _raise_in_backoff(self) -> None:
-        """Raises the last fault if the server may not be started yet."""
         left = self._retry_at - self._clock.monotonic()
         if left > 0 and self._last_fault is not None:
             message = f"{self._last_fault.message} It is tried again in {left:.0f} s."
             raise McpError(msgspec.structs.replace(self._last_fault, message=message))
 
     async def _start(self) -> McpConnection:
-        """Connects and lists the tools. Raises `McpError`."""
         # The package is large: imported on the event loop it would hold up all other streams.
         await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.connection")
         from codex_proxy.mcp.connection import McpConnection
@@ -213,7 +211,6 @@ class McpServer:
             self._retry_at = self._clock.monotonic() + wait
 
     async def _transports(self) -> Sequence[OpenTransport]:
-        """Returns openers of transports, in the order to try."""
         definition, limits = self._definition, self._limits
         if isinstance(definition, StdioServer):
             await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.stdio_transport")
@@ -251,7 +248,6 @@ class McpServer:
             listing.exception()  # retrieved, so that asyncio does not log it
 
     async def _fetch_listing(self, connection: McpConnection) -> None:
-        """Lists the tools. Raises `McpError`, also after `limits.list_seconds`."""
         self._changed = False  # before the request: a change that comes meanwhile is fetched again
         try:
             async with asyncio.timeout(self._limits.list_seconds):
@@ -264,7 +260,6 @@ class McpServer:
     # --- values and messages --------------------------------------------------------------------
 
     def _decode_arguments(self, arguments: str) -> dict[str, Any]:
-        """Decodes a call's arguments. Raises `McpError` unless they are a JSON object or empty."""
         try:
             return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeEncodeError):

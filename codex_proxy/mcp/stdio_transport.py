@@ -112,7 +112,6 @@ class _StdoutLines:
                 return
 
     async def _next(self) -> bytes | None:
-        """Returns the next chunk; None at the end."""
         while not self._chunks:
             if self.exit is not None:
                 return None
@@ -139,7 +138,6 @@ def _line(message: SessionMessage) -> bytes:
 
 
 def _end_fault(server: StdioServer, lines: _StdoutLines) -> McpFault:
-    """Returns why the server's output has ended."""
     if lines.too_long or lines.exit is None:
         return fault_of(server.label, McpFaultKind.PROTOCOL, "sent a message that is too long.")
     exit = lines.exit

@@ -75,7 +75,6 @@ def confine(writable: list[str], readable: list[str] | None = None) -> None:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
-    """Adds a rule to a ruleset: `access` below `path`. Ignores a path that does not exist."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

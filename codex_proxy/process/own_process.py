@@ -126,7 +126,6 @@ class OrphanSweep:
 
 
 def _reap(pid: int) -> bool:
-    """Returns True if the killed process has ended. Does not block."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

@@ -133,7 +133,6 @@ class PipeWriter:
             self._send()
 
     def _send(self) -> None:
-        """Writes as much as the pipe takes; called again when there is room."""
         try:
             sent = os.write(self._descriptor, self._buffer)
         except (BlockingIOError, InterruptedError):

@@ -116,9 +116,6 @@ class BackgroundResponse(RunningResponse):
         )
 
     async def _try_to_start(self) -> Run | None:
-        """Returns the turn's run. Without room for it, unlocks the conversation for `RETRY_SECONDS` and returns None.
-        Raises `Fault`.
-        """
         try:
             return await start_run(self._service, self._prepared)
         except Fault as fault:
@@ -154,7 +151,6 @@ class BackgroundResponse(RunningResponse):
     # --- its frames -----------------------------------------------------------------------------
 
     async def _release(self, frames: Frames) -> None:
-        """Stores all unstored frames, then gives them to the readers; keeps them if that fails."""
         self._unstored += frames
         if not self._unstored or self._lost:
             return
@@ -201,7 +197,6 @@ class BackgroundResponse(RunningResponse):
         await super()._finish(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _runs_again(self, failure: Failure | None) -> bool:
-        """Whether the turn failed because the server stops, and will run again."""
         stops = failure is not None and failure.kind is FaultKind.STOPPING
         return stops and can_run_again(self._service, self._prepared)
 
@@ -222,7 +217,6 @@ class BackgroundResponse(RunningResponse):
     async def _save_end(
         self, final: dict[str, Any], frames: Frames, output: Sequence[StoredItem] = ()
     ) -> None:
-        """Saves the end with the last frames, or finds the lease lost. Raises `StoreError`."""
         append = conversation_append(self._prepared.parsed, final["status"])
         try:
             self._saved = await end_stored_response(
@@ -241,7 +235,6 @@ class BackgroundResponse(RunningResponse):
         self._lost = not self._saved
 
     async def _complete(self, frames: Frames) -> None:
-        """Saves the final object until that succeeds; then passes on the last frames."""
         assert self.final is not None
         while not (self._saved or self._lost):
             try:

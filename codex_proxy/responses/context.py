@@ -184,7 +184,6 @@ def _decode_item(item: StoredItem) -> ItemDict:
 
 
 def _with_distinct_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """Gives an item a new id if an earlier one has the same."""
     seen: set[str] = set()
     out = []
     for item in items:

@@ -102,7 +102,6 @@ class FrameReader:
         return taken
 
     def _next(self) -> Frames:
-        """Removes and returns the frames for `take`."""
         frames = self._frames
         if self._size <= TAKEN_AT_ONCE:
             taken = list(frames)

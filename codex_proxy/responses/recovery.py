@@ -110,7 +110,6 @@ class LeaseHolder:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _recover(self, lease: ResponseLease) -> bool:
-        """Runs a response again, or saves it as failed. Returns False if the store failed."""
         try:
             found = await self._store.response(lease.owner, lease.id)
             if (

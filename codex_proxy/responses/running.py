@@ -175,7 +175,6 @@ class RunningResponse(ABC):
             await self._finish(await self._end_of_turn())
 
     async def _end_of_turn(self) -> TurnEnded:
-        """Renders all events of the turn but the last, which it returns; a failure if it cannot start."""
         try:
             self._run = await self._start_unless_cancelled()
         except Fault as fault:
@@ -191,7 +190,6 @@ class RunningResponse(ABC):
             self._cursor.detach()
 
     async def _start_unless_cancelled(self) -> Run | None:
-        """Returns the turn's run; None if the response was cancelled before. Raises `Fault`."""
         if self._cancelled:
             return None
         try:
@@ -212,7 +210,6 @@ class RunningResponse(ABC):
                 return ended
 
     def _render_next(self, cursor: Cursor) -> TurnEnded | None:
-        """Renders new events; returns the turn's last one, if it came."""
         events = cursor.take(passed_on=not self._paced)
         if self._observe is not None:
             self._observe(events)
@@ -225,7 +222,6 @@ class RunningResponse(ABC):
         return False
 
     def _on_drained(self) -> None:
-        """Lets the agent go on."""
         if self._cursor is not None:
             self._cursor.pass_on()
 

@@ -106,7 +106,6 @@ def _in_order(
 
 
 def _kind_and_call_id(item: HistoryItem) -> tuple[str, str]:
-    """Returns `call` or `output`, and the call id; another word for other items."""
     if isinstance(item, RawHistoryItem):
         head = msgspec.json.decode(item.json, type=ItemHead)
         return (head.kind, head.call_id or "")

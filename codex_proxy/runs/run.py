@@ -330,7 +330,6 @@ class Run:
                 self._host.report_limits(self, event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
-        """Logs the events within the limits; at a limit, the turn's end."""
         events, stop = self._limits.feed(events)
         if stop is not None:
             self._repair.feed([TurnEnded(stop)])
@@ -475,6 +474,5 @@ class Run:
         session.resume_reading()
 
     def _resume_idle_deadline(self) -> None:
-        """Resumes the idle deadline unless the turn waits for a call, a check or a slow client."""
         if not (self._calls_running or self._checking or self._paused):
             self._watch.resume()

@@ -287,7 +287,6 @@ class RunScheduler:
         return Attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
-        """Adds items from the step memory that the client never got."""
         history = await recalled_history(turn, owner, self.memory, self.identity(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
@@ -385,7 +384,6 @@ class RunScheduler:
             raise
 
     def _give_up(self, session: ReusedSession | AgentSession | None) -> None:
-        """Releases a session that no run has."""
         if isinstance(session, ReusedSession):
             session.session.close()
         elif session is not None:
@@ -453,7 +451,6 @@ class RunScheduler:
 
 
 def _with_replay(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
-    """Puts `replay`, if any, in place of the history that the client sent (`asked`)."""
     if replay is None:
         return turn
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))

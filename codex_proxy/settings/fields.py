@@ -465,7 +465,6 @@ class Settings(SourcedSettings):
 
     @property
     def aliases(self) -> tuple[tuple[str, str], ...]:
-        """`model_aliases` as pairs of alias and model."""
         pairs = (each.partition("=") for each in split_list(self.model_aliases))
         return tuple((name.strip(), target.strip()) for name, _, target in pairs)
 

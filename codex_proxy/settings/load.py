@@ -94,7 +94,6 @@ def _text_of(error: ValidationError, flags: Mapping[str, Any], file: Path) -> st
 
 
 def _flag_or_variable(place: Sequence[str], flags: Mapping[str, Any]) -> str | None:
-    """Returns what has set the setting at `place` (its name, or table and key); None if the file has."""
     flag = next((name for name, key in KEYS_OF_TABLES.items() if key == tuple(place)), place[0])
     if flags.get(flag) is not None:
         return f"--{flag.replace('_', '-')}"
@@ -109,7 +108,6 @@ def _keys_of(table: str) -> Iterable[str]:
 
 
 def _advice_for(name: str, known: Iterable[str]) -> str:
-    """Returns the most similar `known` name, or where all are listed."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists all of them"
 

@@ -93,7 +93,6 @@ async def copy(source: CopyableStore, target: CopyableStore, on_copied: Callable
 
 
 async def _require_same(source: CopyableStore, table: CopiedTable, last: Row) -> None:
-    """Raises `StoreRefused` unless the source has this row, too."""
     found = await source.rows_from(table, last[: len(table.key)], 1)
     if not found or list(found[0]) != list(last):
         raise StoreRefused(

@@ -55,7 +55,6 @@ class StoreLock:
 
 
 def _open(store: Path) -> int:
-    """Returns the descriptor of the lock's file. Raises `StoreRefused`."""
     # Beside the file itself, whatever links lead to it. A hard link is refused when the store is opened.
     real = Path(os.path.realpath(store))
     path = real.with_name(real.name + ".lock")
@@ -70,7 +69,6 @@ def _open(store: Path) -> int:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Locks the file unless another server holds it; returns whether it is locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -111,7 +111,6 @@ def _first(make: Callable[[Row], T], rows: Iterator[Row]) -> T | None:
 
 
 def _require_row(rows: Iterator[Row], kind: Kind, id: str) -> Row:
-    """Returns the first row, or raises `NotStored`."""
     row = next(rows, None)
     if row is None:
         raise NotStored(kind, id)
@@ -145,7 +144,6 @@ def page_of(kind: Kind, owner: str, id: str, page: PageRequest) -> Query[Page[St
 
 
 def _make_page(make: Callable[[Row], T], limit: int, rows: Iterator[Row]) -> Page[T]:
-    """Returns a page of at most `limit`, of which one row more was asked for."""
     found = [make(row) for row in rows]
     return Page(tuple(found[:limit]), has_more=len(found) > limit)
 
@@ -188,7 +186,6 @@ WHERE owner = ?1 AND items.id IN ({_places(2, len(counts))}) AND length(json) > 
 
 
 def _places(first: int, count: int) -> str:
-    """Returns the parameters of `count` values from number `first` on, as SQL."""
     return ", ".join(f"?{number}" for number in range(first, first + count)) or "NULL"
 
 

@@ -347,7 +347,6 @@ def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> Res
 
 
 def _resolve_unlisted(name: str, catalog: ModelCatalog) -> ResolvedModel | None:
-    """Returns a model with any name if the agent takes one; of several agents, with `AGENT/` in front."""
     if catalog.any_model:
         return ResolvedModel(name)
     agent, _, own = name.partition(MODEL_SEPARATOR)

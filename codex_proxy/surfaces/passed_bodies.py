@@ -100,7 +100,6 @@ def _model_in_form(form: bytes | memoryview, content_type: str) -> tuple[PassedB
 
 
 def _find(what: bytes, body: memoryview, start: int) -> int:
-    """Returns the index of `what` from `start` on; -1 if it is not there."""
     size = _FIRST_WINDOW  # small at first: a form may have thousands of small parts, or one that is large
     while start < len(body):
         found = bytes(body[start : start + size + len(what) - 1]).find(what)

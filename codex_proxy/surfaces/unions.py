@@ -65,7 +65,6 @@ class ByKind:
         )
 
     def _annotation(self, member: Any) -> Any:
-        """Returns the annotation of a member's `field`; None if it is no model, or has no such field."""
         found = getattr(member, "model_fields", {}).get(self._field)
         return None if found is None else found.annotation
 

@@ -92,7 +92,6 @@ class Attempt:
         return self._with_check(result)
 
     def _with_check(self, result: PolicyResult) -> PolicyResult:
-        """Adds what the check requires: checks to run, or a second attempt."""
         assert self.check is not None
         result.checks = result.checks or self.check.checks
         result.again = result.again or self.check.wrong is not None

@@ -105,7 +105,6 @@ class OutputCheck:
         return out
 
     def _passes(self, event: Event) -> bool:
-        """Whether the event is a raw item, or belongs to an item of this server."""
         if type(event) is RawItem:
             return True
         if type(event) is ItemStarted and isinstance(event.item, SERVER_ITEMS):

@@ -297,7 +297,6 @@ class ToolPolicy:
         return result
 
     def _pass(self, event: Event, result: PolicyResult) -> None:
-        """Passes an event on, or holds it until a required call comes or the turn ends."""
         if not self._waits_for_call or type(event) in NEVER_HELD:
             result.events.append(event)
             return
@@ -361,7 +360,6 @@ class ToolPolicy:
             result.answers += hidden
 
     def _answer_faults(self, hidden: list[HiddenOutput], too_often: Failure, result: PolicyResult) -> None:
-        """Answers with `hidden`, or ends the turn with `too_often` after `MAX_FAULTS`."""
         self._faults += 1
         if self._faults <= MAX_FAULTS:
             result.answers += hidden
@@ -392,7 +390,6 @@ class ToolPolicy:
         return tool is None or (tool.mcp is not None and tool.mcp.needs_approval)
 
     def _server_calls_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
-        """Returns the calls that this server runs, and `LIMIT_REACHED` for those beyond the limit."""
         asked = [request for request in good if not self._is_for_client(request)]
         if not asked:
             return [], []
@@ -436,7 +433,6 @@ class ToolPolicy:
         return violation(check.schema, check.text)
 
     def _slow_check(self, request: ToolCallRequested) -> TextCheck | None:
-        """Returns the check of a strict call's arguments if it may take long."""
         check = self._check_of(request)
         if check is None:
             return None

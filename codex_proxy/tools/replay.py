@@ -284,7 +284,6 @@ def _is_for_client(item: HistoryItem) -> TypeGuard[HistoryCall]:
 
 
 def _is_the_models(item: HistoryItem) -> bool:
-    """Whether the model made the item, or it is the output of a call that ran here."""
     if isinstance(item, HistoryMessage):
         return item.role == "assistant"
     return item.by_server if isinstance(item, HistoryOutput) else True
@@ -313,7 +312,6 @@ def _identity(raw: bytes | msgspec.Raw) -> _Identity:
 
 
 def _all_among(items: Iterable[_Identity], others: Sequence[_Identity]) -> bool:
-    """Whether each item is one of `others`: by type and id, or encrypted content without an id."""
     ids = {(other.type, other.id) for other in others if other.id}
     contents = {(other.type, other.encrypted_content, bool(other.id)) for other in others}
 
@@ -335,7 +333,6 @@ def _items_of(memory: RememberedTurn, model: str) -> list[HistoryItem]:
 
 
 def _outputs_of(memory: RememberedTurn, given: Sequence[HistoryItem]) -> list[HistoryItem]:
-    """Returns the last step's outputs in the order of its calls, then others in `given`."""
     outputs = [item for item in given if isinstance(item, HistoryOutput)]
     first: dict[str, HistoryOutput] = {}
     for item in outputs:

@@ -82,7 +82,6 @@ class _Count:
         return work
 
     def _target(self, reference: str) -> Any:
-        """Returns what a JSON pointer (`#/...`) names; raises `_NoBoundError` for other references."""
         if reference[:2] != "#/" or "%" in reference:
             raise _NoBoundError
         found = self._root
@@ -150,7 +149,6 @@ class _ValidatorCache:
         self._bytes = 0
 
     def of(self, schema: bytes) -> Validator:
-        """Returns the compiled schema. Raises `NotASchemaError`."""
         found = self._validators.get(schema)
         if found is None:
             found = self._validators[schema] = _validator(schema)

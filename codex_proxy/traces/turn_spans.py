@@ -139,7 +139,6 @@ class TurnSpans:
     # --- model calls ----------------------------------------------------------------------------
 
     def _on_model_output(self) -> None:
-        """Begins a new model call if tools have run since."""
         if self._model_asked is not None and self._acted is not None and not self._tools:
             self._end_model_call(None)
         if self._model_asked is None:

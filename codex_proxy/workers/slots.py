@@ -33,7 +33,6 @@ class FairQueue(Generic[T]):
 
     @property
     def running(self) -> int:
-        """Number of slots that are taken."""
         return self._running.total()
 
     @property

@@ -192,7 +192,6 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self._trial = asyncio.ensure_future(self._try_confined())
 
     async def _try_confined(self) -> None:
-        """Starts the process of plain-model turns, if the program works confined."""
         plain, scope = self._launch.plain, self._launch.plain_scope()
         if plain is None or scope is None:
             return
@@ -253,7 +252,6 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
     def _transport(
         self, process: AcpProcess, turn: Turn, endpoint: ToolEndpoint | None, *, alone: bool
     ) -> AcpTransport:
-        """Returns the transport for a turn, on the session that was opened ahead if it fits."""
         declared = process.connection.declared
         assert declared is not None
         servers = () if endpoint is None else (endpoint.server_entry(http=declared.http_tools),)

@@ -132,7 +132,6 @@ class ClientCalls:
         return found
 
     def _open_reports(self) -> dict[str, _Report]:
-        """Returns the reports of open calls that the client was not asked for, by the agent's ids."""
         reports: dict[str, _Report] = {}
         for update in self._reader.open_client_calls():
             id = update.tool_call_id or ""
@@ -152,9 +151,6 @@ class ClientCalls:
         return reports
 
     def _all_arrived(self) -> bool:
-        """Whether every new call was reported and, unless the agent makes one call after the other, every reported call
-        has arrived.
-        """
         found = self._match_reports()
         return len(found) == len(self._new) and (self._one_at_a_time or len(found) == len(self._reports))
 
@@ -164,9 +160,6 @@ class ClientCalls:
         self._ask_client([call for call in self._new if self._alone or call.key in reported])
 
     def _ask_client(self, calls: list[ToolCalled]) -> None:
-        """Adds `ToolCallRequested` for each call, and the end of the step. A tool that is not offered gets a failed
-        output.
-        """
         if not calls:
             return
         self._passed_on.update(self._match_reports().values())

@@ -119,7 +119,6 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
 
     @property
     def awaits_prompt(self) -> bool:
-        """Whether the session only waits for another prompt."""
         return self._state is TurnState.REUSABLE
 
     @property
@@ -195,7 +194,6 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
     # --- prompts --------------------------------------------------------------------------------
 
     def _continue_opening(self) -> None:
-        """Sends the first prompt if the session is ready for it, or ends the turn if it cannot be."""
         if self._state is not TurnState.OPENING:
             return
         match self._opening.take_result():

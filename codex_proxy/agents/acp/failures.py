@@ -131,7 +131,6 @@ def unknown_model(model: str, preset: AcpPreset) -> Failure:
 
 
 def _text_of(error: RpcError) -> str:
-    """Returns an error's message, and the texts of its `data` that the message does not contain."""
     text = INTERNAL.sub("", error.message)
     for name in ("details", "message"):
         said = text_at(error.data, name)

@@ -144,7 +144,6 @@ class SessionOpening:
         self._continue()
 
     def _continue(self) -> None:
-        """Sends the next request of the set-up; without one the prompt can be sent once the tools are listed."""
         if self._kind == "over":
             return
         if self._setup:

@@ -171,7 +171,6 @@ class AcpProcess(SharedProcess[AcpConnection]):
             super().ended(exit)
 
     def _on_stderr(self, chunk: bytes) -> None:
-        """Passes each failed model call in stderr to the session that its line names."""
         assert self._error_log is not None
         try:
             lines = self._log_framer.feed(chunk)
@@ -184,7 +183,6 @@ class AcpProcess(SharedProcess[AcpConnection]):
                 self._readers[channel].received((ModelCallFailed(found["error"]),), 0)
 
     def _received_without_reader(self, messages: Sequence[Message]) -> None:
-        """Keeps the answer for the session that was opened ahead, or closes its channel after an error."""
         for message in messages:
             if message.method is None:
                 self._ahead_answer = message

@@ -97,7 +97,6 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
 
 
 def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
-    """Returns every child's variables, the preset's, and those of `--agent-env`."""
     names, given = [], {}
     for entry in split_list(context.settings.acp.env):
         name, equals, value = entry.partition("=")
@@ -126,7 +125,6 @@ def preset_variables(own: Mapping[str, str], environ: Mapping[str, str]) -> dict
 
 
 def _merge(theirs: Any, ours: Any) -> Any:
-    """Merges two JSON objects at every depth. `ours` wins."""
     if not (isinstance(theirs, dict) and isinstance(ours, Mapping)):
         return ours
     return {**theirs, **{name: _merge(theirs.get(name), value) for name, value in ours.items()}}

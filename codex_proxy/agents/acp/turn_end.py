@@ -61,6 +61,5 @@ def _failure_in(
 
 
 def _cut_in(result: dict[str, Any]) -> str | None:
-    """Returns the stop reason if a `sessionFailure` says that the answer was cut off."""
     reported = session_failure(result.get("_meta"))
     return None if reported is None else stop_from_text(str(reported.get("title")))

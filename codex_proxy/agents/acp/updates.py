@@ -263,7 +263,6 @@ class UpdateReader:
             self.events += [ItemStarted(Activity(id, "plan", text)), ItemEnded(id)]
 
     def _add_info(self, meta: Any) -> None:
-        """Adds a `Notice`, or a retry, for a warning (`sessionFailure` of that severity)."""
         failure = session_failure(meta)
         if failure is not None and failure.get("severity") == "warning":
             text = clean_text(text_at(failure, "title"), MAX_TITLE)
@@ -312,7 +311,6 @@ def _without_content(call: Update) -> Update:
 
 
 def _merge(before: Update, call: Update) -> Update:
-    """Adds newer fields to older ones; an empty `raw_input` replaces nothing."""
     fields = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
     if isinstance(before.meta, dict) and isinstance(call.meta, dict):
         fields["meta"] = {**before.meta, **call.meta}
@@ -327,7 +325,6 @@ def _is_unnamed(known: Update, newest: Update) -> bool:
 
 
 def _line_of(call: Update) -> str:
-    """Returns the call's command, else its title."""
     command = value_at(call.raw_input, "command")
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)

@@ -103,6 +103,5 @@ class UsageCounter:
 
 
 def _count_in(result: object) -> object:
-    """Returns ACP's `usage`, or Gemini CLI's `_meta.quota.token_count`."""
     usage = value_at(result, "usage")
     return usage if usage is not None else value_at(result, "_meta", "quota", "token_count")

@@ -107,7 +107,6 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         await self.pool.warm(self._processes.warm)
 
     async def _first_answer(self) -> InitializeResult:
-        """Returns the answer to `initialize`, and tries out whether the program works confined. Raises `Fault`."""
         warm = self._processes.warm
         plain = self._processes.command(LaunchKey("model", self._processes.empty_folder))
         trial = self._processes.confinement.try_out(

@@ -197,7 +197,6 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._events.append(AccountLimitsReported(bytes(message.rate_limit_info)))
 
     def _on_unreadable_line(self, line: bytes) -> None:
-        """Fails the turn if the line is a `result`; else adds a notice."""
         if self._state is TurnState.ENDED:
             return
         if b'"type":"result"' in line and self._state in (TurnState.FEEDING, TurnState.ACTIVE):
@@ -261,7 +260,6 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._reader.feed(event)
 
     def _begin_step(self) -> None:
-        """Begins a message of the model. An unfinished previous message is repeated by it."""
         if self._step_open:
             self._events.append(Retrying(BROKE_OFF))
         self._step_open = True
@@ -418,7 +416,6 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded) -> None:
-        """Ends the client's turn, and the use of the process."""
         self._events.append(ended)
         self._deny_all()
         self._pending.clear()

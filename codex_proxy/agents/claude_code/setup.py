@@ -168,7 +168,6 @@ async def check(context: AgentContext) -> list[Check]:
 
 
 def _text_check(takes_mark: bool, version: str) -> Check:
-    """Whether the release takes a client's text for a command."""
     checking = CheckBuilder("client text", takes_mark=takes_mark)
     if takes_mark:
         return checking.ok("It takes what a client writes as text: a command in it was not run.")

@@ -49,7 +49,6 @@ class _Call(msgspec.Struct):
 
     @property
     def arguments(self) -> str:
-        """The model's exact text if it came in pieces; `{}` without arguments."""
         text = "".join(self.parts) or (bytes(self.whole).decode("utf-8", "replace") if self.whole else "")
         return text if text.strip() else "{}"
 

@@ -141,7 +141,6 @@ def _custom_entry(template: dict[str, Any], slug: str, lite: bool) -> dict[str, 
 
 
 def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the models' entries. Raises `CatalogError` for a missing list or field, or one of another type."""
     if isinstance(bundled, bytes):
         try:
             catalog = msgspec.json.decode(bundled)

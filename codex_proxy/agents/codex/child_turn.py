@@ -73,7 +73,6 @@ class ChildTurn(SingleTurn):
         self._events.append(TurnEnded(stop, trigger, failure))
 
     def _end_by_error(self, text: str) -> None:
-        """Ends the turn as failed; with `length` or `content_filter` if the answer was cut off."""
         stop = stop_from_text(text)
         if stop is not None:
             self._end(stop, "error")

@@ -213,7 +213,6 @@ class ModelItems:
 def _tool_call_request(
     call_id: str, tool: Tool, text: str, item_id: str | None, *, as_function: bool
 ) -> ToolCallRequested:
-    """Returns the request to the client. `text` is JSON arguments or a custom tool's input."""
     if tool.kind == "custom" and as_function:
         text = custom_input(text)
     return ToolCallRequested(call_id, call_id, tool.name, text, item_id or call_id, tool.kind)

@@ -214,7 +214,6 @@ class AppServerConnection:
         return None
 
     def _channel_of_answer(self, message: Message, writes: list[bytes]) -> int | None:
-        """Counts a request as answered, and returns its channel; None for channel 0 and closed ones."""
         head = message.id.partition(".")[0] if isinstance(message.id, str) else ""
         if not (head.isascii() and head.isdigit() and len(head) <= MAX_CHANNEL_DIGITS):
             return None
@@ -243,7 +242,6 @@ class AppServerConnection:
             self._thread_of[channel] = thread
 
     def _handle_own_answer(self, message: Message) -> bytes:
-        """Handles an answer on channel 0, and returns lines to write."""
         result, refused = message.result or b"{}", message.error
         if message.id == INITIALIZE:
             if refused is not None:

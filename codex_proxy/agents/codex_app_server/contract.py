@@ -48,7 +48,6 @@ class ProtocolSchema:
         self._lists = {name: self._methods(name) for name in LISTS.values()}
 
     def _methods(self, name: str) -> dict[str, Any]:
-        """Returns the nodes of a list's parameters by method. Raises `SchemaError`."""
         variants = value_at(self._resolve(f"#/definitions/{name}"), "oneOf")
         if not isinstance(variants, list):
             raise SchemaError(f"it has no list {name}")

@@ -221,7 +221,6 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._end(TurnEnded(Stop.FAILED, "provider", failure), running=self._state in AGENT_MAY_WORK)
 
     def _continue_closing(self) -> None:
-        """Interrupts the turn, then unsubscribes; waits while a request is unanswered."""
         if self._requests:
             return
         if not self._session_id:
@@ -304,7 +303,6 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         )
 
     def _thread_closed(self) -> None:
-        """Fails a running turn. Does nothing after `thread/unsubscribe`."""
         if self._session_id:
             self._session_id = ""
             if self._state is ACTIVE:

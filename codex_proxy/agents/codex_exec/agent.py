@@ -105,7 +105,6 @@ class CodexExecAgent(ChildPerTurnAgent):
 
 
 def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles:
-    """Writes images (checked data URLs) and schema. Raises `OSError`."""
     paths = []
     for number, image in enumerate(images, 1):
         head, _, data = image.url.partition(",")

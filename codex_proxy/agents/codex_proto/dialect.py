@@ -204,7 +204,6 @@ class CodexProto(ChildTurn):
             add((choice, LEGACY), None, legacy.name, legacy.arguments or "", "legacy")
 
     def _begin_output(self) -> None:
-        """Ends the open reasoning: the model writes something else."""
         self._step_has_output = True
         if self._reasoning:
             self._reasoning.end()
@@ -286,7 +285,6 @@ class CodexProto(ChildTurn):
         self._calls.end_all()
 
     def _request_approval(self, op: str, kind: ApprovalKind, text: str) -> None:
-        """Adds an `ApprovalRequested`. `op`: the operation that answers it."""
         self._begin_output()
         request_id = f"ask{self._approval_count}"
         self._approval_count += 1

@@ -237,7 +237,6 @@ class Calls:
         return self._keys.get((key[0], call_id), key) if call_id else key
 
     def _is_done(self, key: _Key, call_id: str | None) -> bool:
-        """Whether the call is complete; never True without an id, except for `function_call`."""
         name = LEGACY if key[1] == LEGACY else call_id
         return name is not None and (key[0], name) in self._done
 
@@ -252,7 +251,6 @@ class Calls:
             call.early_arguments.clear()
 
     def _end(self, key: _Key) -> None:
-        """Closes a call; one without a name becomes a `Notice`."""
         call = self._open.pop(key)
         if call.call_id and self._keys.get((key[0], call.call_id)) == key:
             del self._keys[key[0], call.call_id]

@@ -123,7 +123,6 @@ def settings_without_effect(settings: Settings) -> tuple[str, ...]:
 
 
 def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
-    """Returns every agent, also for the `settings` of one; none if they cannot be determined."""
     try:
         return configured_agents(settings.of_server)
     except NoAgentError:
@@ -131,7 +130,6 @@ def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
 
 
 def _settings_for_one(settings: Settings, **more: Any) -> Settings:
-    """Returns an agent's settings, with the fields `more` replaced; `of_server` keeps the server's."""
     own = settings.model_copy(update={"agents": {}, "upstreams": {}, **more})
     own._server = settings
     return own

@@ -118,7 +118,6 @@ class AgentRouter(AgentBase):
             member.kill()
 
     def _agent_and_model(self, model: str) -> tuple[str, str]:
-        """Splits `NAME/MODEL` (empty: the default). Without a member's name, it is a model of the first."""
         name, _, own = model.partition(MODEL_SEPARATOR)
         if name not in self.members:
             name, own = next(iter(self.members)), model

@@ -184,7 +184,6 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _existing(paths: Iterable[str], *, by_name: bool) -> tuple[str, ...]:
-    """Returns the existing paths with links resolved; with `by_name` also as named."""
     spellings = (os.path.abspath, os.path.realpath) if by_name else (os.path.realpath,)
     found = dict.fromkeys(spelled(path) for path in paths for spelled in spellings)
     return tuple(path for path in found if os.path.exists(path))
@@ -241,7 +240,6 @@ async def find_confinement(
 
 
 async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) -> str:
-    """Runs the probe. Returns why the mechanism cannot be used; empty if it can."""
     if sys.platform != "linux" and candidate.mechanism == "landlock":
         return "only Linux has it"
 

@@ -257,7 +257,6 @@ def kind_of_status(status: int) -> FaultKind:
 
 
 def _provider_text(text: str, details: str) -> str:
-    """Returns the provider's own text, within or beside Codex's sentence about a retry."""
     note = _RECONNECTING.match(text)
     if note:
         wrapped = text[note.end() :].strip()
@@ -266,7 +265,6 @@ def _provider_text(text: str, details: str) -> str:
 
 
 def _body_in(text: str) -> dict[str, object]:
-    """Returns the provider's error object in the text, or empty."""
     start = text.find("{")
     if start < 0:
         return {}
@@ -283,7 +281,6 @@ def _body_in(text: str) -> dict[str, object]:
 
 
 def _readable_text(provider_text: str, body: dict[str, object]) -> str:
-    """Returns the text; empty if it is HTML, JSON or a status."""
     for name in ("message", "detail"):
         message = body.get(name)
         if isinstance(message, str) and message.strip():
@@ -307,7 +304,6 @@ def status_in(text: str) -> int | None:
 
 
 def _seconds_to_wait(text: str, body: dict[str, object]) -> float | None:
-    """Returns the seconds to wait, by the body's `resets_in_seconds` or words like `try again in 6m0s`."""
     told = body.get("resets_in_seconds")
     if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < math.inf:
         return float(told)

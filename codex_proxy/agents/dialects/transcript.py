@@ -60,7 +60,6 @@ def _block(item: HistoryMessage | HistoryCall | HistoryOutput, images: list[Imag
 
 
 def _number_images(parts: Iterable[Part], images: list[ImagePart]) -> str:
-    """Returns the text, with `[image N]` for each image."""
     words = []
     for part in parts:
         if isinstance(part, TextPart):

@@ -181,7 +181,6 @@ class ChatAnswer:
         out.append(ReasoningDelta(self._open["reasoning"], text))
 
     def _message(self, out: list[Event]) -> str:
-        """Returns the open message's id, opening one if there is none."""
         if "message" not in self._open:
             self._end("reasoning", out)
             self.message_id = self._open["message"] = self._new_id("msg_")
@@ -202,7 +201,6 @@ class ChatAnswer:
             self._begin_call(call, kind, out)
 
     def _begin_call(self, call: Call, kind: Kind, out: list[Event]) -> None:
-        """Opens the item, with the arguments so far."""
         self._end("reasoning", out)
         self._end("message", out)
         call.item_id = self._open[call.id] = self._new_id("fc_")
@@ -211,7 +209,6 @@ class ChatAnswer:
         self._add_arguments(call, "".join(call.arguments), out)
 
     def _add_arguments(self, call: Call, text: str, out: list[Event]) -> None:
-        """Adds arguments to a call; for a custom tool, a piece of its input."""
         self._add_call_text(call, text if call.input is None else call.input.feed(text), out)
 
     def _add_call_text(self, call: Call, text: str, out: list[Event]) -> None:

@@ -73,14 +73,12 @@ def _schema_in_words(turn: Turn, refused: Collection[str]) -> bool:
 
 
 def _schema_words(turn: Turn) -> dict[str, Any]:
-    """Returns a system message that describes the schema, for a server that accepts none."""
     assert turn.output_schema is not None
     words = "Answer with JSON alone, that matches this JSON schema: " + bytes(turn.output_schema).decode()
     return {"role": "system", "content": words}
 
 
 def _without_parts(message: Any) -> Any:
-    """Returns a message whose text parts are joined to a string."""
     content = message.get("content")
     if not _has_text_parts(message):
         return message

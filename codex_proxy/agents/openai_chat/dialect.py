@@ -118,7 +118,6 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: ChatAnswer, out: list[Event]) -> None:
-        """Ends the turn unless calls wait for outputs."""
         self._answer = None
         self._add_details(answer, out)  # before the first item, if the answer's items come only now
         out += answer.close()

@@ -52,7 +52,6 @@ class ThinkTags:
         return "", "" if self._after else self._all_plain()
 
     def _reasoning(self) -> str:
-        """Takes the reasoning from the held text, and returns it."""
         said, tag, rest = self._held.partition(CLOSE)
         if tag:
             self._inside, self._after, self._held = False, True, rest

@@ -63,7 +63,6 @@ class WholeAnswer:
                 into[name] = value
 
     def _add(self, into: dict[str, Any], delta: dict[str, Any]) -> None:
-        """Adds a delta's fields to an object: joins texts, merges calls by index, concatenates other lists."""
         for name, value in delta.items():
             known = into.get(name)
             if name == "tool_calls" and isinstance(value, list):
@@ -98,7 +97,6 @@ class _Text:
 
 
 def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
-    """Returns a choice's message as a delta, in which each call has an index."""
     delta = dict(object_at(choice, "message"))
     if isinstance(delta.get("tool_calls"), list):
         delta["tool_calls"] = [

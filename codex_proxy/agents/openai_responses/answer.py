@@ -149,7 +149,6 @@ class ResponsesAnswer:
                 out.append(ArgumentsDelta(id, said))
 
     def _id_of(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
-        """Returns the id of an event's item: its own, that of its `output_index`, its call id, or a new one."""
         id = self._known_id(event, item) or self._new_id("item_")
         place = event.get("output_index")
         if isinstance(place, int):
@@ -178,7 +177,6 @@ class ResponsesAnswer:
         self._open_call(item, id, out)
 
     def _open_call(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
-        """Opens the item, once, if calls of its tool are streamed and its name and id are known."""
         kind, name, call_id = _KINDS[_type_of(item)], text_at(item, "name"), text_at(item, "call_id")
         if id in self._reported or not (call_id and name):
             return
@@ -285,7 +283,6 @@ def _type_of(value: Mapping[str, Any]) -> str:
 
 
 def _new_item(item: Mapping[str, Any], id: str) -> Item | None:
-    """Returns an item to begin; None for calls and for what clients do not get."""
     kind = _type_of(item)
     if kind == "message":
         return Message(id, phase=text_at(item, "phase") or None)

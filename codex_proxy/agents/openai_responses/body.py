@@ -113,7 +113,6 @@ def refused_field(turn: Turn, refused: Collection[str], status: int, error: byte
 
 
 def _param_of(error: bytes) -> str:
-    """Returns the `param` of an error in OpenAI's form; empty without one."""
     try:
         value = json.loads(error)
     except (ValueError, RecursionError):

@@ -95,7 +95,6 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: ResponsesAnswer, out: list[Event]) -> None:
-        """Fails the turn, requests the outputs of its calls, or ends it."""
         self._answer = None
         self._add_usage(answer.usage, out)
         if answer.status in ("failed", "cancelled"):

@@ -155,7 +155,6 @@ class ProcessPool(Generic[K, P]):
         return group
 
     def _keep_spare(self, key: K) -> None:
-        """Keeps a spare process for the key; beyond `MAX_SPARES` the least recently used key loses its own."""
         self._spares.pop(key, None)
         self._spares[key] = None
         self._groups[key].keeps_spare = True

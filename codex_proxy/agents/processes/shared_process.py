@@ -187,7 +187,6 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_change()
 
     def _record(self, channel: int, lines: list[bytes]) -> None:
-        """Records a channel's lines; those before its session are kept for it."""
         reader = self._readers.get(channel)
         if reader is None:
             self._early_lines.setdefault(channel, []).extend(lines)
@@ -210,7 +209,6 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_change()
 
     def _report_end(self, channel: int) -> None:
-        """Tells a channel's reader the end, with stderr if its turn was alone."""
         reader, exit = self._readers.get(channel), self.exit
         if reader is not None and exit is None:
             reader.ended(RENEWED)

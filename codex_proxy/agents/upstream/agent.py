@@ -149,7 +149,6 @@ class UpstreamAgent(AgentBase):
         return UpstreamTarget(self.name, model, retries, self.config.retry_wait)
 
     def _same_model(self, model: str) -> str:
-        """Returns the name if this upstream has it; else its default model, if any."""
         if self.any_model or any(each.id == model for each in self.models()):
             return model
         return self.config.default_model or ""
@@ -195,12 +194,10 @@ class UpstreamAgent(AgentBase):
 
     @property
     def total_timeout(self) -> float | None:
-        """Maximum seconds for a request with its answer, if limited."""
         return self.config.total_timeout
 
     @property
     def passed_paths(self) -> tuple[str, ...] | None:
-        """The paths that the settings name; None: any may be tried."""
         return self.config.paths
 
     async def pass_on(self, request: PassedRequest) -> UpstreamAnswer:

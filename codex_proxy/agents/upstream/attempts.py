@@ -62,7 +62,6 @@ class AttemptPlan:
 
     @property
     def is_last(self) -> bool:
-        """Whether no upstream is left after `target`."""
         return not self._others
 
     def choose_next(self, failure: Failure, *, not_asked: bool = False) -> float | None:

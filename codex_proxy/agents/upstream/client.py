@@ -123,7 +123,6 @@ class UpstreamClient:
 
 
 def _certificates(upstream: Upstream) -> ssl.SSLContext:
-    """Returns a TLS context with the system's certificates and the upstream's `ca_file`."""
     context = ssl.create_default_context()
     if upstream.config.ca_file is not None:
         context.load_verify_locations(upstream.config.ca_file)

@@ -148,7 +148,6 @@ class Exchange:
             await self._stream_to(protocol)
 
     def _begin_on(self, connection: Connection) -> UpstreamConnection | None:
-        """Prepares a connection for the request. Returns None if the connection has failed meanwhile."""
         protocol = connection.protocol
         assert isinstance(protocol, UpstreamConnection)
         self._connection = connection
@@ -269,7 +268,6 @@ class Exchange:
         release_all(self._leave_connection, lambda: stopped or deliver((End(UNFORESEEN),), 0))
 
     def _stop(self) -> None:
-        """Passes nothing more on."""
         self._stopped = True
         # Its owner holds this exchange: without the callback no cycle keeps the request's body.
         self._deliver = lambda messages, size: None
@@ -309,7 +307,6 @@ class Exchange:
 
     @breaks_off
     def _check_deadline(self) -> None:
-        """Ends the exchange if a read is late, or sets the timer again."""
         self._check = None
         if self._deadline <= self._loop.time():
             self._end(End(self._timeout_failure()))

@@ -171,7 +171,6 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
 
 
 def _as_text(words: str, code: object, kind: object) -> str:
-    """Returns an error as a text that `failure_from_text` can read."""
     vague = kind == "server_error" or not isinstance(kind, str)  # the words beside it say more
     error = {
         "message": words,
@@ -182,7 +181,6 @@ def _as_text(words: str, code: object, kind: object) -> str:
 
 
 def _status_in(error: Any) -> int | None:
-    """Returns the HTTP status that an error has as its code."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and len(code) == 3 and code.isdecimal():
         code = int(code)
@@ -191,7 +189,6 @@ def _status_in(error: Any) -> int | None:
 
 
 def _value_of(body: bytes) -> Any:
-    """Returns decoded JSON, that of a stream's first event, or the text."""
     text = body[:MAX_ERROR_BYTES].decode("utf-8", "replace")
     first = text.removeprefix("data:").lstrip().partition("\n")[0] if text.startswith("data:") else text
     try:
@@ -234,7 +231,6 @@ def _field_fault(each: Any) -> str:
 
 
 def _wait_of(headers: Mapping[str, str], now: float) -> float | None:
-    """Returns the seconds that the headers ask for."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         given = headers.get(name, "").strip()
         if not given:

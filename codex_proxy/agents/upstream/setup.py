@@ -111,7 +111,6 @@ def upstream_of(context: AgentContext) -> Upstream:
 
 
 def _normalise_url(given: str, api: UpstreamApi, names: SettingNames) -> str:
-    """Adds `/v1` to a URL without a path, and removes the endpoint of `api`. Raises `NoAgentError`."""
     wrong = f"{names.url} must be an address like http://127.0.0.1:11434/v1"
     try:
         parts = urlsplit(given.strip())
@@ -151,9 +150,6 @@ def _key_of(
 
 
 def _key_in_environment(config: UpstreamConfig, environ: Mapping[str, str], names: SettingNames) -> str:
-    """Reads the variable of the table, the preset or open-responses-server. Raises `NoAgentError` if a needed one is
-    not set.
-    """
     # A key that lies about for a provider is sent to that provider's own address only.
     variable, is_needed = config.key_env or "", config.key_env is not None
     if not variable and config.url is None:

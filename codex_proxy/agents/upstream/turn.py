@@ -113,14 +113,12 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
     # --- one exchange -----------------------------------------------------------------------------
 
     def _next_request(self) -> bytes:
-        """Prepares for the next answer; returns the request's body."""
         self._answer = self._new_answer()
         self._error = None
         self._error_body.clear()
         return self._request()
 
     def _on_error_status(self, head: Head, body: bytes, out: list[Event]) -> None:
-        """Fails the turn or, if the error names an optional field, repeats the request, and later ones, without it."""
         field = self._refused_field(head.status, body)
         if field is not None:
             self._refused.add(field)

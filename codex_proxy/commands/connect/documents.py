@@ -88,7 +88,6 @@ def _serialize(document: Any, format: Format, before: str) -> str:
 
 
 def _yaml(text: str) -> YAML:
-    """Returns a parser and writer that keeps comments, quotes and indentation."""
     yaml = YAML(typ="rt")
     yaml.preserve_quotes = True
     yaml.width = 4096

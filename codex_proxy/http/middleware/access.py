@@ -61,7 +61,6 @@ def _is_cross_origin(request: web.Request, origin: str) -> bool:
 
 
 def _preflight(request: web.Request) -> web.Response | None:
-    """Returns the answer to a preflight, which has no key."""
     method = request.headers.get("Access-Control-Request-Method")
     if request.method != "OPTIONS" or method is None:
         return None
@@ -234,7 +233,6 @@ def _is_in(text: str, networks: Sequence[Network]) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parses an address, IPv4 in IPv6 form as IPv4; None if malformed."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

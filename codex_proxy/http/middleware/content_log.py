@@ -50,7 +50,6 @@ def mask_secrets(text: str, keys: Sequence[str] = ()) -> str:
 
 
 def _without_images(text: str, limit: int) -> tuple[str, int]:
-    """Returns the first `limit` characters without images, and how many follow."""
     kept: list[str] = []
     size = end = 0
     while (start := text.find(_IMAGE_BEGINS, end, end + limit - size)) >= 0:

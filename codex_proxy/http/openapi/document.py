@@ -101,7 +101,6 @@ def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
 
 
 def _answer_schemas(types: Iterable[AnswerType]) -> tuple[dict[AnswerType, Schema], dict[str, Schema]]:
-    """Returns references to the types' schemas, and all schemas by name."""
     known = list(dict.fromkeys(types))
     schemas, components = msgspec.json.schema_components(known, ref_template="#/components/schemas/{name}")
     for component in components.values():

@@ -139,7 +139,6 @@ class PostgresConversations(PostgresRemoval):
         return conversation_of(rows[0])
 
     async def _resolve(self, owner: str, items: Sequence[NewItem]) -> tuple[StoredItem, ...]:
-        """Returns the items, with references resolved. Raises `NotStored`."""
         named = [each.id for each in items if isinstance(each, ItemReference)]
         found = await self.find_items(owner, named) if named else {}
         missing = next((id for id in named if id not in found), None)

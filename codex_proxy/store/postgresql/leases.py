@@ -173,7 +173,6 @@ class PostgresLeases:
         return ConversationLease(self.leave, key)
 
     async def _enter(self, key: Key) -> bool:
-        """Tries to hold a conversation. Returns whether this node holds it, or it does not exist."""
         rows = await self._database.read(_ENTER, *key, self.id)
         if rows:
             self._turns[key] = rows[0]["seq"]

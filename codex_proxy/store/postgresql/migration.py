@@ -51,7 +51,6 @@ async def version_of(database: Database) -> int:
 
 
 async def _version(connection: asyncpg.Connection, location: str) -> int:
-    """Returns the version of the tables; 0 without tables."""
     # Asked first, because a user who may use the schema need not have the right to create one.
     if not await connection.fetch(_SCHEMA):
         await connection.execute("CREATE SCHEMA codex_proxy")

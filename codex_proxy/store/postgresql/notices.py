@@ -66,7 +66,6 @@ class Notices:
             await self._database.read(_NOTIFY, payloads(self._node, ids))
 
     async def _listen(self, url: str) -> None:
-        """Listens, and connects again whenever the connection is lost."""
         while True:
             try:
                 await self._listen_once(url)

@@ -259,7 +259,6 @@ class PostgresResponses(PostgresRemoval):
 
 
 def _check_added(row: Row, response: StoredResponse, append: str | None) -> None:
-    """Checks the row that adding a response has returned. Raises `NotStored` or `StoreConflict` if it says so."""
     if not row["has_parent"]:
         assert response.previous_id is not None
         raise NotStored("response", response.previous_id)

@@ -130,7 +130,6 @@ def delete_item(
 
 
 def _row_and_position(connection: sqlite3.Connection, owner: str, id: str) -> tuple[int, int]:
-    """Returns a conversation's row and its next position. Raises `NotStored`."""
     found = connection.execute(
         "SELECT seq, next_position FROM conversations WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()
@@ -166,7 +165,6 @@ def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:
 def _append_entries(
     connection: sqlite3.Connection, row: int, position: int, held: Sequence[ListEntry], now: float
 ) -> None:
-    """Appends entries to the conversation in `row`, from `position` on. Raises `StoreConflict` if an id is taken."""
     try:
         connection.executemany(
             "INSERT INTO conversation_items VALUES (?, ?, ?, ?, ?)",

@@ -55,7 +55,6 @@ def piece(connection: sqlite3.Connection) -> bool:
 
 
 def _next(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Removes some rows of one marked object. Returns False if none is marked."""
     for query, remove in _MARKED:
         row = connection.execute(query).fetchone()
         if row is not None:

@@ -90,7 +90,6 @@ def _remove_frames(connection: sqlite3.Connection, before: float) -> PruneResult
 
 
 def _oldest(connection: sqlite3.Connection, kind: Kind, before: float) -> tuple[float, str, str] | None:
-    """Returns last use, owner and id of the oldest object before `before` that may be removed."""
     row: tuple[float, str, str] | None = connection.execute(_OLDEST[kind], (before,)).fetchone()
     return row
 
@@ -98,7 +97,6 @@ def _oldest(connection: sqlite3.Connection, kind: Kind, before: float) -> tuple[
 def _remove(
     connection: sqlite3.Connection, kind: Kind, before: float, limit: int = OBJECTS_AT_ONCE
 ) -> PruneResult:
-    """Removes the oldest objects, at most `limit`, as far as one write may."""
     budget, removed, more = removal.Budget(removal.PIECE), 0, False
     while removed < limit and not more and (oldest := _oldest(connection, kind, before)):
         _MARKS[kind](connection, *oldest[1:])
@@ -112,7 +110,6 @@ def _remove_excess(connection: sqlite3.Connection, before: float, limit: int) ->
 
 
 def _remove_one(connection: sqlite3.Connection, before: float) -> PruneResult:
-    """Removes the oldest response or the least recently used conversation."""
     # Only one, because sizes differ much and the caller compares the total again.
     found = [(*oldest, kind) for kind in _MARKS if (oldest := _oldest(connection, kind, before))]
     if not found:

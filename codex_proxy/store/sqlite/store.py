@@ -129,7 +129,6 @@ class SqliteStore(Store):
         return self._location, *await self._read(retention.sizes)
 
     async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
-        """Deletes an object, which `mark` marks; returns whether it existed."""
         found, more = await self._write(removal.delete, mark, owner, id)
         if more:  # a task removes them, so that each write stays short
             self._sweep_later()

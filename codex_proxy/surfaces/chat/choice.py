@@ -104,7 +104,6 @@ class Choice:
             self._content.add_all(texts[1:], out)
 
     def _add_to_content(self, id: str, text: str, out: list[bytes]) -> None:
-        """Adds text to the one `content`, behind a blank line after another message."""
         if id != self._last_message:
             if self._last_message is not None:
                 text = BLANK_LINE + text

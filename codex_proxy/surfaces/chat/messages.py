@@ -188,7 +188,6 @@ def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:
 
 
 def _with_name(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Puts a participant's name in front of the text."""
     if not name:
         return parts
     # Agents have no field for the name.

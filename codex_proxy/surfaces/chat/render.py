@@ -166,7 +166,6 @@ class ChatRenderer(StreamRenderer):
         self._each(self._choices_with(event.id, out), out, Choice.add_arguments, event.id, event.text)
 
     def _choices_with(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
-        """Returns the choices with the item `id`, and begins the stream."""
         targets = self._targets.get(id, NO_CHOICES)
         if targets and not self.visible:
             self._begin(out)
@@ -267,7 +266,6 @@ class ChatRenderer(StreamRenderer):
         return self._count_tokens()  # the limit is one for each choice
 
     def _count_tokens(self) -> int:
-        """Estimates the answer's tokens, at most `max_tokens` a choice."""
         counted = self._choices if self._routed else self._choices[:1]
         return sum(self._limit(choice.tokens()) for choice in counted)
 

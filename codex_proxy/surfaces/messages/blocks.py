@@ -147,7 +147,6 @@ class BlockReader:
             yield self._file(source, title, head, param)
 
     def _file(self, source: dict[str, Any], title: str, head: str, param: str) -> TextPart:
-        """Returns a base64 document as text behind `head`, else a note."""
         media_type = _text(source, "media_type") or "of no type"
         data = _text(source, "data")
         try:

@@ -188,7 +188,6 @@ class _History(HistoryWithCalls):
     # --- what the model texts ----------------------------------------------------------------------
 
     def _add_answer(self, content: wire.Content | None) -> None:
-        """Adds the model's message, with its raw items in place."""
         texts: list[HistoryMessage] = []
         calls: dict[str, HistoryCall] = {}
         state: list[Element] = []
@@ -257,7 +256,6 @@ def _past_call(block: dict[str, Any]) -> HistoryCall | None:
 
 
 def _as_error(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns parts with `Error: ` in front, unless their text begins with "error"."""
     first = parts[0] if parts else TextPart("")
     text = first.text if isinstance(first, TextPart) else ""
     if "error" in text[:40].lower():

@@ -135,7 +135,6 @@ def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgsp
 
 
 def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
-    """Returns the schema. Raises `Fault` for formats other than `json_schema`, or without a schema."""
     config = request.output_config
     wanted, field = request.output_format, "output_format"
     if config is not None and config.format is not None:
@@ -179,7 +178,6 @@ def _wants_thinking(thinking: Thinking | None) -> bool:
 
 
 def _effort_asked(request: MessagesRequest) -> str | None:
-    """Returns the newest message's effort, else that of `output_config`."""
     for message in reversed(request.messages):
         if message.output_config is not None and message.output_config.effort is not None:
             return message.output_config.effort

@@ -153,7 +153,6 @@ class MessagesRenderer(StreamRenderer):
         return error_event(failure, self._request_id)
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """Sets the finish reason. `sequence`: the stop sequence that ended the turn, if any."""
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
             reason, self._stop_sequence = "stop_sequence", sequence
@@ -197,7 +196,6 @@ class MessagesRenderer(StreamRenderer):
         self._blocks.append(block)
 
     def _close(self, block: GrowingBlock, out: list[bytes]) -> None:
-        """Closes a finished item's block, then opens waiting ones."""
         block.ended = True
         if block is not self._open_block:
             return
@@ -275,7 +273,6 @@ class MessagesRenderer(StreamRenderer):
             self._send("redacted_thinking", {"data": data}, out)
 
     def _send_calls(self, out: list[bytes]) -> int:
-        """Sends the calls that were not cut off; returns their number."""
         sent = 0
         for call in self._calls.values():
             custom = call.item.kind == "custom"

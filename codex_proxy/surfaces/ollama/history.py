@@ -65,7 +65,6 @@ class _History(HistoryWithCalls):
             self.items.append(HistoryMessage("user" if message.role == "user" else "developer", parts))
 
     def _call(self, call: wire.PastCall, made_id: str) -> None:
-        """Adds a past call. `made_id`: its id if it has none, the same in every request."""
         call_id = call.id if call.id and call.id not in self.calls else made_id
         arguments = bytes(schema_json(call.function.arguments or {})).decode("utf-8")
         past = HistoryCall(call_id, model_name(call.function.name), arguments)

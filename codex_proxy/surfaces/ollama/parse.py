@@ -190,7 +190,6 @@ def _tool(given: GivenTool) -> Tool:
 
 
 def _format_of(request: ModelRequest) -> Format:
-    """Returns the wanted format. Raises `Fault` for a text other than `json`."""
     given = request.format
     if not given:
         return Format()
@@ -225,7 +224,6 @@ def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, .
 
 
 def _limit_of(options: Options) -> int | None:
-    """Returns the most output tokens; None for no limit (Ollama's -1 and -2)."""
     limit = options.num_predict
     return limit if limit is not None and limit > 0 else None
 

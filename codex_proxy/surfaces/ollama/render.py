@@ -97,7 +97,6 @@ class OllamaRenderer(OneTextRenderer):
     # --- lines ----------------------------------------------------------------------------------
 
     def _line(self, message: dict[str, Any], fields: dict[str, Any], *, done: bool) -> bytes:
-        """Returns a line of the answer. `done`: it is the last one."""
         said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
         end = (
             {"done_reason": raw_text(self.finish_reason), **usage_fields(self._tokens(), self._times())}

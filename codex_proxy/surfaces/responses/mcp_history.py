@@ -126,7 +126,6 @@ class McpHistory:
 
 
 def _is_request(item: ItemDict) -> bool:
-    """Whether a request can be approved: not if it was cut off."""
     return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
 
 

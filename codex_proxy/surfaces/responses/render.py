@@ -325,7 +325,6 @@ class ResponsesRenderer(Renderer):
             self._resume(self._items[id])
 
     def _resume(self, output: OutputItem) -> None:
-        """Sends a waiting item, also its end if it has ended."""
         output.waiting = False
         ended, output.status = output.status, "in_progress"
         self._start(output)
@@ -369,7 +368,6 @@ class ResponsesRenderer(Renderer):
         self._events.deltas(output, part, part.add(texts))
 
     def _annotate(self, output: OutputItem, annotations: Iterable[str]) -> None:
-        """Adds annotations (JSON) to a message's open text part."""
         part = output.part(TEXT) or self._new_part(output, TEXT)
         for annotation in annotations:
             part.annotations.append(msgspec.Raw(annotation))
