@@ -4,11 +4,12 @@ again with their outputs. `RamStepMemory` here, the store on disk; `tools.replay
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
+
+from codex_proxy.core.owned_entries import OwnedEntries
 
 
 class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,10 +47,9 @@ class RamStepMemory:
         """`epoch` returns seconds since 1970."""
         self._settings = settings
         self._epoch = epoch
-        self._entries: OrderedDict[tuple[str, bytes], _Entry] = OrderedDict()
-        self._bytes = 0
-        self._count_of: Counter[str] = Counter()
-        self._bytes_of: Counter[str] = Counter()
+        self._entries: OwnedEntries[tuple[str, bytes], _Entry] = OwnedEntries(
+            owner_of=lambda key, _: key[0], size_of=lambda entry: len(entry.value)
+        )
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -61,7 +61,6 @@ class RamStepMemory:
         for key, value in entries.items():
             self.forget(owner, key)
             self._entries[owner, key] = _Entry(value, now)
-            self._count(owner, 1, len(value))
         self.expire(now)
 
     async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -70,16 +69,7 @@ class RamStepMemory:
         return {key: entry.value for key, entry in found if entry is not None and entry.created > since}
 
     def forget(self, owner: str, key: bytes) -> None:
-        gone = self._entries.pop((owner, key), None)
-        if gone is not None:
-            self._count(owner, -1, -len(gone.value))
-
-    def _count(self, owner: str, entries: int, size: int) -> None:
-        self._bytes += size
-        self._count_of[owner] += entries
-        self._bytes_of[owner] += size
-        if not self._count_of[owner]:
-            del self._count_of[owner], self._bytes_of[owner]
+        self._entries.pop((owner, key), None)
 
     def expire(self, now: float) -> int:
         """Removes what is too old at `now` (seconds since 1970) or above the limits. Returns how many."""
@@ -96,10 +86,5 @@ class RamStepMemory:
         if entry.created <= now - settings.age:
             return oldest
         if len(self._entries) > settings.max_entries:
-            most = self._count_of
-        elif self._bytes > settings.max_bytes:
-            most = self._bytes_of
-        else:
-            return None
-        owner = max(most, key=most.__getitem__)
-        return next(each for each in self._entries if each[0] == owner)
+            return self._entries.oldest_of_most()
+        return self._entries.oldest_of_largest() if self._entries.size > settings.max_bytes else None

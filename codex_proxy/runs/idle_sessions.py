@@ -6,9 +6,8 @@ thread has seen. Ids of closed sessions that the agent can reopen are kept for l
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -27,11 +26,11 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
+from codex_proxy.core.owned_entries import OwnedEntries
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import HiddenOutput
 from codex_proxy.tools.replay import assistant_text, canonical_arguments
 
-K = TypeVar("K")
 Digests = tuple[bytes, ...]
 
 
@@ -213,9 +212,9 @@ class IdleSessions:
     def __init__(self, limits: IdleLimits, timers: Callable[[], Timers]) -> None:
         self._limits = limits
         self._timers = timers
-        self._kept: OrderedDict[int, _IdleSession] = OrderedDict()
+        self._kept: OwnedEntries[int, _IdleSession] = OwnedEntries(lambda _, kept: kept.owner)
         """The idle sessions by identity, the longest idle first."""
-        self._closed: OrderedDict[str, _ClosedRecord] = OrderedDict()
+        self._closed: OwnedEntries[str, _ClosedRecord] = OwnedEntries(lambda _, closed: closed.owner)
         """The closed sessions by the agent's ids, the oldest first."""
         self._timer: TimerHandle | None = None
 
@@ -242,7 +241,7 @@ class IdleSessions:
         session.set_idle(True)
         self._kept[id(session)] = _IdleSession(owner, key, session, digests, pending, when)
         while len(self._kept) > self._limits.count:
-            self._drop(self._kept[_one_too_many(self._kept)].session)
+            self._drop(self._kept[self._kept.oldest_of_most()].session)
 
     def take(self, key: bytes, turn: Turn) -> ReusedSession | None:
         """Removes and returns a session that the turn can continue."""
@@ -315,7 +314,7 @@ class IdleSessions:
             until = self._timers().time() + CLOSED_SECONDS
             self._closed[thread] = _ClosedRecord(kept.owner, kept.key, kept.digests, until)
             if len(self._closed) > MAX_CLOSED:
-                del self._closed[_one_too_many(self._closed)]
+                del self._closed[self._closed.oldest_of_most()]
 
     # --- what an idle agent may still do ----------------------------------------------------------
 
@@ -331,12 +330,6 @@ class IdleSessions:
 
     def on_session_error(self, session: AgentSession) -> None:
         self._kept.pop(id(session), None)
-
-
-def _one_too_many(found: Mapping[K, _IdleSession | _ClosedRecord]) -> K:
-    """Returns the key of the first entry of the owner that has most, so that no owner displaces what others have."""
-    owner, _ = Counter(each.owner for each in found.values()).most_common(1)[0]
-    return next(key for key, each in found.items() if each.owner == owner)
 
 
 def _accepted_items(

@@ -5,7 +5,6 @@ A record has names, times, counts and kinds of events; its only text is a failur
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -31,11 +30,12 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
+from codex_proxy.core.owned_entries import OwnedEntries
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn
 
 MAX_TURNS: Final = 500
-"""Maximum ended turns that are remembered."""
+"""Maximum ended turns that are remembered. Beyond it the owner with most loses its first one."""
 MAX_EVENTS: Final = 200
 """Maximum remembered events of a turn: the first ones, and its end."""
 ACTIVITIES: Final[dict[str, str]] = {
@@ -229,7 +229,7 @@ class TurnRecords:
         self._clock = clock
         self._last_id = worker * WORKER_TURNS
         self._running: dict[int, TurnRecord] = {}
-        self._ended: deque[TurnRecord] = deque(maxlen=MAX_TURNS)
+        self._ended: OwnedEntries[int, TurnRecord] = OwnedEntries(lambda _, record: record.owner)
 
     def begin(self, turn: Turn, agent: str) -> TurnRecord:
         """Returns the record of a turn that starts now."""
@@ -240,7 +240,7 @@ class TurnRecords:
         """Returns the owner's records that changed after number `after`, the newest turn first."""
         found = [
             each
-            for records in (self._running.values(), self._ended)
+            for records in (self._running.values(), self._ended.values())
             for each in records
             if each.owner == owner and each.version > after
         ]
@@ -259,7 +259,9 @@ class TurnRecords:
         if not record.has_ended:
             self._running[record.id] = record
         elif self._running.pop(record.id, None) is not None:
-            self._ended.append(record)
+            self._ended[record.id] = record
+            if len(self._ended) > MAX_TURNS:
+                del self._ended[self._ended.oldest_of_most()]
 
 
 def activity_of(item: Item | None) -> str:

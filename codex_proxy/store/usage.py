@@ -7,6 +7,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from codex_proxy.core.owned_entries import OwnedEntries
+
 HOUR: Final = 3600
 MAX_FIGURE: Final = 1 << 48
 """The most that one turn may add, so that sums fit into SQLite's integers."""
@@ -79,20 +81,19 @@ NOTHING: Final = Figures()
 
 
 class RamUsage:
-    """A `UsageLedger` in RAM, which drops the oldest entries above `max_entries`."""
+    """A `UsageLedger` in RAM. Above `max_entries` the owner with most loses its oldest."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
-        self._figures: dict[tuple[int, str, str], Figures] = {}
+        self._figures: OwnedEntries[tuple[int, str, str], Figures] = OwnedEntries(lambda key, _: key[1])
         """The sums by hour, owner and model."""
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         for entry in entries:
             key = (entry.hour, entry.owner, entry.model)
             self._figures[key] = self._figures.get(key, NOTHING) + entry.figures
-        if len(self._figures) > self._max_entries:
-            for key in sorted(self._figures)[: len(self._figures) - self._max_entries]:
-                del self._figures[key]
+            if len(self._figures) > self._max_entries:
+                del self._figures[self._figures.oldest_of_most()]
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
         sums: dict[tuple[int, str, str], Figures] = {}

@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import structlog
 
 from codex_proxy.core.events import Spending
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.owned_entries import OwnedEntries
 from codex_proxy.store.usage import HOUR, MAX_FIGURE, Figures, UsageEntry, UsageLedger
 from codex_proxy.store.values import StoreError
 
@@ -21,10 +22,18 @@ log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS: Final = 1.0
 MAX_WAITING: Final = 10_000
-"""Maximum sums that wait for a ledger that cannot write."""
+"""Maximum sums that wait for a ledger that cannot write; the owner with most loses further ones."""
 MAX_MODEL: Final = 128
 """Maximum characters of a model's name, which a client may choose."""
 NOTHING: Final = Figures()
+
+
+_Key: TypeAlias = tuple[str, str, int]
+"""Owner, model and hour."""
+
+
+def _no_sums() -> OwnedEntries[_Key, Figures]:
+    return OwnedEntries(lambda key, _: key[0])
 
 
 class UsageSource(Protocol):
@@ -42,7 +51,7 @@ class UsageRecorder:
         self.since = int(clock.epoch())
         """When this server started, in seconds since 1970."""
         self._clock = clock
-        self._waiting: dict[tuple[str, str, int], Figures] = {}
+        self._waiting = _no_sums()
         self._flushing: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
 
@@ -61,11 +70,14 @@ class UsageRecorder:
     def _note(self, owner: str, model: str, spending: Spending, *, failed: bool) -> None:
         now = int(self._clock.epoch())
         key = (owner, model[:MAX_MODEL], now - now % HOUR)
-        if key not in self._waiting and len(self._waiting) >= MAX_WAITING:
-            return
-        self._waiting[key] = self._waiting.get(key, NOTHING) + _figures(spending, failed=failed)
+        self._add(key, _figures(spending, failed=failed))
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.get_running_loop().create_task(self._flush_soon())
+
+    def _add(self, key: _Key, figures: Figures) -> None:
+        self._waiting[key] = self._waiting.get(key, NOTHING) + figures
+        if len(self._waiting) > MAX_WAITING:
+            del self._waiting[self._waiting.oldest_of_most()]
 
     async def _flush_soon(self) -> None:
         await asyncio.sleep(FLUSH_SECONDS)
@@ -85,14 +97,14 @@ class UsageRecorder:
     async def flush(self) -> None:
         """Writes the sums. If that fails, keeps them and raises `StoreError`."""
         async with self._writing:
-            waiting, self._waiting = self._waiting, {}
+            waiting, self._waiting = self._waiting, _no_sums()
             if not waiting:
                 return
             try:
                 await self.ledger.add_usage([UsageEntry(*key, figures) for key, figures in waiting.items()])
             except StoreError:
                 for key, figures in waiting.items():
-                    self._waiting[key] = self._waiting.get(key, NOTHING) + figures
+                    self._add(key, figures)
                 raise
 
     async def close(self) -> None:

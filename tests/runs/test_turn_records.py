@@ -117,3 +117,13 @@ def test_the_number_of_turns_and_of_their_events_is_bounded() -> None:
         begun(records).add([TurnEnded(Stop.STOP)])
     assert len(records.of_owner("a")) == MAX_TURNS
     assert records.find("a", record.id) is None
+
+
+def test_an_owner_with_many_turns_displaces_none_of_another() -> None:
+    records = TurnRecords(GivenClock())
+    other = begun(records, "b")
+    other.add([TurnEnded(Stop.STOP)])
+    for _ in range(MAX_TURNS + 1):
+        begun(records).add([TurnEnded(Stop.STOP)])
+    assert records.find("b", other.id) is other
+    assert len(records.of_owner("a")) == MAX_TURNS - 1

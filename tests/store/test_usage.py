@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from codex_proxy.core.events import Spending, Usage
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.usage import (
@@ -19,7 +20,8 @@ from codex_proxy.store.usage import (
     UsageQuery,
     UsageSum,
 )
-from codex_proxy.store.values import Retention
+from codex_proxy.store.usage_recorder import UsageRecorder
+from codex_proxy.store.values import Retention, StoreUnavailable
 from tests.store.conftest import Make
 from tests.store.stored import OTHER, OWNER, Hands
 
@@ -121,6 +123,53 @@ async def test_sums_that_are_too_old_are_removed_and_others_stay(make: Make) -> 
 
 async def test_without_a_store_the_oldest_hours_make_room() -> None:
     ram = RamUsage(max_entries=3)
-    await ram.add_usage([spent(2), spent(0), spent(1)])
+    await ram.add_usage([spent(0), spent(1), spent(2)])
     await ram.add_usage([spent(3), spent(2)])
     assert [each.start for each in await ram.usage(asked())] == [MIDNIGHT + n * HOUR for n in (1, 2, 3)]
+
+
+async def test_without_a_store_an_owner_with_many_sums_displaces_none_of_another() -> None:
+    ram = RamUsage(max_entries=3)
+    await ram.add_usage([spent(0, owner=OTHER)])
+    await ram.add_usage([spent(1, model=str(number)) for number in range(5)])
+    assert [each.figures for each in await ram.usage(asked(owner=OTHER))] == [ONE]
+    assert [each.model for each in await ram.usage(asked(by_model=True))] == ["3", "4"]
+
+
+class FailingLedger(RamUsage):
+    """A ledger that writes nothing until it may."""
+
+    fails = True
+
+    async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
+        if self.fails:
+            raise StoreUnavailable("full")
+        await super().add_usage(entries)
+
+
+class OneCall:
+    def spending(self) -> Spending:
+        return Spending(Usage(input=10, output=5))
+
+
+async def test_while_nothing_can_be_written_an_owner_with_many_sums_displaces_none_of_another(
+    clock: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.store.usage_recorder.MAX_WAITING", 3)
+    ledger = FailingLedger()
+    recorder = UsageRecorder(ledger, clock, durable=True)
+    for number in range(5):
+        with recorder.turn(OWNER, str(number), OneCall()):
+            pass
+    with recorder.turn(OTHER, "gpt", OneCall()):
+        pass
+    with pytest.raises(StoreUnavailable):
+        await recorder.flush()
+    ledger.fails = False
+    await recorder.close()
+    everybody = UsageQuery(owner=None, start=0, end=1 << 40, width=DAY, by_model=True)
+    assert [(each.owner, each.model) for each in await ledger.usage(everybody)] == [
+        (OWNER, "3"),
+        (OWNER, "4"),
+        (OTHER, "gpt"),
+    ]

@@ -1,0 +1,64 @@
+"""Entries of several owners (API keys) in one place of limited size. Where something must go, the owner with most loses
+its oldest entry, so that no owner displaces what others have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class OwnedEntries(MutableMapping[K, V]):
+    """Entries by key, the oldest first; one that is set again keeps its place."""
+
+    def __init__(self, owner_of: Callable[[K, V], str], size_of: Callable[[V], int] = lambda _: 1) -> None:
+        self.size = 0
+        """The sum of all sizes."""
+        self._owner_of = owner_of
+        self._size_of = size_of
+        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._keys_of: dict[str, OrderedDict[K, None]] = {}
+        """The keys of each owner, the oldest first; none is empty."""
+        self._sizes: Counter[str] = Counter()
+
+    def __getitem__(self, key: K) -> V:
+        return self._entries[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if key in self._entries:
+            self._count(key, -1)
+        self._entries[key] = value
+        self._count(key, 1)
+        self._keys_of.setdefault(self._owner_of(key, value), OrderedDict()).setdefault(key)
+
+    def __delitem__(self, key: K) -> None:
+        self._count(key, -1)
+        owner = self._owner_of(key, self._entries.pop(key))
+        del self._keys_of[owner][key]
+        if not self._keys_of[owner]:
+            del self._keys_of[owner], self._sizes[owner]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _count(self, key: K, sign: int) -> None:
+        value = self._entries[key]
+        size = sign * self._size_of(value)
+        self.size += size
+        self._sizes[self._owner_of(key, value)] += size
+
+    def oldest_of_most(self) -> K:
+        """Returns the key of the oldest entry of the owner with most entries."""
+        owner = max(self._keys_of, key=lambda each: len(self._keys_of[each]))
+        return next(iter(self._keys_of[owner]))
+
+    def oldest_of_largest(self) -> K:
+        """Returns the key of the oldest entry of the owner whose sizes have the largest sum."""
+        return next(iter(self._keys_of[max(self._sizes, key=self._sizes.__getitem__)]))
