@@ -87,11 +87,6 @@ class AcpProcess(SharedProcess[AcpConnection]):
             self.alone_with.close()
         return self._serve(self.connection.open_channel())
 
-    def _serve(self, channel: int) -> int:
-        self.turns_served += 1
-        self._turn_began(channel)
-        return channel
-
     def _turn_began(self, channel: int) -> None:
         if self.connection.ahead is None:
             self._stop_ahead_timer()

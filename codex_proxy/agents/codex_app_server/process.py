@@ -30,11 +30,7 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         return Failure(FaultKind.SPAWN_FAILED, fault, quoted=fault.partition(": ")[2])
 
     def open_channel(self) -> ThreadTransport:
-        channel = self.connection.open_channel()
-        transport = ThreadTransport(self, channel)
-        self.turns_served += 1
-        self._turn_began(channel)
-        return transport
+        return ThreadTransport(self, self._serve(self.connection.open_channel()))
 
     def ask_limits(self) -> None:
         """Asks for the account's limits: `on_limits` gets them as JSON, empty after an error."""

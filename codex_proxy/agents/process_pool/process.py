@@ -109,6 +109,12 @@ class PooledProcess:
         self._agent_pids = frozenset(children_of(child.pid))
         self._agent_processes = descendants_of(child.pid)
 
+    def _serve(self, channel: int) -> int:
+        """Counts a turn on a channel, which it returns."""
+        self.turns_served += 1
+        self._turn_began(channel)
+        return channel
+
     def _turn_began(self, channel: int) -> None:
         self._turn_starts[channel] = seconds_since_boot()
         self.last_used = asyncio.get_running_loop().time()

@@ -58,8 +58,7 @@ class ChildTransport(PooledProcess):
         self._child = await spawn(command, self)
 
     def take(self) -> Self:
-        self.turns_served = 1
-        self._turn_began(0)
+        self._serve(0)
         return self
 
     @property
