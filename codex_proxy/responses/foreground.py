@@ -32,7 +32,7 @@ class ForegroundResponse(RunningResponse):
         service: ResponsesService,
         prepared: PreparedResponse,
         delivery: Delivery,
-        observe: Observe | None = None,
+        observe: Observe | None,
     ) -> None:
         super().__init__(service, prepared, delivery, paced=True, observe=observe)
         self.output: Sequence[StoredItem] = ()

@@ -98,20 +98,17 @@ class RunScheduler:
         limits: RunLimits,
         deadlines: Deadlines | Callable[[Turn], Deadlines],
         *,
-        memory: StepMemory | None = None,
         idle_limits: IdleLimits | None = None,
         owners: Callable[[], int] = lambda: 1,
-        epoch: Callable[[], float] = time.time,
         records: TurnRecords | None = None,
     ) -> None:
         """`owners` returns how many keys there may be; of several none gets all slots. `records` remembers the turns
         for the page.
         """
         self.agent = agent
-        self._epoch = epoch
         self.records = records
         self.watchers: list[TurnWatcher] = [] if records is None else [records]
-        self.memory: StepMemory = memory or RamStepMemory(StepMemorySettings(), epoch)
+        self.memory: StepMemory = RamStepMemory(StepMemorySettings(), time.time)
         self.idle_sessions = IdleSessions(idle_limits or IdleLimits(), asyncio.get_running_loop)
         self.checks = SchemaChecks()
         self._limits = limits
@@ -354,7 +351,7 @@ class RunScheduler:
     def with_details(self, run: Run, failure: Failure) -> Failure:
         """Adds what the agent did not report: the context window, or the next reset."""
         known, age = self.agent_of(run.turn).limits.newest()
-        now = self._epoch()
+        now = time.time()
         failure = with_reset(failure, known, reported_at=now - age, now=now)
         return with_context_length(failure, run.turn.model, self.agent.models())
 

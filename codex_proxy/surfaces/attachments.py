@@ -54,7 +54,7 @@ def file_text(
     name: str | None,
     data: str | None,
     pdfs: PdfTexts | None,
-    id: str | None = None,
+    id: str | None,
     url: str | None = None,
 ) -> str:
     """Returns a file as text. `data`: base64 or a data URL. An unknown PDF is added to `pdfs.unread`, to be read before

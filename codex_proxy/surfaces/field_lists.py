@@ -38,7 +38,7 @@ class FieldNotes:
         self.unknown: dict[str, None] = {}
         self.own: tuple[str, str] | None = None
 
-    def add_unknown(self, given: Mapping[str, Any], known: Container[str], place: str = "") -> None:
+    def add_unknown(self, given: Mapping[str, Any], known: Container[str], place: str) -> None:
         """Notes fields that are not `known`. `place`: the object's path."""
         for name, value in given.items():
             if name in known or not value:

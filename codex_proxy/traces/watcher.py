@@ -94,7 +94,7 @@ REQUEST_TRACE: Final[ContextVar[RequestTrace | None]] = ContextVar("request_trac
 class Traces:
     """Implements `runs.observers.TurnWatcher`."""
 
-    def __init__(self, provider: TracerProvider, *, content: bool = False) -> None:
+    def __init__(self, provider: TracerProvider, *, content: bool) -> None:
         """`content`: the spans also get what is said."""
         self._provider = provider
         self._start = provider.get_tracer(NAME, __version__).start_span

@@ -32,7 +32,7 @@ def can_read_pdfs() -> bool:
 class PdfReader:
     """Reads PDFs, and keeps their texts. `owners` returns how many keys share the workers (`slots`). `close` it."""
 
-    def __init__(self, owners: Callable[[], int] = lambda: 1) -> None:
+    def __init__(self, owners: Callable[[], int]) -> None:
         self.pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(
             WORKER, PdfAnswer, wall_seconds=WALL_SECONDS, owners=owners
         )

@@ -54,7 +54,7 @@ def _object_schema(parameters: msgspec.Raw) -> Any:
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}
 
 
-def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any]:
+def call_result(parts: Sequence[Part], *, success: bool) -> dict[str, Any]:
     return {"content": mcp_content(parts), "isError": not success}
 
 

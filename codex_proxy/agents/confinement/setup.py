@@ -62,7 +62,7 @@ async def plain_confinement(
     context: AgentContext,
     title: str,
     *,
-    written: tuple[str, ...] = (),
+    written: tuple[str, ...],
     read: tuple[str, ...] = (),
     unusable: Mapping[Mechanism, str] = {},
 ) -> PlainConfinement:

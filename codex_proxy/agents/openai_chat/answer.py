@@ -44,7 +44,7 @@ class ChatAnswer:
         new_id: Callable[[str], str],
         *,
         streamed_kind: Callable[[str], Kind | None],
-        taken_ids: Container[str] = (),
+        taken_ids: Container[str],
     ) -> None:
         """`streamed_kind` returns a tool's kind if its calls are sent while they arrive. A call with one of `taken_ids`
         gets a new id.

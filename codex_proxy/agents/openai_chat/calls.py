@@ -79,7 +79,7 @@ class Piece(msgspec.Struct, frozen=True):
 class ToolCalls:
     """The calls of an answer. `all` has them in order."""
 
-    def __init__(self, new_id: Callable[[str], str], taken: Container[str] = ()) -> None:
+    def __init__(self, new_id: Callable[[str], str], taken: Container[str]) -> None:
         """A call with an id in `taken` gets a new one."""
         self.all: list[Call] = []
         self._new_id = new_id

@@ -62,9 +62,7 @@ class Call(msgspec.Struct, frozen=True):
 class ResponsesAnswer:
     """Converts an answer to events. Private methods append to `out`."""
 
-    def __init__(
-        self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()
-    ) -> None:
+    def __init__(self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]]) -> None:
         """`streamed`: kind and name of tools whose calls are events while they arrive; others are only in `calls`."""
         self.usage: Usage | None = None
         self.calls: list[Call] = []

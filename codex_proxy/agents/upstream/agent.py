@@ -45,8 +45,8 @@ class UpstreamAgent(AgentBase):
         make_server: Callable[[], Awaitable[ModelServer]],
         clock: Clock,
         *,
-        peers: Mapping[str, UpstreamAgent] | None = None,
-        queue_wait: float = 30.0,
+        peers: Mapping[str, UpstreamAgent] | None,
+        queue_wait: float,
     ) -> None:
         """`name`: of its table; empty for the only agent. `make_server` returns the started model server, or raises
         `Fault`. `peers`: all upstreams by name. `queue_wait`: maximum seconds to wait while `concurrency` turns run.

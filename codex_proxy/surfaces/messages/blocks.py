@@ -31,7 +31,7 @@ class BlockReader:
     """
 
     def __init__(
-        self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool = True, fetches: bool = True
+        self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool, fetches: bool
     ) -> None:
         """`pdfs` None: no PDFs are read. `takes_images`: the agent does. `fetches`: web images stay in earlier messages
         too.
