@@ -133,3 +133,11 @@ def test_a_planted_search_of_all_earlier_elements_is_seen(
     with pytest.raises(AssertionError, match="CPU seconds"):
         measure()
     assert len(seen) >= size // 2, "the row does not come past the fault"
+
+
+def test_memory_that_grows_with_the_square_is_seen_where_its_time_is_not() -> None:
+    def read(given: list[str]) -> list[bytes]:
+        return [bytes(len(given)) for _ in range(len(given) // 8)]
+
+    with pytest.raises(AssertionError, match="bytes"):
+        assert_linear(lambda count: ["word"] * count, read, 2_000, tries=50)

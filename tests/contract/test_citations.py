@@ -1,4 +1,4 @@
-"""What code and tests cite of the contract and the wire rules is a section of those pages."""
+"""What code and tests cite of the contract, the wire rules and the Messages API is a section of those pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.test_links import ROOT, anchors
 
-CITED = re.compile(r"\bdocs/(contract|wire-rules)\.md#([\w-]+)")
+CITED = re.compile(r"\bdocs/(contract|messages|wire-rules)\.md#([\w-]+)")
 
 SOURCES = sorted(
     path
@@ -18,7 +18,7 @@ SOURCES = sorted(
 )
 
 
-@pytest.mark.parametrize("page", ["contract", "wire-rules"])
+@pytest.mark.parametrize("page", ["contract", "messages", "wire-rules"])
 def test_every_section_that_is_cited_exists(page: str) -> None:
     there = anchors(ROOT / "docs" / f"{page}.md")
     cited = [

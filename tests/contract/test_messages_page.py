@@ -21,15 +21,3 @@ def test_the_page_has_every_kind_of_error_and_every_reason() -> None:
     rows = {(str(status), type_of(status)) for status in STATUSES.values() if status not in (405, 431)}
     assert {(status, kind) for status, kind in said if kind != "prompt"} == rows
     assert set(re.findall(r"\| `(\w+)`", section("Streams"))) == {"stop_reason", *STOP_REASONS}
-
-
-def test_every_part_of_the_page_that_the_code_names_is_there() -> None:
-    headings = {
-        re.sub(r"\W+", "-", line.lstrip("# ").lower()) for line in PAGE.splitlines() if line.startswith("#")
-    }
-    modules = (ROOT / "codex_proxy" / "surfaces" / "messages").glob("*.py")
-    named = {
-        anchor for module in modules for anchor in re.findall(r"messages\.md#([\w-]+)", module.read_text())
-    }
-    assert named
-    assert named <= headings
