@@ -154,7 +154,9 @@ class Child:
         self._lifeline: int | None = launched.lifeline
         os.set_blocking(launched.lifeline, False)
         self._stdin = PipeWriter(loop, launched.stdin)
-        self._stdout = PipeReader(loop, launched.stdout, listener.received, self._on_stdout_closed)
+        self._slot = launched.slot
+        received = listener.received if launched.slot is None else self._on_first_output
+        self._stdout = PipeReader(loop, launched.stdout, received, self._on_stdout_closed)
         self._stderr = PipeReader(loop, launched.stderr, self._keep_stderr_tail, lambda: None)
         call_at_exit(loop, launched.warden, self._on_exit)
 
@@ -258,6 +260,12 @@ class Child:
 
     def _abandon(self) -> None:
         self._finish(ChildChange.STUCK if self.alive else ChildChange.DRAINED)
+
+    def _on_first_output(self, chunk: bytes) -> None:
+        if self._slot is not None:
+            self._slot.free()
+        self._stdout.received = self._listener.received
+        self._listener.received(chunk)
 
     def _on_stdout_closed(self) -> None:
         if self.alive:

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, Self
@@ -90,14 +90,31 @@ class Warden(Protocol):
         """Sends SIGKILL, unless `poll` or `wait` has returned the exit code."""
 
 
+class StartSlot:
+    """A place among the children that may start at once."""
+
+    def __init__(self, on_free: Callable[[], None]) -> None:
+        self._on_free: Callable[[], None] | None = on_free
+
+    def free(self) -> None:
+        """Lets the next child start. May be called again."""
+        on_free, self._on_free = self._on_free, None
+        if on_free is not None:
+            on_free()
+
+
 class LaunchedChild(msgspec.Struct, frozen=True):
-    """A started child. The receiver must close the proxy's ends of the pipes."""
+    """A started child. The receiver must close the proxy's ends of the pipes, and free the slot when the child has
+    printed something.
+    """
 
     warden: Warden
     stdin: int
     stdout: int
     stderr: int
     lifeline: int
+    slot: StartSlot | None = None
+    """None if any number of children may start at once."""
 
 
 def launch(command: Command) -> LaunchedChild:

@@ -25,7 +25,8 @@ class PipeReader:
         """Takes over the descriptor, and reads from the next iteration of the loop on."""
         self._loop = loop
         self._descriptor = descriptor
-        self._received = received
+        self.received = received
+        """Takes the next chunk."""
         self._closed = closed
         self._reading = False
         self.at_end = False
@@ -56,7 +57,7 @@ class PipeReader:
             self.pause()
             self.at_end = True
             # The callbacks' owner holds this reader: without them no reference cycle is left.
-            self._received, self._closed = lambda chunk: None, lambda: None
+            self.received, self._closed = lambda chunk: None, lambda: None
             os.close(self._descriptor)
 
     def _read(self) -> bytes | None:
@@ -70,7 +71,7 @@ class PipeReader:
         except OSError:
             chunk = b""  # a pipe that cannot be read counts as ended
         if chunk:
-            self._received(chunk)
+            self.received(chunk)
         else:
             closed = self._closed
             self.close()

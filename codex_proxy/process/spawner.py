@@ -22,6 +22,7 @@ from functools import cache, partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
+import msgspec
 import structlog
 
 from codex_proxy.process.launch import (
@@ -31,6 +32,7 @@ from codex_proxy.process.launch import (
     LaunchedChild,
     Pipes,
     SpawnError,
+    StartSlot,
     Warden,
     environment_of,
     find_program,
@@ -48,6 +50,13 @@ on a busy machine.
 """
 LONGEST_ARGUMENT: Final = 32 * os.sysconf("SC_PAGE_SIZE")
 """The bytes that an argument or a variable must stay below (Linux's MAX_ARG_STRLEN)."""
+
+MAX_STARTS_AT_ONCE: Final = 2 * (os.cpu_count() or 1)
+"""The children that start at once. A start takes little but CPU time, so more at once would all be ready late: of 16 on
+two CPUs half print something after two thirds of the time, and the last hardly later.
+"""
+START_SECONDS: Final = 0.05
+"""The time after which a child that has printed nothing no longer counts: it may wait for something else than a CPU."""
 
 FORBIDDEN: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EINVAL})
 """Errors of a fork that this machine does not allow at all."""
@@ -240,11 +249,24 @@ class Spawner:
         """Why this machine does not allow such forks; empty if it does, or that is not yet known."""
         self.users = 1
         """Number of servers on this event loop."""
+        self._starts = asyncio.Semaphore(MAX_STARTS_AT_ONCE)
 
     async def launch(self, command: Command) -> LaunchedChild:
-        """Starts the command under a warden, by `launch.launch` if the spawner cannot be used. Raises `SpawnError`. If
+        """Starts the command under a warden, when fewer than `MAX_STARTS_AT_ONCE` others start. Raises `SpawnError`. If
         cancelled, ends the child.
         """
+        await self._starts.acquire()
+        slot = StartSlot(self._starts.release)
+        try:
+            launched = await self._launch(command)
+        except BaseException:
+            slot.free()
+            raise
+        self._loop.call_later(START_SECONDS, slot.free)
+        return msgspec.structs.replace(launched, slot=slot)
+
+    async def _launch(self, command: Command) -> LaunchedChild:
+        """Starts the command by the spawner, or by `launch.launch` if there can be none."""
         if not self._forbidden:
             program = find_program(command)
             with start_errors(program), Pipes() as pipes:

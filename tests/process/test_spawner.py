@@ -125,6 +125,50 @@ async def test_a_start_that_a_stopped_spawner_does_not_answer_times_out_and_the_
         await each.end(grace=PATIENCE)
 
 
+@pytest.fixture
+def one_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_STARTS_AT_ONCE", 1)
+    monkeypatch.setattr(module, "START_SECONDS", 2 * PATIENCE)
+
+
+async def test_beyond_the_limit_a_child_starts_when_another_has_printed_something(
+    one_start_at_once: None, spawner: Spawner
+) -> None:
+    first, recorder = await started()
+    descriptors = open_descriptors()
+    start = asyncio.create_task(started())
+    await asyncio.sleep(0)
+    assert open_descriptors() == descriptors  # it has no pipes yet
+    await talks(first, recorder)
+    second, _ = await start
+    await talks(first, recorder)  # what comes after the first output arrives, too
+    for child in (first, second):
+        await child.end(grace=PATIENCE)
+
+
+async def test_a_child_that_prints_nothing_delays_the_next_start_for_a_short_time_only(
+    one_start_at_once: None, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_SECONDS", 0.01)
+    for child, _ in [await started() for _ in range(3)]:
+        await child.end(grace=PATIENCE)
+
+
+async def test_starts_that_fail_or_are_cancelled_let_the_next_child_start(
+    one_start_at_once: None, spawner: Spawner
+) -> None:
+    with pytest.raises(SpawnError, match="no such file"):
+        await spawn(command("/nowhere/agent"), Recorder())
+    first, recorder = await started()
+    start = asyncio.create_task(started())
+    await asyncio.sleep(0)
+    start.cancel()
+    await talks(first, recorder)
+    second, _ = await started()
+    for child in (first, second):
+        await child.end(grace=PATIENCE)
+
+
 async def test_a_start_that_is_cancelled_leaves_no_process(spawner: Spawner, tmp_path: Path) -> None:
     child, _ = await started()
     os.kill(pid_of(spawner), signal.SIGSTOP)
