@@ -50,7 +50,7 @@ class ClaudeTurn:
         self._task: Task | None = None
         self._outputs = outputs
         self._waiting: dict[str, str] = {}
-        """The calls without an output: the request for it to the call's id."""
+        """The calls without an output: the call's id by the id of the request for its output."""
         self._message = ""
         self._index = 0
         self._answer: Any = None

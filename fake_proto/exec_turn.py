@@ -125,7 +125,7 @@ class ExecTurn:
         self.emit("error", message=f"Reconnecting... 1/2 ({action['text']})")
 
     def _nothing(self, action: Action) -> None:
-        """The real one has no line for it."""
+        """Writes nothing: Codex has no line for this action."""
 
     def _fail(self, text: str) -> int:
         self.emit("error", message=text)

@@ -84,9 +84,10 @@ class Admission:
         mcp: Sequence[McpOffer] = (),
         runs: int = 1,
     ) -> Turn:
-        """Returns the turn with the absolute path of its folder and fetched images. Called before anything is stored or
-        started. `model`: the client's name of it. `any_effort`: the right to some effort is enough. `workdir_field` and
-        `image_fields` are for errors. `runs`: how often the turn runs (`n`).
+        """Returns the turn with the absolute path of its folder and fetched images. Called before anything is
+        stored or started. `model`: the client's name of the model. `any_effort`: a client that may use the model
+        with some effort may run the turn. `workdir_field` and `image_fields` are for errors. `runs`: how often the
+        turn runs (`n`).
         """
         if any_effort:
             allowed = client.allows_some_effort(turn.model)

@@ -194,7 +194,9 @@ def workspace_of(folder: str, roots: Sequence[str], protected: tuple[ProtectedPa
 
 
 def limit_roots(workspace: Workspace, roots: Sequence[str]) -> Workspace:
-    """Returns the workspace of a key with own roots. Its folder is the first, unless the default lies in one."""
+    """Returns the workspace of a key that has its own `roots`. Its folder is the first of them, unless the folder
+    of `workspace` lies in one.
+    """
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
     folder = workspace.folder if inside else resolved[0]

@@ -53,7 +53,7 @@ class ImageLimits(msgspec.Struct, frozen=True):
     image_bytes: int = 20 * 1024 * 1024
     """Maximum bytes of one image, as with model providers."""
     request_bytes: int = 40 * 1024 * 1024
-    """Maximum bytes of all: as base64 they fit into a line to the agent."""
+    """Maximum bytes of all images together: as base64 they fit into a line to the agent."""
     request_images: int = 20
     """Maximum number of different URLs."""
     at_once: int = 4
@@ -274,8 +274,8 @@ def _not_allowed(url: URL) -> Fault:
 async def inline_images(
     turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] | None = None, field: str = PARAM
 ) -> Turn:
-    """Returns the turn with its web images as data URLs. Raises `Fault` INVALID_REQUEST, with the URL's value in
-    `fields` as `param`, else `field`; without a `fetcher` for every web image.
+    """Returns the turn with its web images as data URLs. Raises `Fault` INVALID_REQUEST for an image that cannot be
+    fetched, or without a `fetcher` for any web image. Its `param` is the URL's value in `fields`, else `field`.
     """
     urls = Counter(part.url for part in _images(turn))
     if not urls:

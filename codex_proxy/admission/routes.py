@@ -128,7 +128,7 @@ class Router:
         return sorted((route.to, *route.fallback), key=lambda target: self._used_up.get(target, 0.0) > now)
 
     def note_failure(self, target: str, failure: Failure) -> bool:
-        """Whether another target may be asked after this failure."""
+        """Notes a target's failure. Returns whether another target may be asked after it."""
         if failure.kind is K.USAGE_LIMIT_REACHED and failure.retry_after is not None:
             self._used_up[target] = self._clock.monotonic() + failure.retry_after
         return failure.kind in FALLEN_BACK

@@ -42,7 +42,7 @@ class ToolSource(Protocol):
     """The MCP servers whose tools this server runs."""
 
     steps: int
-    """Maximum answers of the model in a turn whose calls are run; the output of later calls says so."""
+    """Maximum answers of the model in a turn whose calls are run. Later calls are not run; their output says so."""
     has_operators: bool
 
     def check(self, asked: Sequence[McpOffer]) -> None:
@@ -55,8 +55,9 @@ class ToolSource(Protocol):
 
 
 def with_server_tools(turn: Turn, server_tools: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
-    """Returns the turn with `server_tools`, which the model may call in `steps` answers, at most `calls` times (None:
-    any). A tool is left out if a client's has its full name; an operator's also for its own name.
+    """Returns the turn with `server_tools`, which the model may call in `steps` answers, at most `calls` times
+    (None: any). A tool is left out if a client's tool has its full name; a tool of the operator's servers also if a
+    client's tool has the name that it has at its server.
     """
     own_names = {tool.name for tool in turn.tools}
     operators = [tool for tool in server_tools.operators if (tool.mcp or tool).name not in own_names]

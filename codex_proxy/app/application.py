@@ -210,7 +210,7 @@ def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
 
 
 def deadlines_of(named: ConfiguredAgent) -> Deadlines:
-    """Returns the time limits of an agent's turn. One with limits of its own (`has_own_timeouts`) gets
+    """Returns the time limits of an agent's turn. An agent that has limits of its own (`has_own_timeouts`) gets
     `first_event_timeout` and `idle_timeout` only if the operator has set them.
     """
     settings = named.settings

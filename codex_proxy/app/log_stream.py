@@ -11,7 +11,9 @@ import sys
 from typing import Final
 
 PATIENCE_SECONDS: Final = 0.1
-"""How long a line waits for a reader that is behind; after one in vain, none waits until it reads."""
+"""Seconds that a line waits for a reader that is behind. After a line has waited in vain, the next ones do not wait
+until the reader reads.
+"""
 PIECE: Final = select.PIPE_BUF
 """Bytes that a pipe takes at once if it takes any."""
 

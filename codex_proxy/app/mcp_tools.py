@@ -38,8 +38,8 @@ NOT_INSTALLED: Final = (
 
 
 def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[str, Definition]:
-    """Returns the servers of PROXY_MCP_CONFIG by name. `environ`: what its file may refer to. Raises `UserError`, also
-    if the package for MCP is missing.
+    """Returns the servers of PROXY_MCP_CONFIG by name. `environ`: the variables to which its file may refer. Raises
+    `UserError`, also if the package for MCP is missing.
     """
     if find_spec("mcp") is None:
         raise UserError(NOT_INSTALLED)
@@ -101,8 +101,8 @@ class McpToolSource:
             self._remote.check(_named_server(offer), f"{offer.param}.server_url")
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """See `ToolSource`. Why a server has no tools is in its `mcp_list_tools` item, or for an operator's in the
-        log.
+        """See `ToolSource`. The reason why a server has no tools is in its `mcp_list_tools` item or, for an
+        operator's server, in the log.
         """
         asked = request.offers
         has_operators = operators and bool(self._servers.labels)
@@ -157,8 +157,8 @@ class McpToolSource:
         return [ItemStarted(McpTools(id, offer.server_label, wire)), ItemEnded(id)]
 
     async def call(self, server: NamedServer | str, owner: str, tool: str, arguments: str) -> McpResult:
-        """Runs a tool with JSON `arguments`. `server`: the request's, or the name of an operator's. A call that fails
-        or takes too long has a failed result. Raises `Fault` INVALID_REQUEST.
+        """Runs a tool with JSON `arguments`. `server`: one that the request names, or the name of an operator's
+        server. Returns a failed result if the call fails or takes too long. Raises `Fault` INVALID_REQUEST.
         """
         began = time.monotonic()
         if isinstance(server, str):
@@ -183,7 +183,9 @@ class McpToolSource:
 
 
 class _Runner:
-    """Runs the calls of one turn. `named` are the request's servers by label, before the operator's."""
+    """Runs the calls of one turn. `named`: the request's servers by label, which are looked up before the
+    operator's.
+    """
 
     def __init__(self, source: McpToolSource, owner: str, named: Mapping[str, NamedServer]) -> None:
         self._source = source

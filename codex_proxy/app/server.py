@@ -73,8 +73,8 @@ class Server:
         page: Page | None = None,
         worker: int = 0,
     ) -> None:
-        """`page`: what the page for browsers shows beside its state. `worker`: its number among the processes that
-        share the port; 0 without others.
+        """`page`: what the page for browsers shows beside its state. `worker`: this process's number among those
+        that share the port; 0 without others.
         """
         self.agent = agent
         self.worker = worker

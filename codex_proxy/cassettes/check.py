@@ -102,7 +102,9 @@ async def _replay_server(
 
 
 def isolated_settings(folder: Path, **own: Any) -> Settings:
-    """Returns settings of a server that keeps its files in `folder`: `own` and the defaults."""
+    """Returns settings of a server that keeps its files in `folder`: `own`, and for all other settings the
+    defaults.
+    """
     fields = Settings.model_fields.items()
     defaults = {name: field.get_default(call_default_factory=True) for name, field in fields}
     common = {"agent": "fake", "port": 0, "workdir": folder, "state_dir": folder, "drain_ms": 0}

@@ -45,8 +45,8 @@ class Folder:
     """The cassettes of a folder, read at the start; `refresh` reads those recorded since."""
 
     def __init__(self, path: Path, matched: Sequence[str] = ()) -> None:
-        """Reads the folder. `matched`: the fields that find a cassette; without any, those of the recording. Raises
-        `CassetteError` if the folder is missing, or a cassette cannot be read.
+        """Reads the folder. `matched`: the fields by which a cassette is found; if empty, those that the recording
+        names. Raises `CassetteError` if the folder is missing, or a cassette cannot be read.
         """
         self.path = path
         self.matched = tuple(matched)

@@ -124,7 +124,9 @@ class Cassette(Capture, frozen=True, kw_only=True):
 
 
 def lines_of(capture: Capture) -> Iterator[bytes | Run]:
-    """Yields the file's lines, without line ends and the last one, and with runs of similar ones."""
+    """Yields the lines of the file, without line ends, and without the last line, which has their number. Similar
+    lines are `Run`s.
+    """
     yield _encode(Head(**{name: getattr(capture, name) for name in Head.__struct_fields__}))
     if isinstance(capture, Cassette):
         yield _encode(capture.request)
@@ -196,7 +198,7 @@ def data_of(event: bytes) -> bytes:
 
 
 def text_of(slices: Iterable[Sequence[bytes | Run]]) -> Iterator[bytes]:
-    """Yields the text of a file with these slices of lines, and its end."""
+    """Yields the text of a file with these slices of lines, and its last line, which has their number."""
     count = 0
     for some in slices:
         yield b"\n".join(line if isinstance(line, bytes) else line.lines() for line in some) + b"\n"

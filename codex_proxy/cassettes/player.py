@@ -45,7 +45,7 @@ BATCH: Final = 256
 BARRIERS: Final = frozenset({"to", "answer", "ended", "failed"})
 """Kinds of lines before which the dialect reads all earlier ones: its answers then decide later ids."""
 STUCK_SECONDS: Final = 20.0
-"""Maximum seconds to wait for a call's output; then today's server does not make it."""
+"""Maximum seconds to wait for a call's output; a later one is not expected any more."""
 
 OVER: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,

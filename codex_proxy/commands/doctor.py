@@ -122,7 +122,7 @@ def setting_sources(
     flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]
 ) -> dict[str, tuple[str, str]]:
     """Returns where each setting's value comes from (`flag`, `variable`, `file` or `default`), with the name of the
-    variable or file, which is valid.
+    variable or file. The file must be valid.
     """
     file = config_file or default_config_file()
     in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}

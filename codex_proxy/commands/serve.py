@@ -117,8 +117,8 @@ def raise_open_files() -> None:
 
 
 def tune_gc() -> None:
-    """Makes the garbage collector run less often, and without existing objects: reference counting frees a turn's, and
-    with thousands of streams a run takes milliseconds.
+    """Makes the garbage collector run less often, and without existing objects: reference counting frees a turn's
+    objects, and with thousands of streams a run takes milliseconds.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)

@@ -52,7 +52,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     start: tuple[tuple[str, ...], ...]
     stop: tuple[tuple[str, ...], ...]
     forget: tuple[tuple[str, ...], ...]
-    """Run after the file was removed."""
+    """The commands to run after the file was removed."""
     show: tuple[str, ...]
     text: Callable[[Sequence[str], Path, str], str]
     """Returns the file's content, for a command, a folder and a PATH."""

@@ -114,8 +114,8 @@ class Worker:
 
 
 class Supervisor:
-    """Keeps `count` workers running. `command` starts one, with its number behind it; `within`: seconds for one to
-    stop.
+    """Keeps `count` workers running. `command` starts a worker, with its number as the last argument. `within`:
+    seconds for a worker to stop.
     """
 
     def __init__(self, command: Sequence[str], count: int, within: float, say: Callable[..., None]) -> None:

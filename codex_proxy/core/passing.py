@@ -98,6 +98,6 @@ class PassingAgent(Protocol):
         """The paths that its settings name; None: any may be tried."""
 
     async def pass_on(self, request: PassedRequest) -> PassedAnswer:
-        """Sends the request, again after failures; returns the answer when it has begun. Raises `Fault`, and the error
-        of the client's bytes.
+        """Sends the request, again after failures; returns the answer when it has begun. Raises `Fault`, and the
+        error of reading the client's body.
         """

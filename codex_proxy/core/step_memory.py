@@ -13,7 +13,9 @@ from codex_proxy.core.owned_entries import OwnedEntries
 
 
 class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where entries are kept, and the limits above which the oldest of the owner with most go; on disk only `age`."""
+    """Where entries are kept, and their limits. Above a limit the oldest entry of the owner that has most is
+    removed. On disk only `age` applies.
+    """
 
     kind: Literal["disk", "ram", "off"] = "disk"
     age: float = 86400.0

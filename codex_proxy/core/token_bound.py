@@ -1,6 +1,6 @@
 """An upper bound of a text's tokens: the estimate of `core.tokens` plus a margin, with costs of their own for other
-languages than English, base64, punctuation and rare scripts. Only words of random letters have more in `o200k_base`. A
-mebibyte takes half a second.
+languages than English, base64, punctuation and rare scripts. Only words of random letters have more tokens than
+that in `o200k_base`. A mebibyte takes half a second.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ with a key or without (`open`).
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """One in the query with a list as its schema may be repeated."""
+    """A parameter in the path, query or headers. One in the query may be repeated if its schema is a list."""
 
     name: str
     place: Literal["query", "path", "header"]
@@ -70,7 +70,7 @@ class _Route(msgspec.Struct, frozen=True, eq=False):
 
 
 class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
-    """A method of a path; from `summary` on its documentation."""
+    """A method of a path. The fields from `summary` on are its documentation."""
 
     operation_id: str = ""
     """The OpenAPI operation's id, if it is not the handler's name."""

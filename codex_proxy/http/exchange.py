@@ -47,7 +47,7 @@ DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
 ENDS = frozenset({ItemEnded, TurnEnded})
 """Events whose frames may repeat a whole text."""
 LONG_ANSWER = 1 << 20
-"""The weight of a turn's events in bytes above which those of a batch with an end are rendered one by one."""
+"""Bytes of a turn's events above which the events of a batch with one of `ENDS` are rendered one by one."""
 SHOWN = VISIBLE - {TurnEnded}
 
 

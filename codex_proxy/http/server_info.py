@@ -182,7 +182,7 @@ def _is_ollama_client(request: web.Request) -> bool:
 
 
 async def root(request: web.Request) -> web.Response:
-    """Returns the server's name, for which Anthropic's clients look; to Ollama's at / Ollama's own text."""
+    """Returns the server's name, for which Anthropic's clients look. Ollama's clients get Ollama's own text at `/`."""
     if request.path == "/" and _is_ollama_client(request):
         return web.Response(text=RUNNING)
     hello: Hello = {"message": "hello", "name": "codex-proxy", "api": "/v1"}

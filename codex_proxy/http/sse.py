@@ -153,8 +153,8 @@ def _run_at_once(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 class IdleTimer:
-    """Limits waits to `seconds` of silence (0: no limit) since the last `reset`, with one timer for all, because one
-    each is too slow. To be stopped by the task that made it.
+    """Limits waits to `seconds` of silence (0: no limit) since the last `reset`, with one timer for all waits,
+    because one for each would be too slow. To be stopped by the task that made it.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -31,7 +31,7 @@ StreamEnd: TypeAlias = Literal["finish", "close", "aborted"]
 
 
 class StreamSlots:
-    """Counts the open streams; `limit` None: any number. Of several `owners` one gets a share."""
+    """Counts the open streams; `limit` None: any number. If there are several `owners`, each gets at most a share."""
 
     def __init__(self, limit: int | None, owners: Callable[[], int]) -> None:
         self.active = 0

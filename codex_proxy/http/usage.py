@@ -24,7 +24,9 @@ from codex_proxy.surfaces.usage_report import (
 )
 
 NEW_SECONDS: Final = 60.0
-"""The age of a report of limits from which an agent is asked; each call of the model reports them, too."""
+"""Seconds after which a report of limits is too old, so that the agent is asked; each call of the model reports
+them, too.
+"""
 NO_LIMITS_YET: Final = (
     "The agent has reported no limits. It does so after its first turn, if its provider reports limits: those of a "
     "ChatGPT account are reported, those of an API key are not."

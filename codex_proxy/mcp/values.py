@@ -22,7 +22,7 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
     refresh_seconds: float = 2.0
     """The time that a request waits for a newer list."""
     stable_seconds: float = 30.0
-    """The time after which a server that ends is restarted at once."""
+    """The time that a server must have run to be restarted at once when it ends."""
     max_backoff_seconds: float = 60.0
     """The longest delay between two restarts."""
     close_seconds: float = 5.0

@@ -45,8 +45,8 @@ from codex_proxy.process.warden import MESSAGE_BYTES, Limit, parse_limits
 log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS: Final = 5.0
-"""The limit for a fork, after which the spawner is replaced. It takes a millisecond, some tenths of a second at a start
-on a busy machine.
+"""Maximum seconds for a fork, after which the spawner is replaced. A fork takes a millisecond, at a start on a busy
+machine some tenths of a second.
 """
 LONGEST_ARGUMENT: Final = 32 * os.sysconf("SC_PAGE_SIZE")
 """The bytes that an argument or a variable must stay below (Linux's MAX_ARG_STRLEN)."""
@@ -162,9 +162,9 @@ class SpawnerProcess:
 
     def request(self, descriptors: list[int], grace: float, size: int) -> asyncio.Future[int]:
         """Requests a fork with the descriptors (see `warden.DESCRIPTORS`). `grace`: seconds between SIGTERM and
-        SIGKILL; `size`: bytes of the file. The future gets the warden's pid, `OSError` if the fork failed, or
-        `ConnectionError` if the spawner ended before. If it is cancelled, the warden is waited for here. Raises
-        `OSError` if the request cannot be sent.
+        SIGKILL; `size`: bytes of the file with the `Program`. The future gets the warden's pid, `OSError` if the
+        fork failed, or `ConnectionError` if the spawner ended before. If it is cancelled, the warden is waited for
+        here. Raises `OSError` if the request cannot be sent.
         """
         number = next(self._numbers)
         socket.send_fds(self._socket, [b"%d %d %d" % (number, grace * 1000, size)], descriptors)

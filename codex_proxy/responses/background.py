@@ -286,9 +286,9 @@ async def create_in_background(
     hold: Callable[[int], Callable[[], None]],
     parse_again: ParseAgain | None = None,
 ) -> PreparedResponse:
-    """Stores the response as `queued`, and starts it. `body` and `hints` are kept for a restart. `hold` keeps the
-    body's bytes and so many more counted, and returns a function that ends this. Raises `Fault`: too many
-    background responses, or a failed store.
+    """Stores the response as `queued`, and starts it. `body` and `hints` are kept for a restart. `hold(more)` keeps
+    the body's bytes and `more` bytes counted in the memory budget, until the function that it returns is called.
+    Raises `Fault`: too many background responses, or a failed store.
     """
     refuse_without_store(service)
     store = require_store(service.store)

@@ -52,7 +52,9 @@ def starting_after(query: Mapping[str, str]) -> int:
 
 
 async def check_followable(store: Store, stored: StoredResponse, live: BackgroundResponse | None) -> None:
-    """Raises `Fault` unless the response is in the background and was created with `stream`. `live`: it, if it runs."""
+    """Raises `Fault` unless the response is in the background and was created with `stream`. `live`: the running
+    response, if this server runs it.
+    """
     if not stored.background:
         raise not_resumable(stored.id)
     if live is not None and live.streams:
@@ -63,7 +65,7 @@ async def check_followable(store: Store, stored: StoredResponse, live: Backgroun
 
 
 class Follower:
-    """Reads the events after a number, until the end."""
+    """Reads a background response's events after a number, until its end."""
 
     refusal = None
     """None: `wait` raises what goes wrong."""

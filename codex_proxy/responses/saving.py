@@ -63,9 +63,9 @@ async def end_stored_response(
     frames: Sequence[Frame] = (),
     epoch: int | None = None,
 ) -> bool:
-    """Stores a background response's end with webhooks and last `frames` in one transaction. `append`: to its
-    conversation; `epoch`: of its lease. Returns False if it has ended or was deleted. Raises `StoreError`:
-    `StoreConflict` without the lease.
+    """Stores a background response's end with webhooks and last `frames` in one transaction. `append`: the
+    conversation to which the items are added, if any; `epoch`: that of the response's lease. Returns False if the
+    response has ended or was deleted. Raises `StoreError`: `StoreConflict` without the lease.
     """
     webhooks = service.webhooks
     try:
@@ -165,7 +165,7 @@ def _id_of(head: ItemHead) -> str | None:
 
 
 def _key_of(item: ItemDict) -> _Key | None:
-    """Returns the key of an item, as of its model's form."""
+    """Returns the key that a client's item has in common with the model's form of it."""
     kind = item["type"]
     if kind in ("function_call", "custom_tool_call", "tool_search_call", "local_shell_call"):
         return "call", item.get("call_id")

@@ -122,8 +122,8 @@ CLOSED_SECONDS: Final = 24 * 3600.0
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
-    """How many sessions are kept (1.4 MiB each), and for how many `seconds`. Beyond the number the owner with most
-    loses the longest idle.
+    """How many sessions are kept (1.4 MiB each), and for how many `seconds`. Above that number, the owner that has
+    most sessions loses the one that is idle for longest.
     """
 
     count: int = 32

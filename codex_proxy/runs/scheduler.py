@@ -65,9 +65,9 @@ PROGRESS_SECONDS = 30.0
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """The limits of runs. `max_running` turns run at once; of each owner (key) `max_waiting` wait for
-    `max_wait_seconds` (0: none waits); others are refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with
-    `Stop.LENGTH`.
+    """The limits of runs. `max_running` turns run at once; of each owner (key) at most `max_waiting` turns wait,
+    for at most `max_wait_seconds` (0: none waits). Others are refused with CONCURRENCY_EXCEEDED. A turn of
+    `max_chars` ends with `Stop.LENGTH`.
     """
 
     max_running: int = 16
@@ -137,7 +137,7 @@ class RunScheduler:
         return self._drain_begun.is_set()
 
     def cancel(self, record: TurnRecord) -> bool:
-        """Ends a turn with an error, perhaps when its session has started. Returns False if it has ended."""
+        """Ends a turn with an error, perhaps only when its session has started. Returns False if it has ended."""
         if record.has_ended:
             return False
         self._cancelled.add(record)

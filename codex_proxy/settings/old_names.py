@@ -14,7 +14,7 @@ Values: TypeAlias = dict[str, Any]
 
 class OldName(msgspec.Struct, frozen=True):
     now: str
-    """What to write instead, after `use`."""
+    """What to write instead: the end of a sentence that begins with `use`."""
     apply: Callable[[Any, Values], None]
     """Puts a value of the old name among those of the new names, of which it replaces none."""
 

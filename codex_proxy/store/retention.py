@@ -35,9 +35,11 @@ class Rule(NamedTuple):
 
 
 JUMP_SECONDS: Final = 2 * 86400.0
-"""A clock that is further ahead of the last use may be wrong."""
+"""Seconds: a clock that is further than this ahead of the last use may be wrong."""
 STEADY_SECONDS: Final = 3600.0
-"""Seconds after which such a clock is believed, if nobody has corrected it: the store was not used for so long."""
+"""Seconds after which a clock that seemed wrong is believed, if nobody has corrected it: the store was not used for
+so long.
+"""
 CORRECTION_SECONDS: Final = 60.0
 
 

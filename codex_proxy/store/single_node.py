@@ -32,7 +32,7 @@ class SingleNodeLeases:
         self._held: dict[Key, int] = {}
         """The epoch of each response that this node holds."""
         self._epochs: dict[Key, int] = {}
-        """The last epochs of responses that were given up."""
+        """The last epoch (see `store.leases`) of each response that was given up."""
         self._all_held = False
         """Whether every unfinished response is held."""
         self._conversations = ConversationLocks()

@@ -56,7 +56,9 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True):
-    """The sums of the bucket that begins at `start`. `model` is empty for all, `owner` if the query names one."""
+    """The sums of the bucket that begins at `start`. `model` is empty for all models, `owner` is empty if the query
+    names one.
+    """
 
     start: int
     model: str

@@ -88,8 +88,8 @@ class ContextTooLarge(StoreError):  # noqa: N818
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the stored data (None: no limit). The oldest responses and least recently used conversations go first,
-    a chain from its end.
+    """Limits of the stored data (None: no limit). The oldest responses and least recently used conversations are
+    removed first; of responses that continue each other, the last.
     """
 
     age: float | None = 30 * 86400.0

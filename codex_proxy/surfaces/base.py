@@ -60,7 +60,7 @@ def json_lines(texts: Sequence[str]) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Returns `value` as JSON. Foreign texts must be in `raw_text`."""
+    """Returns `value` as JSON. Texts of clients and agents must be in `raw_text`."""
     return _encode(value)
 
 

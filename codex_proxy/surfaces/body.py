@@ -37,7 +37,7 @@ MAX_ITEMS: Final = 10_000
 """Maximum messages or items, if the operator sets no other."""
 
 MAX_STOP_CHARS: Final = 1_000
-"""A stop sequence is compared with the answer's end at every delta."""
+"""Maximum characters of a stop sequence, which is compared with the answer's end at every delta."""
 
 _OWN: Final = "~"
 _EXPECTED: Final = {

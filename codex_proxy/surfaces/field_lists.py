@@ -1,6 +1,6 @@
 """Every field is served, unless the wire model marks it `Ignored` (named in `x-codex-ignored-params`) or `Refused`.
-Unknown fields are ignored and named, but refused with an id of this server. Null, false and empty values ask for
-nothing. Source: docs/decisions.md#fields-of-requests.
+Unknown fields are ignored and named, but refused if they hold an id of this server. Null, false and empty values
+ask for nothing. Source: docs/decisions.md#fields-of-requests.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class FieldNotes:
 
 
 class Ignored:
-    """Marks a field as ignored. `place`: its object's path (`messages[]`); `name`: if the model's differs;
-    `also_false`: false is named too.
+    """Marks a field as ignored. `place`: its object's path (`messages[]`); `name`: the field's name, if it differs
+    from the attribute's; `also_false`: false is named too.
     """
 
     def __init__(self, place: str = "", *, name: str | None = None, also_false: bool = False) -> None:

@@ -69,7 +69,7 @@ def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 
 
 def web_images(items: Iterable[ItemDict]) -> dict[str, str]:
-    """Returns images' web addresses, each with its first field."""
+    """Returns the web addresses of images, each with the first field that has it."""
     found: dict[str, str] = {}
     for index, item in enumerate(items):
         for key in ("content", "output"):

@@ -152,7 +152,7 @@ class ModelCatalog:
 
 
 class ResolvedModel(msgspec.Struct, frozen=True):
-    """The agent's name of the model (empty: its default), and the effort and mode in the client's."""
+    """The agent's name of the model (empty: its default), and the effort and mode in the client's name of it."""
 
     agent_model: str
     effort: str | None = None
@@ -248,7 +248,7 @@ class Names:
 
 class ServiceTier(msgspec.Struct, frozen=True):
     given: str | None
-    """The agent's tier; None: its own settings."""
+    """The tier that the agent is given; None: its own settings decide."""
     served: str
     """The answer's tier, by OpenAI's name."""
     ignored: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.strict_answers import undo_strict_form
 
 HEAVY_CLASS = 160
-"""The characters as which a Unicode class counts in a pattern."""
+"""The number of characters that a Unicode class counts as in a pattern."""
 MAX_WORK = 1 << 40
 """Maximum work that is counted: references that double at each level grow without end."""
 

@@ -26,7 +26,7 @@ _GUIDING_ANNOTATIONS: Final = {"default": "Default", "examples": "Examples"}
 
 
 def is_strict_schema(schema: bytes) -> bool:
-    """Whether OpenAI's structured outputs accept it as it is."""
+    """Whether OpenAI's structured outputs accept the schema as it is."""
     try:
         return is_strict(msgspec.json.decode(schema))
     except (msgspec.DecodeError, RecursionError):

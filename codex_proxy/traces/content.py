@@ -1,4 +1,4 @@
-"""Any JSON value; its strings may have placeholders."""
+"""What a turn says, as JSON by OpenTelemetry's conventions for generative AI; only for spans with content."""
 
 from __future__ import annotations
 

@@ -77,11 +77,11 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     command: Command
     """The command, unconfined."""
     workdir: str
-    """The folder in the settings; the first process has it."""
+    """The folder in the settings, in which the first process runs."""
     unconfined: bool = False
     """The setting `acp.unconfined`: the agent need not ask before it acts."""
     sandbox: Sandbox = "read-only"
-    """The sandbox in the settings; the first process has it."""
+    """The sandbox in the settings, in which the first process runs."""
     confinement: Confinement | None = None
     no_confinement: str = ""
     """Why nothing confines a process although `acp.unconfined` is on; else empty."""

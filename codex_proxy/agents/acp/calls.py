@@ -51,13 +51,13 @@ class ClientCalls:
         self._one_at_a_time = one_at_a_time
         self._alone = alone
         self._new: list[ToolCalled] = []
-        """Calls that the client was not asked for."""
+        """Calls whose outputs the client was not asked for yet."""
         self._made: dict[str, bytes] = {}
         """Arguments of calls (`_canonical_json`), by the tool server's key."""
         self._reports: dict[str, _Report] = {}
         self._settled = False
         self._passed_on: set[str] = set()
-        """The agent's ids of reported calls that the client was asked for."""
+        """The agent's ids of reported calls whose outputs the client was asked for."""
         self._waiting: dict[str, str] = {}
         """The tool server's key, by call id."""
 
@@ -197,8 +197,8 @@ class ClientCalls:
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """A call in the agent's reports. `tool`: the agent's name of the client's tool, or empty. `arguments`: `given` by
-    `_canonical_json`; empty if not known yet.
+    """A call in the agent's reports. `tool`: the agent's name of the client's tool, or empty. `arguments`: those of
+    `given`, as `_canonical_json` returns them; empty if not known yet.
     """
 
     tool: str

@@ -70,8 +70,8 @@ class ClientTools(OfferedTools):
         super().__init__(tools, agent_name)
 
     def find_called_tool(self, call: Update, *, titles: bool = True) -> Tool | None:
-        """Returns the client's tool that a reported call uses, if any. `titles`: goes also by the title, which the
-        model may have written.
+        """Returns the client's tool that a reported call uses, if any. `titles`: also looks at the call's title,
+        which the model may have written.
         """
         meta = call.meta
         for name in (call.name, value_at(meta, "toolName"), value_at(meta, "claudeCode", "toolName")):
@@ -96,7 +96,7 @@ class ClientTools(OfferedTools):
         return next((tool for tool in named if tool is not None), None)
 
     def may_be_allowed(self, call: Update) -> bool:
-        """Whether a call is surely one of a client's tool, by what the agent's own code reports."""
+        """Whether a call is certainly one of a client's tool: only what the agent's own code has reported counts."""
         return call.kind not in ACTING_KINDS and self.find_called_tool(call, titles=False) is not None
 
     def _tool_without_prefix(self, name: str, prefix: str) -> Tool | None:

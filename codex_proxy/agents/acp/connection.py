@@ -40,7 +40,9 @@ class AcpConnection:
         self.ahead: int | None = None
         """The channel of the session that was opened ahead, if any."""
         self.sessions: dict[str, int] = {}
-        """The channel of each session. One that is opened again is set before the answer: messages may come first."""
+        """The channel of each session. A session that is opened again is added before the agent's answer, since its
+        messages may come first.
+        """
         self._answered: set[int] = set()
 
     def initialize(self) -> bytes:

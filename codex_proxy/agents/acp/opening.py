@@ -25,7 +25,7 @@ NOT_LISTED: Final = Failure(
     retry_after=5,
 )
 TITLE: Final = "codex-proxy"
-"""The title of sessions, for which an agent would call its model."""
+"""The title that this server gives to sessions; otherwise an agent would call its model for one."""
 
 
 class SessionOpening:

@@ -25,7 +25,7 @@ process to itself, and all sessions of a process are of one key."""
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"client_tools", "tool_replies", "images", "model_choice"}
 )
-"""Capabilities before the program runs, which reports whether it takes `images`."""
+"""The capabilities until the program runs; then it reports whether it takes `images`."""
 
 
 class SettingsFile(msgspec.Struct, frozen=True):
@@ -60,11 +60,13 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     settings_file: SettingsFile | None = None
     session_meta: Mapping[str, Any] = {}
     titled_by: str = ""
-    """The method that sets a session's title, for which the agent would call its model."""
+    """The method that sets a session's title, so that the agent does not call its model for one."""
     state_folders: tuple[str, ...] = ()
     """Folders in the user's home to which a confined agent may write."""
     state_files: tuple[str, ...] = ()
-    """Further such paths, for plain-model turns only. They are not created."""
+    """Further paths in the user's home to which a confined agent may write, in plain-model turns only. They are not
+    created.
+    """
     sign_ins: tuple[str, ...] = ()
     """Paths in the user's home with another program's sign-in, which the agent reads."""
     keys: tuple[str, ...] = ()
@@ -295,4 +297,4 @@ PRESETS: Final[Mapping[str, AcpPreset]] = {
 }
 
 READ_ONLY_MODES: Final = ("plan", "read-only", "readonly", "ask")
-"""Modes of an agent without a preset."""
+"""Names of modes in which an agent without a preset is believed to write nothing."""

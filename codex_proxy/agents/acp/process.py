@@ -18,7 +18,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.process.child import Command, Exit
 
 START_SECONDS = 60.0
-"""The limit for the answer to `initialize`: 0.3 to 2.5 are usual, ten times that on a busy machine."""
+"""Maximum seconds until the answer to `initialize`; 0.3 to 2.5 are usual, ten times that on a busy machine."""
 PROBE_SECONDS = 60.0
 MAX_LOG_LINE = 1 << 20
 """Maximum bytes of a line on stderr. A longer one is dropped, with the rest of its chunk."""
@@ -30,7 +30,9 @@ AHEAD_SECONDS = 10.0
 
 
 class AcpProcess(SharedProcess[AcpConnection]):
-    """Call `start`, then `open_channel` for each session. When no turn runs, it opens one session ahead."""
+    """A process. Call `start`, then `open_channel` for each session. When no turn runs, the process opens one
+    session ahead.
+    """
 
     def __init__(self, preset: AcpPreset, *, alone: bool = False) -> None:
         """`alone`: the process serves one session at a time, and opens none ahead."""

@@ -1,5 +1,5 @@
-"""Converts what a session has not seen of a history to a prompt: ACP content blocks. One message of the user stays;
-other histories, and what an agent would take for a command, become one text with labels.
+"""Converts what a session has not seen of a history to a prompt: ACP content blocks. A single message of the user
+is passed on as it is. Other histories, and what an agent would take for a command, become one text with labels.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
 
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
-    """Returns the prompt for a session that has seen everything before `items`. One user message stays; instructions
-    after it become texts that begin with `[system]`.
+    """Returns the prompt for a session that has seen everything before `items`. A single user message is passed on
+    as it is; instructions after it become texts that begin with `[system]`.
     """
     first, *rest = items or (None,)
     if (

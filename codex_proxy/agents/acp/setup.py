@@ -75,8 +75,9 @@ async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> Ac
 
 
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Adds what confines agent turns: nothing if the program has its own sandbox, or `agent_confinement` is `none`;
-    with `auto` also if `acp.unconfined` is off or no mechanism works. Raises `NoAgentError`.
+    """Adds what confines agent turns. Adds nothing if the program has its own sandbox, or if the setting
+    `agent_confinement` is `none`. If it is `auto`, adds nothing if `acp.unconfined` is off or no mechanism works.
+    Raises `NoAgentError`.
     """
     preset, wanted = launch.preset, context.settings.agent_confinement
     if preset.sandboxed or (wanted == "auto" and not launch.unconfined):

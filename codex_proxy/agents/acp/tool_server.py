@@ -39,13 +39,13 @@ PATH: Final = "/mcp"
 MAX_BODY: Final = 32 << 20
 PROGRESS_SECONDS: Final = 10.0
 SETTLE_SECONDS: Final = 0.2
-"""The wait for another call of the same step."""
+"""Seconds to wait for another call of the same step."""
 UNREPORTED_SECONDS: Final = 5.0
-"""The wait if not every reported call has arrived, or the reverse."""
+"""Seconds to wait if a reported call has not arrived, or a call that has arrived was not reported."""
 LIST_SECONDS: Final = 45.0
-"""The limit for a tested program's request of the tools: 1 is usual, more on a busy machine."""
+"""Maximum seconds until a tested program requests the tools; 1 is usual, more on a busy machine."""
 UNTESTED_LIST_SECONDS: Final = 10.0
-"""The limit for any other program, which then gets its prompt anyway."""
+"""Maximum seconds until any other program requests the tools; then it gets its prompt anyway."""
 MAX_CALLS: Final = 128
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 EMPTY_LISTS: Final = {

@@ -40,7 +40,7 @@ KINDS: Final[dict[str, ActivityKind]] = {
 
 ENDED: Final = ("completed", "failed")
 MAX_OPEN_CALLS: Final = 256
-"""Twice as many as may wait at the tool server."""
+"""Maximum open calls: twice as many as may wait at the tool server."""
 MAX_OUTPUT: Final = 8 << 20
 """Maximum characters of a call's output; the rest is dropped."""
 MAX_TITLE: Final = 400
@@ -66,7 +66,7 @@ class OpenCall(msgspec.Struct):
 
 
 class UpdateReader:
-    """Appends to `events`, which the caller empties."""
+    """Converts updates, and appends the events to `events`, which the caller empties."""
 
     def __init__(self, new_id: Callable[[str], str], preset: AcpPreset) -> None:
         self.events: list[Event] = []

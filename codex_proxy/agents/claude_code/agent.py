@@ -32,7 +32,7 @@ from codex_proxy.process.child import Command
 log = structlog.get_logger(__name__)
 
 RESTOCK_SECONDS: Final = 0.3
-"""How long after a turn has taken the waiting process the next one is started, whose start would slow the turn's
+"""Seconds from a turn that takes the waiting process to the start of the next one, which would slow the turn's
 beginning.
 """
 MAX_WAIT_SECONDS: Final = 3600.0

@@ -235,7 +235,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._give_next()
 
     def _give_next(self) -> None:
-        """Writes history lines up to the next of the user; the model answers the last."""
+        """Writes lines of the history up to the next line of the user. The model answers the last one of all."""
         writes, last = self._feed.next()
         self._writes.append(writes)
         if last:

@@ -34,7 +34,7 @@ NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
 CONTINUE: Final = "Continue."
 BEGIN: Final = "(The conversation begins with your message.)"
 LATER_INSTRUCTIONS: Final = "<developer_message>\n{}\n</developer_message>"
-"""Instructions in the middle of a conversation."""
+"""The user's text that replaces instructions in the middle of a conversation."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -124,7 +124,7 @@ def _lines(items: Iterable[HistoryItem | ThinkingBlock]) -> tuple[Line, ...]:
 
 
 class PendingLines:
-    """The lines still to be written. After each of the user the program must confirm it."""
+    """The lines still to be written. After each line of the user, the program must first confirm it."""
 
     def __init__(self, lines: Sequence[Line], first_number: int, *, takes_mark: bool = True) -> None:
         self._lines = list(lines)
@@ -151,7 +151,7 @@ class _Writer:
     def __init__(self) -> None:
         self._lines: list[Line] = []
         self._waiting: dict[str, str] = {}
-        """Ids of calls without an output: as written, by the client's."""
+        """Calls without an output: their ids as written, by the client's ids."""
         self._thoughts: list[ThinkingBlock] = []
         """Thinking blocks for the assistant's next block: no line may end with one."""
 
@@ -175,7 +175,7 @@ class _Writer:
             self._output(item)
 
     def close(self) -> list[Line]:
-        """Returns all lines, with `NO_OUTPUT` where needed, and the user's as the first and last."""
+        """Returns all lines, with `NO_OUTPUT` where needed. The first and the last are lines of the user."""
         self._add_missing_outputs()
         if not self._lines or self._lines[-1].role == "assistant":
             self._lines.append(Line("user", [_text_block(CONTINUE)]))

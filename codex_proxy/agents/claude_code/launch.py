@@ -42,7 +42,7 @@ AGENT: Final = (
 )
 READ_TOOLS: Final = ("Read", "Glob", "Grep")
 WORK_TOOLS: Final = (*READ_TOOLS, "Edit", "Write", "NotebookEdit", "Bash", "Agent", "Skill")
-"""Tools of turns that may write: no questions, and none that outlives the turn."""
+"""The agent's own tools in turns that may write: none that asks the user, and none that outlives the turn."""
 MODES: Final[Mapping[Sandbox, str]] = {
     "read-only": "default",
     "workspace-write": "acceptEdits",

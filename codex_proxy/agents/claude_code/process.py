@@ -1,4 +1,4 @@
-"""The program's answer to `initialize`, and its version, each asked of a process for that alone."""
+"""Asks the program for its answer to `initialize`, and for its version, each in a process that does nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from codex_proxy.core.faults import Fault, misconfigured
 from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output, spawn
 
 START_SECONDS: Final = 30.0
-"""The limit for `initialize`: 0.4 are usual, ten times that on a busy machine."""
+"""Maximum seconds until the answer to `initialize`; 0.4 are usual, ten times that on a busy machine."""
 VERSION_SECONDS: Final = 20.0
 VERSION_BYTES: Final = 1 << 16
 NO_SIGN_IN: Final = ("none", "", None)

@@ -80,7 +80,7 @@ class StepReader:
         """Ids of messages that came in deltas; their complete form is ignored."""
         self._open: dict[int, str] = {}
         self._complete: list[ItemEnded | RawItem] = []
-        """Ends that are held until more arrives: a stream that breaks off ends its blocks, too."""
+        """Ends of items that are held until more arrives: a stream that breaks off ends its blocks, too."""
         self._model = ""
         self._thoughts: dict[int, _Thought] = {}
         self._reading: dict[int, _Call] = {}
@@ -198,7 +198,7 @@ class StepReader:
             self._complete.append(ThinkingBlock(self._model, thinking=text, signature=signature).raw_item())
 
     def _add_complete(self) -> None:
-        """Passes on the kept ends; that of a held text is held, too."""
+        """Passes on the ends in `_complete`; the end of a held text is held, too."""
         for event in self._complete:
             held = isinstance(event, ItemEnded) and event.id in self._held_texts
             (self._held if held else self.events).append(event)

@@ -1,5 +1,5 @@
-"""The client's tools as Claude Code takes them: of an MCP server, with the prefix `mcp__<server>__`. It replaces
-unusual characters, so such a name is generated.
+"""The client's tools in Claude Code's form: tools of an MCP server, with the prefix `mcp__<server>__`. Claude Code
+replaces unusual characters, so a name with one is replaced by a generated name.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Counts the tokens of each model call at its end, and of the turn from its `result`. Unlike Anthropic's,
-`input_tokens` include the cache. Each request reports the tokens since the one before.
+"""Counts the tokens of each model call at its end, and of the turn from its `result`. Unlike in Anthropic's API,
+the input tokens of a `Usage` include the cache. Each request reports the tokens since the one before.
 """
 
 from __future__ import annotations

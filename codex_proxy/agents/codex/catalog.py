@@ -56,12 +56,12 @@ PASSED_TIER: Final = "flex"
 
 
 class CatalogError(ValueError):
-    """The catalog has an unknown form; names entry and field."""
+    """The catalog has an unknown form; the message names entry and field."""
 
 
 def published_models(bundled: bytes | dict[str, Any]) -> tuple[AgentModel, ...]:
-    """Returns every model, hidden ones included. The first of Codex's picker serves turns that name none. Raises
-    `CatalogError`.
+    """Returns every model, hidden ones included. The first model in Codex's picker serves turns that name no model.
+    Raises `CatalogError`.
     """
     entries = _entries(bundled)
     first = min((entry for entry in entries if entry["visibility"] == "list"), key=_priority, default=None)
@@ -88,7 +88,9 @@ def _priority(entry: dict[str, Any]) -> int:
 
 
 def with_own_settings(models: Sequence[AgentModel], own: str | None, tier: str) -> tuple[AgentModel, ...]:
-    """Applies the model `own` (None: not set; added if unknown) and the service tier of config.toml."""
+    """Applies the model of config.toml (`own`; None: not set), which is added if it is unknown, and its service
+    tier.
+    """
     if own is not None and all(model.id != own for model in models):
         unknown = AgentModel(id=own, service_tiers=(PASSED_TIER,), verbosity=False, hidden=True)
         models = (*models, unknown)

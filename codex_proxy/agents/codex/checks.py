@@ -44,7 +44,7 @@ from codex_proxy.process.launch import child_environment
 from codex_proxy.settings.fields import Settings
 
 SANDBOX_SECONDS = 20.0
-"""The limit for `true` in Codex's sandbox; 0.1 is usual."""
+"""Maximum seconds for the command `true` in Codex's sandbox; 0.1 is usual."""
 
 SANDBOX_ADVICE = (
     "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`) or allow user namespaces; until then the agent's "

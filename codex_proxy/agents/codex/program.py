@@ -109,7 +109,7 @@ NEWEST_TESTED: Final = max(TESTED_RELEASES)
 
 
 ASK_SECONDS = 20.0
-"""The limit for version or models; 0.1 is usual."""
+"""Maximum seconds for a program to print its version or models; 0.1 is usual."""
 
 
 ANSWER_BYTES = 64 << 20

@@ -31,7 +31,7 @@ LINKED_FILES: Final = ("auth.json",)
 
 
 class ConfigError(ValueError):
-    """config.toml cannot be used; names line or key."""
+    """config.toml cannot be used; the message names line or key."""
 
 
 class ProviderConfig(msgspec.Struct, frozen=True):

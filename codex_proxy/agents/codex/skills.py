@@ -13,8 +13,8 @@ MAX_SHOWN: Final = 10
 
 
 def skills_check(codex_home: Path, home: str, workdir: Path, *, bundled: bool) -> list[Check]:
-    """Returns a check if a client's text with `$NAME` can add skills to an agent turn. `bundled`: Codex's own count,
-    too.
+    """Returns a check if a client's text with `$NAME` can add skills to an agent turn. `bundled`: Codex's own
+    skills count, too.
     """
     folders = [codex_home / "skills", workdir / ".codex" / "skills", workdir / ".agents" / "skills"]
     if home:

@@ -23,7 +23,7 @@ from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
 
 START_SECONDS = 20.0
-"""The limit for `initialize`: 70 ms usually, more in a new home or from a cold disk."""
+"""Maximum seconds until the answer to `initialize`; 0.07 are usual, more in a new home or from a cold disk."""
 
 LIMITS_SECONDS = 5.0
 
@@ -39,7 +39,7 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     agent: Command | None
     """The command for agent turns; None if one kind serves both modes."""
     empty_folder: str
-    """The folder of plain-model turns; empty: the turn's."""
+    """The folder of plain-model turns; empty: each runs in its own folder."""
     models: tuple[AgentModel, ...]
     any_model: bool
     sign_in_file: str = ""

@@ -38,7 +38,7 @@ class BinaryCheck(msgspec.Struct, frozen=True):
 
 
 class _StoredCheck(msgspec.Struct, frozen=True):
-    """A stored check. `contract` is a digest of contract and switches."""
+    """A `BinaryCheck` in a file. `contract`: a digest of the contract and the switches that were checked."""
 
     binary: tuple[str, int, int]
     contract: str

@@ -162,7 +162,9 @@ class ModelItems:
             self._agent_calls.add(call.call_id)
 
     def on_output_requested(self, begun: Collection[str]) -> None:
-        """Forgets Codex's own calls that are not in `begun`: it starts no other before."""
+        """Handles Codex's request for a client's output. Of the calls that Codex must answer itself, forgets those
+        that it has not begun (`begun`): it begins no other before it has the output.
+        """
         if self._agent_calls:
             self._agent_calls = {call_id for call_id in self._agent_calls if call_id in begun}
 
@@ -186,7 +188,9 @@ class ModelItems:
         return bool(self._calls) and not self._response_open and not self._agent_calls
 
     def end_response(self) -> bool:
-        """Whether the step ends; if not, it waits for Codex's own calls."""
+        """Handles the end of a model's response. Returns whether the step ends; otherwise it waits for calls that
+        Codex answers itself.
+        """
         self._response_open = False
         return not (self._calls and self._agent_calls)
 

@@ -42,8 +42,8 @@ MAX_ID_CHARS = 64
 
 
 def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
-    """Converts a history to Responses items. One without an id gets one from content and position, counted from
-    `first`: Codex's own would defeat the provider's cache.
+    """Converts a history to Responses items. An item without an id gets one that is made from content and position
+    (counted from `first`): an id that Codex makes would defeat the provider's cache.
     """
     out: list[Any] = []
     for index, each in enumerate(history, first):

@@ -61,7 +61,7 @@ def with_reason(text: str, reason: str | None) -> str:
 
 
 class Activities:
-    """Converts a turn's activities to items. Adds to `events`."""
+    """Converts a turn's activities to items, whose events it appends to `events`."""
 
     def __init__(self, events: list[Event]) -> None:
         self.workdir = ""

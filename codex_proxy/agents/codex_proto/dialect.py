@@ -51,7 +51,7 @@ TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
 
 
 class CodexProto(ChildTurn):
-    """The turn of one process. `extended`: it is the fake agent, which accepts more fields."""
+    """The turn of one process. `extended`: the process is the fake agent, which accepts more fields."""
 
     def __init__(self, *, extended: bool = False) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class CodexProto(ChildTurn):
         self._finish_reason: tuple[str, str] | None = None
         self._last_limits = b""
         self._message_id: str | None = None
-        """The value of `_delta_target` after the last line that was no plain delta."""
+        """The message to which plain deltas belong (`_delta_target`, kept until a line is no plain delta)."""
 
     def facts(self) -> dict[str, Any]:
         return {"extended": True} if self._extended else {}

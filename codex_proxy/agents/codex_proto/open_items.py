@@ -1,5 +1,5 @@
-"""The items that the model is writing: messages, reasoning, and calls of the client's tools. The child gives no ids to
-the first two.
+"""The items that the model is writing: messages, reasoning, and calls of the client's tools. The child gives no ids
+to messages and reasoning.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Messages:
         self._events.append(TextDelta(self._ids.get(choice) or self._start(choice), text))
 
     def finish(self, choice: int | None, event: type[FullText | RefusalDelta], text: str) -> None:
-        """Ends the message, and opens it if needed. Of a full text `core.repair` drops what was sent."""
+        """Ends the message, and opens it if needed. `text`: the full text, from which `core.repair` later removes
+        what was sent as deltas.
+        """
         item = self._ids.get(choice) or self._start(choice)
         del self._ids[choice]
         self._events += (event(item, text), ItemEnded(item))
@@ -108,8 +110,8 @@ class ReasoningItems:
             self._events.append(ReasoningDelta(self._item, text, self._part))
 
     def add_full_text(self, text: str, kind: ReasoningKind) -> None:
-        """Adds a full text. Ignores a summary part without deltas if others had them, since these are in an earlier
-        part; and raw text after deltas.
+        """Adds a full text. Ignores raw text after deltas, and a summary part without deltas if another part had
+        some: that part's deltas contain its text.
         """
         self._start()
         part = self._full_texts[kind]
@@ -212,7 +214,7 @@ class Calls:
     def finish_with(
         self, key: _Key, call_id: str | None, name: str | None, arguments: str, kind: CallKind
     ) -> None:
-        """Ends a call with its full arguments, of which `core.repair` drops what was sent."""
+        """Ends a call with its full arguments, from which `core.repair` later removes what was sent as pieces."""
         if self._is_done(key, call_id):
             return
         key = self._key_of(key, call_id)

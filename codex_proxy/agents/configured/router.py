@@ -42,7 +42,7 @@ class AgentRouter(AgentBase):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities of all members; `agent_for` returns the one for a model."""
+        """The capabilities of all members; `agent_for` returns the member for a model."""
         return frozenset().union(*(member.capabilities for member in self.members.values()))
 
     async def start(self) -> None:

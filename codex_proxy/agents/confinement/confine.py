@@ -37,7 +37,7 @@ TITLES: Final[Mapping[Mechanism, str]] = {
 
 LANDLOCK: Final = str(Path(__file__).parents[2] / "process" / "landlock.py")
 PROBE_SECONDS: Final = 20.0
-"""The limit for a probe; 0.1 to 0.3 are usual."""
+"""Maximum seconds for a probe; 0.1 to 0.3 are usual."""
 CODEX_FOLDERS: Final = ("home", "tmp")
 SESSION_SOCKETS: Final = "/run/user"
 """The folder with sockets (the session bus) by which a program could make others act for it."""
@@ -82,7 +82,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     codex_folder: str
     """The folder of `codex sandbox` itself; confined programs cannot write to it."""
     tmp: str
-    """Replaces `/tmp`."""
+    """The folder that confined programs use in place of `/tmp`."""
     program: str = ""
     sees_others: bool = False
     """Whether confined programs see processes outside: there is no process namespace."""
@@ -103,8 +103,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         self, command: Command, writable: Iterable[str], readable: Iterable[str] | None = None
     ) -> Command:
         """Returns a command that runs `command` confined: it can write only to existing paths in `writable` and its
-        temporary folder. With `readable` it can read only both, its working folder and its `read_list`. Raises
-        `SpawnError`.
+        temporary folder. With `readable` it can read nothing but these, the paths in `readable`, its working folder
+        and its `read_list`. Raises `SpawnError`.
         """
         program = find_program(command)
         written = _existing((*writable, self.tmp), by_name=readable is not None)

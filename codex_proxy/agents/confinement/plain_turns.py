@@ -1,5 +1,5 @@
-"""Keeps the processes of plain-model turns from reading the user's files, except what they need to run, their state and
-temporary folder. A program that does not start so runs unconfined, and the operator is told.
+"""Keeps the processes of plain-model turns from reading the user's files, except what they need to run, their state
+and temporary folder. A program that does not start when confined runs unconfined, and the operator is told.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROGRAM_ADVICE: Final = (
 
 
 class PlainConfinement:
-    """Confines one agent's processes. After `try_out` it always confines, whatever fails, or never."""
+    """Confines one agent's processes. After `try_out` it confines either every process, whatever fails, or none."""
 
     def __init__(
         self,

@@ -140,7 +140,9 @@ class ChannelRequests(Generic[Id, M]):
         id_of: Callable[[int], Id],
         encode: Callable[[Id, str, dict[str, Any]], bytes],
     ) -> None:
-        """`id_of` returns the id of the request with a number, `encode` its line, which is appended to `writes`."""
+        """`id_of` converts a request's number to its id. `encode` converts id, method and parameters to a line,
+        which is appended to `writes`.
+        """
         self._writes = writes
         self._id_of = id_of
         self._encode = encode

@@ -155,7 +155,9 @@ EXPLAINED = frozenset(
         K.UPSTREAM_UNREACHABLE,
     }
 )
-"""Kinds for which an agent's text (`internal`, `forbidden`) says too little: `MESSAGES` precedes it."""
+"""Kinds for which an agent's text (`internal`, `forbidden`) says too little, so the text of `MESSAGES` is put
+before it.
+"""
 
 _STOPS = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 _INCOMPLETE = re.compile(r"Incomplete response returned, reason: (\w+)")
@@ -230,7 +232,7 @@ def failure_from_text(
 
 
 def retrying_event(failure: Failure, status: int | None) -> Retrying:
-    """Returns the event; an UPSTREAM_ERROR without a status is a guess, and left out."""
+    """Returns the event. Leaves out a failure of the kind UPSTREAM_ERROR without a status: it is only a guess."""
     told = failure.kind is not K.UPSTREAM_ERROR or status is not None
     return Retrying(failure.message, status, failure if told else None)
 

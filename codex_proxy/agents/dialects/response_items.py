@@ -32,7 +32,7 @@ def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
 
 
 def output_of(parts: Sequence[Part], detail_of: DetailOf = lambda image: image.detail) -> Any:
-    """Returns a string if it is at most one text, else content parts."""
+    """Returns an output as a string if it is at most one text, else as content parts."""
     if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return content_of(parts, "input_text", detail_of)

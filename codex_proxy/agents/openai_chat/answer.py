@@ -65,7 +65,7 @@ class ChatAnswer:
         self.has_new_fields = False
         """Whether `fields` has changed since the reader set this to False."""
         self.annotations: list[Any] = []
-        """The message's first annotations."""
+        """The annotations so far, at most `MAX_ANNOTATIONS`."""
         self._sent_annotations = 0
         """How many annotations were returned."""
         self.tokens: dict[str, dict[str, int]] = {}

@@ -1,5 +1,5 @@
-"""Converts a whole answer of Chat Completions to chunks, and the reverse. Keeps unknown fields; raises nothing;
-linear.
+"""Converts a whole answer of Chat Completions to chunks, and the reverse. Keeps unknown fields, raises nothing, and
+takes linear time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The part of an agent that its process pool does."""
+"""The methods of an agent that only pass calls on to its process pool."""
 
 from __future__ import annotations
 

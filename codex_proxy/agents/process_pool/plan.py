@@ -190,7 +190,7 @@ class RestartBackoff(msgspec.Struct, frozen=True):
         return RestartBackoff(before.failures + 1, now, before.outside_turns + (not during_turn))
 
     def after_success(self, started_at: float) -> "RestartBackoff":
-        """Returns zero failures if the turn's process was started after the last."""
+        """Returns zero failures if the turn's process was started after the last failure."""
         return RestartBackoff() if started_at >= self.last_at else self
 
     def pause_seconds(self, now: float) -> float:

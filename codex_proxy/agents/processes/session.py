@@ -21,7 +21,7 @@ from codex_proxy.process.child import Command, Exit, SpawnError
 from codex_proxy.process.launch import find_program
 
 FINISH_SECONDS = 5.0
-"""The limit for an agent to stop its turn, which takes milliseconds."""
+"""Maximum seconds for an agent to stop its turn; milliseconds are usual."""
 
 TOO_LARGE = (
     "The output is larger than {} bytes, and this agent would cut it. Call the tool so that it returns less."

@@ -154,9 +154,9 @@ class UpstreamAgent(AgentBase):
         return self.config.default_model or ""
 
     async def open_attempt(self, turn: Turn, model: str, *, may_wait: bool) -> OpenAttempt:
-        """Opens an attempt at this upstream. `may_wait`: for another turn to end, if too many are running. Raises
-        `NotAskedError` if it has not started, its breaker is open, or too many turns are running; `Fault` if it cannot
-        be asked for this turn.
+        """Opens an attempt at this upstream. `may_wait`: whether to wait for another turn's end if too many are
+        running. Raises `NotAskedError` if it has not started, its breaker is open, or too many turns are running;
+        `Fault` if it cannot be asked for this turn.
         """
         server = await self._enter(may_wait=may_wait)
         try:

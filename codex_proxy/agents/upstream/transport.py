@@ -43,9 +43,10 @@ async def make_attempt(
     failure: Failure | None = None,
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> T | None:
-    """Makes the plan's attempt after `wait` seconds, or later ones until one succeeds, and returns its result. `make`'s
-    second argument: whether it waits if too many turns are running. `failure`: of the attempt before, if any; then
-    returns None if none is left. Otherwise, and if `may_repeat` returns False, raises the last `Fault`.
+    """Makes the plan's attempt after `wait` seconds, then later ones until one succeeds, and returns its result.
+    `make`'s second argument: whether it waits if too many turns are running. `failure`: that of the attempt before,
+    if there was one. If no attempt is left, returns None after such a `failure`, and else raises the last `Fault`,
+    as it does if `may_repeat` returns False.
     """
     while wait is not None:
         if wait:

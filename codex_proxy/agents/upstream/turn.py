@@ -51,7 +51,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
     """A turn that takes one or more exchanges. `A`: what reads or collects an answer."""
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
-        """`model`: the upstream's name of it."""
+        """`model`: the upstream's name of the model."""
         self._model = model
         self._errors = context.errors
         self._refused = context.refused
@@ -156,7 +156,7 @@ class UpstreamTurn(ExchangeTurn[A]):
         return cls(model, UpstreamContext(ErrorReader(), refused, context.new_id, context.now), **own)
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Adds a call's output. Sends the next request if none is missing."""
+        """Adds a call's output. Sends the next request if no output is missing."""
         if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
         output = self._put_output(self._asked.pop(request_id), reply.parts)

@@ -43,7 +43,7 @@ def usage_of(given: Any) -> Usage | None:
 
 
 class PassedUsage:
-    """Finds the tokens in an answer of unknown form. `usage` is the last."""
+    """Finds the tokens in an answer of unknown form. `usage` is the last count found."""
 
     def __init__(self) -> None:
         self.usage: Usage | None = None

@@ -29,7 +29,7 @@ ACTIVITY = re.compile(r"\[\w+\] ")
 
 
 class Screen:
-    """Prints the pieces of an answer; a new kind begins a line."""
+    """Prints the pieces of an answer; a piece of another kind begins a new line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -100,7 +100,7 @@ def listing() -> str:
 
 
 def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
-    """Returns the filled entries of the client's file."""
+    """Returns the entries of the client's file, with their placeholders filled in."""
     assert client.file is not None
     return tuple(
         msgspec.structs.replace(
@@ -117,7 +117,7 @@ def snippet(client: ClientSetup, target: ServerAccess) -> str:
 
 
 def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> str:
-    """Returns the settings file (at `file`), code or steps, notes."""
+    """Returns what to tell the user: the settings file (at `file`), code or steps, and notes."""
     parts = []
     if client.file is not None:
         where = file or client.file.path or f"the {client.file.format.upper()} file of {client.title}"

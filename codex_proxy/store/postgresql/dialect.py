@@ -18,7 +18,9 @@ WITH RECURSIVE part (chain) AS (
 ), chain AS (
     SELECT unnest(chain) AS seq FROM part
 )"""
-"""The SQL for the rows of a chain. An array's first response has a chain of its own if the array did not take all."""
+"""The SQL for the rows of a chain. If a chain is longer than an array, the array's first response has an array with
+those before it.
+"""
 # By nested loops, whatever the planner thinks of tables that it has no statistics of: a chain is a small part of all.
 HELD: Final = """
 LEFT JOIN LATERAL (

@@ -24,7 +24,7 @@ _UNCONTINUED: Final = (
     "NOT EXISTS (SELECT FROM codex_proxy.responses AS child WHERE child.parent = responses.seq)"
 )
 _ENDED: Final = f"NOT unfinished AND NOT deleted AND {_UNCONTINUED}"
-"""The SQL for responses that no other continues, and those of them that may be removed."""
+"""The SQL condition for responses that may be removed: they have ended, and no other continues them."""
 
 _DELETE_RESPONSES: Final = """, marked AS (
     UPDATE codex_proxy.responses SET deleted = true, unfinished = false

@@ -186,7 +186,7 @@ class Readers:
         *,
         has_file: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`has_file`: as of `Writer`."""
+        """`has_file`: see `Writer`."""
         self._open = opener
         self._location = location
         self._has_file = has_file

@@ -83,8 +83,8 @@ def append(
     limits: ContextLimits | None,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    """Appends items, and returns them with references resolved. `limits` are those of the size afterwards. Raises as
-    `Store.append_items`; the caller rolls back.
+    """Appends items, and returns them with references resolved. `limits`: the largest size that the conversation
+    may have afterwards. Raises as `Store.append_items`; the caller rolls back.
     """
     row, position = _row_and_position(connection, owner, id)
     pairs = [_resolve(connection, owner, item) for item in items]

@@ -1,7 +1,7 @@
-"""The rows of items. One of several responses and conversations is stored once.
+"""The rows of items. An item that several responses and conversations have is stored once.
 
-It is found by owner, id and a digest of the content, because a client may send other content under the same id. Whoever
-deletes references calls `forget`.
+It is found by owner, id and a digest of the content, because a client may send other content under the same id.
+Whoever deletes references calls `forget`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ SAMPLING: Final = (
 
 
 def ignored_parameters(request: ChatRequest) -> tuple[str, ...]:
-    """Returns parameters without effect that the model does not mark."""
+    """Returns parameters without effect that `ChatRequest` does not mark as ignored."""
     given = tuple(name for name in SAMPLING if getattr(request, name) is not None)
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
     return (

@@ -38,7 +38,7 @@ def history_of(
 
 
 def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
-    """Returns images' web addresses, each with its first field."""
+    """Returns the web addresses of images, each with the first field that has it."""
     found: dict[str, str] = {}
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message, wire.UserMessage | wire.ToolMessage) else None

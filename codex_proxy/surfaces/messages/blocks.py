@@ -33,8 +33,8 @@ class BlockReader:
     def __init__(
         self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool, fetches: bool
     ) -> None:
-        """`pdfs` None: no PDFs are read. `takes_images`: the agent does. `fetches`: web images stay in earlier messages
-        too.
+        """`pdfs` None: no PDFs are read. `takes_images`: whether the agent takes images. `fetches`: whether web
+        images stay in earlier messages, too.
         """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
@@ -46,7 +46,9 @@ class BlockReader:
         self._fetches = fetches
 
     def parts(self, content: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of a message or result, without empty texts. `newest`: of the user's newest message."""
+        """Yields the parts of a message or result, without empty texts. `newest`: it belongs to the user's newest
+        message.
+        """
         if isinstance(content, str):
             if content:
                 yield TextPart(content)

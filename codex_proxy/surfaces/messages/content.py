@@ -22,7 +22,7 @@ EVENT_TYPES: Final = (
     *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
     *("message_delta", "message_stop", "ping", "error"),
 )
-"""The types of events that are ever sent, for the same reason."""
+"""The types of events that are ever sent: some SDKs fail on others."""
 
 STOP_REASONS: Final = ("end_turn", "tool_use", "max_tokens", "refusal", "stop_sequence")
 """The stop reasons that are ever sent."""

@@ -21,7 +21,7 @@ STATUSES: Final = {kind: row.status for kind, row in TABLE.items()} | {
     FaultKind.UNAVAILABLE: 529,
     FaultKind.STOPPING: 529,
 }
-"""The statuses, of which these differ from OpenAI's."""
+"""The status by kind of fault. Those that are listed differ from OpenAI's."""
 _TYPES: Final = {
     401: "authentication_error",
     402: "billing_error",

@@ -57,7 +57,7 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
 
 
 def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns all names; without `claude` or `anthropic` also with `claude-`."""
+    """Returns all names; one without `claude` or `anthropic` also with `claude-` in front."""
     names = listed_names(catalog, env)
     # Claude Code lists no other names.
     return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))

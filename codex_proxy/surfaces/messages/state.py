@@ -35,7 +35,7 @@ _TEXTS: Final = ("id", "call_id", "name", "arguments", "encrypted_content")
 """Fields that are strings, if present."""
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
-"""Types of outputs. Raw items have none of the client's calls."""
+"""Types of calls' outputs. Raw items have no outputs of the client's calls."""
 
 Element: TypeAlias = dict[str, Any] | int | str
 """An element of a packed answer: a raw item, `0` for the next message, or a call's id."""

@@ -127,7 +127,7 @@ def _fill_in(request: OllamaGenerateRequest, model: str) -> FillIn:
 
 
 def known_name(name: str, catalog: ModelCatalog) -> str:
-    """Leaves out `:latest` if only that is a model's name."""
+    """Returns the name, without `:latest` if only the rest is a model's name."""
     base = name.removesuffix(LATEST)
     if base == name or not base or catalog.names.find(name) is not None:
         return name

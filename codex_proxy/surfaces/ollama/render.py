@@ -28,7 +28,9 @@ NO_COMPLETION: Final = Failure(FaultKind.UPSTREAM_ERROR, "The model server's ans
 
 
 class TurnTimes(msgspec.Struct, frozen=True):
-    """Nanoseconds: all; until the agent began; from there to the first visible part; from there to the end."""
+    """Nanoseconds: `total`; `load` until the agent began; `prompt` from then to the first visible part; `answer`
+    from then to the end.
+    """
 
     total: int = 0
     load: int = 0

@@ -71,7 +71,9 @@ class McpHistory:
         return (call, *(self._convert_answer(*self._early[request]) if request in self._early else ()))
 
     def _convert_answer(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
-        """Returns its request's output, once; nothing before the request."""
+        """Returns the output that an approval response gives to the request, once; nothing if the request has not
+        come yet.
+        """
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
         if (run if response is None else response) is not item or request not in self._announced:

@@ -227,8 +227,8 @@ _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
 def output_item(
     item: Item, ids: IdSource, *, activity: str, client_names: Mapping[str, ClientName]
 ) -> OutputItem | None:
-    """Returns the output item of an item. The agent's actions are not sent (`activity` `off`), lines of reasoning
-    (`summaries`), or `items`.
+    """Returns the output item of an item. By `activity`, the agent's actions are not sent (`off`), are lines of
+    reasoning (`summaries`), or are items (`items`).
     """
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
     kind = (called.call_type if called is not None else "") or _kind_of(item, activity)

@@ -104,7 +104,9 @@ def _place(output: OutputItem) -> dict[str, Any]:
 
 
 def item_object(output: OutputItem) -> dict[str, Any]:
-    """Calls of the client's tools are `ready`, this server's are function calls."""
+    """Returns the item in this profile's form: calls of the client's tools are `ready`, this server's calls are
+    function calls.
+    """
     if isinstance(output.item, McpCall) and output.kind == mcp_items.CALL:
         return _as_function(output, output.item)
     whole = output.whole()

@@ -251,7 +251,7 @@ def not_found(id: str) -> Fault:
 
 
 def previous_not_found(id: str) -> Fault:
-    """Returns the fault for one that is unknown or was not stored."""
+    """Returns the fault for a previous response that is unknown or was not stored."""
     return bad_request(
         f"Previous response with id '{excerpt(id)}' not found.",
         "previous_response_id",

@@ -157,7 +157,7 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
 
 
 def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
-    """Calls name servers by their labels."""
+    """Raises `Fault` if two servers have the same label: calls name servers by it."""
     labels: set[str] = set()
     for server in servers:
         if server.server_label in labels:
