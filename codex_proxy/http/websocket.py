@@ -280,7 +280,7 @@ class _ResponsesSocket:
         self._empty = ""
         response, reader = await start_foreground(self._responses, prepared, "websocket", self._note_empty)
         await self._send_events(reader)
-        if response.failure is not None:
+        if response.failure is not None or response.final is None:
             self._forget_failed(parsed.previous_response_id)
             return
         output = tuple(map(context_item, response.output))
@@ -319,6 +319,12 @@ class _ResponsesSocket:
                             self._empty.encode(),
                         )
                     await self._send(payload)
+        except (Fault, ConnectionError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the events say how the response ends
+            log_unforeseen(error)
+            for _, frame in reader.missing_end(UNFORESEEN):
+                await self._send(payload_of(frame))
         finally:
             reader.close()
 

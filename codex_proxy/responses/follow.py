@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from codex_proxy.core.faults import Failure, FaultKind, bad_request
+from codex_proxy.core.faults import Failure, bad_request
 from codex_proxy.responses.background import BackgroundResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
@@ -18,7 +18,7 @@ from codex_proxy.store.leases import Watch
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import UNFINISHED, Frame, NotStored, StoredResponse
 from codex_proxy.surfaces.body import number_in
-from codex_proxy.surfaces.responses.profile import end_of_stream, new_events
+from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream, new_events
 from codex_proxy.surfaces.responses.response_object import not_resumable
 
 HEARTBEAT = b": heartbeat\n\n"
@@ -167,14 +167,9 @@ class Follower:
         last = await self._last_frame()
         if found is None or (last is not None and is_last(last.data)):
             return [] if last is None or last.number <= after else None
-        object = msgspec.json.decode(found.json)
-        events = new_events(self._service.profile, object)
-        events.number = 0 if last is None else last.number + 1
-        if object["error"] is not None:
-            events.fail(Failure(FaultKind.UNAVAILABLE, object["error"]["message"]))
-        events.finish(object)
-        frames = events.take()
-        return [each for each in enumerate(frames, events.number - len(frames)) if each[0] > after]
+        first = 0 if last is None else last.number + 1
+        frames = end_frames(self._service.profile, msgspec.json.decode(found.json), first)
+        return [each for each in frames if each[0] > after]
 
     async def _last_frame(self) -> Frame | None:
         last = None

@@ -12,14 +12,14 @@ from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.frame_buffer import Frames
 from codex_proxy.responses.prepare import PreparedResponse, prepare_again, shorter_context, start_run
-from codex_proxy.responses.running import Delivery, Observe, RunningResponse
+from codex_proxy.responses.running import NOT_SAVED, Delivery, Observe, RunningResponse
 from codex_proxy.responses.saving import output_items, save_response
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
 from codex_proxy.runs.run import Run
 from codex_proxy.store.values import StoredItem, StoreError
 from codex_proxy.surfaces.base import json_bytes
-from codex_proxy.surfaces.responses.profile import end_of_stream
+from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream
 
 
 class ForegroundResponse(RunningResponse):
@@ -79,7 +79,19 @@ class ForegroundResponse(RunningResponse):
             await save_response(self._service, self._prepared, final, self.output)
 
     async def _complete(self, frames: Frames) -> None:
+        if self.failure is NOT_SAVED:
+            await self._store_failure()
         self.buffer.append(frames, last=True)
+
+    async def _store_failure(self) -> None:
+        """Makes the response fail in the store, too: it may have been stored before saving broke off."""
+        store = self._service.store
+        if store is None or self.final is None:
+            return
+        with contextlib.suppress(StoreError):
+            await store.update_response(
+                self.owner, self.id, status=self.final["status"], json=json_bytes(self.final)
+            )
 
 
 class ResponseReader:
@@ -88,7 +100,10 @@ class ResponseReader:
     def __init__(self, service: ResponsesService, response: ForegroundResponse) -> None:
         self._response = response
         self._frames = response.buffer.reader()
+        self._profile = service.profile
         self._end = end_of_stream(service.profile)
+        self._next = 0
+        """The number of the next frame."""
         self._has_end = False
         """Whether the last event was taken."""
 
@@ -108,24 +123,30 @@ class ResponseReader:
         return data + self._end if data and self._frames.finished else data
 
     def take_frames(self) -> Frames:
-        """Returns new frames, each a message of a WebSocket. A stream without its last event gets one that says that it
-        has failed.
-        """
+        """Returns new frames, each a message of a WebSocket. A stream without its last event gets one."""
         frames = self._frames.take()
         if frames:
+            self._next = frames[-1][0] + 1
             self._has_end = is_last(frames[-1][1])
         if self.finished and self._response.streams and not (self._has_end or self.refusal):
             self._has_end = True
-            return [*frames, *self._response.break_off(self._response.failure or UNFORESEEN)]
+            return [*frames, *self.missing_end(self._response.failure or UNFORESEEN)]
         return frames
+
+    def missing_end(self, failure: Failure) -> Frames:
+        """Returns frames that end the stream: those of the final object, which may be stored, else of this failure."""
+        final = self._response.final
+        if final is None:
+            return self._response.break_off(failure)
+        return end_frames(self._profile, final, self._next, self._response.failure)
 
     def open(self) -> bytes:
         self._response.open()
         return self.take()
 
     def break_off(self, failure: Failure) -> bytes:
-        """Makes the response fail; returns the bytes that end its stream."""
-        return b"".join([frame for _, frame in self._response.break_off(failure)]) + self._end
+        """Makes the response fail, unless it has ended; returns the bytes that end its stream."""
+        return b"".join([frame for _, frame in self.missing_end(failure)]) + self._end
 
     def result(self) -> bytes:
         if self._response.failure is not None:

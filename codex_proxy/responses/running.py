@@ -235,13 +235,14 @@ class RunningResponse(ABC):
         final, frames = renderer.response(), renderer.take_frames()
         failure = ended.failure
         not_saved = await self._try_to_save(final, frames, ended)
-        await asyncio.sleep(0)  # as above: saving need not wait for anything
         if not_saved is not None:
             failure = not_saved
             final, frames = replace_end(self._service.profile, final, frames, not_saved)
+        # At once: whatever breaks from here on, clients get what the store has.
+        self.final, self.failure = final, failure
         if failure is None or (self._delivery == "sse" and renderer.sends_as_event(failure)):
             self._shown = True
-        self.final, self.failure = final, failure
+        await asyncio.sleep(0)  # as above: saving need not wait for anything
         recording = REQUEST_RECORDER.get()
         if recording is not None:
             recording.on_final_object(json_bytes(final))

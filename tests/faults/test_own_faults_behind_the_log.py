@@ -90,6 +90,11 @@ async def end_of_response(proxy: Proxy, id: str) -> str:
     return await polled(ended)
 
 
+def status_in(stored: str) -> str:
+    """The status of what `end_of_response` has found; empty if that is an error."""
+    return str(json.loads(stored).get("status", ""))
+
+
 def has_failed(way: Way, status: int, text: str) -> bool:
     """Whether the answer ends with an error in the form of its API. If not, it is whole."""
     if status == 200 and (not way.stream or way.api in ("ollama", "websocket")):
@@ -142,10 +147,12 @@ async def test_an_exception_behind_the_log_ends_the_answer_with_an_error_and_lea
                 try:
                     status, text = await answer_in(there, way, breaking(function))
                     await there.proxy.settled()
-                    for id in dict.fromkeys(RESPONSE_ID.findall(text)):
-                        await end_of_response(there.proxy, id)
+                    ids = dict.fromkeys(RESPONSE_ID.findall(text))
+                    stored = [await end_of_response(there.proxy, id) for id in ids]
                     if has_failed(way, status, text):
                         broken += 1
+                        # That of a response in the background goes on.
+                        assert way.fields.get("background") or "completed" not in map(status_in, stored)
                         assert len([line for line in logged if line["log_level"] == "error"]) == 1, logged
                 except BaseException as error:
                     error.add_note(f"broken: {function}")

@@ -187,8 +187,20 @@ def replace_end(
     final = failed_response({**final, "completed_at": None, "incomplete_details": None}, failure)
     if not frames:
         return final, []
+    return final, [*frames[:-1], *end_frames(profile, final, frames[-1][0], failure)]
+
+
+def end_frames(
+    profile: Profile, final: dict[str, Any], first: int, failure: Failure | None = None
+) -> list[tuple[int, bytes]]:
+    """Returns the frames from number `first` on that end a stream with a final object. `failure`: that of the object,
+    if known.
+    """
     events = new_events(profile, final)
-    first = events.number = frames[-1][0]
-    events.fail(failure)
+    events.number = first
+    if failure is None and final["error"] is not None:
+        failure = Failure(FaultKind.UNAVAILABLE, final["error"]["message"])
+    if failure is not None:
+        events.fail(failure)
     events.finish(final)
-    return final, [*frames[:-1], *enumerate(events.take(), first)]
+    return list(enumerate(events.take(), first))
