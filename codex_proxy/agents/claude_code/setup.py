@@ -116,7 +116,6 @@ def claude_environment(context: AgentContext) -> dict[str, str]:
 
 
 def _version_command(context: AgentContext, program: str) -> Command:
-
     return Command((program, "--version"), claude_environment(context), os.path.dirname(program) or "/")
 
 

@@ -150,7 +150,7 @@ async def sign_in_and_sandbox_checks(
     settings, environ = context.settings, context.environ
     config = settings.codex_home / "config.toml"
     try:
-        provider = user_config(str(settings.codex_home))[1].provider
+        provider = user_config(str(settings.codex_home)).provider
     except Fault as fault:
         return [CheckBuilder("sign-in").failed(str(fault), f"Fix {config}.")]
     if agent == "codex-proto":

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,70 +51,71 @@ def in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
     return {**env, "CODEX_HOME": codex_home} if os.path.isdir(codex_home) else env
 
 
-def make_empty_folder(state: str) -> Path:
-    """Creates the working folder of plain-model turns. Raises `OSError`."""
-    empty = Path(state) / "empty"
-    make_folder(empty)
-    return empty
-
-
-def user_config(codex_home: str) -> tuple[str, ShadowHome]:
-    """Returns the text of config.toml ("" without one), and its shadow home. Raises `Fault`."""
+def user_config(codex_home: str) -> ShadowHome:
+    """Returns the shadow home for the user's config.toml, or without one. Raises `Fault`."""
     config = Path(codex_home) / "config.toml"
     try:
-        text = config.read_text("utf-8") if config.exists() else ""
-        return text, plan_shadow_home(text)
+        return plan_shadow_home(config.read_text("utf-8") if config.exists() else "")
     except (ConfigError, OSError, UnicodeDecodeError) as error:
         raise misconfigured(f"{config} cannot be used: {error}") from error
 
 
-def make_shadow_home(state: str, codex_home: str, shadow: ShadowHome) -> Path:
-    """Creates the home of plain-model turns. Raises `OSError`."""
-    name = hashlib.sha256(os.fsencode(os.path.realpath(codex_home))).hexdigest()[:16]
-    home = Path(state) / "homes" / name
-    make_folder(home)
-    _write(home / "config.toml", shadow.config_toml.encode())
-    for link in LINKED_FILES:
-        _link(Path(codex_home) / link, home / link)
-    return home
+class PlainHome(msgspec.Struct, frozen=True):
+    folder: str
+    """The Codex home."""
+    catalog: str
+    """The file with the patched catalog."""
+    empty_folder: str
+    """The working folder."""
+    models: tuple[AgentModel, ...]
+    """The models of the catalog, with the user's model and service tier."""
 
 
-def _bundled_file(state: str, version: Version) -> Path:
-    return Path(state) / "catalogs" / f"bundled-{version}.json"
-
-
-async def bundled_catalog(program: str, state: str, version: Version, base: Mapping[str, str]) -> bytes:
-    """Returns the binary's catalog, kept in the state folder for each release. Raises `Fault` or `OSError`."""
-    file = _bundled_file(state, version)
-    make_folder(file.parent)
-    try:
-        kept = file.read_bytes()
-        published_models(kept)
-    except (FileNotFoundError, CatalogError):
-        with private_home(state) as home:
-            return await output_of((program, "debug", "models", "--bundled"), {**base, "CODEX_HOME": home})
-    return kept
-
-
-def write_catalog(
-    state: str, version: Version, lite: bool | None, config: str, tier: str, bundled: bytes
-) -> tuple[Path, tuple[AgentModel, ...]]:
-    """Writes the patched catalog. Returns the file and the models, with the model and the service tier (`tier`) of
-    config.toml (text `config`). Raises `Fault` or `OSError`.
+async def make_plain_home(
+    paths: CodexPaths, version: Version, shadow: ShadowHome, base: Mapping[str, str], *, lite: bool | None
+) -> PlainHome:
+    """Creates what plain-model turns need. `base`: the variables of the binary, which is asked for its catalog once.
+    `lite`: see `plain_catalog`. Raises `OSError`, or `Fault`, whose cause is a `CatalogError` if the catalog cannot be
+    patched.
     """
-    bundled_file = _bundled_file(state, version)
+    bundled_file = Path(paths.state) / "catalogs" / f"bundled-{version}.json"
+    bundled = _kept_catalog(bundled_file)
+    if bundled is None:
+        with private_home(paths.state) as home:
+            command = (paths.program, "debug", "models", "--bundled")
+            bundled = await output_of(command, {**base, "CODEX_HOME": home})
     try:
-        own = tomllib.loads(config).get("model") or None
-        models = with_own_settings(published_models(bundled), own if isinstance(own, str) else None, tier)
+        models = with_own_settings(published_models(bundled), shadow.model, shadow.provider.service_tier)
         patched = plain_catalog(bundled, extra_slugs=[model.id for model in models], lite=lite)
     except CatalogError as error:
         bundled_file.unlink(missing_ok=True)
         raise misconfigured(f"the model catalog of Codex {version} cannot be used: {error}") from error
+    make_folder(bundled_file.parent)
     _write(bundled_file, bundled)
-    digest = hashlib.sha256(patched).hexdigest()[:12]
-    patched_file = bundled_file.parent / f"plain-{version}-{digest}.json"
-    _write(patched_file, patched)
-    return patched_file, models
+    catalog = bundled_file.with_name(f"plain-{version}-{hashlib.sha256(patched).hexdigest()[:12]}.json")
+    _write(catalog, patched)
+    empty = Path(paths.state) / "empty"
+    make_folder(empty)
+    return PlainHome(str(_make_shadow_home(paths, shadow)), str(catalog), str(empty), models)
+
+
+def _kept_catalog(file: Path) -> bytes | None:
+    try:
+        kept = file.read_bytes()
+        published_models(kept)
+    except (FileNotFoundError, CatalogError):
+        return None
+    return kept
+
+
+def _make_shadow_home(paths: CodexPaths, shadow: ShadowHome) -> Path:
+    name = hashlib.sha256(os.fsencode(os.path.realpath(paths.codex_home))).hexdigest()[:16]
+    home = Path(paths.state) / "homes" / name
+    make_folder(home)
+    _write(home / "config.toml", shadow.config_toml.encode())
+    for link in LINKED_FILES:
+        _link(Path(paths.codex_home) / link, home / link)
+    return home
 
 
 def _write(file: Path, content: bytes) -> None:

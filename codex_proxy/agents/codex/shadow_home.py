@@ -55,6 +55,8 @@ class ShadowHome(msgspec.Struct, frozen=True):
 
     config_toml: str
     provider: ProviderConfig
+    model: str | None = None
+    """The user's model; None: Codex's default."""
     notices: tuple[str, ...] = ()
 
 
@@ -68,7 +70,9 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
             "config.toml keeps the sign-in in the keyring under the path of its Codex home, where "
             'plain-model turns cannot read it. Set cli_auth_credentials_store = "file" and sign in again.'
         )
-    return ShadowHome(tomli_w.dumps(kept), _provider(config), notices=tuple(notices))
+    model = config.get("model") or None
+    own_model = model if isinstance(model, str) else None
+    return ShadowHome(tomli_w.dumps(kept), _provider(config), own_model, tuple(notices))
 
 
 def parse_config(text: str) -> dict[str, Any]:

@@ -16,13 +16,10 @@ from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
 from codex_proxy.agents.codex.plain_home import (
     CodexPaths,
-    bundled_catalog,
     codex_environment,
     in_own_home,
-    make_empty_folder,
-    make_shadow_home,
+    make_plain_home,
     user_config,
-    write_catalog,
 )
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version, output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles, workspace_write_pairs
@@ -94,17 +91,13 @@ async def prepare_app_server(
         check = await check_binary(paths.program, paths.state, base)
         if check.contract.refusal is not None:
             raise misconfigured(f"Codex {version} {check.contract.refusal}")
-        bundled = await bundled_catalog(paths.program, paths.state, version, base)
-        text, shadow = user_config(paths.codex_home)
-        home = make_shadow_home(paths.state, paths.codex_home, shadow)
-        catalog, models = write_catalog(
-            paths.state, version, lite, text, shadow.provider.service_tier, bundled
-        )
-        empty, sqlite = make_empty_folder(paths.state), Path(paths.state) / "codex"
+        shadow = user_config(paths.codex_home)
+        home = await make_plain_home(paths, version, shadow, base, lite=lite)
+        sqlite = Path(paths.state) / "codex"
         make_folder(sqlite)
         env = codex_environment(environment, child_env, shadow.provider) | {"CODEX_SQLITE_HOME": str(sqlite)}
         plain_argv = app_server_argv(
-            paths.program, shadow.provider, catalog=str(catalog), unknown=check.unknown_switches
+            paths.program, shadow.provider, catalog=home.catalog, unknown=check.unknown_switches
         )
         agent_argv = app_server_argv(
             paths.program,
@@ -117,10 +110,10 @@ async def prepare_app_server(
         return CodexSetup(
             version=version,
             provider=shadow.provider,
-            models=models,
-            plain=Command(plain_argv, env | {"CODEX_HOME": str(home)}, str(empty)),
+            models=home.models,
+            plain=Command(plain_argv, env | {"CODEX_HOME": home.folder}, home.empty_folder),
             agent=Command(agent_argv, in_own_home(env, paths.codex_home), paths.workdir),
-            empty_folder=str(empty),
+            empty_folder=home.empty_folder,
             start_mark=str(sqlite / f"started-{version}"),
             check=check,
             notices=shadow.notices,
@@ -146,7 +139,6 @@ async def can_confine(program: str, profiles: Profiles, environment: Mapping[str
 
 
 def pool_limits(settings: Settings) -> PoolLimits:
-
     return PoolLimits(
         max_processes=settings.app_server_processes,
         max_age=MAX_AGE,

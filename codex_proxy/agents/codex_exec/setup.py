@@ -15,13 +15,10 @@ from codex_proxy.agents.codex.catalog import CatalogError
 from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
 from codex_proxy.agents.codex.plain_home import (
     CodexPaths,
-    bundled_catalog,
     codex_environment,
     in_own_home,
-    make_empty_folder,
-    make_shadow_home,
+    make_plain_home,
     user_config,
-    write_catalog,
 )
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN, Version, find_version, run_short
 from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
@@ -76,11 +73,11 @@ async def _prepare(context: AgentContext, paths: CodexPaths) -> ExecSetup:
     if missing:
         raise misconfigured(NO_EXEC.format(version=version, missing=missing))
     remove_left_homes(paths.state)
-    with private_home(paths.state) as home:
+    with private_home(paths.state) as folder:
         command = (program, "exec", "--skip-git-repo-check")
         switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
-        unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": home})
-    text, shadow = user_config(paths.codex_home)
+        unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": folder})
+    shadow = user_config(paths.codex_home)
     provider = shadow.provider
     env = codex_environment(context.environ, child_env, provider)
     hidden = credential_names(env, extra=child_env)
@@ -89,18 +86,15 @@ async def _prepare(context: AgentContext, paths: CodexPaths) -> ExecSetup:
         (*pairs, *workspace_write_pairs(paths.profiles.policy)), in_own_home(env, paths.codex_home)
     )
     try:
-        bundled = await bundled_catalog(program, paths.state, version, base)
-        catalog, models = write_catalog(paths.state, version, None, text, provider.service_tier, bundled)
+        home = await make_plain_home(paths, version, shadow, base, lite=None)
     except Fault as fault:
         if not isinstance(fault.__cause__, CatalogError):
             raise
         log.warning("no_plain_model", reason=str(fault))
         return ExecSetup(version, provider, agent, None)
-    own_home = make_shadow_home(paths.state, paths.codex_home, shadow)
-    pairs = [*switch_pairs(provider, catalog=str(catalog), unknown=unknown), NO_BASE_PROMPT]
-    folder = str(make_empty_folder(paths.state))
-    plain = ExecLaunch(tuple(pairs), {**env, "CODEX_HOME": str(own_home)}, folder)
-    return ExecSetup(version, provider, agent, plain, models)
+    pairs = [*switch_pairs(provider, catalog=home.catalog, unknown=unknown), NO_BASE_PROMPT]
+    plain = ExecLaunch(tuple(pairs), {**env, "CODEX_HOME": home.folder}, home.empty_folder)
+    return ExecSetup(version, provider, agent, plain, home.models)
 
 
 async def make_exec(context: AgentContext, warning: str = "") -> Agent:

@@ -34,7 +34,6 @@ async def make(context: AgentContext) -> Agent:
 
 
 def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
-
     settings, limits = context.settings, context.child_limits
     argv = proto_argv(PROGRAM, parallel_tool_calls=settings.enable_parallel_tool_calls)
     return ChildPerTurnAgent(
@@ -52,7 +51,6 @@ def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
 
 
 def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
-
     settings = context.settings
     processes = AppServerProcesses(
         name="fake",
@@ -68,7 +66,6 @@ def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
 
 
 async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
-
     settings = context.settings
     preset = AcpPreset(
         name="fake",
@@ -91,7 +88,6 @@ async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
 
 
 def _models() -> tuple[AgentModel, ...]:
-
     return (
         AgentModel(
             id="fake-model",

@@ -15,7 +15,6 @@ from codex_proxy.core.turn import Turn
 
 
 async def make(context: AgentContext) -> Agent:
-
     reasoning_back = (context.upstream or UpstreamConfig()).reasoning_field
 
     def dialect(turn: Turn, model: str, shared: UpstreamContext) -> Dialect[Message]:

@@ -9,5 +9,4 @@ from codex_proxy.agents.upstream.setup import make_upstream
 
 
 async def make(context: AgentContext) -> Agent:
-
     return make_upstream(context, lambda turn, model, shared: OpenAIResponses(model, shared))
