@@ -52,7 +52,7 @@ BIG_LINE = 10_000_000
 
 
 class Step:
-    """One response of the model. `usage`: None if not reported; `end`: why it ended."""
+    """One response of the model. `usage`: its tokens, None if not reported; `end`: why it ended."""
 
     __slots__ = ("actions", "choice_ends", "end", "end_on", "usage")
 
@@ -133,7 +133,7 @@ class Script:
         return len(self._scenario["steps"])
 
     def step(self, index: int, outputs: list[str]) -> Step:
-        """Returns a step with all its texts. `outputs`: of the tools so far."""
+        """Returns a step with all its texts. `outputs`: the outputs of the tools so far."""
         data = self._scenario["steps"][index]
         is_last = index == len(self) - 1
         times = int(self.options.get("times", "1"))

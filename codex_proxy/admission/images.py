@@ -133,7 +133,6 @@ class ImageFetcher:
             raise _image_fault(url, str(why)) from None
 
     def _open(self) -> ClientSession:
-        """Returns the HTTP session. Raises `Fault` UNAVAILABLE after `close`."""
         if self._closed:
             raise Fault(STOPPING)
         if self._session is None:
@@ -211,7 +210,6 @@ def _parse_url(text: str) -> URL:
 
 
 def _redirect_target(url: URL, response: ClientResponse) -> URL:
-    """Returns where a redirect leads. Raises `Fault` for the same URL, or one that is not http(s)."""
     try:
         target = url.join(URL(response.headers.get("Location", "")))
     except ValueError:

@@ -70,7 +70,7 @@ class Agent(Protocol):
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         """Ends the use of a session. `finished` False: the agent may still work on the turn, so its process gets no
-        other.
+        other turn.
         """
 
     def models(self) -> tuple[AgentModel, ...]:

@@ -214,12 +214,13 @@ Capability = Literal[
     "parallel_calls",
     "model_choice",
 ]
-"""What an agent can do. `tool_replies`: the turn continues with the outputs of its calls, so the server can run tools.
-`structured_output`: the provider gets the answer's schema, not the model as text. `max_tokens`: the agent applies the
-limit. `forwarding`: the server speaks Chat Completions, and can get fields that a `Turn` lacks. `system_prompt`:
-instructions are sent as such, not as text of the user. `parallel_calls`: the calls of a step are reported together.
-`model_choice`: the turn's model is used.
+"""What an agent can do. `tool_replies`: the turn continues with the outputs of its calls, so the server can run
+tools. `structured_output`: the provider gets the answer's schema, not the model as text. `max_tokens`: the agent
+applies the limit. `forwarding`: the server speaks Chat Completions, and can get fields that a `Turn` lacks.
+`system_prompt`: instructions are sent as such, not as text of the user. `parallel_calls`: the calls of a step are
+reported together. `model_choice`: the turn's model is used.
 
-Answers without one of these name it in `x-codex-uncertain`. `sandbox`: commands run in the turn's sandbox.
-`exact_usage`: the provider counts each request's tokens. `stop_reasons`: the agent reports why an answer was cut off.
+If an agent lacks one of the next three, its answers say so in `x-codex-uncertain`. `sandbox`: commands run in the
+turn's sandbox. `exact_usage`: the provider counts each request's tokens. `stop_reasons`: the agent reports why an
+answer was cut off.
 """

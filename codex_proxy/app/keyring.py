@@ -71,7 +71,7 @@ class Keyring:
         self._read()
 
     def use_stored(self, keys: tuple[Key, ...]) -> None:
-        """Replaces the keys of the store. Keys of the same name elsewhere come first."""
+        """Replaces the keys of the store. A key of the same name in the file or in PROXY_API_KEY has priority."""
         self._stored = keys
         self._merge()
 

@@ -27,8 +27,8 @@ _QUOTED: Final = re.compile(r"""[ \t=\r\n"']""")
 
 
 def configure(level: str, format: str, *, content: bool = False, worker: int = 0) -> None:
-    """Sets up the logs. `level`: the lowest that is logged. `format`: `console` or `json`. `content`: keep the field
-    `said`. `worker`: the number of this process, or 0.
+    """Sets up the logs. `level`: the lowest that is logged. `format`: `console` or `json`. `content`: whether the
+    field `said` is kept. `worker`: the number of this process, or 0.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -110,7 +110,9 @@ def plain_line(_logger: Any, _method: str, event: LogEvent) -> str:
 
 
 def capture_other_logs() -> None:
-    """Logs messages of libraries, warnings, and ignored exceptions or those of threads in this server's form."""
+    """Logs, in this server's form, messages of libraries, warnings, and exceptions that are ignored or end a
+    thread.
+    """
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     warnings.showwarning = _log_warning
     # Of a destructor or callback, which can raise nothing.

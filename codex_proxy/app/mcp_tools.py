@@ -77,7 +77,9 @@ log = structlog.get_logger(__name__)
 
 
 class McpToolSource:
-    """The MCP servers: `servers` are the operator's, `remote` those of requests. `close` it after the last turn."""
+    """The MCP servers: `servers` are the operator's servers, `remote` are the servers that requests name. `close`
+    it after the last turn.
+    """
 
     def __init__(
         self,

@@ -202,7 +202,6 @@ class Metrics:
 
 
 def _tokens(notes: Mapping[str, object], usage: Usage | None) -> dict[str, int]:
-    """Returns a request's tokens by kind: as reported, else as in its log line (`notes`)."""
     if usage is not None:
         return {
             "input": usage.input,
@@ -215,8 +214,8 @@ def _tokens(notes: Mapping[str, object], usage: Usage | None) -> dict[str, int]:
 
 
 def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
-    """Returns a function that maps a model's name to a label: its listed name (an alias': that of its model),
-    `AGENT/other` if its agent does not list it, else `other`.
+    """Returns a function that maps a model's name to a label: the name in the list of models (for an alias, the
+    name of its model), `AGENT/other` for an unlisted model of an agent, else `other`.
     """
     listed: dict[str, str] = {}
     models: tuple[AgentModel, ...] | None = None

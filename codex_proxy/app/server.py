@@ -239,8 +239,8 @@ async def make_server(
     page: Callable[[Settings, Mapping[str, str]], Page] | None = None,
     worker: int = 0,
 ) -> Server:
-    """Returns a server that has not started yet. `environ`: None for this process's. `page` makes what the page shows.
-    Raises `UserError` or `Fault`.
+    """Returns a server that has not started yet. `environ`: None for this process's environment. `page` makes what
+    the page shows. Raises `UserError` or `Fault`.
     """
     environ = os.environ if environ is None else environ
     cassettes = _cassettes_of(settings, environ)

@@ -124,8 +124,8 @@ def listen_error(settings: Settings, error: OSError) -> UserError:
 
 
 def close_state_folder(folder: Path) -> None:
-    """Removes other users' permissions from the default state folder. `doctor` reports those of another one, which may
-    have other uses.
+    """Removes other users' permissions from the default state folder. If the folder is not the default one, which
+    may have other uses, only `doctor` reports them.
     """
     if folder != default_state_dir().absolute():
         return

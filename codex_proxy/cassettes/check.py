@@ -87,7 +87,6 @@ def update(folder: Folder, result: CheckResult) -> None:
 async def _replay_server(
     folder: Folder, recorded: Mapping[str, Any]
 ) -> AsyncIterator[tuple[Server, aiohttp.ClientSession]]:
-    """Yields a server that replays the folder with the recorded settings, and an HTTP client session."""
     with tempfile.TemporaryDirectory(prefix="codex-proxy-check-") as place:
         settings = isolated_settings(
             Path(place), store="memory", heartbeat_interval=0, cassettes={"replay": folder.path}, **recorded
@@ -166,7 +165,6 @@ class _Answers:
                 await asyncio.sleep(POLL_SECONDS)
 
     def _match_ids(self, recorded: Answer, today: Answer) -> None:
-        """Matches today's ids with the recorded ones: both come in the same order."""
         for old, new in zip(ids_of(recorded), ids_of(today), strict=False):
             if old != new:
                 self._ids[old] = new

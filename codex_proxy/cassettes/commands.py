@@ -21,7 +21,6 @@ def _folder(path: Path) -> Any:
 
 
 def _chain(path: Path) -> Any:
-    """Returns the cassettes of one session up to that at `path`, in order."""
     from codex_proxy.cassettes.folder import Folder
     from codex_proxy.cassettes.format import SUFFIX
 

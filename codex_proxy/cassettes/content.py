@@ -150,7 +150,7 @@ def _differences(where: str, asked: Any, recorded: Any) -> Iterator[str]:
 
 
 def same_text(asked: str, recorded: str) -> bool:
-    """Whether a recorded text equals that of a request. A placeholder equals any text."""
+    """Whether a recorded text equals the text in a request. A placeholder equals any text."""
     if asked == recorded:
         return True
     for each in PLACEHOLDERS:

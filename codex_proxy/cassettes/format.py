@@ -63,8 +63,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, rename={"dialect"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer as sent. `sent` has a stream's events: their decoded data, or bytes as sent; None: it is a whole
-    `body`.
+    """An answer as sent. `sent` has a stream's events: their decoded data, or bytes as sent. If it is None, the
+    answer is a whole `body`.
     """
 
     status: int = 0
@@ -75,7 +75,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, rename={"line": "request"}):
-    """A request as it came. `line`: method and path; `socket`: it was a WebSocket frame."""
+    """A request as it came. `line`: method and path; `socket`: whether the request was a WebSocket frame."""
 
     line: str
     headers: dict[str, str] = {}

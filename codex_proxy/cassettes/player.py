@@ -1,7 +1,7 @@
 """Plays a recorded session's lines to today's dialect: a `Transport` that needs no agent.
 
-The lines come in order, without waiting for the dialect's output, except where the agent waited for a call's output.
-JSON-RPC ids become those of today's requests of the same method.
+The lines come in order, without waiting for the dialect's output, except where the agent waited for a call's
+output. JSON-RPC ids are replaced by the ids of today's requests of the same method.
 """
 
 from __future__ import annotations
@@ -189,7 +189,6 @@ class PlayedTransport:
         return OVER
 
     async def _give(self, reader: TransportReader, messages: Sequence[Any]) -> None:
-        """Gives messages to the dialect as soon as it reads."""
         await self._resumed.wait()
         if messages:
             reader.received(messages, sum(len(each) if isinstance(each, bytes) else 100 for each in messages))
@@ -294,7 +293,6 @@ def _first_act(
 
 
 def _act_of(session: Session) -> tuple[str, int]:
-    """Returns the method of the dialect that began a turn (`begin`, `resume` or `reopen`), and its line's index."""
     acts = ((line.kind, index) for index, line in enumerate(session.lines))
     return next((each for each in acts if each[0] in ("begin", "resume", "reopen")), ("begin", 0))
 

@@ -45,7 +45,7 @@ MAX_SLUG: Final = 40
 MAX_WORDS: Final = 4000
 """Characters of a message that are read for the cassette's name."""
 MAX_AT_ONCE: Final = 1 << 18
-"""Maximum bytes of a turn that is written on the event loop, in milliseconds."""
+"""Maximum bytes of a turn that is written on the event loop, which takes milliseconds."""
 MAX_WAITING: Final = 256 << 20
 """Maximum bytes of large turns that wait to be written; further ones are not recorded."""
 DATA: Final = b"d{"
@@ -63,8 +63,8 @@ class Recorder:
     def __init__(
         self, folder: Path, scrubber: Scrubber, settings: Mapping[str, Any], match: Sequence[str] = ()
     ) -> None:
-        """`settings`: those that matter and are no defaults; `match`: the value of `--match`. Raises `RecordError` if
-        the folder cannot be written to.
+        """`settings`: the settings that matter for the answers and are no defaults; `match`: the value of
+        `--match`. Raises `RecordError` if the folder cannot be written to.
         """
         self.folder = folder
         self.trouble = ""
@@ -208,7 +208,6 @@ def _last_words(content: Mapping[str, Any]) -> str:
 
 
 def _mcp_of(turn: Turn, first: Sequence[Event]) -> list[dict[str, Any]]:
-    """Returns a turn's MCP tools as JSON, with each tool as the client got it (`listed`)."""
     listed = {
         (event.item.server_label, entry["name"]): {"listed": entry}
         for event in first
@@ -270,7 +269,9 @@ class Exchange:
     def __init__(
         self, recorder: Recorder, line: str, headers: Mapping[str, str], keys: Sequence[str]
     ) -> None:
-        """`line`: method and path; `headers`: those that may decide the answer; `keys`: the secrets in the request."""
+        """`line`: method and path; `headers`: the headers on which the answer may depend; `keys`: the secrets in
+        the request.
+        """
         self._recorder = recorder
         self._of = dict(headers), keys
         self._content = ExchangeContent(line, *self._of)

@@ -222,8 +222,8 @@ class RecordedTools:
         )
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
-        """Returns the tool's next recorded output in the played cassette, else that of any call with the same
-        arguments.
+        """Returns the tool's next recorded output in the played cassette, else the recorded output of any call with
+        the same arguments.
         """
         replayed = REPLAYED_TURN.get()
         own = [] if replayed is None else replayed.calls

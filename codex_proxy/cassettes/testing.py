@@ -81,7 +81,9 @@ class Servers:
         return self._get_server(f"record {folder}", own=True, cassettes={"record": folder})
 
     def _get_server(self, name: str, *, own: bool = False, **given: Any) -> TestServer:
-        """Returns the server of this name. `own`: it reads the environment's settings, as `codex-proxy serve`."""
+        """Returns the server of this name. `own`: whether it reads the settings in the environment, as `codex-proxy
+        serve` does.
+        """
         if name not in self._servers:
             state = self._folder / f"server-{len(self._servers)}"
             make_folder(state)

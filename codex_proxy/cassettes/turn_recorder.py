@@ -222,7 +222,6 @@ _kind_of: Final = operator.itemgetter(1)
 
 
 def _split_lines(writes: bytes) -> list[bytes]:
-    """Returns the lines of written bytes; all of them if they are no lines, such as a request's body."""
     lines = [line for line in writes.split(b"\n") if line]
     return lines if len(lines) > 1 and all(map(is_json, lines)) else [writes.rstrip(b"\n")]
 

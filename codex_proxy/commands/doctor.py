@@ -171,7 +171,6 @@ def report_value(name: str, value: object) -> Fact:
 
 
 def _host_of(url: str) -> str:
-    """Returns scheme and host of a URL; the rest may be a key."""
     try:
         parts = urlsplit(url)
     except ValueError:

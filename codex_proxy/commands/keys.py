@@ -89,7 +89,6 @@ async def stored_keys(settings: Settings) -> tuple[Key, ...]:
 
 @contextlib.asynccontextmanager
 async def _team_of(settings: Settings) -> AsyncIterator[Team]:
-    """Opens the store for the body of the `with`. Raises `UserError` if it has no keys, or cannot be used."""
     if not settings.in_database:
         raise KeysError("--store needs PROXY_STORE=postgresql://...; without it, keys are in the keys file")
     async with existing_store(settings) as store:

@@ -54,9 +54,9 @@ def run(
     model: str,
     key: str | None,
 ) -> int:
-    """Runs the program `name`; returns its exit status. `environ`: the user's; `agent`: start a server with it (None:
-    use a running one, if any); `key`: for a running server. Raises `UserError` if the program is not installed or
-    cannot use this server, or no server can be started.
+    """Runs the program `name`; returns its exit status. `environ`: the user's; `agent`: start a server with it
+    (None: use a running one, if any); `key`: the key for a running server. Raises `UserError` if the program is not
+    installed or cannot use this server, or no server can be started.
     """
     program = PROGRAMS.get(name) or Program()
     if program.unserved:
@@ -218,7 +218,6 @@ def prepare(
 
 
 def _end_program(running: list[subprocess.Popen[bytes]], number: int, _: FrameType | None) -> None:
-    """Passes a signal on to the program, and kills it if it does not end; ends this command if none runs yet."""
     if not running:
         raise SystemExit(128 + number)
     running[0].send_signal(number)

@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: int = 0) -> int:
     """Runs the server; returns 0 after a signal, or 1 if it could not start. `say` prints (`err=True`: to stderr).
-    `worker`: its number, 0 without others; a worker also stops with its supervisor.
+    `worker`: this process's number among several, 0 for the only one. A worker also stops with its supervisor.
     """
     server = None
     for advice in advice_about(settings.old_names):

@@ -89,7 +89,6 @@ async def copy_store(settings: Settings, source: str, target: str, tell: Callabl
 
 @asynccontextmanager
 async def _unused_store(settings: Settings, place: str) -> AsyncIterator[SqliteStore | PostgresStore]:
-    """Opens a store that no server uses, and keeps servers off a file, for the body of the `with`."""
     placed = _place(settings, place)
     async with AsyncExitStack() as stack:
         if not placed.in_database:

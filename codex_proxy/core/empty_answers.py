@@ -32,8 +32,8 @@ class TurnSigns(msgspec.Struct):
 
 
 def explain_empty_answer(signs: TurnSigns, *, reasoned: bool, acted: bool) -> EmptyReason | Failure:
-    """Returns why a turn that ended well is empty, or its failure. `reasoned`, `acted`: it has
-    reasoning, activities.
+    """Returns why a turn that ended well is empty, or its failure. `reasoned`, `acted`: whether the turn has
+    reasoning, and activities.
     """
     if signs.asked:
         return DECLINED

@@ -131,7 +131,7 @@ class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is rais
     def of(
         cls, kind: FaultKind, message: str, *, param: str | None = None, retry_after: float | None = None
     ) -> Self:
-        """Makes one with a new `Failure` of these fields."""
+        """Returns a `Fault` with a new `Failure` of these fields."""
         return cls(Failure(kind, message, param=param, retry_after=retry_after))
 
 

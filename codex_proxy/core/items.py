@@ -42,7 +42,7 @@ class HistoryMessage(msgspec.Struct, frozen=True):
 
 
 class HistoryCall(msgspec.Struct, frozen=True):
-    """A tool call of an earlier step; `id` is that of its item, if any."""
+    """A tool call of an earlier step; `id` is its item's id, if any."""
 
     call_id: str
     name: str

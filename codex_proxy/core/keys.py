@@ -33,7 +33,7 @@ class KeysError(UserError):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One key and its limits. None and empty `roots`: as the server's settings say."""
+    """One key and its limits. None, and empty `roots`: the server's settings apply."""
 
     name: str
     """The owner of what is stored with it; a new key of this name can access that."""

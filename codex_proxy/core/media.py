@@ -205,7 +205,6 @@ def _skip_gif_blocks(data: bytes, at: int) -> int:
 
 
 def _webp(data: bytes) -> ImageInfo:
-    """Reads a WebP image, which must be as long as its header says."""
     if data[8:12] != b"WEBP":
         raise NoImageError(f"is not {ACCEPTED}")
     if _number(data, 4, 4, little=True) + 8 > len(data):

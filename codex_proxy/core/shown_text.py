@@ -29,7 +29,7 @@ def escape_lines(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Returns a model's text without unprintable characters, but for those of `escape_lines`."""
+    """Returns a model's text without the characters that `escape_lines` would escape."""
     if text.isprintable():
         return text
     return "".join([char for char in text if _stays(char)])
@@ -51,7 +51,6 @@ def _escape(char: str) -> str:
 
 
 def _json_escape(char: str) -> str:
-    r"""Escapes each UTF-16 code unit (`\u202e`)."""
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 

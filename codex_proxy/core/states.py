@@ -20,7 +20,7 @@ class StateTable(dict[tuple[S, C], S]):
     def __init__(
         self, start: S, changes: Mapping[S, Mapping[C, S]], always: Mapping[C, S] | None = None
     ) -> None:
-        """`always`: changes possible in every state."""
+        """`always`: the changes that are possible in every state."""
         rows = {state: {**row, **(always or {})} for state, row in changes.items()}
         super().__init__(
             {(state, change): after for state, row in rows.items() for change, after in row.items()}

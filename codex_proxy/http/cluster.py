@@ -34,8 +34,8 @@ class ClusterNode(TypedDict):
 
 
 class Cluster(TypedDict):
-    """The processes that share the store, oldest first. `name` and `version` are those of the one that answers;
-    `store_seconds` is how long the store took to answer it.
+    """The processes that share the store, oldest first. `name` and `version` are those of the process that answers
+    this request; `store_seconds` is how long the store took to answer that process.
     """
 
     object: Literal["cluster"]

@@ -136,9 +136,6 @@ def _path(request: web.Request) -> tuple[str, str]:
 
 @contextmanager
 def _store_of(request: web.Request, given: Sequence[ItemDict] = ()) -> Iterator[Store]:
-    """Yields the store. Raises `Fault`: NOT_FOUND for what the path names, INVALID_REQUEST for items of the body
-    (`given`).
-    """
     with store_errors_as_faults():
         try:
             yield require_store(request.app[RESPONSES].store)

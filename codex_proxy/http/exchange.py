@@ -67,8 +67,8 @@ class TurnTimings:
         *,
         counts: bool = False,
     ) -> None:
-        """`on_served` gets the upstream that answers; `on_empty` why an answer is empty. `counts`: deltas and usage are
-        kept, for metrics.
+        """`on_served` gets the upstream that answers; `on_empty` why an answer is empty. `counts`: whether deltas
+        and usage are kept, for metrics.
         """
         self._clock = clock
         self._began = clock.monotonic()
@@ -150,8 +150,8 @@ class Source(Protocol):
         """About how many bytes the taken events have."""
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Waits for events or the end; may be cancelled and called again. It may call `push`, and waits on if that has
-        sent the events.
+        """Waits for events or the end; may be cancelled and called again. It may call `push`, and waits for further
+        events if `push` has sent these.
         """
 
     def take(self) -> list[Event]:
@@ -232,8 +232,8 @@ class SampledRuns:
 
 
 class LogReader:
-    """Renders the events of a `Source`. `finished`: `take` has returned all bytes. `refusal`: why the turn failed
-    before anything was visible.
+    """Renders the events of a `Source`. `finished`: whether `take` has returned all bytes. `refusal`: why the turn
+    failed before anything was visible.
     """
 
     def __init__(self, source: Source, renderer: Renderer, timings: TurnTimings) -> None:

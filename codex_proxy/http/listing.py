@@ -89,7 +89,7 @@ def _limit(given: str | None, default: int) -> int:
 
 
 def list_object(data: Sequence[ItemDict], *, has_more: bool) -> ItemList[ItemDict]:
-    """Returns OpenAI's `list` object. `has_more`: there are more pages."""
+    """Returns OpenAI's `list` object. `has_more`: whether there are more pages."""
     return {
         "object": "list",
         "data": list(data),

@@ -82,7 +82,6 @@ async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> we
 
 
 async def _fill_in(request: web.Request, asked: FillIn) -> bytes:
-    """Returns a completion between two texts. Raises `Fault` INVALID_REQUEST if no upstream has the model."""
     try:
         return await ask_upstream(request, asked.body, "/completions")
     except Fault as fault:
@@ -92,8 +91,6 @@ async def _fill_in(request: web.Request, asked: FillIn) -> bytes:
 
 
 def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> Api[ParsedOllama]:
-    """Returns the API of bodies that `parse` parses, with answers of this `form`."""
-
     async def parse_turn(request: web.Request, body: bytes) -> ParsedOllama:
         found = await parse_request(request, body, parse)
         if not isinstance(found, ParsedOllama):

@@ -74,9 +74,6 @@ async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyR
 
 
 async def _read_into_file(head: bytes, reader: BodyReader) -> memoryview:
-    """Returns the whole body from a temporary file. Raises what the reader raises, and `Fault` UNAVAILABLE without
-    room.
-    """
     try:
         with tempfile.TemporaryFile() as file:
             await asyncio.to_thread(file.write, head)
@@ -138,9 +135,6 @@ class _SpentTokens:
 async def _open_answer(
     request: web.Request, passed: PassedBody, path: str, kind: str, rest: BodyReader | None
 ) -> AsyncIterator[PassedAnswer]:
-    """Yields an answer that has begun, counts its tokens and limits its time. Raises the `Fault`s of `pass_through`,
-    and TIMED_OUT.
-    """
     found = upstream_for(request, passed.model, path)
     if found is None:
         message = NO_UPSTREAM.format(path=path, model=passed.model or DEFAULT_NAME)

@@ -56,8 +56,8 @@ def is_anthropic_client(request: web.BaseRequest) -> bool:
 def fault_response(
     failure: Failure, request: web.BaseRequest, *, allow: str | None = None, request_id: str = ""
 ) -> web.Response:
-    """Returns a failure in the API's format. `request_id`: if the request has none yet. `allow`: the methods of the
-    path.
+    """Returns a failure in the API's format. `request_id`: an id for a request that has none yet. `allow`: the
+    methods of the path.
     """
     surface = errors_of(request)
     headers = {}

@@ -31,8 +31,8 @@ _APIS: Final[Mapping[Chapter, ApiName]] = {
 
 
 class RoutedRequest(msgspec.Struct):
-    """A request that a route has matched: its `body` (empty without another target, since a turn may take an hour), the
-    present `target`, and those that are left.
+    """A request that a route has matched: its `body` (empty without another target, since a turn may take an hour),
+    the present `target`, and the targets that are left.
     """
 
     name: str

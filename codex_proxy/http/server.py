@@ -87,7 +87,7 @@ class Runner(web.AppRunner):
         return _Server(app, app._handle, request_factory=app._make_request, **self._kwargs)
 
     async def listen_as_ollama(self, *, wanted: bool, reuse_port: bool = False) -> None:
-        """Also listens on Ollama's port, if `wanted` and free. `reuse_port`: other workers share it."""
+        """Also listens on Ollama's port, if `wanted` and free. `reuse_port`: whether other workers share the port."""
         host, port = self.addresses[0][:2]
         if not wanted or port == OLLAMA_PORT:
             return

@@ -227,7 +227,7 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 def agent_health(agent: Agent, request: web.Request, *, in_detail: bool) -> AgentHealth:
-    """Returns the health of one agent. `in_detail`: with version and fault."""
+    """Returns the health of one agent. `in_detail`: whether version and fault are included."""
     fakes = request.app[FAKE_AGENTS]
     about: AgentHealth = {"name": agent.name, "fake": bool(fakes & {agent.name, ""})}
     trouble = agent.trouble()
@@ -244,7 +244,6 @@ def agent_health(agent: Agent, request: web.Request, *, in_detail: bool) -> Agen
 
 
 async def _client_with_details(request: web.Request) -> Client | None:
-    """Returns the client if it may see details: with a valid key, or on this machine if none is required."""
     clients = request.app[CLIENTS]
     if not clients.keys_required:
         return clients.everybody if is_local(request) else None

@@ -83,8 +83,8 @@ class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
 
 async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = None) -> web.StreamResponse:
-    """Serves a request for a turn, whole or as a stream. Raises `Fault` before the first byte. `body`: if it was read
-    already.
+    """Serves a request for a turn, whole or as a stream. Raises `Fault` before the first byte. `body`: the
+    request's body, if it was read already.
     """
     timings = start_timings(request)
     if body is None:

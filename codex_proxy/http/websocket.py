@@ -111,7 +111,6 @@ class _CountingSocket(web.WebSocketResponse):
         return True
 
     def release_parts(self) -> None:
-        """Releases what has arrived: it is a whole message now."""
         if self._parts is not None:
             self._parts.release()
 
@@ -227,7 +226,6 @@ class _ResponsesSocket:
                 del frame  # not while the next one is waited for
 
     async def _answer_frame(self, frame: str | bytes, held: HeldBytes) -> bool:
-        """Runs the turn of a frame. Returns False if the client has left or its key is no longer valid."""
         if self._content_log is not None:
             self._content_log("request", frame.encode() if isinstance(frame, str) else frame)
         try:
@@ -249,7 +247,6 @@ class _ResponsesSocket:
         return True
 
     def _check_key(self) -> None:
-        """Looks the key up again, for its limits. Raises `Fault` if it is no longer valid, or has another name."""
         client = self._responses.clients.by_digest(self._digest)
         if client.name != self._client.name:  # what this connection remembers is another's
             raise Fault.of(FaultKind.INVALID_API_KEY, "The API key has been renamed. Open a new connection.")

@@ -70,8 +70,8 @@ class AllowedUrls:
     """The operator's list of permitted URLs."""
 
     def __init__(self, allowed: tuple[str, ...], resolve: Resolve | None = None) -> None:
-        """`resolve`: None for the system's. Raises `ValueError` for an entry that is no http(s) URL, or has a query or
-        fragment.
+        """`resolve`: looks up names; None: as the system does. Raises `ValueError` for an entry that is no http(s)
+        URL, or has a query or fragment.
         """
         self._allowed = tuple(map(_entry, allowed))
         self._resolve = resolve or resolve_with_system

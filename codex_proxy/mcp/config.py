@@ -38,7 +38,7 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    """Variables added to those of every child."""
+    """The environment variables that the program gets beside those of every child process."""
     cwd: str | None = None
 
     @property

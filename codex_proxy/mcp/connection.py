@@ -190,7 +190,6 @@ class McpConnection:
         )
 
     async def _request(self, send: Callable[[ClientSession], Awaitable[T]], invalid: str) -> T:
-        """Sends a request. Raises `McpError`, with the text `invalid` for an invalid answer."""
         if self._session is None:
             raise McpError(self.fault())
         try:
@@ -213,7 +212,6 @@ class McpConnection:
     # --- the session's task ---------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Runs the session over the first transport that the server supports. Raises the cause of a failure."""
         *others, last = self._transports
         for open_transport in others:
             try:

@@ -106,9 +106,6 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends a request to the first address of its host that connects. Raises `httpx2.ConnectError` if URL or
-        address is not permitted.
-        """
         if self._allowed_urls is None:
             return await self._inner.handle_async_request(request)
         if not self._allowed_urls.permits(str(request.url)):

@@ -1,6 +1,6 @@
-"""MCP servers that requests name by URL. Each owner (API key) has its own session with each. One that is not permitted
-or not valid raises `Fault` INVALID_REQUEST before connecting; later failures are `McpFault`s in the listing or result.
-No message contains headers or credentials.
+"""MCP servers that requests name by URL. Each owner (API key) has its own session with each. A server that is not
+permitted or not valid raises `Fault` INVALID_REQUEST before connecting; later failures are `McpFault`s in the
+listing or result. No message contains headers or credentials.
 """
 
 from __future__ import annotations
@@ -199,7 +199,6 @@ class RequestServers:
         keep_until_done(self._closing, asyncio.create_task(session.mcp_server.close()))
 
     def _new_server(self, server: NamedServer, headers: dict[str, str]) -> McpServer:
-        """Returns a client; a path that ends with `/sse` gets the SSE transport."""
         path = normalize_url(server.server_url).path.rstrip("/")
         transport: Transport = "sse" if path.endswith("/sse") else "either"
         definition = HttpServer(

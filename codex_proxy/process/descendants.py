@@ -57,8 +57,8 @@ def descendants_of(pid: int) -> dict[int, float]:
 
 
 def resident_bytes(processes: dict[int, float]) -> int:
-    """Sums the memory of processes (each pid with its start time). One that cannot be read, or whose pid was reused,
-    counts as 0.
+    """Sums the memory of processes (each pid with its start time). A process that cannot be read, or whose pid was
+    reused, counts as 0.
     """
     pages = 0
     for pid, start in processes.items():

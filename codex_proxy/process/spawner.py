@@ -172,7 +172,7 @@ class SpawnerProcess:
         return future
 
     def replace(self) -> None:
-        """Kills the process, and takes no more requests. Those whose forks have happened are still answered."""
+        """Kills the process, and takes no more requests. Requests whose forks have happened are still answered."""
         self._process.kill()
         self._on_end(self)
 

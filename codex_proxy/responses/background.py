@@ -109,7 +109,6 @@ class BackgroundResponse(RunningResponse):
             raise
 
     async def _enter_conversation(self) -> None:
-        """Waits for the conversation's other turns, then prepares the response again. Raises `Fault`."""
         old = self._prepared
         self._prepared = await prepare(
             self._service, old.parsed, old.owner, id=old.id, created=old.created, wait=None
@@ -367,7 +366,6 @@ async def _take_back(store: Store, queued: StoredResponse) -> None:
 def _queued_response(
     service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
 ) -> StoredResponse:
-    """Returns the response before its turn, with the request if it may run again."""
     recovery = Recovery(body.decode(), hints.mode, hints.workdir, hints.activity)
     return StoredResponse(
         owner=prepared.owner,

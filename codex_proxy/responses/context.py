@@ -110,9 +110,6 @@ async def measure_context(
 async def _own_items(
     request: ContextRequest, known: Collection[str], store: Store | None, owner: str, ids: IdSource
 ) -> list[tuple[ItemDict, StoredItem | None]]:
-    """Returns the request's items, each with the stored one it refers to, if any, without references to `known`
-    items.
-    """
     given = [
         item for item in request.input_items if not (item["type"] == "item_reference" and item["id"] in known)
     ]

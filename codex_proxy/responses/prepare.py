@@ -79,7 +79,6 @@ async def prepare(
 
 
 async def _enter(store: Store, owner: str, conversation: str, wait: float | None) -> ConversationLease:
-    """Waits for the conversation. Raises `Fault` CONCURRENCY_EXCEEDED after `wait` seconds (None: no limit)."""
     try:
         with store_errors_as_faults():
             async with asyncio.timeout(wait):

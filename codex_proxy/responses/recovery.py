@@ -1,4 +1,6 @@
-"""Holds the leases of this server's background responses, and takes over those of no server, such as a killed one's."""
+"""Holds the leases of this server's background responses, and takes over responses that no server runs any more,
+such as a killed server's.
+"""
 
 from __future__ import annotations
 

@@ -141,7 +141,6 @@ class RunningResponse(ABC):
         return self._task
 
     async def _work(self) -> None:
-        """Runs the response to its end. An exception is logged and makes it fail."""
         self._begun = True
         try:
             await self._run_turns()
@@ -260,7 +259,6 @@ class RunningResponse(ABC):
         return None
 
     async def _break_off(self) -> None:
-        """Ends the response as failed after an exception here, unless its final object was made."""
         if self.final is not None:
             return
         try:

@@ -155,7 +155,7 @@ class EventLog:
         """The last reported backlog."""
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
-        """Adds events from `size` bytes of agent output. `ended`: they are the last."""
+        """Adds events from `size` bytes of agent output. `ended`: whether these events are the last."""
         is_long = len(events) > EVENTS_AT_ONCE or _has_long_text(events)
         for batch in _parts(events, size) if is_long else (Batch(events, size),):
             self._batches.append(batch)

@@ -91,8 +91,8 @@ class _AttemptsUsage:
         return UsageReported(self._before + reported.usage, reported.trigger, partial=partial)
 
     def begin_attempt(self, *, begun: bool) -> list[Event]:
-        """Discards the current attempt, and returns its usage. `begun`: it may have used tokens that were not
-        reported.
+        """Discards the current attempt, and returns its usage. `begun`: whether the attempt may have used tokens
+        that were not reported.
         """
         newest, self._newest = self._newest, None
         if newest is None:
@@ -104,7 +104,7 @@ class _AttemptsUsage:
 
 
 class Run:
-    """One turn. `limits`: those that the agent cannot enforce."""
+    """One turn. `limits`: the limits that the agent cannot enforce."""
 
     def __init__(
         self,
@@ -269,8 +269,8 @@ class Run:
         self._apply(attempt.with_verdicts(verdicts), session, 0)
 
     def _apply(self, result: PolicyResult, session: AgentSession, size: int) -> None:
-        """Does what the policy says: logs events, answers the agent, runs calls and checks, or begins a second attempt.
-        `size`: bytes of agent output.
+        """Does what the policy says: logs events, answers the agent, runs calls and checks, or begins a second
+        attempt. `size`: the bytes of the agent's output that led to it.
         """
         self._awaited_events = self.attempt.awaited_events
         self._log_events(result.events, size)
@@ -406,7 +406,6 @@ class Run:
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded) -> None:
-        """Ends the turn for another reason than the agent's end."""
         if not self._repair.ended:
             self._append(self._repair.feed([ended]), 0)
 
@@ -441,7 +440,6 @@ class Run:
         )
 
     def _release_session(self) -> None:
-        """Stops deadlines and calls; keeps the session or closes it."""
         self._watch.stop()
         self._calls.cancel()
         session = self._session

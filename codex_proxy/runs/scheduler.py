@@ -169,8 +169,8 @@ class RunScheduler:
         first: Sequence[Event] = (),
     ) -> Run:
         """Starts a run. Raises `Fault`: STOPPING, CONCURRENCY_EXCEEDED without a slot in time, or the agent's.
-        `remembers`: calls go to the step memory, and to disk if `durable`. `replay`: the history as the model generated
-        it, if stored. `runner` runs this server's tools; `first` are events before the agent's.
+        `remembers`: whether calls go to the step memory, and if `durable` to disk. `replay`: the history as the
+        model generated it, if stored. `runner` runs this server's tools; `first` are events before the agent's.
         """
         turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
@@ -246,7 +246,6 @@ class RunScheduler:
 
     @contextlib.contextmanager
     def _fail_on_error(self, run: Run) -> Iterator[None]:
-        """Ends the run if the body raises."""
         try:
             yield
         except Fault as fault:
@@ -288,7 +287,7 @@ class RunScheduler:
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def identity(self, turn: Turn) -> str:
-        """Returns `AGENT/MODEL`, under which raw items are stored: no other can read encrypted reasoning."""
+        """Returns `AGENT/MODEL`, under which raw items are stored: no other model can read encrypted reasoning."""
         return f"{self.agent_of(turn).name}/{turn.model}"
 
     def agent_of(self, turn: Turn) -> Agent:

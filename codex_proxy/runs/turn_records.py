@@ -67,7 +67,7 @@ class TurnOrigin(msgspec.Struct, frozen=True):
 
 
 TURN_ORIGIN: Final[ContextVar[TurnOrigin]] = ContextVar("turn_origin", default=TurnOrigin())  # noqa: B039 - frozen
-"""The origin of a turn, with the context in which the turn starts."""
+"""The origin of the turn that starts in this context."""
 
 
 class TimelineEvent(msgspec.Struct, frozen=True):

@@ -75,7 +75,6 @@ def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_of(error: ValidationError, flags: Mapping[str, Any], file: Path) -> str:
-    """Returns a sentence about the first error, without a full stop."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"] if part != "[key]"]
     reason = first["msg"].removeprefix("Value error, ").replace("Input should", "it should", 1)
@@ -113,9 +112,6 @@ def _advice_for(name: str, known: Iterable[str]) -> str:
 
 
 def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
-    """Returns the names in the settings file; none without a file. Raises `UserError` if it cannot be read, or has an
-    unknown name.
-    """
     if not file.is_file():
         return ()
     try:

@@ -16,7 +16,9 @@ class OldName(msgspec.Struct, frozen=True):
     now: str
     """What to write instead: the end of a sentence that begins with `use`."""
     apply: Callable[[Any, Values], None]
-    """Puts a value of the old name among those of the new names, of which it replaces none."""
+    """Sets the new name's value from the old name's value (the first argument) in `Values`, unless the new name has
+    one.
+    """
 
 
 def _set_key(values: Values, table: str, key: str, value: Any) -> None:
@@ -131,7 +133,7 @@ def with_new_names(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict
 
 
 def advice_about(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns for each of these old names what replaces it."""
+    """Returns a text for each of these old names, which says what replaces it."""
     return tuple(
         f"`{name}` (PROXY_{name.upper()}) is an old name, which the next release does not accept: use "
         f"{OLD_NAMES[name].now}."

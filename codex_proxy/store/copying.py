@@ -112,8 +112,8 @@ async def _rows_after(source: CopyableStore, table: CopiedTable, last: Row | Non
 
 
 def select(table: CopiedTable, *, first: bool) -> str:
-    """Returns the statement of `rows_from`, for the `first` rows or from a key on. Its values are the key and the
-    limit.
+    """Returns the SQL statement of `rows_from`: with `first` from the first row, else from a key on. Its parameters
+    are the key and the limit.
     """
     count = 0 if first else len(table.key)
     *key, limit = (f"?{number}" for number in range(1, count + 2))

@@ -124,7 +124,9 @@ class Leases(Protocol):
         """Takes over at most `limit` background responses that no node holds, oldest first."""
 
     async def renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
-        """Renews the leases `held` and those of this node's conversations. Returns the leases that it has lost."""
+        """Renews the leases `held`, and the leases of this node's conversations. Returns the leases that it has
+        lost.
+        """
 
     async def until_renewal(self) -> None:
         """Waits `RENEW_SECONDS`, or until another node may have changed what this one holds."""

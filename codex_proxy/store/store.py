@@ -163,7 +163,9 @@ class Store(ABC):
 
     @abstractmethod
     async def delete_response(self, owner: str, id: str) -> bool:
-        """Deletes a response; returns False without one. Its items stay in the context of those that continue it."""
+        """Deletes a response; returns False without one. Its items stay in the context of responses that continue
+        it.
+        """
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page[StoredItem]:
         """Returns a page of the input that clients see. Raises `NotStored` without the response or the item `after`."""

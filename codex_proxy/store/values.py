@@ -62,7 +62,7 @@ class NotFinished(StoreError):  # noqa: N818
 
 
 class StoreConflict(StoreError):  # noqa: N818
-    """The write contradicts stored data. `lease`: another node holds the response."""
+    """The write contradicts stored data. The `reason` `lease`: another node holds the response."""
 
     def __init__(self, reason: Literal["id_taken", "too_many_keys", "lease"], message: str) -> None:
         super().__init__(message)
@@ -247,7 +247,9 @@ class TreeNode(msgspec.Struct, frozen=True):
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of objects. `unfinished`: background responses; `steps`: of the step memory; `frames`: stream events."""
+    """Counts of objects. `unfinished` counts background responses, `steps` entries of the step memory, and `frames`
+    stream events.
+    """
 
     location: str
     """The store's path or URL, or a name for one in RAM."""

@@ -180,7 +180,6 @@ def check_length(field: str, count: int, limit: int) -> None:
 
 
 def _fault(error: ValidationError, prefix: str = "") -> Fault:
-    """Returns the first error in OpenAI's words. `prefix`: the value's path."""
     first = error.errors(include_url=False)[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     param = prefix + _path(first["loc"])
@@ -258,7 +257,6 @@ def unsupported_value(param: str, given: str, values: str) -> Fault:
 
 
 def _unknown_kind(param: str, value: Any, context: Mapping[str, str]) -> Fault:
-    """Returns the fault for a value without a member of its union (see `ByKind`)."""
     if value is None:
         return missing_parameter(param)
     if not isinstance(value, dict) or not context["kinds"]:

@@ -88,8 +88,8 @@ class Ignored:
 
 
 class Refused:
-    """Marks a field as refused, and says what to do instead. `unless_forwarded`: only noted, since an upstream may know
-    it.
+    """Marks a field as refused, and says what to do instead. `unless_forwarded`: whether the field is only noted,
+    since an upstream may know it.
     """
 
     def __init__(

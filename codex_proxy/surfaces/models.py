@@ -72,9 +72,10 @@ class ModelSource(Protocol):
 
 
 class ModelCatalog:
-    """The models and names for clients. `default_model`: what `codex-5` means; `defaults`: those of several agents.
-    `plain`: agents that are only plain models; `codex`: agents for whose default `codex-5` is listed (empty: the only
-    agent). `other_tiers`: service tiers of unlisted models. `advice`: for unknown models.
+    """The models and names for clients. `default_model`: the model that `codex-5` means; `defaults`: the default
+    models of several agents, by their names. `plain`: agents that are only plain models. `codex`: agents whose
+    default model is listed as `codex-5` (an empty name: the only agent). `other_tiers`: service tiers of unlisted
+    models. `advice`: what an error about an unknown model says last.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class ModelCatalog:
         """The agents by name, the default first; empty for a single one."""
         self.agent_names = frozenset(map(str.lower, source.members))
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
-        """All models at the last look, and those of `only`."""
+        """All models when they were last read, and those of them that belong to `only`."""
         self._names: tuple[object, Names] | None = None
 
     @property
@@ -161,8 +162,8 @@ class ResolvedModel(msgspec.Struct, frozen=True):
 
 
 class Names:
-    """Models by lower-case names. Of several agents, a model has its full name (`AGENT/MODEL`) and, if unique, its own;
-    an agent's name is its default.
+    """Models by lower-case names. If there are several agents, a model has its full name (`AGENT/MODEL`) and, if it
+    is unique, its own; an agent's name means that agent's default model.
     """
 
     def __init__(

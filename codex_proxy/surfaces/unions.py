@@ -16,8 +16,8 @@ UNKNOWN_KIND: Final = "unknown_kind"
 
 class ByKind:
     """Chooses a union's member (`Annotated[A | B, ByKind()]`): for strings, for arrays, or for an object the model
-    whose `field` may have its value. One whose `field` is any string takes unknown values, one without the field every
-    other object. `untyped` returns the model of an object without the field.
+    whose `field` may have its value. A model whose `field` is any string takes unknown values; a model without the
+    field takes every other object. `untyped` returns the model of an object without the field.
     """
 
     def __init__(

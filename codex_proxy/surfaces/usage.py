@@ -87,8 +87,8 @@ class TurnTokens:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
-        """Returns the turn's tokens; where calls are missing, the estimates if higher. If only the last call was cut
-        off, its input is that of the call before.
+        """Returns the turn's tokens; where calls are missing, the estimates if higher. If only the last call was
+        cut off, the input of the call before counts as its input.
         """
         if self.reported is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))

@@ -40,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def unchecked_failure(what: str, reason: str) -> Failure:
-    """Returns the failure for a text (`what`: `The answer`) that could not be checked."""
+    """Returns the failure for a text that could not be checked. `what` names the text, as `The answer`."""
     return Failure(
         FaultKind.UPSTREAM_ERROR,
         f"{what} could not be checked against its schema: {reason}.",

@@ -58,7 +58,7 @@ class RememberedTurn(msgspec.Struct, frozen=True):
     said: str
     """The assistant's text before the calls, as the client saw it."""
     model: str = ""
-    """The model and its provider; no other can read the encrypted reasoning."""
+    """The model and its provider; no other model can read the encrypted reasoning."""
     calls_key: bytes = b""
     """The key of the client's calls; empty in entries of earlier versions."""
 
@@ -136,7 +136,7 @@ def key_of_all(keys: Iterable[bytes]) -> bytes:
 
 
 def canonical_arguments(call: HistoryCall) -> str:
-    """Returns arguments as canonical JSON; those of a custom tool, or that are not JSON, unchanged."""
+    """Returns a call's arguments as canonical JSON, but unchanged for a custom tool, or if they are not JSON."""
     if call.kind == "custom":
         return call.arguments
     try:
@@ -197,7 +197,6 @@ def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
 
 
 def _missing_output(call: _Head) -> str:
-    """Returns an error as output of a hidden call of an agent without tools."""
     try:
         msgspec.json.decode(call.arguments or "{}")
     except msgspec.ValidationError:

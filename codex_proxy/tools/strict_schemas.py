@@ -97,7 +97,6 @@ class _Converter:
 
 
 def _without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
-    """Moves annotations that guide the model into the description, and removes others."""
     form = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
     hints = [
         f"{_GUIDING_ANNOTATIONS[key]}: {_json(schema[key])}" for key in _GUIDING_ANNOTATIONS if key in schema

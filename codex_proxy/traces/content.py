@@ -52,7 +52,7 @@ class TurnContent:
                 self._outputs.setdefault(event.id, []).append(event.text)
 
     def tool_attributes(self, id: str) -> dict[str, str]:
-        """Returns the attributes of a tool's span; `id`: of its item or call."""
+        """Returns the attributes of a tool's span; `id`: the id of the tool call or of its item."""
         item = next(
             (each for each in self._items.values() if id in (each.id, getattr(each, "call_id", ""))), None
         )
@@ -86,7 +86,6 @@ def _call(id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def _message(item: HistoryItem) -> dict[str, Any] | None:
-    """Returns an item as a message; None for one that only the model can read."""
     if isinstance(item, HistoryMessage):
         role = "system" if item.role == "developer" else item.role
         return {"role": role, "parts": [_part(part) for part in item.parts]}

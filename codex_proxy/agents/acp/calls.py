@@ -28,7 +28,7 @@ _ZERO: Final = re.compile(rb"\.0(?=[],}]|$)")
 
 
 class ClientCalls:
-    """The calls of one turn. Adds events to those of `reader`, and lines for the tool server to `writes`."""
+    """The calls of one turn. Appends events to the events of `reader`, and lines for the tool server to `writes`."""
 
     def __init__(
         self,

@@ -44,7 +44,6 @@ def tool_entry(tool: Tool) -> dict[str, Any]:
 
 
 def _object_schema(parameters: msgspec.Raw) -> Any:
-    """Decodes a JSON Schema, and sets its `type` to `object`, which MCP requires."""
     try:
         schema = msgspec.json.decode(parameters)
     except UNREADABLE:

@@ -104,7 +104,6 @@ class AcpConnection:
         return ReceivedMessages(b"".join(writes), list(by_channel.items()))
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns a message's channel; None if it has none or was handled here. Refusals are appended to `writes`."""
         if message.method is not None:
             channel = self.sessions.get(message.params.session_id)
             if channel is None and message.id is not None:

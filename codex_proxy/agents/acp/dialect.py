@@ -61,8 +61,8 @@ APPROVALS: Final[Mapping[str, ApprovalKind]] = {
 
 
 class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
-    """Reads the messages of one channel of an `AcpConnection`, and the tool server's events. Its questions are requests
-    for permission: request id and options.
+    """Reads the messages of one channel of an `AcpConnection`, and the tool server's events. The agent's questions
+    are requests for permission: request id and options.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class SessionOpening:
         *,
         ahead: bool,
     ) -> None:
-        """`servers` are the entries of `mcpServers`; with any, the prompt waits for `ToolsListed`. `ahead`:
+        """`servers` are the entries of `mcpServers`; with any, the prompt waits for `ToolsListed`. `ahead`: whether
         `session/new` was already sent.
         """
         self.session = ""

@@ -52,7 +52,7 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     read_only: tuple[str, ...] = ()
     """Modes in which the agent writes nothing, or nothing without asking; the preferred first."""
     tool_modes: tuple[str, ...] = ()
-    """Modes for turns with client tools, if the agent calls none in those of `read_only`."""
+    """Modes for turns with client tools, if the agent calls no such tools in the modes of `read_only`."""
     writing: Mapping[str, str] = {}
     """The mode for each sandbox that may write, if the agent has its own sandbox."""
     sandboxed: bool = False

@@ -99,7 +99,9 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
         return "session/resume" if self.declared.resumes else "session/load" if self.declared.loads else ""
 
     def modes(self, sandbox: Sandbox, *, tools: bool = False) -> Sequence[str]:
-        """Returns the modes for a turn, the preferred first; empty if any will do. `tools`: it has client tools."""
+        """Returns the modes for a turn, the preferred first; empty if any will do. `tools`: whether the turn has
+        client tools.
+        """
         writing = self.preset.writing.get(sandbox)
         if writing is not None:
             return (writing,)

@@ -26,7 +26,9 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Prompt:
-    """Returns a session's first prompt. `takes_system`: instructions at the beginning are its system prompt."""
+    """Returns a session's first prompt. `takes_system`: whether instructions at the beginning become its system
+    prompt.
+    """
     rest = list(history)
     system: list[str] = []
     while takes_system and rest and _is_instruction(rest[0]):

@@ -1,5 +1,5 @@
-"""Converts an agent's token counts. One that covers more or less than the client's request (`AcpPreset.usage`) is not
-used. `totalTokens` shows whether input includes cached, and output thought tokens.
+"""Converts an agent's token counts. A count that covers more or less than the client's request (`AcpPreset.usage`)
+is not used. `totalTokens` shows whether input includes cached, and output thought tokens.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ RESTOCK_SECONDS: Final = 0.3
 beginning.
 """
 MAX_WAIT_SECONDS: Final = 3600.0
-"""The longest that a process waits: it has read settings and sign-in at its start."""
+"""Maximum seconds that a process waits for a turn, since it has read settings and sign-in at its start."""
 MAX_MEMORY: Final = 2 << 30
 """The bytes from which the process of a conversation without a running turn is ended."""
 

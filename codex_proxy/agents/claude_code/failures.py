@@ -69,7 +69,9 @@ _ADVICE: Final = re.compile(
 
 
 def failure_of(text: str, *, code: str | None, status: int | None, reason: str | None) -> Failure:
-    """Converts an error. `code` is that of the `<synthetic>` message, `reason` the `terminal_reason`."""
+    """Converts an error. `code` is the error's code in the `<synthetic>` message, `reason` the `terminal_reason` of
+    the `result`.
+    """
     kind = _kind(text, code, status, reason)
     if kind is K.AGENT_NOT_AUTHENTICATED and status is None:
         return NOT_SIGNED_IN

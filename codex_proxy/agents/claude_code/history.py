@@ -246,7 +246,6 @@ def _text_block(text: str) -> Block:
 
 
 def _blocks(parts: Sequence[Part]) -> list[Block]:
-    """Converts parts to content blocks, without empty texts, which the provider refuses."""
     blocks: list[Block] = []
     for part in parts:
         if isinstance(part, ImagePart):

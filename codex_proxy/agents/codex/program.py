@@ -131,8 +131,8 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
 
 
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """Returns a short command's stdout. Runs it in an empty home, if `environment` names none: it would create the
-    user's. Raises `Fault`.
+    """Returns a short command's stdout. If `environment` names no Codex home, runs the command in an empty one: it
+    would create the user's. Raises `Fault`.
     """
     with tempfile.TemporaryDirectory(prefix="codex-proxy-", ignore_cleanup_errors=True) as home:
         return await run_short(Command(command, {"CODEX_HOME": home, **environment}, os.getcwd()))

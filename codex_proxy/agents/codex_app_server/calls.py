@@ -87,7 +87,7 @@ class ModelItems:
     """The raw items of the current model call, and the client's calls among them."""
 
     def __init__(self, tools: Sequence[Tool] = (), *, plain: bool = True) -> None:
-        """`plain`: Codex has no tools of its own."""
+        """`plain`: whether Codex has no tools of its own."""
         self._tools = OfferedTools(tools, agent_name)
         self._plain = plain
         self._events: list[Event] = []

@@ -195,9 +195,6 @@ class AppServerConnection:
         return ReceivedMessages(b"".join(writes), list(by_channel.items()), limits)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns a message's channel; None if it has none or was handled here. Lines to write are appended to
-        `writes`.
-        """
         if message.method is None:
             return self._channel_of_answer(message, writes)
         thread = message.params.thread_id

@@ -205,7 +205,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
-        """Ends the client's turn. `running`: Codex may still work, and has to be interrupted."""
+        """Ends the client's turn. `running`: whether Codex may still work, so that it has to be interrupted."""
         self._reader.flush_outputs()
         raw, _ = self._model_items.take()
         self._events += raw

@@ -114,7 +114,6 @@ def decode(line: bytes) -> Message | None:
 
 
 def _decode_loosely(line: bytes) -> Message | None:
-    """Decodes what can be read of a message; one without a method becomes an `UNREADABLE_ANSWER`."""
     for decoder in _LOOSE_DECODERS:
         try:
             loose = decoder.decode(line)

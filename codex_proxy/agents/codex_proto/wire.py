@@ -138,7 +138,9 @@ class _DeltaLine(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """A decoded line. `flat`: type and fields are at the top level. `damaged`: `msg` has only its type."""
+    """A decoded line. `flat`: whether type and fields are at the top level. `damaged`: whether only the type of
+    `msg` could be read.
+    """
 
     id: str | int | None
     msg: Msg
@@ -233,7 +235,6 @@ class TurnUsage:
         return None if new == NO_USAGE else new
 
     def _add(self, msg: Msg) -> Usage | None:
-        """Adds a count of the oldest releases: the tokens of one model call."""
         used = Usage(
             msg.input_tokens or 0,
             msg.cached_input_tokens or 0,

@@ -1,6 +1,6 @@
-"""Creates the server's agents, by name: that of `--agent`, or those of the tables `[agents.NAME]` and
-`[upstreams.NAME]`. A single upstream is `[upstreams.default]`, with short settings. An error in the tables prevents the
-start; other problems affect only their agent.
+"""Creates the server's agents, by name: the agent of `--agent`, or the agents of the tables `[agents.NAME]` and
+`[upstreams.NAME]`. A single upstream is `[upstreams.default]`, with short settings. An error in the tables prevents
+the start; other problems affect only their agent.
 """
 
 from __future__ import annotations

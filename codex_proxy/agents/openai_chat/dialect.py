@@ -159,7 +159,6 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
     def _add_calls(
         self, answer: ChatAnswer, calls: Sequence[Call], out: list[Event]
     ) -> list[ToolCallRequested]:
-        """Adds calls to the conversation and, as raw items, to `out`. Returns the requests for their outputs."""
         asks: list[ToolCallRequested] = []
         if self._reasoning_back and answer.reasoning:
             content = [{"type": "reasoning_text", "text": "".join(answer.reasoning)}]

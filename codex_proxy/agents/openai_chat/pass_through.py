@@ -60,7 +60,9 @@ class PassThrough:
         self.has_output = False
         """Whether a text, refusal or call was read."""
         self._held: list[bytes] = []
-        """Events before the first content: a failure can still have an HTTP status, an empty answer a header."""
+        """Events before the first content, which are held back so that a failure can still get an HTTP status, and
+        an empty answer a header.
+        """
         self._stream = stream
         self._wants_usage = wants_usage
         self._model_shown = model_shown

@@ -125,8 +125,8 @@ class ResponsesAnswer:
             out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
 
     def _annotation_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        """Adds an annotation. Those behind the first text part come with the complete message: their positions depend
-        on the parts before.
+        """Adds an annotation. Annotations of later text parts come with the complete message, since their positions
+        depend on the parts before.
         """
         annotation = object_at(event, "annotation")
         if annotation and not event.get("content_index"):
@@ -135,7 +135,6 @@ class ResponsesAnswer:
             out.append(AnnotationAdded(id, encoded(annotation)))
 
     def _call_delta(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        """Adds a piece of a call. One with neither id nor index belongs to the call that began last."""
         id = self._known_id(event, {}) or next(reversed(self._begun), "")
         if id not in self._begun:
             return
@@ -263,8 +262,8 @@ class ResponsesAnswer:
 
 
 def _final_status(response: Mapping[str, Any], of_event: str) -> str:
-    """Returns the worse of the response's status and that in the last event's name (`of_event`). One that is not final
-    means failed.
+    """Returns the worse of the response's status and the status in the last event's name (`of_event`). A status
+    that is not final means failed.
     """
     own = response.get("status")
     if own in ("failed", "cancelled") or of_event in ("failed", "cancelled"):

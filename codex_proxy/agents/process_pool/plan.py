@@ -19,8 +19,8 @@ class ProcessState(Enum):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """A process, known by `key`. `age` is in seconds, `memory` in bytes (0: not known). `is_held`: it can take no turn,
-    although it may have none.
+    """A process, known by `key`. `age` is in seconds, `memory` in bytes (0: not known). `is_held`: the process can
+    take no turn, although none may be running.
     """
 
     key: int
@@ -37,11 +37,12 @@ MANY = 1 << 30
 
 class PoolLimits(msgspec.Struct, frozen=True):
     """The limits of the processes with one key. Between `min_processes` and `max_processes` run, with at most
-    `max_turns_running` turns each; if all have `busy_from`, another is started in advance. A process is due for renewal
-    after `max_turns_served` turns, `max_age` seconds, or at `max_memory` bytes (0: any). At most `max_waiting` turns
-    wait; others are refused. If a process serves one session (`max_turns_served` is 1), each turn starts one; if the
-    key was used `spare_uses` times (0: never) within `max_age` seconds, one more waits for the next turn. It is started
-    `spare_delay` seconds after a turn has begun, or when one has ended.
+    `max_turns_running` turns each; if all have `busy_from`, another is started in advance. A process is due for
+    renewal after `max_turns_served` turns, `max_age` seconds, or at `max_memory` bytes (0: any). At most
+    `max_waiting` turns wait; others are refused. If a process serves one session (`max_turns_served` is 1), each
+    turn starts one; if the key was used `spare_uses` times (0: never) within `max_age` seconds, one more waits for
+    the next turn. This spare process is started `spare_delay` seconds after a turn has begun, or when a turn has
+    ended.
     """
 
     min_processes: int = 1

@@ -120,7 +120,6 @@ class PooledProcess:
         self.last_used = asyncio.get_running_loop().time()
 
     def _turn_ended(self, channel: int) -> None:
-        """Notes a turn's end: what still runs of it is an orphan from now on."""
         self._turn_starts.pop(channel, None)
         self.last_used = asyncio.get_running_loop().time()
 

@@ -53,9 +53,9 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         *questions: tuple[bytes, Callable[[], bool], float],
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Starts the process, and writes each question when the one before is answered: its line, whether it is
-        answered, and the seconds for that. `on_stderr` None: stderr's end is kept for failures. Raises `Fault`, after
-        which no process is left.
+        """Starts the process, and writes each question when the one before is answered. A question is its line, a
+        function that tells whether it is answered, and the seconds for that. `on_stderr` None: stderr's end is kept
+        for failures. Raises `Fault`, after which no process is left.
         """
         try:
             child = self._child = await spawn(command, self, on_stderr=on_stderr)
@@ -74,9 +74,6 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_agent(child)
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Waits until `condition` is true. Raises `Fault` after `seconds`, if the process ends, or the connection has a
-        fault.
-        """
         try:
             async with asyncio.timeout(seconds):
                 while not condition() and self.exit is None and self.connection.fault is None:

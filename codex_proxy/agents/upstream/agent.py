@@ -48,8 +48,9 @@ class UpstreamAgent(AgentBase):
         peers: Mapping[str, UpstreamAgent] | None,
         queue_wait: float,
     ) -> None:
-        """`name`: of its table; empty for the only agent. `make_server` returns the started model server, or raises
-        `Fault`. `peers`: all upstreams by name. `queue_wait`: maximum seconds to wait while `concurrency` turns run.
+        """`name`: the name of its table; empty for the only agent. `make_server` returns the started model server,
+        or raises `Fault`. `peers`: all upstreams by name. `queue_wait`: maximum seconds to wait while `concurrency`
+        turns run.
         """
         super().__init__()
         self.name = name or config.api.agent
@@ -172,7 +173,6 @@ class UpstreamAgent(AgentBase):
         return OpenAttempt(self._table_name, own, dialect, self, server.client, headers)
 
     async def _enter(self, *, may_wait: bool) -> ModelServer:
-        """Takes one of the `concurrency` places for an attempt, and returns the server. Raises `NotAskedError`."""
         try:
             server = await self._late.for_turn()
         except Fault as fault:

@@ -41,7 +41,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     @property
     def marks(self) -> OriginMarks | None:
-        """What marks encrypted content, so that no other upstream gets it; None if there is only one."""
+        """What marks encrypted content, so that no other upstream gets it; None if there is only one upstream."""
         return OriginMarks(self.name) if self.name else None
 
 

@@ -53,7 +53,9 @@ class AttemptPlan:
     """The attempts of one turn. `target` is the current upstream."""
 
     def __init__(self, targets: Sequence[UpstreamTarget], chance: Callable[[], float]) -> None:
-        """`targets`: at least one, in order. `chance` returns a random number from 0 to 1, which varies the waits."""
+        """`targets`: the upstreams to try, in order, at least one. `chance` returns a random number from 0 to 1,
+        which varies the waits.
+        """
         self.target, *self._others = targets
         self.attempts = 1
         """Number of attempts, the current one included."""

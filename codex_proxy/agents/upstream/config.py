@@ -83,7 +83,9 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_table(cls, table: str) -> SettingNames:
-        """Returns the names in a table like `[upstreams.groq]`; empty: those of the server's settings."""
+        """Returns the names in a table like `[upstreams.groq]`; with an empty `table`, the names in the server's
+        settings.
+        """
         if not table:
             return cls()
         return cls(

@@ -1,5 +1,5 @@
-"""The pool of connections to one upstream. One is used again only if nothing has come on it since the last answer: that
-would be read as the next answer.
+"""The pool of connections to one upstream. A connection is used again only if nothing has come on it since the last
+answer: such bytes would be read as the next answer.
 """
 
 from __future__ import annotations

@@ -333,7 +333,9 @@ async def _read_in_steps(request: OutgoingRequest) -> AsyncIterator[bytes]:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Converts the error of a request without an answer. Its own text has the address, and is left out."""
+    """Converts the error of a request without an answer. The error's own text contains the address, and is left
+    out.
+    """
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
         why = (
             "its certificate is not trusted, or TLS fails. The operator of this server must check "

@@ -120,7 +120,7 @@ class ErrorReader:
         return Failure(K.AGENT_MISCONFIGURED, message, quoted=words)
 
     def of_event(self, value: Any) -> Failure:
-        """Converts an error inside an answer. `value`: its decoded JSON."""
+        """Converts an error inside an answer. `value`: the error's decoded JSON."""
         error = value.get("error", value) if isinstance(value, dict) else value
         return self._failure_in(value, _status_in(error))
 

@@ -130,9 +130,6 @@ def _normalise_url(given: str, api: UpstreamApi, names: SettingNames) -> str:
 def _key_of(
     config: UpstreamConfig, given: SecretStr | None, environ: Mapping[str, str], names: SettingNames
 ) -> str:
-    """Returns the key, or empty. `given`: the setting `upstream_key`. Raises `NoAgentError` if it is set twice,
-    missing, or has impossible characters.
-    """
     if sum(each is not None for each in (given, config.key_file, config.key_env)) > 1:
         raise NoAgentError(f"The upstream's key is set twice. Remove {names.key} or {names.key_file}.")
     if config.key_file is not None:

@@ -120,7 +120,6 @@ class ChatSession:
 
 
 async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
-    """Yields the pieces of a streamed answer. Raises `UserError`, also for a missing end."""
     rest = b""
     async for chunk in reply.content.iter_any():
         *blocks, rest = (rest + chunk).split(b"\n\n")

@@ -51,7 +51,6 @@ class Screen:
         self._kind, self._at_line_start = "", True
 
     def _parts(self, text: str, thought: bool) -> Iterator[tuple[str, bool]]:
-        """Yields the lines of a text, each with whether it is about an action of the agent (only in reasoning)."""
         for line in text.splitlines(keepends=True):
             yield line, thought and self._at_line_start and ACTIVITY.match(line) is not None
             self._at_line_start = line.endswith("\n")

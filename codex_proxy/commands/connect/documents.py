@@ -113,7 +113,6 @@ def _indent(text: str) -> int | str:
 
 
 def _plain(document: Any) -> dict[str, Any]:
-    """Returns the document without the parser's own types, for comparisons."""
     unwrapped = document.unwrap() if isinstance(document, tomlkit.TOMLDocument) else document
     plain: dict[str, Any] = _data(unwrapped)
     return plain

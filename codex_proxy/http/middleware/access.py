@@ -1,6 +1,6 @@
 """Checks whether a request may use the server: its headers' size, Host (against DNS rebinding), reverse proxy, web
-page, key and content type. Pages of other origins may not: they could run an answer as a script, or take a stream slot.
-Bodies must be JSON, which no page can send without a preflight.
+page, key and content type. Pages of other origins may not use it: they could run an answer as a script, or take a
+stream slot. Bodies must be JSON, which no page can send without a preflight.
 """
 
 from __future__ import annotations
@@ -246,9 +246,6 @@ def _not_allowed(message: str) -> Fault:
 
 
 async def _authenticate(request: web.Request) -> None:
-    """Sets the client of the key, or of requests without one. Raises `Fault` INVALID_API_KEY, or RATE_LIMITED if too
-    many checks wait.
-    """
     clients = request.app[CLIENTS]
     key = key_in(request)
     digest = digest_of(key) if key else ""
@@ -308,7 +305,6 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def _check_content_type(request: web.Request) -> None:
-    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's type without a body."""
     kind = request.content_type.lower()
     endpoint = request.get(ENDPOINT)
     if endpoint is not None and endpoint.takes_form and kind == FORM and "Authorization" in request.headers:

@@ -137,7 +137,7 @@ class RequestLimits:
 
 REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)
 CONNECTIONS: Final = web.AppKey("connections", FairQueue[None])
-"""The connections that the server takes; none waits."""
+"""The connections that the server has accepted, as slots; no further connection waits."""
 
 
 @contextlib.contextmanager

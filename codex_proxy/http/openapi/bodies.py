@@ -90,7 +90,6 @@ def body_schemas(*, max_choices: int) -> dict[str, Schema]:
 
 
 def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
-    """Returns the schemas of a model and, with `prefix`, of its parts, since APIs share names."""
     whole = model.model_json_schema(ref_template="#/components/schemas/{model}")
     parts = {prefix + name: schema for name, schema in whole.pop("$defs", {}).items()}
     parts[model.__name__] = whole

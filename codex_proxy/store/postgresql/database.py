@@ -78,7 +78,7 @@ class Database:
     """A pool of connections to one database."""
 
     def __init__(self, pool: asyncpg.Pool, location: str, direct_url: str | None) -> None:
-        """`location`: the database's name in messages. `direct_url`: its URL, unless there is a pooler."""
+        """`location`: the database's name in messages. `direct_url`: the database's URL; None if there is a pooler."""
         self._pool = pool
         self.location = location
         self.direct_url = direct_url
@@ -152,7 +152,6 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """Yields a connection, and converts the errors in the `with`. Raises `LostConnectionError`."""
         connection = None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):

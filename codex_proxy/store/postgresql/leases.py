@@ -1,5 +1,5 @@
-"""The leases of a server in PostgreSQL, by the database's clock, and the list of nodes. Leases are rows and no advisory
-locks: a pooler may give one of these to two servers.
+"""The leases of a server in PostgreSQL, by the database's clock, and the list of nodes. Leases are rows and no
+advisory locks, since a pooler may give one such lock to two servers.
 """
 
 from __future__ import annotations

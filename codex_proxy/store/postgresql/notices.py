@@ -1,5 +1,6 @@
-"""Sends and receives notices of changed objects by NOTIFY and LISTEN. A notice only saves time: each server also asks
-once a second. It has its own transaction, because NOTIFY makes the commits of all servers wait for each other.
+"""Sends and receives notices of changed objects by NOTIFY and LISTEN. A notice only saves time: each server also
+asks once a second. A notice has its own transaction, because NOTIFY makes the commits of all servers wait for each
+other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', payload) FROM unnest($1::text[]
 
 
 class Notices:
-    """The notices of one server (`node`), and those of others."""
+    """Sends the notices of one server (`node`), and receives those of the others."""
 
     def __init__(self, database: Database, node: str, on_notice: Callable[[str], None]) -> None:
         """`on_notice` is called with each id that another server has changed."""

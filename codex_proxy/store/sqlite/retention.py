@@ -16,7 +16,7 @@ _LAST_OF_CHAIN: Final = "children = 0 AND unfinished = 0 AND deleted = 0 AND con
 
 
 def sizes(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Returns the version of the tables, the bytes in use, and those of free pages."""
+    """Returns the version of the tables, the bytes in use, and the bytes of free pages."""
     pages, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_count", "freelist_count", "page_size")
@@ -73,7 +73,6 @@ def _remove_usage(connection: sqlite3.Connection, before: float) -> PruneResult:
 
 
 def _remove_frames(connection: sqlite3.Connection, before: float) -> PruneResult:
-    """Removes events of the oldest ended response that was created before `before` (seconds since 1970)."""
     row = connection.execute(
         "SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?"
         " AND EXISTS (SELECT 1 FROM frames WHERE response = seq) ORDER BY created LIMIT 1",

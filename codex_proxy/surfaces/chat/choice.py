@@ -24,8 +24,8 @@ class Call:
     def __init__(
         self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
     ) -> None:
-        """`arguments`: those of the first chunk. `legacy`: sent as `function_call`. `before`, `after`: the bytes around
-        a delta.
+        """`arguments`: the arguments in the first chunk. `legacy`: whether the call is sent as `function_call`.
+        `before`, `after`: the bytes around a delta.
         """
         name = json_text(item.name)
         first = json_text(arguments)
@@ -57,8 +57,8 @@ class Choice:
     """Appends the chunks of `choices[index]` to `out`, and keeps their text for the whole answer."""
 
     def __init__(self, index: int, before: bytes, after: bytes, *, legacy: bool, whole_calls: bool) -> None:
-        """`before`, `after`: the bytes around the choice in every chunk. `legacy`: calls are `function_call`.
-        `whole_calls`: each is one chunk.
+        """`before`, `after`: the bytes around the choice in every chunk. `legacy`: whether calls are sent as
+        `function_call`. `whole_calls`: whether each call is one chunk.
         """
         self._before = before + b'{"index":%d,"delta":' % index
         self._middle = b',"finish_reason":'

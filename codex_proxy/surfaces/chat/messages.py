@@ -94,7 +94,6 @@ class _History(HistoryWithCalls):
         return HistoryMessage("user", parts, chat_message=bytes(self._originals[index]))
 
     def finish_calls(self, missing: str = "") -> None:
-        """Adds the last calls' outputs. Raises `Fault` if one is missing."""
         unanswered = [call.call_id for call in self.unanswered]
         if unanswered and self._legacy:
             raise bad_request(

@@ -163,7 +163,6 @@ def _convert(
 
 
 def _make_parsed(request: ChatRequest, turn: Turn, place: Place, **more: Any) -> ParsedChat:
-    """Returns the parsed request for a turn. `more`: further fields of the result."""
     has_functions = bool(request.functions)
     return ParsedChat(
         turn=turn,

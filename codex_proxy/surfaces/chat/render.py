@@ -54,8 +54,8 @@ NO_CHOICES: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer(StreamRenderer):
-    """Renders a chat completion. `whole_calls`: each call is one delta. `show_activity`: the agent's actions are lines
-    of reasoning. `metrics` returns times for the usage chunk.
+    """Renders a chat completion. `whole_calls`: whether each call is one delta. `show_activity`: whether the
+    agent's actions are shown as lines of reasoning. `metrics` returns times for the usage chunk.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class ChatRenderer(StreamRenderer):
 
 
 def _nest_annotation(annotation: bytes, offset: int) -> dict[str, Any]:
-    """Nests an annotation of the Responses API. `offset`: its message's place in `content`."""
+    """Nests an annotation of the Responses API. `offset`: the place of the annotation's message in `content`."""
     fields: dict[str, Any] = msgspec.json.decode(annotation)
     for name in ("start_index", "end_index"):
         if isinstance(fields.get(name), int):

@@ -26,8 +26,8 @@ _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 
 class BlockReader:
-    """Reads content blocks. `ignored`: parameters without effect; `web_images`: addresses of images, each with its
-    field.
+    """Reads content blocks. `ignored`: parameters without effect; `web_images`: addresses of images, each with the
+    field that has it.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class BlockReader:
         self._fetches = fetches
 
     def parts(self, content: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of a message or result, without empty texts. `newest`: it belongs to the user's newest
-        message.
+        """Yields the parts of a message or result, without empty texts. `newest`: whether they belong to the user's
+        newest message.
         """
         if isinstance(content, str):
             if content:
@@ -167,7 +167,6 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, param: str) -> str | None:
-        """Returns the text; None if the PDF cannot be read, or not yet: then the request is parsed again."""
         if self._pdfs is None or not raw:
             return None
         try:

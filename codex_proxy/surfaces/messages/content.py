@@ -86,8 +86,8 @@ PING: Final = frame("ping", {})
 
 
 class GrowingBlock(TextParts):
-    """A message or reasoning that becomes a block of `text` or `thinking`. `kept`: its texts until it is opened.
-    Methods append frames to `out`.
+    """A message or reasoning that becomes a block of `text` or `thinking`. `kept`: the block's texts until it is
+    opened. Methods append frames to `out`.
     """
 
     def __init__(self, kind: str) -> None:

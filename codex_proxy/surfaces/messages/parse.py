@@ -103,7 +103,6 @@ def parse(
 def _turn(
     request: MessagesRequest, offered: MessagesTools, context: ParseContext
 ) -> tuple[Turn, WorkdirParam]:
-    """Returns the turn without history, and what named its folder."""
     catalog, schema = context.catalog, _schema_of(request)
     resolved = resolve(request.model or DEFAULT_NAME, catalog)
     acts = _client_acts(request, offered, schema)
@@ -185,8 +184,8 @@ def _effort_asked(request: MessagesRequest) -> str | None:
 
 
 def _effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
-    """Returns the effort; None: the agent's default. `by_name`: that in the model's name; `efforts`: those of the
-    model.
+    """Returns the effort; None: the agent's default. `by_name`: the effort in the model's name; `efforts`: the
+    efforts that the model has.
     """
     thinking = request.thinking
     if thinking is not None and thinking.type == "disabled":

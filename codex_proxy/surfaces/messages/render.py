@@ -70,8 +70,9 @@ class MessagesRenderer(StreamRenderer):
         show_activity: bool = True,
         **options: Unpack[RenderOptions],
     ) -> None:
-        """`state_identity`: agent and model, if the answer has raw items. `web_search`: searches are blocks.
-        `client_names`: see `MessagesTools`. `show_activity`: the agent's actions are thinking.
+        """`state_identity`: agent and model, if the answer has raw items. `web_search`: whether web searches are
+        sent as blocks. `client_names`: see `MessagesTools`. `show_activity`: whether the agent's actions are shown
+        as thinking.
         """
         super().__init__(**options)
         self._prompt_tokens = cache(self._prompt_tokens)

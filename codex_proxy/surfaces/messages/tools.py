@@ -31,8 +31,8 @@ _NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
 
 
 class MessagesTools(OfferedTools, frozen=True, kw_only=True):
-    """The offered tools. `parallel`: several calls in one answer. `client_names`: the client's names of tools by the
-    model's, if they differ.
+    """The offered tools. `parallel`: whether one answer may have several calls. `client_names`: the client's names
+    of tools by the model's, if they differ.
     """
 
     parallel: bool = True
@@ -48,7 +48,9 @@ def offered_tools(
     referenced: Collection[str],
     notes: FieldNotes,
 ) -> MessagesTools:
-    """Returns the tools to offer. `referenced`: tools in the history. `notes` gets fields without effect."""
+    """Returns the tools to offer. `referenced`: the names of tools to which the history refers. `notes` gets fields
+    without effect.
+    """
     found: list[tuple[Tool, str]] = []
     ignored: list[str] = []
     web_search = False

@@ -43,7 +43,7 @@ class OllamaEmbeddingsRequest(RequestModel):
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True):
-    """A request for embeddings. `body`: OpenAI's form; `model`: the client's name."""
+    """A request for embeddings. `body`: the body in OpenAI's form; `model`: the client's name of the model."""
 
     body: bytes
     model: str

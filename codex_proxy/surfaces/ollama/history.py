@@ -35,7 +35,6 @@ def message_parts(text: str | None, images: Sequence[str] | None, param: str) ->
 
 
 def _image(data: str, param: str) -> Part:
-    """Returns an image as a part. Some clients send a data URL; the type in its head is corrected."""
     url = data if data[:5].lower() == "data:" else f"data:image/png;base64,{data}"
     return image_part(url, None, param)
 

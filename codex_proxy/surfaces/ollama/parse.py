@@ -76,7 +76,7 @@ class Preload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FillIn(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for the text before a `suffix`. `body`: that of `/v1/completions`."""
+    """A request for the text before a `suffix`. `body`: the request's body in the form of `/v1/completions`."""
 
     model_asked: str
     stream: bool
@@ -205,8 +205,8 @@ def _format_of(request: ModelRequest) -> Format:
 
 
 def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, ...]) -> str | None:
-    """Returns the effort; None: the agent's default. `by_name`: that in the model's name; `efforts`: those of the
-    model. Raises `Fault` for an unknown `think`.
+    """Returns the effort; None: the agent's default. `by_name`: the effort in the model's name; `efforts`: the
+    efforts that the model has. Raises `Fault` for an unknown `think`.
     """
     think = request.think
     if think is not None and not isinstance(think, bool):

@@ -45,7 +45,9 @@ _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(
 
 
 class GivenTool(NamedTuple):
-    """A tool of the request. `param`: the path of its name. `deferred`: not offered until a tool search finds it."""
+    """A tool of the request. `param`: the path of its name. `deferred`: whether it is offered only after a tool
+    search has found it.
+    """
 
     tool: Tool
     param: str
@@ -100,7 +102,7 @@ def search_result_text(item: ItemDict) -> str:
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
-    """Converts calls and outputs of tool search and shell to those of functions."""
+    """Converts calls and outputs of tool search and shell to calls and outputs of functions."""
     if item.get("call_id") is None:
         return item
     if item["type"] == "tool_search_call":

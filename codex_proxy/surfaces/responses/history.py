@@ -221,7 +221,6 @@ def _message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def _sub_agent_message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
-    """Returns a message between Codex's sub-agents as a user message."""
     texts = [part.get("text") or part.get("encrypted_content") or "" for part in item["content"]]
     return [HistoryMessage("user", (TextPart("".join(texts)),))]
 

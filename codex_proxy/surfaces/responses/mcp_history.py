@@ -97,7 +97,9 @@ class McpHistory:
         return () if call is None else (call, _run_output(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, by_server: bool) -> HistoryCall | None:
-        """Returns an item's call; None if an earlier item had the id. `by_server`: it ran without approval."""
+        """Returns an item's call; None if an earlier item had the id. `by_server`: whether the server ran the call
+        without approval.
+        """
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
             return None

@@ -48,7 +48,7 @@ _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
 class Part:
-    """A part of an item's content. `index`: its place there; `fragments`: its text as JSON strings."""
+    """A part of an item's content. `index`: the part's place in the content; `fragments`: its text as JSON strings."""
 
     __slots__ = ("annotations", "fragments", "head", "index", "key")
 
@@ -76,8 +76,8 @@ class Part:
 
 
 class OutputItem:
-    """An output item. `kind` and `id` are the client's; `index` is None until the item is sent. `kept`: its text while
-    `waiting`.
+    """An output item. `kind` and `id` are the client's; `index` is None until the item is sent. `kept`: the item's
+    text while it is `waiting`.
     """
 
     __slots__ = (

@@ -217,7 +217,6 @@ def _activity(context: ParseContext) -> Activity:
 
 
 def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> None:
-    """Raises `Fault` for log probabilities (unless ignored), and fields that contradict each other."""
     if request.background and request.store is False:
         raise bad_request(
             "A background response has to be stored: leave 'store' out, or set it to true.", "background"
@@ -233,7 +232,6 @@ def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> 
 
 
 def _requested_logprobs(request: ResponseRequest) -> dict[str, str]:
-    """Returns the fields that ask for log probabilities (`include[0]`), each with the name to report."""
     included = {
         f"include[{index}]": name
         for index, name in enumerate(request.include or ())

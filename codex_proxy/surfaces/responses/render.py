@@ -396,7 +396,6 @@ class ResponsesRenderer(Renderer):
     # --- encrypted reasoning --------------------------------------------------------------------
 
     def _on_raw_item(self, event: RawItem) -> None:
-        """Puts encrypted reasoning into its item, or a new one, if requested."""
         if event.type != "reasoning" or not self._encrypted:
             return
         raw = msgspec.json.decode(event.json, type=_RawReasoning)

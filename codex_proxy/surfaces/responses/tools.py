@@ -23,7 +23,7 @@ UNSUPPORTED: Final = "unsupported_tool"
 
 
 class McpFilter(msgspec.Struct, frozen=True):
-    """A filter for tools: those of `names`, those that only read or do not. None: any."""
+    """A filter for tools: by `names`, and by whether a tool only reads. None: any."""
 
     names: tuple[str, ...] | None = None
     read_only: bool | None = None
@@ -157,7 +157,6 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
 
 
 def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
-    """Raises `Fault` if two servers have the same label: calls name servers by it."""
     labels: set[str] = set()
     for server in servers:
         if server.server_label in labels:
