@@ -69,7 +69,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return self.allows(resolved.agent_model, resolved.effort)
 
     def listed_model(self, name: str, names: Names | None = None) -> str | None:
-        """Returns the agent's name of a listed model; None if it is not allowed, or an alias leads nowhere."""
+        """Returns the agent's name of a listed model; None if the client may not use it, or it is an alias of no
+        model.
+        """
         try:
             resolved = resolve(name, self.catalog, names)
         except Fault:

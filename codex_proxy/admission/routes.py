@@ -123,7 +123,7 @@ class Router:
         return any(_matches_model(route, model) for route in self.routes.values())
 
     def targets(self, name: str) -> list[str]:
-        """Returns a route's targets in order, those that are used up last."""
+        """Returns a route's targets in order, but last those whose account is used up."""
         route, now = self.routes[name], self._clock.monotonic()
         return sorted((route.to, *route.fallback), key=lambda target: self._used_up.get(target, 0.0) > now)
 

@@ -93,7 +93,7 @@ class ChannelConnection(Protocol):
     def receive(
         self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
     ) -> ReceivedMessages:
-        """Sorts lines by channel. Never raises. `routed` gets the lines themselves."""
+        """Sorts lines by channel. Never raises. `routed`: a dictionary to which the lines are added by channel."""
 
 
 L_contra = TypeVar("L_contra", contravariant=True)

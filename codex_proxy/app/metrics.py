@@ -197,7 +197,7 @@ class Metrics:
                 self._tokens.labels(kind, label).inc(count)
 
     async def exposition(self) -> bytes:
-        """Returns Prometheus's text."""
+        """Returns the metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 

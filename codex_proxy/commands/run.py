@@ -40,7 +40,7 @@ END_SECONDS: Final = 10.0
 _ADDRESS: Final = re.compile(r"serves on (http://\S+)/v1")
 _PR_SET_PDEATHSIG: Final = 1
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
-"""Signals at which the program is ended first. A closed terminal sends SIGHUP."""
+"""Signals at which this command first ends the program, and then itself. A closed terminal sends SIGHUP."""
 _OF_THE_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
 
 

@@ -73,8 +73,8 @@ class TurnStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
-    """The end of a turn. `stop` is a `Stop` or a provider's own reason; `choice_stops` has the differing ones by
-    choice; `trigger` is the agent's last message.
+    """The end of a turn. `stop` is a `Stop` or a provider's own reason; `choice_stops` has the `stop` of each
+    choice for which it differs; `trigger` is the agent's last message.
     """
 
     stop: str

@@ -52,8 +52,8 @@ class ByteBudget:
         return self._held.total()
 
     def take(self, owner: str, size: int) -> Refusal | None:
-        """Counts `size` more bytes, or returns which limit has no room. The first bytes always have: a single body may
-        be larger.
+        """Counts `size` more bytes, or returns which limit has no room. For an owner's first bytes there is always
+        room, so that a single body may be larger.
         """
         theirs = self._held[owner]
         if theirs and theirs + size > self.each:

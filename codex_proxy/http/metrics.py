@@ -18,7 +18,7 @@ REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"
 
 
 METER: Final[web.AppKey[Callable[[], Awaitable[bytes]]]] = web.AppKey("meter")
-"""Returns Prometheus's text. Set only if metrics are on."""
+"""Returns the metrics in Prometheus's text format. Set only if metrics are on."""
 METRICS_KEY: Final = web.AppKey("metrics_key", str)
 """The key for the metrics; if empty, only clients on this machine may read them."""
 

@@ -226,8 +226,9 @@ def scan_conversation(
 def visit_items(
     first: Row, others: Iterable[Row], limits: ContextLimits, visit: Callable[[StoredItem], object]
 ) -> None:
-    """Calls `visit` with each row's item. A row has the number and bytes of all items, and the columns `ITEM`: null
-    without items, or above the limits. Raises `ContextTooLarge`, or `StoreDamaged`.
+    """Calls `visit` with each row's item. A row has the number and bytes of all items, and the columns `ITEM`,
+    which are null if there are no items, or more than the limits allow. Raises `ContextTooLarge`, or
+    `StoreDamaged`.
     """
     limits.check(first[0], first[1])
     for row in (first,) if first[2] is None else chain([first], others):

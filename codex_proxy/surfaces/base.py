@@ -118,7 +118,9 @@ class Text(TextParts):
     """A text that grows by deltas, each between constant bytes."""
 
     def __init__(self, before: bytes, after: bytes, *sent: bytes) -> None:
-        """`before`, `after`: the bytes around a chunk's text; `sent`: fragments of other chunks."""
+        """`before`, `after`: the bytes around a chunk's text. `sent`: the text that other chunks have sent, as JSON
+        without quotes.
+        """
         self._before = before
         self._after = after
         self._between = after + before

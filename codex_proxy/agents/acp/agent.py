@@ -94,8 +94,8 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """The empty working folder of confined plain-model turns."""
 
     def scope_of(self, workdir: str, sandbox: Sandbox, owner: str = "") -> ProcessScope:
-        """Returns the scope of an agent turn: one folder for a confined process; one key (`owner`) if it is not known
-        what the program keeps between sessions.
+        """Returns the scope of an agent turn. It is limited to one folder if processes are confined, and to one key
+        (`owner`) if it is not known what the program keeps between sessions.
         """
         owner = owner if self.preset.apart == "processes" else ""
         if self.confinement is None or sandbox == "danger-full-access":

@@ -89,7 +89,7 @@ class AcpConnection:
     def receive(
         self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
     ) -> ReceivedMessages:
-        """Sorts lines by channel; refuses, in `writes`, requests of no channel. `routed` gets the lines."""
+        """Sorts lines by channel; refuses, in `writes`, requests of no channel. `routed`: see `ChannelConnection`."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         for line in lines:

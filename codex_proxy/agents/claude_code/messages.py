@@ -223,8 +223,8 @@ def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
 
 
 def user_line(content: list[dict[str, Any]], *, query: bool, takes_mark: bool = True) -> bytes:
-    """Returns a line of the user. `query`: the model answers it. `takes_mark`: the release knows the mark of texts that
-    nobody typed.
+    """Returns a line of the user. `query`: whether the model answers it. `takes_mark`: whether the release knows
+    the mark of texts that nobody typed.
     """
     if not takes_mark:  # a line break before it keeps a text from being a command
         content = [_escape_command(block) for block in content]

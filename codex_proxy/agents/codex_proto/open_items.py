@@ -167,8 +167,8 @@ LEGACY = "function_call"
 
 
 class Calls:
-    """The open calls, by `key`: choice (or None) and index. A call without an id gets a number after
-    `earlier_calls`.
+    """The open calls, by `key`: choice (or None) and index. A call without an id gets one with a number, counted on
+    from `earlier_calls`.
     """
 
     def __init__(self, events: list[Event], earlier_calls: int = 0) -> None:

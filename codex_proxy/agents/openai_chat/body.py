@@ -121,8 +121,8 @@ def _function(tool: Tool, *, may_be_strict: bool) -> dict[str, Any]:
 def refused_field(
     turn: Turn, messages: Sequence[Any], refused: Collection[str], status: int, error: bytes
 ) -> str | None:
-    """Returns what the upstream refuses: a key of `OPTIONAL`, `json_schema`, or `parts`; or None. `refused` is already
-    left out.
+    """Returns what the upstream refuses: a key of `OPTIONAL`, `json_schema`, or `parts`; or None. `refused`: what
+    is already left out.
     """
     if status not in _REFUSING:
         return None

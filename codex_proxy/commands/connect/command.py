@@ -112,7 +112,7 @@ def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
 
 
 def snippet(client: ClientSetup, target: ServerAccess) -> str:
-    """Returns a new settings file; empty without one."""
+    """Returns the text of a new settings file; empty if the client has no such file."""
     return set_values("", client.file.format, entries_of(client, target)) if client.file is not None else ""
 
 

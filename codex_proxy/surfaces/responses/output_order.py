@@ -70,7 +70,9 @@ class OutputOrder:
         self._events.item_done(output)
 
     def _status_of_server_item(self, output: OutputItem, ended: str, status: str) -> str:
-        """Returns the item's status; if it was cut off, `status`, or `failed` with an output if items follow."""
+        """Returns the item's status. If the item was cut off, this is `status` or, if other items follow, `failed`,
+        with an output that says so.
+        """
         if ended != "incomplete":
             return ended
         if status == "completed" and output.kind == mcp_items.CALL:
