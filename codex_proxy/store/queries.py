@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -30,6 +30,8 @@ from codex_proxy.store.values import (
     ChainTurn,
     ContextLimits,
     Frame,
+    ItemReference,
+    NewItem,
     NotStored,
     Order,
     Page,
@@ -160,29 +162,56 @@ def is_listed(kind: Kind, owner: str, id: str, item_id: str) -> Query[bool]:
 
 
 def find(owner: str, ids: Sequence[str], limits: ContextLimits | None = None) -> Query[dict[str, StoredItem]]:
-    """See `Store.find_items`."""
+    """See `Store.find_items`. No content is fetched of items that are too large together."""
     counts = Counter(ids)
-    newest = f"""
-SELECT max(items.seq) FROM @items AS items
-WHERE owner = ?1 AND items.id IN ({_places(2, len(counts))}) AND length(json) > 0 AND (
-    EXISTS (SELECT 1 FROM @conversation_items JOIN @conversations AS held ON held.seq = conversation
-        WHERE item = items.seq AND NOT deleted)
-    OR EXISTS (SELECT 1 FROM @response_items JOIN @responses AS held ON held.seq = response
-        WHERE item = items.seq AND NOT deleted)
-) GROUP BY items.id"""
-
-    sql = f"SELECT {ITEM} FROM @items AS items WHERE seq IN ({newest})"
+    # The first row has the bytes of all, too.
+    sql = f"""
+WITH newest AS (
+    SELECT max(items.seq) AS seq FROM @items AS items
+    WHERE owner = ?1 AND items.id IN ({_places(3, len(counts))}) AND length(json) > 0 AND (
+        EXISTS (SELECT 1 FROM @conversation_items JOIN @conversations AS held ON held.seq = conversation
+            WHERE item = items.seq AND NOT deleted)
+        OR EXISTS (SELECT 1 FROM @response_items JOIN @responses AS held ON held.seq = response
+            WHERE item = items.seq AND NOT deleted)
+    ) GROUP BY items.id
+), total AS (
+    SELECT coalesce(sum(length(json) + length(raw)), 0) AS bytes FROM @items AS items
+    WHERE seq IN (SELECT seq FROM newest)
+)
+SELECT bytes, {ITEM} FROM total LEFT JOIN newest ON bytes <= ?2 LEFT JOIN @items AS items ON items.seq = newest.seq"""
 
     def convert(rows: Iterator[Row]) -> dict[str, StoredItem]:
         found, size = {}, 0
-        for item in map(item_of, rows):
+        for total, *columns in rows:
+            if limits is not None:
+                limits.check(len(ids), total)
+            if columns[0] is None:
+                continue
+            item = item_of(columns)
             found[item.id] = item
             size += item.size * counts[item.id]
             if limits is not None:
                 limits.check(len(ids), size)
         return found
 
-    return Query(sql, (owner, *counts), convert)
+    most = BEYOND if limits is None or limits.max_bytes is None else limits.max_bytes
+    return Query(sql, (owner, most, *counts), convert)
+
+
+def references_in(items: Iterable[NewItem]) -> list[str]:
+    """Returns the ids of the items that are referred to."""
+    return [each.id for each in items if isinstance(each, ItemReference)]
+
+
+def resolve(items: Iterable[NewItem], found: Mapping[str, StoredItem]) -> tuple[StoredItem, ...]:
+    """Replaces references by the items `found`. Raises `NotStored` for one that is missing."""
+    resolved = []
+    for each in items:
+        item = found.get(each.id) if isinstance(each, ItemReference) else each
+        if item is None:
+            raise NotStored("item", each.id)
+        resolved.append(item)
+    return tuple(resolved)
 
 
 def _places(first: int, count: int) -> str:

@@ -14,8 +14,8 @@ from codex_proxy.core.step_memory import StepMemorySettings
 from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite.opening import connect
 from codex_proxy.store.sqlite.store import SqliteStore
-from codex_proxy.store.store import Store
-from codex_proxy.store.values import Retention
+from codex_proxy.store.store import Store, StoreOptions
+from codex_proxy.store.values import ContextLimits, Retention
 from tests.postgres import PostgresServer, empty
 from tests.store.stored import Hands
 
@@ -57,18 +57,19 @@ async def make(
     made: list[Store] = []
 
     async def with_settings(
-        retention: Retention | None = None, memory: StepMemorySettings | None = None
+        retention: Retention | None = None,
+        memory: StepMemorySettings | None = None,
+        limits: ContextLimits | None = None,
     ) -> Store:
+        options: StoreOptions = {"clock": clock, "retention": retention, "memory": memory, "limits": limits}
         if request.param == "file":
-            store: Store = await SqliteStore.open(
-                path, clock=clock, retention=retention, memory=memory, opener=opened
-            )
+            store: Store = await SqliteStore.open(path, opener=opened, **options)
         elif request.param == "memory":
-            store = SqliteStore.in_memory(clock=clock, retention=retention, memory=memory, opener=opened)
+            store = SqliteStore.in_memory(opener=opened, **options)
         else:
             server: PostgresServer = request.getfixturevalue("postgres_server")
             await empty(server.url)
-            store = await PostgresStore.open(server.url, clock=clock, retention=retention, memory=memory)
+            store = await PostgresStore.open(server.url, **options)
         made.append(store)
         return store
 

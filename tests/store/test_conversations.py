@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
+from collections.abc import Awaitable
 
 import pytest
 
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
     MAX_METADATA_KEYS,
+    ContextLimits,
+    ContextTooLarge,
     ItemReference,
     NotStored,
     PageRequest,
@@ -16,6 +20,7 @@ from codex_proxy.store.values import (
     StoredConversation,
     StoredItem,
 )
+from tests.store.conftest import Make
 from tests.store.stored import (
     OTHER,
     OWNER,
@@ -190,6 +195,37 @@ async def test_a_reference_gives_the_item_and_shares_it(store: Store) -> None:
         item("b"),
     )
     assert (await store.stats()).items == 2
+
+
+@pytest.mark.parametrize("use", ["named by a request", "added to a conversation", "in a new conversation"])
+async def test_items_that_are_too_large_together_are_refused_before_they_are_fetched(
+    use: str, make: Make
+) -> None:
+    mib = 1 << 20
+    store = await make(limits=ContextLimits(max_bytes=2 * mib))
+    names = [f"item_{number}" for number in range(12)]
+    for name in names:
+        await store.add_conversation(conversation(f"conv_{name}"), [item(name, "x" * mib)])
+    await store.add_conversation(conversation("conv_1"))
+    named = [ItemReference(name) for name in names]
+
+    def ask() -> Awaitable[object]:
+        if use == "named by a request":
+            return store.find_items(OWNER, names, limited=True)
+        if use == "added to a conversation":
+            return store.append_items(OWNER, "conv_1", named)
+        return store.add_conversation(conversation("conv_2"), named)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(ContextTooLarge):
+            await ask()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < mib
+    assert set(await store.find_items(OWNER, names[:1], limited=True)) == {names[0]}
+    assert await store.append_items(OWNER, "conv_1", named[:1]) == (item(names[0], "x" * mib),)
 
 
 async def test_a_deleted_item_stays_where_another_conversation_refers_to_it(store: Store) -> None:

@@ -11,8 +11,9 @@ from codex_proxy.store.checksums import checksum
 from codex_proxy.store.postgresql import writing
 from codex_proxy.store.postgresql.removal import PostgresRemoval
 from codex_proxy.store.postgresql.writing import arrays_of, check_conversation, parameters
+from codex_proxy.store.queries import references_in, resolve
 from codex_proxy.store.rows import CONVERSATION, INPUT, conversation_of, encode_metadata, merge_metadata
-from codex_proxy.store.values import ItemReference, NewItem, NotStored, StoredConversation, StoredItem
+from codex_proxy.store.values import NewItem, NotStored, StoredConversation, StoredItem
 
 _ADD: Final = f"""
 WITH permitted AS (SELECT), conversation AS (
@@ -106,7 +107,7 @@ class PostgresConversations(PostgresRemoval):
         self, owner: str, conversation_id: str, items: Sequence[NewItem], *, limited: bool = True
     ) -> tuple[StoredItem, ...]:
         try:
-            new = await self._resolve(owner, items)
+            new = await self._resolve(owner, items, limited=limited)
         except NotStored:
             if await self.conversation(owner, conversation_id) is None:
                 raise NotStored("conversation", conversation_id) from None
@@ -138,10 +139,8 @@ class PostgresConversations(PostgresRemoval):
         await self._forget()
         return conversation_of(rows[0])
 
-    async def _resolve(self, owner: str, items: Sequence[NewItem]) -> tuple[StoredItem, ...]:
-        named = [each.id for each in items if isinstance(each, ItemReference)]
-        found = await self.find_items(owner, named) if named else {}
-        missing = next((id for id in named if id not in found), None)
-        if missing is not None:
-            raise NotStored("item", missing)
-        return tuple(found[each.id] if isinstance(each, ItemReference) else each for each in items)
+    async def _resolve(
+        self, owner: str, items: Sequence[NewItem], *, limited: bool = True
+    ) -> tuple[StoredItem, ...]:
+        named = references_in(items)
+        return resolve(items, await self.find_items(owner, named, limited=limited) if named else {})

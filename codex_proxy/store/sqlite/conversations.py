@@ -14,7 +14,6 @@ from codex_proxy.store.sqlite.dialect import ask
 from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
 from codex_proxy.store.values import (
     ContextLimits,
-    ItemReference,
     NewItem,
     NotStored,
     StoreConflict,
@@ -87,11 +86,13 @@ def append(
     may have afterwards. Raises as `Store.append_items`; the caller rolls back.
     """
     row, position = _row_and_position(connection, owner, id)
-    pairs = [_resolve(connection, owner, item) for item in items]
-    _append_entries(connection, row, position, [held for held, _ in pairs], now)
+    named = queries.references_in(items)
+    found = ask(connection, queries.find(owner, named, limits)) if named else {}
+    new = queries.resolve(items, found)
+    _append_entries(connection, row, position, [keep(connection, owner, each) for each in new], now)
     if limits is not None:
         limits.check(*_size(connection, row))
-    return tuple(item for _, item in pairs)
+    return new
 
 
 def end_turn(
@@ -144,15 +145,6 @@ def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:
         "SELECT items, bytes FROM conversations WHERE seq = ?", (row,)
     ).fetchone()
     return items, size
-
-
-def _resolve(connection: sqlite3.Connection, owner: str, item: NewItem) -> tuple[ListEntry, StoredItem]:
-    if not isinstance(item, ItemReference):
-        return keep(connection, owner, item), item
-    found = ask(connection, queries.find(owner, [item.id])).get(item.id)
-    if found is None:
-        raise NotStored("item", item.id)
-    return keep(connection, owner, found), found
 
 
 def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:
