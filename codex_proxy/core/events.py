@@ -87,6 +87,11 @@ class TurnEnded(msgspec.Struct, frozen=True):
     """The client's stop sequence that ended it, if one did."""
     empty: EmptyReason = ""
 
+    @classmethod
+    def with_failure(cls, failure: Failure) -> TurnEnded:
+        """Returns the end of a turn that has failed, for another reason than the agent's last message."""
+        return cls(Stop.FAILED, "provider", failure)
+
 
 class ItemStarted(msgspec.Struct, frozen=True, gc=False):
     item: Item

@@ -65,7 +65,7 @@ UNEXPLAINED = Failure(
 
 
 def _failed_end(kind: FaultKind, message: str) -> TurnEnded:
-    return TurnEnded(Stop.FAILED, "provider", Failure(kind, message))
+    return TurnEnded.with_failure(Failure(kind, message))
 
 
 BROKEN_OFF = _failed_end(

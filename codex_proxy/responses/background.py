@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from codex_proxy.admission.clients import Client
-from codex_proxy.core.events import Stop, TurnEnded
+from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.frame_buffer import Frames
@@ -178,7 +178,7 @@ class BackgroundResponse(RunningResponse):
         try:
             parsed = await self._parse_for_next_target(ended.failure)
         except Fault as fault:
-            parsed, ended = None, TurnEnded(Stop.FAILED, "provider", fault.failure)
+            parsed, ended = None, TurnEnded.with_failure(fault.failure)
         if parsed is None:
             await super()._finish(ended)
         else:
@@ -193,7 +193,7 @@ class BackgroundResponse(RunningResponse):
         return await self._parse_again(failure)
 
     async def _refuse(self, failure: Failure) -> None:
-        await super()._finish(TurnEnded(Stop.FAILED, "provider", failure))
+        await super()._finish(TurnEnded.with_failure(failure))
 
     def _runs_again(self, failure: Failure | None) -> bool:
         stops = failure is not None and failure.kind is FaultKind.STOPPING

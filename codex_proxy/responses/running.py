@@ -177,7 +177,7 @@ class RunningResponse(ABC):
         try:
             self._run = await self._start_unless_cancelled()
         except Fault as fault:
-            return TurnEnded(Stop.FAILED, "provider", fault.failure)
+            return TurnEnded.with_failure(fault.failure)
         finally:
             self.started.set()
         if self._run is None:
@@ -263,7 +263,7 @@ class RunningResponse(ABC):
             return
         try:
             self._renderer.break_off(UNFORESEEN)
-            await self._finish(TurnEnded(Stop.FAILED, "provider", UNFORESEEN))
+            await self._finish(TurnEnded.with_failure(UNFORESEEN))
         except Exception as error:  # noqa: BLE001 - the fault is in rendering itself
             log.error("internal_error", **trace_of(error))
             self.failure = UNFORESEEN

@@ -217,7 +217,7 @@ class Run:
         """Ends the turn with this server's failure."""
         if self._recorder is not None and not self._repair.ended:
             self._recorder.failed(failure)
-        self._end(TurnEnded(Stop.FAILED, "provider", failure))
+        self._end(TurnEnded.with_failure(failure))
 
     @_entry
     def _on_deadline(self, failure: Failure) -> None:
@@ -414,7 +414,7 @@ class Run:
         recorder, self._recorder = self._recorder, None
         session, self._session = self._session, None
         failure = msgspec.structs.replace(UNFORESEEN, repeatable=not self._acted)
-        ended = TurnEnded(Stop.FAILED, "provider", failure)
+        ended = TurnEnded.with_failure(failure)
         events: list[Event] = []
 
         def end_log() -> None:

@@ -466,9 +466,9 @@ def _recorder_of(
 
 def _end_of(error: BaseException) -> TurnEnded:
     if isinstance(error, Fault):
-        return TurnEnded(Stop.FAILED, "provider", error.failure)
+        return TurnEnded.with_failure(error.failure)
     if isinstance(error, Exception):
-        return TurnEnded(Stop.FAILED, "provider", UNFORESEEN)
+        return TurnEnded.with_failure(UNFORESEEN)
     return TurnEnded(Stop.INTERRUPTED)
 
 

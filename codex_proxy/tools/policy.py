@@ -291,7 +291,7 @@ class ToolPolicy:
             self._over = True
             self._held.clear()
             failure = unchecked_failure("The arguments of a strict tool", unchecked)
-            result.events.append(TurnEnded(Stop.FAILED, "provider", failure))
+            result.events.append(TurnEnded.with_failure(failure))
         later, self._later = self._later, []
         self._feed(later, result)
         return result
@@ -366,7 +366,7 @@ class ToolPolicy:
             return
         self._over = True
         self._held.clear()
-        result.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
+        result.events.append(TurnEnded.with_failure(too_often))
 
     def _split_valid(
         self, requests: list[ToolCallRequested]

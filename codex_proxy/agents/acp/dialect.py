@@ -308,7 +308,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             self._end(end, well=end.stop is not Stop.INTERRUPTED)
 
     def _fail(self, failure: Failure) -> None:
-        self._end(TurnEnded(Stop.FAILED, "provider", failure))
+        self._end(TurnEnded.with_failure(failure))
 
     def _end(self, ended: TurnEnded, *, well: bool = False) -> None:
         """Ends the client's turn when the agent is not working on it. `well`: the session can be reused."""

@@ -413,7 +413,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._fail(failure_of(result.result, code=code, status=status, reason=reason))
 
     def _fail(self, failure: Failure) -> None:
-        self._end(TurnEnded(Stop.FAILED, "provider", failure))
+        self._end(TurnEnded.with_failure(failure))
 
     def _end(self, ended: TurnEnded) -> None:
         self._events.append(ended)

@@ -137,7 +137,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
                 if self._state is not ACTIVE:
                     pass
                 elif message.method == "turn/completed":
-                    self._end(TurnEnded(Stop.FAILED, "provider", BAD_ANSWER), running=False)
+                    self._end(TurnEnded.with_failure(BAD_ANSWER), running=False)
                 else:
                     events.append(Notice("unreadable_message", message.method or "answer"))
             active = self._state is ACTIVE
@@ -175,7 +175,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
                 if on_result is not None:
                     on_result(message)
             elif self._state is ACTIVE:
-                self._end(TurnEnded(Stop.FAILED, "provider", failure_of_error(what, message.error)))
+                self._end(TurnEnded.with_failure(failure_of_error(what, message.error)))
 
         self._requests.send(method, params, on_response)
 
@@ -218,7 +218,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._change(TurnChange.ENDED_WELL if ended.stop == Stop.STOP else TurnChange.ENDED_BADLY)
 
     def _fail(self, failure: Failure) -> None:
-        self._end(TurnEnded(Stop.FAILED, "provider", failure), running=self._state in AGENT_MAY_WORK)
+        self._end(TurnEnded.with_failure(failure), running=self._state in AGENT_MAY_WORK)
 
     def _continue_closing(self) -> None:
         if self._requests:
@@ -275,7 +275,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             on_response(message)
         except UNREADABLE:
             if self._state is ACTIVE:
-                self._end(TurnEnded(Stop.FAILED, "provider", BAD_ANSWER))
+                self._end(TurnEnded.with_failure(BAD_ANSWER))
         if self._state in UNWANTED:
             self._continue_closing()
 
@@ -306,7 +306,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         if self._session_id:
             self._session_id = ""
             if self._state is ACTIVE:
-                self._end(TurnEnded(Stop.FAILED, "provider", CONVERSATION_LOST), running=False)
+                self._end(TurnEnded.with_failure(CONVERSATION_LOST), running=False)
 
     def _raw_item(self, params: Params) -> None:
         if params.turn_id is None or params.turn_id != self._turn_id:

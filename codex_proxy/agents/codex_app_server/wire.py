@@ -375,7 +375,7 @@ def failed_end(error: TurnError | None) -> TurnEnded:
         return TurnEnded(stop, "provider")
     kind, status = error_kind(error.codex_error_info)
     failure = failure_from_text(error.message, kind=kind, http_status=status, details=details)
-    return TurnEnded(Stop.FAILED, "provider", failure)
+    return TurnEnded.with_failure(failure)
 
 
 def turn_end(turn: TurnPayload) -> TurnEnded:

@@ -13,7 +13,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Remakeable, Reply, Step, ToolReply
 from codex_proxy.agents.dialects.failures import CONVERSATION_LOST, failure_from_exit
-from codex_proxy.core.events import Event, Stop, TurnEnded, TurnStarted
+from codex_proxy.core.events import Event, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.states import StateTable
@@ -81,7 +81,7 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
     def eof(self, ended: Ended) -> Step:
         if self._state in self._states.client_waits:
             self._close_items()
-            self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
+            self._events.append(TurnEnded.with_failure(failure_from_exit(ended)))
         self._change(self._states.process_ended)
         self._writes.clear()
         return self._take_step()

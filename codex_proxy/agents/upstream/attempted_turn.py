@@ -19,7 +19,6 @@ from codex_proxy.core.events import (
     Notice,
     RawItem,
     ServedBy,
-    Stop,
     TurnEnded,
     TurnStarted,
 )
@@ -95,7 +94,7 @@ class AttemptedTurn(SingleTurn):
             return self._pass_on(self._dialect.begin(first.turn))
         if isinstance(first, NoAttempt):
             if first.failure is not None:
-                self._held[-1] = TurnEnded(Stop.FAILED, "provider", first.failure)
+                self._held[-1] = TurnEnded.with_failure(first.failure)
             return self._begin_answer(Step([], close_stdin=True))
         if self._is_waiting:
             return NOTHING

@@ -31,7 +31,7 @@ from codex_proxy.agents.upstream.stream import (
     StreamEvent,
     is_json,
 )
-from codex_proxy.core.events import Event, Notice, Stop, ToolCallRequested, TurnEnded, Usage, UsageReported
+from codex_proxy.core.events import Event, Notice, ToolCallRequested, TurnEnded, Usage, UsageReported
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Part, TextPart
 from codex_proxy.core.turn import Turn
@@ -129,7 +129,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
     def _fail(self, failure: Failure) -> list[Event]:
         self._ended = True
         self._answer = None
-        return [TurnEnded(Stop.FAILED, "provider", failure)]
+        return [TurnEnded.with_failure(failure)]
 
 
 class UpstreamTurn(ExchangeTurn[A]):
