@@ -80,7 +80,7 @@ class Admission:
         model: str,
         any_effort: bool = False,
         workdir_field: str | None = None,
-        image_fields: Mapping[str, str] | None = None,
+        image_fields: Mapping[str, str] = {},
         mcp: Sequence[McpOffer] = (),
         runs: int = 1,
     ) -> Turn:
@@ -95,15 +95,16 @@ class Admission:
             allowed = client.allows(turn.model, turn.effort)
         if not allowed:
             raise model_not_allowed(model)
-        self._check_mcp(mcp, turn, client)
-        turn = self._change_mode_for_tools(turn, client)
-        self._check_capabilities(turn, fields)
+        agent = agent_for(self._agent, turn.model)
+        self._check_mcp(mcp, agent, client)
+        turn = _with_mode_for_tools(turn, agent, client)
+        self._check_capabilities(turn, agent, fields)
         if turn.tools or turn.output_schema is not None:
             await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
         turn = msgspec.structs.replace(turn, schema_field=_schema_field(turn, fields))
         turn = resolve_workdir(turn, workdir_field, client.workspace)
-        if self._images is not None or "forwarding" not in agent_for(self._agent, turn.model).capabilities:
-            turn = await inline_images(turn, self._images, image_fields or {}, fields.input)
+        if self._images is not None or "forwarding" not in agent.capabilities:
+            turn = await inline_images(turn, self._images, image_fields, fields.input)
         if runs > 1:
             _check_sampling(turn)
         return turn
@@ -117,45 +118,35 @@ class Admission:
         """
         if self._tools is None:
             return turn, ServerTools()
-        request, able = request or McpRequest(), agent_for(self._agent, turn.model).capabilities
+        request, agent = request or McpRequest(), agent_for(self._agent, turn.model)
         found = await self._tools.offer(
             request,
             client.name,
-            operators=client.mcp and turn.tool_choice == "auto" and "tool_replies" in able,
+            operators=client.mcp and turn.tool_choice == "auto" and "tool_replies" in agent.capabilities,
         )
         choice = combine_choices(turn.tool_choice, request.choices, found.tools)
         turn = with_server_tools(turn, found, steps=self._tools.steps, calls=request.max_calls)
-        turn = self._change_mode_for_tools(msgspec.structs.replace(turn, tool_choice=choice), client)
-        self._check_capabilities(turn, fields)
+        turn = _with_mode_for_tools(msgspec.structs.replace(turn, tool_choice=choice), agent, client)
+        self._check_capabilities(turn, agent, fields)
         offered = {tool.name for tool in turn.tools}
         for call, _ in approved_calls(turn):
             if call.name not in offered:
                 raise bad_request(GONE_TOOL.format(call.call_id), "tools", "invalid_mcp_server")
         return turn, found
 
-    def _check_mcp(self, offers: Sequence[McpOffer], turn: Turn, client: Client) -> None:
+    def _check_mcp(self, offers: Sequence[McpOffer], agent: Agent, client: Client) -> None:
         if not offers:
             return
         if self._tools is None:
             raise bad_request(NO_MCP, f"{offers[0].param}.server_url", "invalid_mcp_server")
         self._tools.check(offers)
-        agent = agent_for(self._agent, turn.model)
         if "tool_replies" not in agent.capabilities:
             message = f"The agent {agent.name} does not support MCP servers in requests."
             raise self._unsupported(message, "tool_replies", offers[0].param)
         if not client.mcp:
             raise Fault.of(FaultKind.NOT_ALLOWED, MCP_NOT_ALLOWED, param=offers[0].param)
 
-    def _change_mode_for_tools(self, turn: Turn, client: Client) -> Turn:
-        able = agent_for(self._agent, turn.model).capabilities
-        if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
-            return turn
-        if client.settings.builtin_tools == "never":
-            return turn
-        return msgspec.structs.replace(turn, mode="agent", sandbox="read-only")
-
-    def _check_capabilities(self, turn: Turn, fields: FieldNames) -> None:
-        agent = agent_for(self._agent, turn.model)
+    def _check_capabilities(self, turn: Turn, agent: Agent, fields: FieldNames) -> None:
         able = agent.capabilities
         if turn.tools and "client_tools" not in able:
             message = f"The agent {agent.name} does not support tools of the client."
@@ -181,6 +172,16 @@ class Admission:
         else:
             advice = "No agent supports it."
         return bad_request(f"{message} {advice}", field, "unsupported_by_agent")
+
+
+def _with_mode_for_tools(turn: Turn, agent: Agent, client: Client) -> Turn:
+    """Returns a plain-model turn with tools as a read-only agent turn, if the agent takes tools only there."""
+    able = agent.capabilities
+    if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
+        return turn
+    if client.settings.builtin_tools == "never":
+        return turn
+    return msgspec.structs.replace(turn, mode="agent", sandbox="read-only")
 
 
 def _schema_field(turn: Turn, fields: FieldNames) -> str:

@@ -270,15 +270,14 @@ def _not_allowed(url: URL) -> Fault:
 
 
 async def inline_images(
-    turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] | None = None, field: str = PARAM
+    turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] = {}, field: str = PARAM
 ) -> Turn:
     """Returns the turn with its web images as data URLs. Raises `Fault` INVALID_REQUEST for an image that cannot be
     fetched, or without a `fetcher` for any web image. Its `param` is the URL's value in `fields`, else `field`.
     """
-    urls = Counter(part.url for part in _images(turn))
+    urls = Counter(part.url for part in _images(turn) if _WEB.match(part.url))
     if not urls:
         return turn
-    fields = fields or {}
     if fetcher is None:
         first = next(iter(urls))
         with _set_param(fields.get(first, field)):
@@ -300,16 +299,12 @@ def fetched_bytes(asked: Turn, admitted: Turn) -> int:
     """Returns the size of the images that `inline_images` has put into a turn, in characters of data URLs."""
     if admitted.history is asked.history:
         return 0
-    sizes = [sum(len(part.url) for part in _all_images(turn)) for turn in (asked, admitted)]
+    sizes = [sum(len(part.url) for part in _images(turn)) for turn in (asked, admitted)]
     return max(0, sizes[1] - sizes[0])
 
 
-def _all_images(turn: Turn) -> Iterator[ImagePart]:
-    return (part for part in parts_in(turn.history) if isinstance(part, ImagePart))
-
-
 def _images(turn: Turn) -> Iterator[ImagePart]:
-    return (part for part in _all_images(turn) if _WEB.match(part.url))
+    return (part for part in parts_in(turn.history) if isinstance(part, ImagePart))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import IDS, RUNS
 from codex_proxy.http.body import parse_request, read_body
@@ -113,9 +113,7 @@ def _answer(request: web.Request, parsed: ParsedMessages, turn: Turn, timings: T
         return source
 
     def error(failure: Failure) -> Failure:
-        if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
-            return failure
-        return prompt_too_long(failure, prompt_tokens(turn), window_of(turn.model, catalog))
+        return prompt_too_long(failure, partial(prompt_tokens, turn), window_of(turn.model, catalog))
 
     return TurnAnswer(renderer=renderer, start=start, ping=lambda: PING, error=error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
 import msgspec
@@ -106,10 +107,13 @@ def error_event(failure: Failure, request_id: str) -> bytes:
     return b"event: error\ndata: " + error_body(failure, request_id) + b"\n\n"
 
 
-def prompt_too_long(failure: Failure, tokens: int, window: int | None) -> Failure:
-    """Returns `prompt is too long: N tokens > M maximum`, on which Claude Code summarises. `window`: the model's."""
+def prompt_too_long(failure: Failure, count_tokens: Callable[[], int], window: int | None) -> Failure:
+    """Returns `prompt is too long: N tokens > M maximum`, on which Claude Code summarises, if that is the failure.
+    `window`: the model's.
+    """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure
+    tokens = count_tokens()
     most = window or max(1, tokens - 1)
     message = f"prompt is too long: {max(tokens, most + 1)} tokens > {most} maximum"
     return msgspec.structs.replace(failure, message=message, param=None)

@@ -75,7 +75,7 @@ def fault(kind: FaultKind, most: int, **more: Any) -> Callable[[], None]:
     """A fault of this kind is answered so that at most so many requests follow."""
 
     def check() -> None:
-        failed = prompt_too_long(failure(kind, **more), 250_000, 200_000)
+        failed = prompt_too_long(failure(kind, **more), lambda: 250_000, 200_000)
         assert requests_after(*our_answer(failed)) <= most
 
     return check
@@ -236,5 +236,5 @@ def test_the_number_of_requests_after_an_answer_is_the_one_that_was_seen(name: s
 
 @pytest.mark.parametrize("kind", FaultKind)
 def test_no_fault_of_any_kind_has_it_try_for_minutes(kind: FaultKind) -> None:
-    failed = prompt_too_long(failure(kind), 250_000, 200_000)
+    failed = prompt_too_long(failure(kind), lambda: 250_000, 200_000)
     assert requests_after(*our_answer(failed)) < FOR_MINUTES

@@ -126,10 +126,10 @@ def test_a_message_with_a_lone_surrogate_is_still_a_body() -> None:
 def test_a_context_that_is_too_long_is_reported_with_both_numbers(
     tokens: int, window: int | None, words: str
 ) -> None:
-    told = prompt_too_long(failure(FaultKind.CONTEXT_LENGTH_EXCEEDED), tokens, window)
+    told = prompt_too_long(failure(FaultKind.CONTEXT_LENGTH_EXCEEDED), lambda: tokens, window)
     assert (status_of(told), told.message) == (400, words)
 
 
 def test_other_failures_keep_their_message() -> None:
     fault = failure(FaultKind.AGENT_CRASHED)
-    assert prompt_too_long(fault, 5, 4) is fault
+    assert prompt_too_long(fault, lambda: 5, 4) is fault
