@@ -218,7 +218,6 @@ def _named_server(offer: McpOffer) -> NamedServer:
         server_url=offer.server_url,
         headers=dict(offer.headers),
         authorization=offer.authorization,
-        allowed_tools=offer.allowed.names,
     )
 
 

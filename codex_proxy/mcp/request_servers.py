@@ -55,11 +55,6 @@ class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     authorization: str | None = None
     """The token for `Authorization: Bearer ...`, in place of that header."""
-    allowed_tools: tuple[str, ...] | None = None
-    """The permitted tools; None: all."""
-
-    def allows(self, tool: str) -> bool:
-        return self.allowed_tools is None or tool in self.allowed_tools
 
 
 class _Session:
@@ -119,25 +114,21 @@ class RequestServers:
             raise self._invalid(server, "has an invalid `authorization`.", param)
 
     async def tools(self, server: NamedServer, owner: str) -> McpListing:
-        """Returns the tools that the request allows, or none and a fault. Raises `Fault` INVALID_REQUEST."""
+        """Returns the tools, or none and a fault. Raises `Fault` INVALID_REQUEST."""
         self.check(server)
         try:
             with self._session(server, owner) as mcp_server:
-                listing = await mcp_server.tools()
+                return await mcp_server.tools()
         except McpError as error:
             return McpListing((), (error.fault,))
-        return McpListing(tuple(tool for tool in listing.tools if server.allows(tool.name)), listing.faults)
 
     async def call(
         self, server: NamedServer, owner: str, tool: str, arguments: str, timeout_seconds: float
     ) -> McpResult:
-        """Runs a tool with JSON `arguments`. A call that fails, or is not allowed, has a failed result. Cancelling
-        stops it. Raises `Fault` INVALID_REQUEST.
+        """Runs a tool with JSON `arguments`; a call that fails has a failed result. Cancelling stops it. Raises `Fault`
+        INVALID_REQUEST.
         """
         self.check(server)
-        if not server.allows(tool):
-            what = f"may not run '{tool}' here: it is not among the allowed tools."
-            return failed_result(fault_of(server.server_label, McpFaultKind.NOT_ALLOWED, what))
         try:
             with self._session(server, owner) as mcp_server:
                 return await mcp_server.call(tool, arguments, timeout_seconds)

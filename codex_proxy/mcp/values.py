@@ -72,8 +72,6 @@ class McpFaultKind(StrEnum):
     """There is no such server."""
     BAD_ARGUMENTS = "bad_arguments"
     """The arguments are no JSON object."""
-    NOT_ALLOWED = "not_allowed"
-    """The request does not allow the tool."""
     TOOL_ERROR = "tool_error"
     """The server answered with a protocol error, usually because there is no such tool."""
     CLOSED = "closed"

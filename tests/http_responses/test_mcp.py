@@ -209,6 +209,18 @@ async def test_a_stream_of_mcp_is_valid_event_by_event(proxy: Proxy, port: int) 
     ]
 
 
+@pytest.mark.parametrize(
+    ("allowed", "offered"), [(["get_weather"], 1), (["other"], 0), ({"read_only": True}, 0)]
+)
+async def test_only_the_tools_that_a_request_allows_are_listed_and_run(
+    proxy: Proxy, port: int, allowed: Any, offered: int
+) -> None:
+    body = {"model": "codex-5", "input": "Paris", "tools": [weather(port, allowed_tools=allowed)]}
+    output = (await proxy.send("POST", "/v1/responses", body)).body["output"]
+    assert [len(item["tools"]) for item in output if item["type"] == "mcp_list_tools"] == [offered]
+    assert sum(item["type"] == "mcp_call" for item in output) == offered
+
+
 async def test_secrets_of_a_server_are_neither_shown_nor_stored(tmp_path: Path, port: int) -> None:
     async with fake_proxy(tmp_path, CALLS, **settings(port)) as proxy:
         tool = weather(port, headers={"X-Token": "planted-secret"}, authorization="planted-too")

@@ -111,14 +111,6 @@ async def test_an_sse_server_whose_address_for_messages_is_not_listed_is_refused
     assert SETTING in listing.faults[0].message
 
 
-async def test_only_allowed_tools_are_listed_and_run(make: Make, streamable: int) -> None:
-    servers, server = make(f"http://127.0.0.1:{streamable}/mcp"), named(streamable, allowed_tools=("echo",))
-    assert names(await servers.tools(server, "me")) == {"echo"}
-    result = await servers.call(server, "me", "refuse", "{}", LONG)
-    assert result.fault is not None
-    assert result.fault.kind == McpFaultKind.NOT_ALLOWED
-
-
 async def test_headers_and_authorization_reach_the_server(make: Make, streamable: int) -> None:
     servers = make(f"http://127.0.0.1:{streamable}/mcp")
     server = named(streamable, headers={"X-Key": "k1", "authorization": "Basic x"}, authorization="t0ken")
