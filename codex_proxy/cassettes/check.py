@@ -27,10 +27,11 @@ from codex_proxy.cassettes.format import (
     Request,
     data_of,
     lines_of,
+    text_of,
     write,
 )
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
-from codex_proxy.cassettes.pieces import is_json, slices_of
+from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import zero_times
 from codex_proxy.settings.fields import Settings
@@ -80,7 +81,7 @@ def update(folder: Folder, result: CheckResult) -> None:
     path = folder.path if folder.path.is_file() else folder.path / f"{cassette.name}{SUFFIX}"
     beside = cassette.name.rpartition("/")[0]
     after = cassette.after.removeprefix(f"{beside}/") if beside else cassette.after
-    write(path, slices_of(lines_of(msgspec.structs.replace(cassette, after=after))))
+    write(path, text_of(lines_of(msgspec.structs.replace(cassette, after=after))))
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import base64
 import itertools
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.cassettes.content import Content
-from codex_proxy.cassettes.pieces import Run, find_runs, is_json, is_utf8, with_text
+from codex_proxy.cassettes.pieces import Run, find_runs, is_json, is_utf8, slices_of, with_text
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.files.private import create
 
@@ -50,6 +50,10 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     kind: str
     value: Any
     """The agent's line as bytes if the kind is in `BYTES`, else the decoded JSON."""
+
+
+Block = tuple[str, Sequence[int], Sequence[Any]]
+"""Successive lines of one kind in a session: the kind, and the times and values of the lines."""
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True, rename={"dialect": "session"}):
@@ -123,49 +127,59 @@ class Cassette(Capture, frozen=True, kw_only=True):
         return [line.value for session in self.sessions for line in session.lines if line.kind == "call"]
 
 
-def lines_of(capture: Capture) -> Iterator[bytes | Run]:
-    """Yields the lines of the file, without line ends, and without the last line, which has their number. Similar
+def lines_of(capture: Capture) -> list[bytes | Run]:
+    """Returns the lines of the file, without line ends, and without the last line, which has their number. Similar
     lines are `Run`s.
     """
-    yield _encode(Head(**{name: getattr(capture, name) for name in Head.__struct_fields__}))
-    if isinstance(capture, Cassette):
-        yield _encode(capture.request)
-        turn = {name: value for name, value in capture.content.items() if value not in (None, {}, "")}
-        tools, messages = turn.pop("tools"), turn.pop("messages")
-        yield _encode({"turn": turn})
-        yield from (_encode({"tool": each}) for each in tools)
-        yield from (_encode({"message": each}) for each in messages)
+    head = Head(**{name: getattr(capture, name) for name in Head.__struct_fields__})
+    asked = [*request_lines(capture.request, capture.content)] if isinstance(capture, Cassette) else []
+    lines: list[bytes | Run] = [encode(head), *asked]
     for session in capture.sessions:
-        yield _encode(msgspec.structs.replace(session, lines=[]))
-        yield from _session_lines(session.lines)
+        lines += session_lines(msgspec.structs.replace(session, lines=[]), blocks_of(session.lines))
     if isinstance(capture, Cassette):
-        yield from _answer_lines(capture.answer)
+        lines += answer_lines(capture.answer)
+    return lines
 
 
-_encode: Final = msgspec.json.Encoder().encode
+def request_lines(request: Request, content: Content) -> Iterator[bytes]:
+    """Yields the lines of a request and its content."""
+    yield encode(request)
+    turn = {name: value for name, value in content.items() if value not in (None, {}, "")}
+    tools, messages = turn.pop("tools"), turn.pop("messages")
+    yield encode({"turn": turn})
+    yield from (encode({"tool": each}) for each in tools)
+    yield from (encode({"message": each}) for each in messages)
 
 
-def _answer_lines(answer: Answer) -> Iterator[bytes | Run]:
+encode: Final = msgspec.json.Encoder().encode
+
+
+def answer_lines(answer: Answer) -> Iterator[bytes | Run]:
     if answer.sent is None:
-        yield _encode({"answer": answer.status, "body": answer.body})
+        yield encode({"answer": answer.status, "body": answer.body})
     else:
-        yield _encode({"answer": answer.status, "stream": len(answer.sent)})
+        yield encode({"answer": answer.status, "stream": len(answer.sent)})
         as_sent = bool(answer.sent) and isinstance(answer.sent[0], bytes)
-        yield from _encode_lines("sent", answer.sent if as_sent else list(map(_encode, answer.sent)), ())
+        yield from _encode_lines("sent", answer.sent if as_sent else list(map(encode, answer.sent)), ())
     if answer.final is not None:
-        yield _encode({"final": answer.final})
+        yield encode({"final": answer.final})
 
 
-def _session_lines(lines: Iterable[Line]) -> Iterator[bytes | Run]:
-    for kind, same in itertools.groupby(lines, _kind_of):
+def session_lines(session: Session, blocks: Iterable[Block]) -> Iterator[bytes | Run]:
+    """Yields the lines of a session without `lines`, and of its blocks."""
+    yield encode(session)
+    for kind, times, values in blocks:
         if kind in BYTES:
-            several = list(same)
-            yield from _encode_lines(kind, [line.value for line in several], [line.ms for line in several])
+            yield from _encode_lines(kind, values, times)
         else:
-            yield from (_encode({"ms": line.ms, kind: line.value}) for line in same)
+            yield from (encode({"ms": ms, kind: value}) for ms, value in zip(times, values, strict=True))
 
 
-_kind_of: Final = operator.attrgetter("kind")
+def blocks_of(lines: Iterable[Line]) -> Iterator[Block]:
+    """Yields the blocks of a session's lines."""
+    for kind, same in itertools.groupby(lines, operator.attrgetter("kind")):
+        several = list(same)
+        yield kind, [line.ms for line in several], [line.value for line in several]
 
 
 def _encode_lines(kind: str, lines: Sequence[bytes], times: Sequence[int]) -> Iterator[bytes | Run]:
@@ -186,7 +200,7 @@ def _encode_line(kind: str, line: bytes, ms: int | None = None) -> bytes:
     else:
         as_text = is_utf8(line)
         text = line.decode("utf-8", "replace") if as_text or ms is None else base64.b64encode(line).decode()
-        value = _encode(text)
+        value = encode(text)
         kind += "" if ms is None else "_text" if as_text else "_bytes"  # what was sent is no JSON: [DONE]
     time = "" if ms is None else f'"ms":{ms},'
     return f'{{{time}"{kind}":'.encode() + value + b"}"
@@ -197,22 +211,26 @@ def data_of(event: bytes) -> bytes:
     return event if event.startswith(b"{") else event.partition(b"data: ")[2] or event
 
 
-def text_of(slices: Iterable[Sequence[bytes | Run]]) -> Iterator[bytes]:
-    """Yields the text of a file with these slices of lines, and its last line, which has their number."""
+def text_of(lines: Iterable[bytes | Run], clean: Callable[[bytes], bytes] = bytes) -> Iterator[bytes]:
+    """Yields the text of a file in slices, so that other threads can run between. `clean` returns lines that are in no
+    run as they are written.
+    """
     count = 0
-    for some in slices:
-        yield b"\n".join(line if isinstance(line, bytes) else line.lines() for line in some) + b"\n"
-        count += sum(1 if isinstance(line, bytes) else len(line.texts) for line in some)
+    for some in slices_of(lines):
+        left = iter(clean(b"\n".join([line for line in some if isinstance(line, bytes)])).split(b"\n"))
+        text = b"\n".join([next(left) if isinstance(line, bytes) else line.lines() for line in some])
+        count += text.count(b"\n") + 1
+        yield text + b"\n"
     yield b'{"end":%d}\n' % count
 
 
-def write(path: Path, slices: Iterable[Sequence[bytes | Run]]) -> None:
-    """Writes a file of these slices of lines at once, so that no reader sees a part. Raises `OSError`."""
+def write(path: Path, texts: Iterable[bytes]) -> None:
+    """Writes a file of these texts at once, so that no reader sees a part. Raises `OSError`."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = create(new)  # `replace_file`, or a file object, takes several times as long
     try:
         try:
-            for text in text_of(slices):
+            for text in texts:
                 left = memoryview(text)
                 while left:
                     left = left[os.write(descriptor, left) :]
@@ -394,7 +412,7 @@ def _changed(before: bytes, texts: msgspec.Raw) -> bytes:
         raise _WrongLineError(f"no line before it has a text that it could change. {_CORRECT}")
     for name, text in msgspec.json.decode(texts, type=dict[str, msgspec.Raw]).items():
         try:
-            before = with_text(before, _encode(name), bytes(text))
+            before = with_text(before, encode(name), bytes(text))
         except ValueError as error:
             raise _WrongLineError(f"{error}. {_CORRECT}") from None
     return before

@@ -69,7 +69,7 @@ class Run(msgspec.Struct):
 
 
 def slices_of(lines: Iterable[bytes | Run]) -> Iterator[list[bytes | Run]]:
-    """Yields the lines and runs in slices, so that other threads can run between."""
+    """Yields the lines and runs in slices of a limited size."""
     some, size = list[bytes | Run](), 0
     for each in lines:
         for line in (each,) if isinstance(each, bytes) else each.parts():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -24,14 +24,18 @@ from codex_proxy.cassettes.content import content_of, key_of
 from codex_proxy.cassettes.format import (
     SUFFIX,
     Answer,
-    Cassette,
+    Head,
     Request,
-    lines_of,
+    answer_lines,
+    encode,
+    request_lines,
+    session_lines,
+    text_of,
     write,
 )
-from codex_proxy.cassettes.pieces import Run, is_json, slices_of, with_text
+from codex_proxy.cassettes.pieces import Run, is_json, with_text
 from codex_proxy.cassettes.replay import ReplayAgent
-from codex_proxy.cassettes.scrubbing import MIN_SECRET, Scrubber, StableIds, TurnIds
+from codex_proxy.cassettes.scrubbing import MIN_SECRET, Scrubber, StableIds, TurnIds, zero_numbers
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.cassettes.turn_recorder import MAX_BYTES, TurnRecorder
 from codex_proxy.core.events import Event, ItemStarted, Stop
@@ -163,8 +167,7 @@ class Recorder:
         digest = key_of(content, ("messages", "tools", "mode"))
         ids = self._ids.turn(digest, exchange.body)
         clean = _Cleaner(self._scrubber, ids, keys)
-        cassette = Cassette(
-            name="",
+        head = Head(
             agent=agent.name,
             version=agent.version,
             proxy=__version__,
@@ -174,14 +177,14 @@ class Recorder:
             order=recorded.order,
             mcp=_mcp_of(recorded.turn, recorded.first),
             match=self._match,
-            request=exchange.request(),
-            content=content,
-            sessions=recorded.sessions(),
-            answer=exchange.answer(),
         )
+        lines: list[bytes | Run] = [encode(head), *request_lines(exchange.request(), content)]
+        for session, blocks in recorded.sessions():
+            lines += session_lines(session, blocks)
+        lines += answer_lines(exchange.answer())
         recorded.name = self._new_name(clean.text(_last_words(content)))
         path = self.folder / f"{recorded.name}{SUFFIX}"
-        write(path, clean.clean(lines_of(cassette)))
+        write(path, text_of(clean.join_secret_runs(lines), clean.clean))
         return path
 
     def _new_name(self, words: str) -> str:
@@ -230,19 +233,15 @@ class _Cleaner:
         self._ids = ids
         self._keys = [key.encode() for key in keys if len(key) >= MIN_SECRET]
 
-    def clean(self, lines: Iterable[bytes | Run]) -> Iterator[list[bytes | Run]]:
-        """Yields slices of the lines without secrets and with stable ids; the request keeps its own ids."""
-        lines = list(lines)
-        spoken = b"\n".join(each.text() for each in lines if isinstance(each, Run))
-        if self._scrubber.suspects(spoken, self._keys):
-            lines = self._join_secret_runs(lines)
-        for some in slices_of(lines):
-            whole = b"\n".join([line for line in some if isinstance(line, bytes)])
-            left = iter(self._scrub(self._ids.replace(whole)).split(b"\n"))
-            yield [next(left) if isinstance(line, bytes) else line for line in some]
+    def clean(self, text: bytes) -> bytes:
+        """Returns the next lines of the file without secrets and with stable ids; the request keeps its own ids."""
+        return self._scrub(self._ids.replace(text))
 
-    def _join_secret_runs(self, lines: Iterable[bytes | Run]) -> list[bytes | Run]:
+    def join_secret_runs(self, lines: list[bytes | Run]) -> list[bytes | Run]:
         """Returns the lines, with one line in place of a line and the run after it that together say a secret."""
+        spoken = b"\n".join([each.text() for each in lines if isinstance(each, Run)])
+        if not self._scrubber.suspects(spoken, self._keys):
+            return lines
         joined = list[bytes | Run]()
         for each in lines:
             if isinstance(each, Run) and isinstance(line := joined[-1], bytes):
@@ -357,8 +356,8 @@ class ExchangeContent(msgspec.Struct):
         final = None if self.final is None else msgspec.Raw(self.final)
         if not self.socket and len(self.answered) == 1 and is_json(self.answered[0]):
             return Answer(self.status, msgspec.Raw(self.answered[0].strip()), None, final)
-        sent = [line for data in self.answered for line in data.split(b"\n") if line and line[0] in DATA]
-        return Answer(self.status, None, sent, final)
+        sent = [line for line in b"\n".join(self.answered).split(b"\n") if line and line[0] in DATA]
+        return Answer(self.status, None, zero_numbers(sent), final)
 
 
 def _mcp_secrets(body: bytes) -> list[str]:

@@ -25,7 +25,7 @@ from codex_proxy.agents.recorded import (
     object_of,
     rpc_of,
 )
-from codex_proxy.cassettes.format import Line, Session
+from codex_proxy.cassettes.format import Block, Line, Session, blocks_of
 from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.player import PlayedSession
 from codex_proxy.core.events import Event, TurnEnded
@@ -173,16 +173,11 @@ class TurnRecorder:
         self.parts.clear()
         self.after = None
 
-    def sessions(self) -> list[Session]:
-        return [
-            Session(
-                recorder.dialect,
-                recorder.facts,
-                list(_lines(recorder.dialect, entries, self.began)),
-                recorder.origin,
-            )
-            for recorder, entries in self.parts
-        ]
+    def sessions(self) -> Iterator[tuple[Session, Iterator[Block]]]:
+        """Yields each session, without lines, and its blocks."""
+        for recorder, entries in self.parts:
+            session = Session(recorder.dialect, recorder.facts, [], recorder.origin)
+            yield session, _blocks(recorder.dialect, entries, self.began)
 
 
 class _RecordedRunner:
@@ -199,23 +194,22 @@ class _RecordedRunner:
 # --- from bytes to lines --------------------------------------------------------------------------
 
 
-def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Line]:
-    """Yields a session's entries as lines of a cassette. `began`: the turn's start."""
+def _blocks(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Block]:
+    """Yields a session's entries as blocks of a cassette's lines. `began`: the turn's start."""
     is_http = any(kind == "head" for _, kind, _ in entries)
     for kind, same in itertools.groupby(entries, _kind_of):
         timed = [(max(0, round((at - began) * 1000)), value) for at, _, value in same]
         if kind == "from" and is_http:
-            yield from _body_lines([(ms, b"".join(pieces)) for ms, pieces in timed])
+            yield from blocks_of(_body_lines([(ms, b"".join(pieces)) for ms, pieces in timed]))
         elif kind in ("from", "to"):
             times, lines = list[int](), list[bytes]()
             for ms, pieces in timed:
                 some = pieces if kind == "from" else _split_lines(pieces[0])
                 times += [ms] * len(some)
                 lines += some
-            lines = _with_stable_values(dialect, lines)
-            yield from map(Line, times, itertools.repeat(kind), lines)
+            yield kind, times, _with_stable_values(dialect, lines)
         else:
-            yield from (Line(ms, kind, value) for ms, value in timed)
+            yield kind, [ms for ms, _ in timed], [value for _, value in timed]
 
 
 _kind_of: Final = operator.itemgetter(1)

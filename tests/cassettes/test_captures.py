@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.cassettes.folder import Folder
-from codex_proxy.cassettes.format import lines_of, read_capture, write
-from codex_proxy.cassettes.pieces import slices_of
+from codex_proxy.cassettes.format import lines_of, read_capture, text_of, write
 from codex_proxy.cassettes.settings import CassetteError
 from tests.captures import FOLDER, names_of
 
@@ -22,7 +21,7 @@ def test_a_recording_that_is_read_and_written_is_the_same_file(dialect: str, tmp
         capture = read_capture(path)
         assert capture.name == name
         assert [session.dialect for session in capture.sessions] == [dialect]
-        write(again, slices_of(lines_of(capture)))
+        write(again, text_of(lines_of(capture)))
         assert again.read_bytes() == path.read_bytes()
 
 

@@ -15,7 +15,7 @@ from codex_proxy.agents.recorded import DIALECTS
 from codex_proxy.cassettes import pieces
 from codex_proxy.cassettes.content import Content
 from codex_proxy.cassettes.format import Answer, Cassette, Line, Request, Session, lines_of, parse, text_of
-from codex_proxy.cassettes.pieces import Run, slices_of
+from codex_proxy.cassettes.pieces import Run
 from codex_proxy.cassettes.settings import CassetteError
 
 CONTENT: dict[str, Any] = {
@@ -42,7 +42,7 @@ def cassette(lines: list[Line], sent: list[bytes]) -> Cassette:
 
 
 def texts_of(found: Cassette) -> list[bytes]:
-    return list(text_of(slices_of(lines_of(found))))
+    return list(text_of(lines_of(found)))
 
 
 def said(lines: list[bytes]) -> list[Line]:

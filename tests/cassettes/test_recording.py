@@ -218,21 +218,29 @@ async def test_a_turn_of_an_upstream_is_replayed_without_it(tmp_path: Path) -> N
             assert await chat_loop(server, stream=stream, asked="Hello?") == recorded
 
 
-async def test_a_secret_that_the_model_says_in_pieces_is_in_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "asked", "said"),
+    [
+        ("v1/chat/completions", "messages", '"content":'),
+        ("v1/responses", "input", '"delta":'),
+        ("v1/messages", "messages", '"text":'),
+        ("api/chat", "messages", '"content":'),
+    ],
+)
+async def test_a_secret_that_the_model_says_in_pieces_is_in_no_file(
+    tmp_path: Path, path: str, asked: str, said: str
+) -> None:
     folder = tmp_path / "cassettes"
     pieces = json.dumps(["Take gh", "p_planted", "planted", "planted", "0123", " and go."])
-    async with serving(tmp_path, cassettes={"record": folder}) as server, openai_client(server) as client:
-        body: Any = {
-            "model": "codex-5",
-            "messages": [{"role": "user", "content": f"[[fake:text pieces='{pieces}']]"}],
-        }
-        chunks = await client.chat.completions.create(**body, stream=True)
-        said = "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
-    assert said == f"Take {TOKEN} and go."
+    messages = [{"role": "user", "content": f"[[fake:text pieces='{pieces}']]"}]
+    async with serving(tmp_path, cassettes={"record": folder}) as server, aiohttp.ClientSession() as session:
+        body: Any = {"model": "codex-5", asked: messages, "stream": True, "max_tokens": 100}
+        async with session.post(f"http://127.0.0.1:{server.port}/{path}", json=body) as reply:
+            assert '"p_planted"' in await reply.text()
     (file,) = folder.iterdir()
     _, agent = file.read_text("utf-8").split('"begin"')
     assert '"delta":"Take <key> and go."' in agent
-    assert '"content":"Take <key> and go."' in agent
+    assert f'{said}"Take <key> and go."' in agent.partition('{"answer":200')[2]
     assert [line for line in agent.splitlines() if "planted" in line and "fake:text" not in line] == []
 
 
