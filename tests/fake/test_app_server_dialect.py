@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake.app_child import WEATHER, AppChild, deltas, function_calls, is_completed, methods
+from tests.fake.app_child import AppChild, deltas, is_completed, methods
 from tests.fake.child import Message, recorded, shape
 
 FLOW = "stateless_flow_0.163.0"
@@ -170,75 +170,6 @@ def test_items_that_the_real_child_refuses_are_refused(items: list[Any], text: s
         assert child.call("thread/inject_items", params)["error"]["message"].startswith(text)
 
 
-def test_injected_history_reaches_the_model_without_system_messages() -> None:
-    items = [
-        {"type": "message", "role": "system", "content": [{"type": "input_text", "text": "lost"}]},
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "be brief"}]},
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "[[fake:echo]]"}]},
-    ]
-    with AppChild() as child:
-        thread = child.start_thread(dynamicTools=[WEATHER], model="m1", baseInstructions="base")
-        child.call("thread/inject_items", {"threadId": thread, "items": items})
-        child.start_turn(thread, "", effort="high", outputSchema={"type": "object"})
-        seen = json.loads("".join(deltas(child.read_until(is_completed))))
-    assert (seen["model"], seen["effort"], seen["tools"]) == ("m1", "high", ["get_weather"])
-    assert (seen["instructions"], seen["output_schema"]) == (["base"], {"type": "object"})
-    assert [(item["role"], item["text"]) for item in seen["history"]] == [
-        ("developer", "be brief"),
-        ("user", "[[fake:echo]]"),
-    ]
-
-
-def test_parallel_calls_are_asked_one_after_the_other_and_their_answers_reach_the_model() -> None:
-    with AppChild() as child:
-        thread = child.start_thread(dynamicTools=[WEATHER])
-        child.start_turn(thread, "[[fake:tool_calls say='it said {outputs}']]")
-        seen = []
-        for text in ("sunny", "wet"):
-            seen += child.read_until(lambda m: m.get("method") == "item/tool/call")
-            result = {"contentItems": [{"type": "inputText", "text": text}], "success": True}
-            child.send({"id": seen[-1]["id"], "result": result})
-        rest = child.read_until(is_completed)
-    assert [call["call_id"] for call in function_calls(seen)] == ["call_1_0", "call_1_1"]
-    completed = methods(seen).index("rawResponse/completed")
-    assert methods(seen)[:completed].count("item/tool/call") == 1
-    assert "".join(deltas(rest)) == "it said sunny; wet"
-    assert rest[-1]["params"]["turn"]["status"] == "completed"
-
-
-def test_a_tool_that_was_not_offered_is_answered_by_the_agent_itself() -> None:
-    with AppChild() as child:
-        messages = child.play("[[fake:tool_call name=nosuch]]")
-    assert "item/tool/call" not in methods(messages)
-    assert "".join(deltas(messages)) == "The tool said: unsupported call: nosuch"
-
-
-def test_answered_calls_in_the_history_lead_to_the_next_step() -> None:
-    items: list[Message] = [
-        {
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": "[[fake:tool_call rounds=2]]"}],
-        },
-        {"type": "function_call", "call_id": "call_1_0", "name": "get_weather", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "call_1_0", "output": "sunny"},
-    ]
-    with AppChild() as child:
-        thread = child.start_thread(dynamicTools=[WEATHER])
-        child.call("thread/inject_items", {"threadId": thread, "items": items})
-        turn = child.start_turn(thread, "")
-        second = child.read_until(lambda m: m.get("method") == "rawResponse/completed")
-        child.call("turn/interrupt", {"threadId": thread, "turnId": turn})
-        again = [{"type": "function_call_output", "call_id": "call_2_0", "output": "wet"}]
-        thread = child.start_thread(dynamicTools=[WEATHER])
-        items += [{**items[1], "call_id": "call_2_0"}, *again]
-        child.call("thread/inject_items", {"threadId": thread, "items": items})
-        child.start_turn(thread, "")
-        last = child.read_until(is_completed)
-    assert [call["call_id"] for call in function_calls(second)] == ["call_2_0"]
-    assert "".join(deltas(last)) == "The tool said: sunny; wet"
-
-
 def test_an_interrupt_is_answered_and_ends_the_turn_and_a_second_one_is_refused() -> None:
     real = [json.loads(line) for line in recorded("app-server", "interrupt_mid_text")]
     refusal = next(m["error"] for m in real if m.get("id") == 6)
@@ -268,28 +199,6 @@ def test_raw_events_come_only_when_asked_for() -> None:
         loud = methods(child.play("[[fake:text]]", experimentalRawEvents=True))
     assert not any(name.startswith("raw") for name in quiet)
     assert {"rawResponseItem/completed", "rawResponse/completed"} <= set(loud)
-
-
-def test_many_threads_run_at_once() -> None:
-    with AppChild() as child:
-        threads = [child.start_thread() for _ in range(5)]
-        for thread in threads:
-            child.send(
-                {
-                    "id": thread,
-                    "method": "turn/start",
-                    "params": {
-                        "threadId": thread,
-                        "input": [{"type": "text", "text": "[[fake:text n=5 delay=20]]"}],
-                    },
-                }
-            )
-        messages: list[Message] = []
-        while sum(map(is_completed, messages)) < 5:
-            messages += child.read_until(is_completed)
-    of_threads = [m["params"]["threadId"] for m in messages if m.get("method") == "item/agentMessage/delta"]
-    assert sorted(of_threads) == sorted(threads * 5)
-    assert len(set(of_threads[:5])) == 5
 
 
 def test_an_unsubscribed_thread_is_closed_and_gone() -> None:

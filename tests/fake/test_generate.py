@@ -71,8 +71,3 @@ def test_whole_numbers_keep_to_their_bounds(low: int, room: int, step: int, stri
 
 def test_a_schema_that_requires_itself_comes_to_an_end() -> None:
     value_for({"type": "object", "properties": {"me": {"$ref": "#"}}, "required": ["me"]})
-
-
-@pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
-def test_it_is_always_the_same(schema: Any) -> None:
-    assert value_for(schema) == value_for(schema)

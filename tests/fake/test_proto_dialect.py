@@ -138,30 +138,26 @@ def test_a_bad_line_is_answered_with_nothing() -> None:
         assert ask(child, "[[fake:text]]", "2")[0]["type"] == "task_started"
 
 
-def test_a_command_is_asked_for_and_runs_only_when_approved() -> None:
-    for decision, runs in (("approved", True), ("denied", False)):
-        with proto() as child:
-            child.send(user_input("[[fake:approval]]"))
-            child.read_until(lambda event: event["msg"]["type"] == "exec_approval_request")
-            child.send({"id": "2", "op": {"type": "exec_approval", "id": "1", "decision": decision}})
-            seen = {event["msg"]["type"] for event in child.read_until(is_over)}
-        assert ("exec_command_end" in seen) is runs
-        assert "task_complete" in seen
-
-
-def test_parallel_calls_come_as_increments_one_call_after_the_other() -> None:
+def test_once_the_prompt_shows_the_call_answered_the_text_follows() -> None:
+    prompt = "user: [[fake:tool_calls]] weather?\n\ntool (call_1_0): sunny"
     with proto() as child:
-        messages = ask(child, "[[fake:tool_calls]]")
-    fragments = [part for m in messages if m["type"] == "tool_calls_delta" for part in m["tool_calls"]]
-    assert [part["index"] for part in fragments] == [0, 0, 0, 1, 1, 1]
-    assert [part.get("id") for part in fragments] == ["call_1_0", None, None, "call_1_1", None, None]
-    arguments = ["".join(p["function"]["arguments"] for p in fragments if p["index"] == i) for i in (0, 1)]
-    assert [json.loads(text) for text in arguments] == [{"city": "Paris"}, {"city": "Rome"}]
-    assert messages[-1] == {
-        "type": "task_complete",
-        "last_agent_message": None,
-        "finish_reason": "tool_calls",
-    }
+        messages = ask(child, prompt)
+    assert texts(messages, "agent_message", "message") == ["It is sunny."]
+
+
+def test_new_call_ids_never_repeat_those_of_the_prompt() -> None:
+    prompt = "assistant called call_3_0, tool: wet. [[fake:tool_call]]"
+    with proto() as child:
+        messages = ask(child, prompt)
+    assert next(m for m in messages if "tool_calls" in m)["tool_calls"][0]["id"] == "call_4_0"
+
+
+def test_settings_of_the_context_hold_for_the_turns_behind_it() -> None:
+    context = {"type": "override_turn_context", "model": "m2", "effort": "high", "summary": "concise"}
+    with proto() as child:
+        child.send({"id": "c", "op": context})
+        seen = json.loads(ask(child, "[[fake:echo]]")[-1]["last_agent_message"])
+    assert (seen["model"], seen["effort"], seen["summary"]) == ("m2", "high", "concise")
 
 
 def test_interleaved_calls_take_turns() -> None:
@@ -177,105 +173,3 @@ def test_sequential_calls_come_whole_and_say_so() -> None:
     assert "tool_calls_delta" not in kinds(messages)
     assert (whole["message"], whole["parallel_tool_calls"]) == (None, False)
     assert [json.loads(c["function"]["arguments"])["city"] for c in whole["tool_calls"]] == ["Paris", "Rome"]
-
-
-def test_once_the_prompt_shows_the_call_answered_the_text_follows() -> None:
-    prompt = "user: [[fake:tool_calls]] weather?\n\ntool (call_1_0): sunny"
-    with proto() as child:
-        messages = ask(child, prompt)
-    assert texts(messages, "agent_message", "message") == ["It is sunny."]
-
-
-def test_new_call_ids_never_repeat_those_of_the_prompt() -> None:
-    prompt = "assistant called call_3_0, tool: wet. [[fake:tool_call]]"
-    with proto() as child:
-        messages = ask(child, prompt)
-    assert next(m for m in messages if "tool_calls" in m)["tool_calls"][0]["id"] == "call_4_0"
-
-
-def test_the_legacy_function_call_names_the_function_once() -> None:
-    with proto() as child:
-        messages = ask(child, "[[fake:function_call name=look_up]]")
-    parts = texts(messages, "function_call_delta", "function_call")
-    assert [part.get("name") for part in parts] == ["look_up", None, None]  # type: ignore[attr-defined]
-    assert messages[-1]["finish_reason"] == "function_call"
-
-
-def test_choices_take_turns_and_each_has_its_own_text() -> None:
-    with proto() as child:
-        messages = ask(child, "[[fake:multi_choice]]")
-    streamed = [m for m in messages if m["type"] == "agent_message_delta"]
-    assert [m["choice_index"] for m in streamed[:4]] == [0, 1, 2, 0]
-    whole = {m["choice_index"]: m["message"] for m in messages if m["type"] == "agent_message"}
-    for index, text in whole.items():
-        assert "".join(m["delta"] for m in streamed if m["choice_index"] == index) == text
-    assert len(set(whole.values())) == 3
-    assert messages[-1]["choice_finish_reasons"] == {"0": "stop", "1": "stop", "2": "stop"}
-
-
-@pytest.mark.parametrize(
-    ("name", "event", "reason"),
-    [
-        ("length", "task_complete", "length"),
-        ("truncation", "token_count", "length"),
-        ("content_filter", "task_complete", "content_filter"),
-        ("future_finish_reason", "task_complete", "quantum_pause"),
-    ],
-)
-def test_a_finish_reason_is_on_one_event(name: str, event: str, reason: str) -> None:
-    with proto() as child:
-        messages = ask(child, f"[[fake:{name}]]")
-    assert {m["type"]: m["finish_reason"] for m in messages if "finish_reason" in m} == {event: reason}
-
-
-def test_an_answered_call_in_the_history_leads_to_the_text() -> None:
-    user = {"type": "input_text", "text": "[[fake:tool_call]] weather?"}
-    history = [
-        {"type": "message", "role": "user", "content": [user]},
-        {"type": "function_call", "call_id": "call_1_0", "name": "get_weather", "arguments": "{}"},
-        {
-            "type": "function_call_output",
-            "call_id": "call_1_0",
-            "output": [{"type": "input_text", "text": "sunny"}],
-        },
-    ]
-    with proto() as child:
-        child.send({"id": "1", "op": {"type": "user_input", "items": [], "history": history}})
-        last = child.read_until(is_over)[-1]
-    assert last["msg"] == {"type": "task_complete", "last_agent_message": "The tool said: sunny"}
-
-
-def test_settings_of_the_context_hold_for_the_turns_behind_it() -> None:
-    context = {"type": "override_turn_context", "model": "m2", "effort": "high", "summary": "concise"}
-    with proto() as child:
-        child.send({"id": "c", "op": context})
-        seen = json.loads(ask(child, "[[fake:echo]]")[-1]["last_agent_message"])
-    assert (seen["model"], seen["effort"], seen["summary"]) == ("m2", "high", "concise")
-
-
-def test_tools_and_history_in_the_op_reach_the_model() -> None:
-    history = [
-        {"type": "message", "role": "developer", "content": "be brief"},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hm"}]},
-    ]
-    op = {
-        "type": "user_turn",
-        "items": [{"type": "text", "text": "[[fake:echo]]"}, {"type": "image", "image_url": "data:,"}],
-        "model": "m1",
-        "effort": "low",
-        "final_output_json_schema": {"type": "object"},
-        "tools": [{"name": "look_up"}],
-        "history": history,
-        "tool_choice": "required",
-    }
-    with proto() as child:
-        child.send({"id": "1", "op": op})
-        seen = json.loads(child.read_until(is_over)[-1]["msg"]["last_agent_message"])
-    assert (seen["model"], seen["effort"], seen["tools"]) == ("m1", "low", ["look_up"])
-    assert seen["tool_choice"] == "required"
-    assert seen["output_schema"] == {"type": "object"}
-    assert seen["history"] == [
-        {"role": "developer", "text": "be brief"},
-        {"role": "assistant", "text": "hm"},
-        {"role": "user", "text": "[[fake:echo]]", "images": 1},
-    ]

@@ -139,22 +139,6 @@ async def test_a_warden_that_is_killed_takes_everything_along_and_the_server_goe
             assert next_one.status == 200
 
 
-@pytest.mark.exhaustive
-@DIALECTS
-async def test_a_child_that_crashes_ends_its_stream_with_an_error_and_leaves_nothing(
-    codex_home: CodexHome, dialect: str
-) -> None:
-    """The stranger holds the child's pipes, so their end never comes by itself."""
-    pids = codex_home.user / "pids"
-    environment = fake_environment(pids, dialect)
-    async with proxy_process(codex_home, "--agent", "fake", environment=environment) as proxy:
-        prompt = "[[fake:count n=50 misbehave=grandchild,crash at=6]]"
-        async with talk(proxy.url, ask(prompt)) as client:
-            await client.end()
-            assert client.error_code == "agent_crashed"
-        await eventually(lambda: gone(noted(pids)[:2]))
-
-
 @pytest.mark.sampled(every=5)
 @DIALECTS
 @FAULTS
@@ -166,43 +150,3 @@ async def test_a_proxy_that_is_killed_takes_everything_along(
         await scene.talk.end()
         assert scene.talk.broken
         await eventually(lambda: gone(scene.family))
-
-
-@pytest.mark.exhaustive
-@DIALECTS
-@FAULTS
-async def test_a_proxy_that_gets_sigterm_ends_everything_within_its_time(
-    codex_home: CodexHome, dialect: str, faults: str
-) -> None:
-    async with misbehaving(codex_home, dialect, faults, drain=100) as scene:
-        os.kill(scene.proxy.pid, signal.SIGTERM)
-        await scene.talk.end()
-        assert scene.talk.error_code == "service_unavailable"
-        assert await scene.proxy.exit() == 0
-        assert gone(scene.family)
-
-
-@pytest.mark.exhaustive
-@DIALECTS
-async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, dialect: str) -> None:
-    async with misbehaving(codex_home, dialect, "grandchild,hang", drain=60_000) as scene:
-        os.kill(scene.proxy.pid, signal.SIGTERM)
-        await eventually(lambda: any("stopping" in line for line in scene.proxy.said))
-        os.kill(scene.proxy.pid, signal.SIGTERM)
-        assert await scene.proxy.exit() == 128 + signal.SIGTERM
-        await eventually(lambda: gone(scene.family))
-
-
-@pytest.mark.exhaustive
-@DIALECTS
-async def test_a_child_that_closes_its_output_and_lives_on_is_ended(
-    codex_home: CodexHome, dialect: str
-) -> None:
-    pids = codex_home.user / "pids"
-    environment = fake_environment(pids, dialect)
-    async with proxy_process(codex_home, "--agent", "fake", environment=environment) as proxy:
-        prompt = "[[fake:count n=50 misbehave=close_stdout,ignore_sigterm at=6]]"
-        async with talk(proxy.url, ask(prompt)) as client:
-            await client.end()
-            assert client.error_code == "agent_crashed"
-        await eventually(lambda: gone(noted(pids)[:1]))
