@@ -17,7 +17,7 @@ import msgspec
 
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
-from codex_proxy.agents.dialect import Decision, Ended, Step
+from codex_proxy.agents.dialect import Decision, Step
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, TurnEnded
 from codex_proxy.core.items import HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.repair import TurnRepair
@@ -194,6 +194,3 @@ def finish(played: Played) -> None:
         if not any(played.answers(method, {"result": {}}) for method in ENDING):
             method, _ = played.waiting[0]
             played.answers(method, {"error": {"code": -32600, "message": "thread not found: 0"}})
-
-
-GONE = Ended(code=None, signal=9, stderr_tail="Killed")

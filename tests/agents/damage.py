@@ -71,8 +71,3 @@ def in_pieces(data: bytes, chance: random.Random) -> list[bytes]:
     """The bytes as a pipe might give them."""
     cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randint(0, 30)))
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-
-
-def piped(lines: Sequence[bytes]) -> bytes:
-    """Returns the lines as the child writes them."""
-    return b"".join(line + b"\n" for line in lines)

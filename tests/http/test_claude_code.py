@@ -137,21 +137,6 @@ async def test_calls_of_a_step_come_together_and_their_outputs_continue_it(
         assert second.body["usage"]["prompt_tokens"] == 100
 
 
-@pytest.mark.exhaustive
-async def test_a_call_that_breaks_its_strict_schema_is_answered_here_and_made_again(proxy: Proxy) -> None:
-    parameters = {
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-        "additionalProperties": False,
-    }
-    tool = {"type": "function", "function": {"name": "get_weather", "strict": True, "parameters": parameters}}
-    answer = await proxy.ask(plain("[[fake:tool_call_corrected]]", tools=[tool]))
-    [call] = answer.body["choices"][0]["message"]["tool_calls"]
-    assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
-    assert answer.body["usage"]["prompt_tokens"] == 200
-
-
 async def test_a_conversation_that_goes_on_keeps_its_process(proxy: Proxy) -> None:
     body = plain("[[fake:text say=One]]")
     first = await proxy.ask(body)
@@ -209,23 +194,6 @@ async def test_what_goes_wrong_is_an_error_and_no_answer(
 async def test_a_program_that_misbehaves_but_says_its_answer_is_understood(proxy: Proxy, fault: str) -> None:
     answer = await proxy.ask(plain(f"[[fake:text say='All is well.' misbehave={fault}]]"))
     assert (answer.status, answer.body["choices"][0]["message"]["content"]) == (200, "All is well.")
-
-
-@pytest.mark.exhaustive
-async def test_a_message_that_begins_anew_is_sent_once(proxy: Proxy) -> None:
-    answer = await proxy.ask(plain("[[fake:retry_after_text_same]]"))
-    assert answer.status == 200, answer.text
-    text = answer.body["choices"][0]["message"]["content"]
-    assert text.count(text[:5]) == 1
-
-
-@pytest.mark.exhaustive
-async def test_what_the_agent_does_is_reported_beside_the_answer(proxy: Proxy) -> None:
-    answer = await proxy.ask(user("[[fake:activity]]"))
-    message = answer.body["choices"][0]["message"]
-    assert message["content"] == "All done."
-    assert "ls" in message["reasoning_content"]
-    assert "new.txt" in message["reasoning_content"]
 
 
 async def test_a_client_that_leaves_ends_the_process_and_all_that_it_has_started(tmp_path: Path) -> None:

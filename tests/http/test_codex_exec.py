@@ -19,7 +19,7 @@ from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import Fault
 from tests.codex_schemas import NEWEST, TOO_OLD
 from tests.commands.codexes import codex
-from tests.http.serving import ENVIRONMENT, Proxy, alive, heard, running, settings_of, until, user
+from tests.http.serving import ENVIRONMENT, Proxy, heard, running, settings_of, until, user
 from tests.pictures import PIXEL
 
 SCHEMA = {
@@ -70,14 +70,6 @@ async def test_an_answer_comes_whole_and_streamed(proxy: Proxy) -> None:
     ]
     assert "".join(filter(None, texts)) == "Hello there."
     assert whole.headers["x-codex-agent"] == "codex-exec"
-
-
-@pytest.mark.exhaustive
-async def test_reasoning_is_streamed_beside_the_text(proxy: Proxy) -> None:
-    streamed = await proxy.ask(user("[[fake:reasoning]]", stream=True))
-    deltas = [frame["choices"][0]["delta"] for frame in streamed.frames[:-1] if frame["choices"]]
-    assert any(delta.get("reasoning_content") for delta in deltas)
-    assert any(delta.get("content") for delta in deltas)
 
 
 async def test_a_conversation_is_flattened_and_the_answer_says_so(proxy: Proxy) -> None:
@@ -137,17 +129,6 @@ async def test_a_child_that_ends_before_its_turn_does_is_an_error(
 ) -> None:
     answer = await proxy.ask(user(f"[[fake:{marker}]]"))
     assert (answer.status, answer.error["code"]) == (status, code)
-
-
-@pytest.mark.exhaustive  # until the first keepalive nothing is sent
-async def test_a_client_that_leaves_ends_the_child_and_all_that_it_has_started(
-    tmp_path: Path,
-) -> None:
-    pids = tmp_path / "pids"
-    async with exec_proxy(tmp_path, environment={"FAKE_CODEX_PID_FILE": str(pids)}) as proxy:
-        async with proxy.open(user("[[fake:text misbehave=hang,grandchild at=2]]", stream=True)):
-            await until(lambda: len(alive(pids)) == 2)
-        await until(lambda: not alive(pids))
 
 
 async def test_without_a_sign_in_there_is_an_error_at_once(tmp_path: Path) -> None:

@@ -22,10 +22,8 @@ drop         ``n`` words, then the connection breaks; ``at=end``: before the las
 stall        ``n`` words, then silence until ``gate`` is opened, then the rest of the text
 hang         no response headers until ``gate`` is opened
 multi        ``msgs`` messages, the last in phase ``final_answer``
-nodelta      a whole message without deltas
 limits       text with rate-limit headers
 echo         says as JSON which roles and tools it was given
-burst        ``n`` deltas, each the send time in milliseconds padded to ``size`` characters
 ===========  ====================================================================================
 
 ``http``, ``drop`` and ``failed`` take ``times=K``: only the first K requests with this marker are faulty.
@@ -37,7 +35,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -310,14 +307,6 @@ def _multi(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.end()
 
 
-def _nodelta(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
-    part = {"type": "output_text", "text": "".join(_say(reply)), "annotations": []}
-    item = {"type": "message", "id": f"msg_{reply.number}_0", "role": "assistant", "content": [part]}
-    yield from reply.start()
-    yield from reply.item(item, added={"content": []})
-    yield from reply.end()
-
-
 def _echo(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     seen = {
         "roles": [item.get("role") or item.get("type") for item in items_of(body)],
@@ -326,18 +315,6 @@ def _echo(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     }
     yield from reply.start()
     yield from reply.text([json.dumps(seen)])
-    yield from reply.end()
-
-
-def _burst(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
-    size = reply.count("size", 16)
-    yield from reply.start()
-    blank = reply.text([" "] * reply.count("n", 500))
-    for act in blank:
-        if isinstance(act, Event) and act.type == "response.output_text.delta":
-            stamp = f"{time.time() * 1000:.3f} ".ljust(size)  # taken when sent: acts are made one by one
-            act = Event(act.type, act.data | {"delta": stamp})
-        yield act
     yield from reply.end()
 
 
@@ -358,8 +335,6 @@ SCENARIOS: dict[str, Scenario] = {
     "stall": _stall,
     "hang": _hang,
     "multi": _multi,
-    "nodelta": _nodelta,
     "limits": _limits,
     "echo": _echo,
-    "burst": _burst,
 }

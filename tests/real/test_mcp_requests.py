@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import openai
 import pytest
 
 from tests.mcp.serving import web_server
@@ -192,21 +191,6 @@ async def test_the_client_s_own_history_is_enough(
     assert outputs(model_server, 2) == ["a"]
 
 
-@pytest.mark.exhaustive
-async def test_a_choice_of_a_server_s_tool_is_kept(
-    proxies: Proxies, model_server: ModelServer, port: int
-) -> None:
-    async with proxies.serving(**allowed(port)) as proxy:
-        response = await proxy.client.responses.create(
-            model=MODEL,
-            input=plan([call("news__echo", text="a")], [say("Done.")]),
-            tools=[news(port)],
-            tool_choice={"type": "mcp", "server_label": "news", "name": "echo"},
-        )
-    assert response.output_text == "Done."
-    assert list(tools_of(model_server.calls[0].body)) == ["news__echo"]
-
-
 async def test_calls_beyond_max_tool_calls_are_not_made(
     proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
@@ -221,49 +205,3 @@ async def test_calls_beyond_max_tool_calls_are_not_made(
     first, second = outputs(model_server, 1)
     assert first == "a"
     assert "limit" in second
-
-
-@pytest.mark.exhaustive
-async def test_a_server_that_is_not_there_is_a_failed_list_and_no_failed_response(
-    proxies: Proxies, model_server: ModelServer
-) -> None:
-    async with proxies.serving(**allowed(9)) as proxy:
-        response = await proxy.client.responses.create(
-            model=MODEL, input="[[model:text say='Without it.']] Hi.", tools=[news(9)]
-        )
-    listed = response.output[0]
-    assert listed.type == "mcp_list_tools"
-    assert listed.error
-    assert response.output_text == "Without it."
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("tool", "setting", "param"),
-    [
-        ({"server_url": "http://127.0.0.1:1/mcp"}, "PROXY_MCP_ALLOWED_URLS", "tools[0].server_url"),
-        ({"server_url": "file:///etc/passwd"}, "server_url", "tools[0].server_url"),
-        ({"headers": {"Host": "elsewhere"}}, "Host", "tools[0].server_url"),
-    ],
-)
-async def test_a_server_that_may_not_be_named_is_a_400(
-    proxies: Proxies,
-    model_server: ModelServer,
-    port: int,
-    tool: dict[str, Any],
-    setting: str,
-    param: str,
-) -> None:
-    async with proxies.serving(**allowed(port)) as proxy:
-        with pytest.raises(openai.BadRequestError) as caught:
-            await proxy.client.responses.create(model=MODEL, input="Hi.", tools=[news(port) | tool])
-    assert caught.value.param == param
-    assert setting in caught.value.message
-    assert model_server.calls == []
-
-
-@pytest.mark.exhaustive
-async def test_without_the_setting_the_answer_names_it(proxies: Proxies) -> None:
-    async with proxies.serving() as proxy:
-        with pytest.raises(openai.BadRequestError, match="PROXY_MCP_ALLOWED_URLS"):
-            await proxy.client.responses.create(model=MODEL, input="Hi.", tools=[news(1)])

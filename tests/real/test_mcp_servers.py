@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from tests.mcp.serving import PROGRAM
@@ -142,42 +141,6 @@ async def test_the_model_gets_the_error_of_a_call_and_answers(
     assert told in json.dumps(outputs(model_server, 1))
 
 
-@pytest.mark.exhaustive
-async def test_a_call_that_hangs_ends_at_its_deadline(
-    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
-) -> None:
-    async with serving(codex_home, mcp_config=operators_file(tmp_path), mcp_call_timeout=0.5) as proxy:
-        answer = await proxy.client.chat.completions.create(
-            **asking([call("desk__hang", folder=str(tmp_path))], [say("Never mind.")])
-        )
-    assert answer.choices[0].message.content == "Never mind."
-    assert "0.5 s" in json.dumps(outputs(model_server, 1))
-
-
-@pytest.mark.exhaustive
-async def test_a_model_that_never_stops_calling_gets_an_error_and_then_the_turn_ends(
-    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
-) -> None:
-    async with serving(codex_home, mcp_config=operators_file(tmp_path), max_tool_call_iterations=2) as proxy:
-        steps = [[call("desk__echo", text=str(number))] for number in range(9)]
-        with pytest.raises(openai.APIStatusError) as caught:
-            await proxy.client.chat.completions.create(**asking(*steps))
-    assert (caught.value.status_code, caught.value.code) == (502, "tool_call_limit")
-    assert caught.value.response.headers["x-should-retry"] == "false"
-    assert outputs(model_server, 2)[:2] == ["0", "1"]
-    assert "limit" in outputs(model_server, 3)[2]
-
-
-@pytest.mark.exhaustive
-async def test_a_server_with_five_hundred_tools_is_offered_whole(
-    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
-) -> None:
-    async with serving(codex_home, mcp_config=operators_file(tmp_path, "--tools", "500")) as proxy:
-        answer = await proxy.client.chat.completions.create(**asking([say("So many.")]))
-    assert answer.choices[0].message.content == "So many."
-    assert {f"desk__extra_{number}" for number in range(500)} <= set(tools_of(model_server.calls[0].body))
-
-
 async def test_a_tool_that_the_request_brings_wins_and_a_choice_keeps_the_others_out(
     proxies: Proxies, model_server: ModelServer, desk: Path
 ) -> None:
@@ -192,19 +155,6 @@ async def test_a_tool_that_the_request_brings_wins_and_a_choice_keeps_the_others
     assert "desk__echo" not in first
     assert second == ["get_weather"]
     assert third == []
-
-
-@pytest.mark.exhaustive
-async def test_a_server_that_cannot_be_started_costs_its_tools_and_no_answer(
-    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
-) -> None:
-    broken = {"command": str(tmp_path / "nothing here")}
-    async with serving(codex_home, mcp_config=operators_file(tmp_path, broken=broken)) as proxy:
-        answer = await proxy.client.chat.completions.create(
-            **asking([call("desk__echo", text="well")], [say("Done.")])
-        )
-    assert answer.choices[0].message.content == "Done."
-    assert outputs(model_server, 1) == ["well"]
 
 
 @pytest.mark.exhaustive

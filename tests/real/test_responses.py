@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from openai.types.responses import Response, ResponseFunctionToolCall
-from pydantic import BaseModel
 
 from tests.real.codex_home import MODEL
 from tests.real.model_plans import call, plan, say, think
@@ -142,20 +141,6 @@ async def test_a_conversation_carries_the_model_s_own_items(
     ]  # fmt: skip
 
 
-@EVERY_WAY
-async def test_two_continuations_of_one_response_do_not_see_each_other(
-    proxies: Proxies, model_server: ModelServer, way: str
-) -> None:
-    async with talk_of(proxies, way) as talk:
-        root = await talk.ask(plan([think(), say("Root.")]))
-        await talk.ask("[[model:text say=Left.]] left", previous_response_id=root.id)
-        await talk.ask("[[model:text say=Right.]] right", previous_response_id=root.id)
-    first, second = (json.dumps(input_of(each)) for each in model_server.calls[1:])
-    assert "left" in first
-    assert "right" in second
-    assert "left" not in second
-
-
 @pytest.mark.exhaustive
 async def test_encrypted_reasoning_goes_to_the_client_and_back_with_nothing_stored(
     proxies: Proxies, model_server: ModelServer
@@ -197,18 +182,6 @@ async def test_an_image_of_an_earlier_turn_is_still_seen(
         await talk.ask("[[model:text say=Yes.]]", previous_response_id=first.id)
     assert_grows(model_server.calls)
     assert PNG in json.dumps(input_of(model_server.calls[1]))
-
-
-async def test_the_sdk_parses_structured_output(proxy: Proxy) -> None:
-    class City(BaseModel):
-        name: str
-        people: int
-
-    body = json.dumps({"name": "Paris", "people": 2})
-    response = await proxy.client.responses.parse(
-        model=MODEL, input=f"[[model:json body='{body}']]", text_format=City
-    )
-    assert response.output_parsed == City(name="Paris", people=2)
 
 
 async def test_an_agent_turn_is_continued_with_what_the_agent_did(
@@ -274,16 +247,6 @@ async def test_a_background_stream_of_the_real_agent_is_resumed(
     assert events[-1].type == "response.completed"
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert text == (await proxy.client.responses.retrieve(id)).output_text
-
-
-async def test_the_stream_helper_reads_a_whole_answer_of_the_real_agent(proxy: Proxy) -> None:
-    async with proxy.client.responses.stream(
-        model=MODEL, input="[[model:reasoning parts=2]]", reasoning={"summary": "auto"}
-    ) as stream:
-        types = {event.type async for event in stream}
-        response = await stream.get_final_response()
-    assert "response.reasoning_summary_text.delta" in types
-    assert response.status == "completed"
 
 
 async def test_a_client_that_leaves_stops_the_real_agent(proxy: Proxy, model_server: ModelServer) -> None:

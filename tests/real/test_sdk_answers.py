@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import aiohttp
 import pytest
 from openai.types.chat import ChatCompletionChunk
 from openai.types.completion_usage import CompletionUsage
@@ -70,18 +69,6 @@ async def test_a_streamed_answer_is_a_role_then_deltas_then_a_finalizer_then_usa
     assert usage.usage is not None
     assert {chunk.id for chunk in chunks} == {first.id}
     assert {chunk.model for chunk in chunks} == {MODEL}
-
-
-async def test_a_stream_ends_with_done(proxy: Proxy) -> None:
-    request = {**ask("[[model:text say=Hi.]]"), "stream": True}
-    async with (
-        aiohttp.ClientSession() as client,
-        client.post(f"{proxy.url}/v1/chat/completions", json=request) as answer,
-    ):
-        body = await answer.text()
-    assert answer.content_type == "text/event-stream"
-    assert body.endswith("data: [DONE]\n\n")
-    assert body.count("[DONE]") == 1
 
 
 @BOTH_MODES
@@ -212,18 +199,6 @@ async def test_an_unknown_model_passes_to_a_custom_provider(model_server: ModelS
     answer = await proxy.client.chat.completions.create(**request)
     assert answer.choices[0].message.content == "Hi."
     assert answer.model == model_server.calls[0].body["model"] == "nobody/knows-it"
-
-
-async def test_several_messages_are_joined_with_a_blank_line(proxy: Proxy) -> None:
-    request = ask("[[model:multi msgs=2]]", system="Be brief.")
-    answer = await proxy.client.chat.completions.create(**request)
-    assert answer.choices[0].message.content == "Message number 0.\n\nMessage number 1."
-    assert text(await chunks_of(proxy, **request)) == answer.choices[0].message.content
-
-
-async def test_a_message_without_deltas_arrives_too(proxy: Proxy) -> None:
-    chunks = await chunks_of(proxy, **ask("[[model:nodelta say=Whole.]]", system="Be brief."))
-    assert text(chunks) == "Whole."
 
 
 @ENDS_MODEL_CALLS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from openai.types.chat import ChatCompletionChunk
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.model_server import ModelServer, model_server
 from tests.real.proxy import Proxy, ask, proxy
-from tests.waiting import PATIENCE, eventually, out_of_patience
+from tests.waiting import out_of_patience
 
 
 class Wire(NamedTuple):
@@ -171,47 +170,6 @@ async def test_a_provider_that_cannot_be_reached_is_an_error_at_once(tmp_path: P
         assert (caught.value.status_code, caught.value.code) == (502, "upstream_unreachable")
 
 
-@pytest.mark.exhaustive
-@BOTH_MODES
-async def test_a_model_that_says_nothing_in_time_is_a_504(
-    codex_home: CodexHome, model_server: ModelServer, system: str | None
-) -> None:
-    async with proxy(codex_home) as running:
-        for number, stream in enumerate((False, True), 1):
-            request = ask("[[model:hang]]", system=system)
-            answer = asyncio.create_task(running.client.chat.completions.create(stream=stream, **request))
-            await eventually(lambda: len(model_server.calls) == number)  # noqa: B023 - waited for at once
-            out_of_patience(running.server.runs)
-            with pytest.raises(openai.APIStatusError) as caught:
-                await answer
-            assert caught.value.status_code == 504
-            assert (caught.value.type, caught.value.code) == ("timeout_error", "request_timeout")
-            assert await model_server.calls[-1].ending() == "client_gone"
-        well = await running.client.chat.completions.create(**ask("[[model:text say=Hi.]]", system=system))
-        assert well.choices[0].message.content == "Hi."
-
-
-@pytest.mark.exhaustive
-async def test_a_model_that_falls_silent_ends_the_stream_with_an_error(codex_home: CodexHome) -> None:
-    async with proxy(codex_home) as running:
-        request = ask("[[model:stall n=3]]", system="Be brief.")
-        text, error = await heard(running, patient_until="word0 word1 word2 ", **request)
-    assert text == "word0 word1 word2 "
-    assert (error.type, error.code) == ("timeout_error", "request_timeout")
-
-
-@pytest.mark.exhaustive
-async def test_a_silent_answer_is_kept_alive_by_comments_that_the_sdk_does_not_see(
-    codex_home: CodexHome, model_server: ModelServer
-) -> None:
-    async with proxy(codex_home, heartbeat_interval=0.05) as running:
-        stream = chunks_of(running, **ask("[[model:hang gate=go say=Hi.]]", system="Be brief."))
-        first = await anext(stream)
-        assert first.choices[0].delta.role == "assistant"
-        model_server.open_gate("go")
-        assert [chunk.choices[0].delta.content async for chunk in stream][:1] == ["Hi."]
-
-
 async def test_without_a_sign_in_the_error_comes_at_once(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -248,23 +206,3 @@ async def test_a_sign_in_is_seen_without_a_restart(codex_home: CodexHome, model_
             assert answer.choices[0].message.content == "Hi."
     keys = {call.headers["authorization"] for call in model_server.calls}
     assert keys == {"Bearer sk-of-the-user"}
-
-
-@pytest.mark.exhaustive
-async def test_a_turn_that_waits_too_long_for_a_place_is_a_429(
-    codex_home: CodexHome, model_server: ModelServer
-) -> None:
-    async with proxy(codex_home, max_running_turns=1, queue_wait=0.2) as running:
-        stream = chunks_of(running, **ask("[[model:stall n=1 gate=go]]", system="Be brief."))
-        await anext(stream)
-        with pytest.raises(openai.RateLimitError) as caught:
-            await running.client.chat.completions.create(**ask("Hello", system="Be brief."))
-        assert caught.value.code == "concurrency_exceeded"
-        assert int(caught.value.response.headers["retry-after"]) > 0
-        model_server.open_gate("go")
-        async for _ in stream:
-            pass
-        answer = await running.client.chat.completions.create(
-            timeout=PATIENCE, **ask("[[model:text say=Hi.]]", system="Be brief.")
-        )
-        assert answer.choices[0].message.content == "Hi."

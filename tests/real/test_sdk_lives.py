@@ -88,23 +88,6 @@ async def test_a_client_that_leaves_before_the_first_word_drops_the_model_connec
 
 
 @pytest.mark.exhaustive
-async def test_a_client_that_leaves_while_it_waits_for_a_place_leaves_no_trace(
-    codex_home: CodexHome, model_server: ModelServer
-) -> None:
-    async with proxy(codex_home, max_running_turns=1) as running:
-        stream = await streaming(running, "[[model:stall n=1 gate=go]]", system="Be brief.")
-        waiting = asyncio.create_task(answer(running, "[[model:text say=never]]", system="Be brief."))
-        await eventually(lambda: running.server.runs.queued == 1)
-        waiting.cancel()
-        await eventually(lambda: running.server.runs.queued == 0)
-        model_server.open_gate("go")
-        assert await rest_of(stream) == "and on."
-        assert await answer(running, "[[model:text say=Hi.]]", system="Be brief.") == "Hi."
-        await eventually(lambda: running.idle)
-    assert len(model_server.calls) == 2
-
-
-@pytest.mark.exhaustive
 async def test_a_client_that_leaves_while_its_process_starts_leaves_no_trace(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:

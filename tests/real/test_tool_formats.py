@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import openai
 import pytest
 
 from tests.real.codex_home import MODEL
@@ -164,83 +162,3 @@ async def test_another_format_is_reported_and_checked(
     for each in model_server.calls:
         assert format_of(each) is None
         assert "JSON" in told(each)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("wanted", "bad"),
-    [
-        pytest.param(schema(LOOSE), BAD, id="another schema"),
-        pytest.param({"type": "json_object"}, "Here it is: {}", id="json_object, words"),
-        pytest.param({"type": "json_object"}, "[1]", id="json_object, no object"),
-    ],
-)
-async def test_an_answer_that_does_not_fit_is_thrown_away_and_asked_for_once_more(
-    proxies: Proxies, model_server: ModelServer, wanted: dict[str, Any], bad: str
-) -> None:
-    async with loop_of(proxies, "kept", **ON) as loop:
-        loop.request["response_format"] = wanted
-        loop.say(plan([say(bad)], again=[say(GOOD)]))
-        answer = await loop.ask()
-    assert answer.choices[0].message.content == GOOD
-    assert answer.usage is not None
-    assert answer.usage.total_tokens == 240
-    assert "thrown away" in told(model_server.calls[1])
-    assert len(model_server.calls) == 2
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("wanted", HELD)
-async def test_an_answer_that_does_not_fit_twice_is_a_server_error(
-    proxies: Proxies, model_server: ModelServer, wanted: dict[str, Any]
-) -> None:
-    async with loop_of(proxies, "kept", **ON) as loop:
-        loop.request["response_format"] = wanted
-        loop.say(plan([say("No.")], again=[say("Never.")]))
-        with pytest.raises(openai.InternalServerError) as failed:
-            await loop.ask()
-    assert (failed.value.status_code, failed.value.code) == (502, "invalid_structured_output")
-    assert len(model_server.calls) == 2
-
-
-@pytest.mark.exhaustive
-@EVERY_WAY
-async def test_a_conversation_whose_answers_are_checked_goes_on(
-    proxies: Proxies, model_server: ModelServer, way: str
-) -> None:
-    async with loop_of(proxies, way, **ON) as loop:
-        loop.request |= {"response_format": schema(LOOSE), "tools": []}
-        for text in (GOOD, '{"city": "Rome"}'):
-            loop.say(plan([say(text)]))
-            answer = await loop.ask()
-            assert answer.choices[0].message.content == text
-    said = [text_of(item) for item in input_of(model_server.calls[1]) if item.get("role") == "assistant"]
-    assert said == [GOOD]
-    assert told(model_server.calls[1]).count("JSON schema") == 1
-
-
-@pytest.mark.exhaustive
-async def test_a_schema_that_is_none_is_a_400_with_the_reason(
-    proxies: Proxies, model_server: ModelServer
-) -> None:
-    async with loop_of(proxies, "kept", **ON) as loop:
-        loop.say("[[model:text]]")
-        with pytest.raises(openai.BadRequestError, match="type") as refused:
-            await loop.ask(response_format=schema({"type": "objekt"}))
-        assert refused.value.param == "response_format.json_schema.schema"
-        tool = {"name": "x", "parameters": {"type": "objekt"}, "strict": True}
-        with pytest.raises(openai.BadRequestError, match="type") as refused:
-            await loop.ask(tools=[{"type": "function", "function": tool}])
-        assert refused.value.param == "tools[0].function.parameters"
-    assert model_server.calls == []
-
-
-async def test_a_stream_of_a_checked_answer_has_no_word_of_the_one_thrown_away(
-    proxies: Proxies, model_server: ModelServer
-) -> None:
-    async with loop_of(proxies, "kept", **ON) as loop:
-        client = (await loop.serve()).client
-        loop.say(plan([say(BAD)], again=[say(GOOD)]))
-        asked = loop.request | {"messages": loop.messages, "response_format": schema(LOOSE), "stream": True}
-        chunks = [chunk async for chunk in await client.chat.completions.create(**asked)]
-    assert json.loads("".join(each.choices[0].delta.content or "" for each in chunks)) == {"city": "Paris"}

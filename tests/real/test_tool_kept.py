@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import psutil
 import pytest
 
-from codex_proxy.agents.codex_app_server.wire import Message, request
-from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import Stop, TurnEnded
-from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.run import Run
@@ -55,33 +50,6 @@ async def lanes_free(proxy: Proxy) -> None:
     """No thread of any process is held: each has been unsubscribed, and its lane given back."""
     await eventually(lambda: all(len(process._readers) == 0 for process in proxy.processes), within=PATIENCE)
     assert proxy.idle
-
-
-class Heard:
-    """The reader of a lane on which a test asks for itself."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-
-    def received(self, messages: Sequence[Message], size: int) -> None:
-        self.messages += messages
-
-    def ended(self, ended: Ended) -> None:
-        raise AssertionError("the agent ended")
-
-    def fail(self, failure: Failure) -> None:
-        raise AssertionError(failure.message)
-
-
-async def threads_of(proxy: Proxy) -> Any:
-    """Ids of the threads that the agent itself has loaded."""
-    [process] = proxy.pool.processes_of("model")
-    transport, heard = process.open_channel(), Heard()
-    transport.attach(heard)
-    transport.send(request(f"{transport.channel}.1", "thread/loaded/list", {}))
-    await eventually(lambda: bool(heard.messages))
-    await transport.release(finished=True)
-    return json.loads(bytes(heard.messages[0].result))["data"]
 
 
 async def test_five_rounds_on_a_kept_thread_have_one_cache_key_and_inputs_that_only_grow(
@@ -193,38 +161,6 @@ async def test_another_model_does_not_see_the_reasoning_of_the_one_before(
 # --- the end of what is kept ----------------------------------------------------------------------
 
 
-@pytest.mark.exhaustive
-async def test_a_client_that_never_comes_back_leaves_no_thread_behind(
-    proxies: Proxies, model_server: ModelServer
-) -> None:
-    async with loop_of(proxies, "kept", kept_thread_seconds=0.5, **ONE) as loop:
-        loop.say("[[model:tool]] Weather?")
-        await loop.ask()
-        assert loop.proxy is not None
-        assert kept(loop) == 1
-        assert len(await threads_of(loop.proxy)) == 1
-        await eventually(lambda: kept(loop) == 0)
-        await lanes_free(loop.proxy)
-        assert await threads_of(loop.proxy) == []
-
-
-@pytest.mark.exhaustive
-async def test_one_thread_too_many_ends_the_one_that_was_kept_longest(
-    proxies: Proxies, model_server: ModelServer
-) -> None:
-    loops = [Loop(proxies, "kept", {"kept_threads": 2}) for _ in range(3)]
-    for number, loop in enumerate(loops):
-        loop.say(f"[[model:tool say='Done {number}.']] Weather {number}?")
-        for id in call_ids(await loop.ask()):
-            loop.output(id, "sunny")
-    assert kept(loops[0]) == 2
-    for number, loop in reversed(list(enumerate(loops))):
-        last = await loop.ask()
-        assert last.choices[0].message.content == f"Done {number}."
-    first, second = keys(model_server)[:3], keys(model_server)[:2:-1]
-    assert [a == b for a, b in zip(first, second, strict=True)] == [False, True, True]
-
-
 def turn_of(prompt: str, *more: Any) -> Turn:
     history = (HistoryMessage("user", (TextPart(prompt),)), *more)
     function = WEATHER["function"]
@@ -305,17 +241,6 @@ async def test_a_proxy_that_stops_with_parked_turns_leaves_no_process(
         running.process.send_signal(signal.SIGTERM)
         assert await running.exit() == 0
         await eventually(lambda: gone(family))
-
-
-@pytest.mark.exhaustive
-async def test_kept_threads_can_be_switched_off(proxies: Proxies, model_server: ModelServer) -> None:
-    async with loop_of(proxies, "replayed") as loop:
-        loop.say("[[model:tool rounds=2 say=Done.]] Weather?")
-        await loop.run(sunny)
-        assert kept(loop) == 0
-        assert loop.proxy is not None
-        await lanes_free(loop.proxy)
-    assert len(set(keys(model_server))) == 3
 
 
 async def test_a_client_that_leaves_while_a_kept_thread_answers_stops_it(

@@ -8,7 +8,6 @@ from typing import Any
 import openai
 import pytest
 
-from tests.real.codex_home import MODEL
 from tests.real.model_plans import call, plan, say, think
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
@@ -122,18 +121,6 @@ async def test_the_model_sees_its_own_reasoning_again_in_every_step(
     assert made == [f"fc_{number}_{place}" for number in range(3) for place in (2, 3)]
 
 
-@pytest.mark.exhaustive
-async def test_without_memory_the_visible_history_serves(proxies: Proxies, model_server: ModelServer) -> None:
-    step = [think(), say("Let me look."), call(city="Paris"), call(city="Rome")]
-    async with loop_of(proxies, "forgotten") as loop:
-        loop.say(plan(step, step, [say("Done.")]))
-        last = await loop.run(sunny)
-    assert last.choices[0].message.content == "Done."
-    added = ["message", *["function_call"] * 2, *["function_call_output"] * 2]
-    assert [types_of(each) for each in model_server.calls] == [["message"] + added * n for n in range(3)]
-    assert_grows(model_server.calls)
-
-
 @EVERY_WAY
 async def test_outputs_in_another_order_than_the_calls_are_put_into_theirs(
     proxies: Proxies, model_server: ModelServer, way: str
@@ -146,20 +133,6 @@ async def test_outputs_in_another_order_than_the_calls_are_put_into_theirs(
         last = await loop.ask()
     assert last.choices[0].message.content == "Done."
     assert outputs_of(model_server.calls[1]) == [(id, f"output {place}") for place, id in enumerate(ids)]
-
-
-@EVERY_WAY
-async def test_text_before_the_calls_is_content_beside_them(
-    proxies: Proxies, model_server: ModelServer, way: str
-) -> None:
-    async with loop_of(proxies, way) as loop:
-        loop.say("[[model:tool pre='Let me look.' say=Done.]] Weather?")
-        first = await loop.ask()
-        assert first.choices[0].message.content == "Let me look."
-        loop.output(call_ids(first)[0], "sunny")
-        last = await loop.ask()
-    assert last.choices[0].message.content == "Done."
-    assert types_of(model_server.calls[1]) == ["message", "message", "function_call", "function_call_output"]
 
 
 @pytest.mark.sampled(every=5)
@@ -203,20 +176,6 @@ async def test_an_image_in_an_output_reaches_the_model(
     assert [part["type"] for part in parts] == ["input_text", "input_image"]
     assert parts[1]["image_url"].startswith("data:image/png;base64,")
     assert parts[1]["detail"] in ("high", "original")  # 0.169 asks for the image as it is
-
-
-@pytest.mark.exhaustive
-@FORGETTING
-async def test_a_loop_of_twenty_steps_ends_with_the_answer(
-    proxies: Proxies, model_server: ModelServer, way: str
-) -> None:
-    async with loop_of(proxies, way) as loop:
-        loop.say("[[model:tool rounds=20 say=Done.]] Weather?")
-        last = await loop.run(sunny)
-    assert last.choices[0].message.content == "Done."
-    assert len(model_server.calls) == 21
-    assert len(outputs_of(model_server.calls[20])) == 20
-    assert_grows(model_server.calls)
 
 
 @FORGETTING
@@ -263,25 +222,6 @@ async def test_a_stream_has_the_index_id_and_name_of_each_call_and_then_its_argu
     assert chunks[-1].usage.total_tokens == 120
 
 
-@FORGETTING
-async def test_a_client_that_still_speaks_of_functions_has_its_loop_too(
-    proxies: Proxies, model_server: ModelServer, way: str
-) -> None:
-    async with loop_of(proxies, way) as loop:
-        loop.request = {"model": MODEL, "functions": [WEATHER["function"]]}
-        loop.say("[[model:tool rounds=2 say=Done.]] Weather?")
-        for _ in range(2):
-            answer = await loop.ask()
-            assert answer.choices[0].finish_reason == "function_call"
-            called = answer.choices[0].message.function_call
-            assert called is not None
-            loop.messages.append({"role": "function", "name": called.name, "content": "sunny"})
-        last = await loop.ask()
-    assert last.choices[0].message.content == "Done."
-    assert [output for _, output in outputs_of(model_server.calls[2])] == ["sunny", "sunny"]
-    assert_grows(model_server.calls)
-
-
 CALLED = {
     "role": "assistant",
     "tool_calls": [
@@ -289,38 +229,6 @@ CALLED = {
         for id in ("a", "b")
     ],
 }
-
-
-@pytest.mark.parametrize(
-    ("outputs", "param", "words"),
-    [
-        (["a"], "messages[1].tool_calls", "b"),
-        (["a", "b", "c"], "messages[4].tool_call_id", "c"),
-        (["a", "b", "b"], "messages[4].tool_call_id", "twice"),
-        ([], "messages[1].tool_calls", "a, b"),
-    ],
-    ids=["missing", "unknown", "twice", "none"],
-)
-async def test_outputs_that_do_not_fit_the_calls_are_a_400(
-    proxy: Proxy, model_server: ModelServer, outputs: list[str], param: str, words: str
-) -> None:
-    messages: list[Any] = [{"role": "user", "content": "Weather?"}, CALLED]
-    messages += [{"role": "tool", "tool_call_id": id, "content": "sunny"} for id in outputs]
-    with pytest.raises(openai.BadRequestError, match=words) as refused:
-        await proxy.client.chat.completions.create(**ask("", messages=messages, tools=[WEATHER]))
-    assert refused.value.param == param
-    assert model_server.calls == []
-
-
-async def test_an_output_without_any_call_is_a_400(proxy: Proxy, model_server: ModelServer) -> None:
-    messages: list[Any] = [
-        {"role": "user", "content": "Weather?"},
-        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
-    ]
-    with pytest.raises(openai.BadRequestError, match="must be a response to a preceding message") as refused:
-        await proxy.client.chat.completions.create(**ask("", messages=messages))
-    assert refused.value.param == "messages[1].role"
-    assert model_server.calls == []
 
 
 @EVERY_WAY

@@ -11,7 +11,6 @@ import pytest
 from tests.real.model_plans import PutOut, call, call_with, plan, say, think
 from tests.real.model_scenarios import text_of, tools_of
 from tests.real.model_server import ModelServer, Request
-from tests.real.proxy import Proxy, ask
 from tests.real.shared import EVERY_WAY, Proxies
 from tests.real.tool_loop import (
     STRICT_WEATHER,
@@ -24,7 +23,6 @@ from tests.real.tool_loop import (
     input_of,
     loop_of,
     outputs_of,
-    sunny,
 )
 
 TIME = function("get_time", zone={"type": "string"})
@@ -74,43 +72,6 @@ async def test_a_call_that_breaks_a_strict_schema_goes_back_to_the_model_unseen(
     assert outputs_of(model_server.calls[2]) == [("call_0_1", words), ("call_1_1", "sunny")]
 
 
-@EVERY_WAY
-async def test_a_model_that_does_not_learn_has_its_call_handed_on_as_it_is(
-    proxies: Proxies, model_server: ModelServer, way: str
-) -> None:
-    async with loop_of(proxies, way) as loop:
-        loop.request["tools"] = [STRICT_WEATHER]
-        loop.say(plan([WRONG], [WRONG], [WRONG], [say("Done.")]))
-        first = await loop.ask()
-        [called] = functions_called(first)
-        assert json.loads(called.arguments) == {"town": "Paris"}
-        assert call_ids(first) == ["call_2_0"]
-        loop.output("call_2_0", "sunny")
-        last = await loop.ask()
-    assert last.choices[0].message.content == "Done."
-    assert spent(loop) == [360, 120]
-
-
-@EVERY_WAY
-async def test_a_violation_beside_a_valid_call_reaches_the_model_with_the_valid_one_s_output(
-    proxies: Proxies, model_server: ModelServer, way: str
-) -> None:
-    async with loop_of(proxies, way) as loop:
-        loop.request["tools"] = [STRICT_WEATHER]
-        loop.say(plan([think(), WRONG, ROME, WRONG], [say("Done.")]))
-        first = await loop.ask()
-        assert cities(loop) == ["Rome"]
-        assert len(model_server.calls) == 1
-        loop.output(call_ids(first)[0], "sunny")
-        last = await loop.ask()
-    assert last.choices[0].message.content == "Done."
-    seen = outputs_of(model_server.calls[1])
-    assert [id for id, _ in seen] == ["call_0_1", "call_0_2", "call_0_3"]
-    assert seen[1] == ("call_0_2", "sunny")
-    assert all("break the tool's schema" in seen[place][1] for place in (0, 2))
-    assert_grows(model_server.calls)
-
-
 async def test_what_the_agent_thins_out_of_a_schema_is_kept_all_the_same(
     proxies: Proxies, model_server: ModelServer
 ) -> None:
@@ -124,16 +85,6 @@ async def test_what_the_agent_thins_out_of_a_schema_is_kept_all_the_same(
     offered = tools_of(model_server.calls[0].body)["get_weather"]
     assert "pattern" not in json.dumps(offered)
     assert "does not match" in outputs_of(model_server.calls[1])[0][1]
-
-
-async def test_a_tool_that_is_not_strict_gets_whatever_the_model_said(
-    proxies: Proxies, model_server: ModelServer
-) -> None:
-    async with loop_of(proxies, "kept") as loop:
-        loop.say(plan([WRONG], [say("Done.")]))
-        [called] = functions_called(await loop.ask())
-    assert json.loads(called.arguments) == {"town": "Paris"}
-    assert len(model_server.calls) == 1
 
 
 # --- one call at a time ---------------------------------------------------------------------------
@@ -190,19 +141,6 @@ async def test_a_call_that_nobody_can_answer_goes_back_to_the_model_unseen(
     assert_grows(model_server.calls)
 
 
-@pytest.mark.parametrize(("bad", "words"), BAD_CALLS)
-async def test_a_model_that_keeps_making_such_calls_fails_the_turn(
-    proxies: Proxies, model_server: ModelServer, bad: PutOut, words: str
-) -> None:
-    async with loop_of(proxies, "kept") as loop:
-        loop.say(plan(*[[bad]] * 30, [PARIS]))
-        with pytest.raises(openai.InternalServerError) as failed:
-            await loop.ask()
-        assert (failed.value.status_code, failed.value.code) == (502, "invalid_tool_calls")
-        # The third is the last; the agent answers some by itself, and may ask again before it is stopped.
-        assert len(model_server.calls) < 30
-
-
 @EVERY_WAY
 async def test_such_a_call_behind_a_valid_one_has_the_same_output_whether_the_agent_gave_it_or_not(
     proxies: Proxies, model_server: ModelServer, way: str
@@ -217,25 +155,6 @@ async def test_such_a_call_behind_a_valid_one_has_the_same_output_whether_the_ag
     assert last.choices[0].message.content == "Done."
     expected = [("call_0_0", "sunny"), ("call_0_1", "unsupported call: launch_rockets")]
     assert outputs_of(model_server.calls[1]) == expected
-
-
-@EVERY_WAY
-@pytest.mark.parametrize(("bad", "words"), BAD_CALLS)
-async def test_such_a_call_beside_a_valid_one_reaches_the_model_with_the_valid_one_s_output(
-    proxies: Proxies, model_server: ModelServer, way: str, bad: PutOut, words: str
-) -> None:
-    async with loop_of(proxies, way) as loop:
-        loop.say(plan([think(), bad, PARIS], [say("Done.")]))
-        first = await loop.ask()
-        assert cities(loop) == ["Paris"]
-        loop.output(call_ids(first)[0], "sunny")
-        last = await loop.ask()
-    assert last.choices[0].message.content == "Done."
-    outputs = outputs_of(model_server.calls[1])
-    assert [id for id, _ in outputs] == ["call_0_1", "call_0_2"]
-    assert words in outputs[0][1]
-    assert outputs[1][1] == "sunny"
-    assert_grows(model_server.calls)
 
 
 async def test_a_schema_that_the_agent_does_not_take_is_the_client_s_fault(proxies: Proxies) -> None:
@@ -259,14 +178,6 @@ async def test_a_schema_of_no_object_is_refused_before_the_agent_sees_it(proxies
 
 
 # --- tool_choice ----------------------------------------------------------------------------------
-
-
-async def test_tool_choice_none_offers_no_tool(proxies: Proxies, model_server: ModelServer) -> None:
-    async with loop_of(proxies, "kept") as loop:
-        loop.say("[[model:text say=Words.]]")
-        answer = await loop.ask(tool_choice="none")
-    assert answer.choices[0].message.content == "Words."
-    assert tools_of(model_server.calls[0].body) == {}
 
 
 def named(name: str) -> dict[str, Any]:
@@ -324,53 +235,3 @@ async def test_words_instead_of_a_required_call_are_thrown_away_and_asked_for_on
     assert len(model_server.calls) == 2
     assert "thrown away" in told(model_server.calls[1])
     assert "Why should I?" not in json.dumps(input_of(model_server.calls[1])[1:])
-
-
-@EVERY_MUST
-async def test_words_twice_instead_of_a_required_call_are_a_502(
-    proxies: Proxies, model_server: ModelServer, choice: Any
-) -> None:
-    async with loop_of(proxies, "kept") as loop:
-        loop.say(plan([say("No.")], again=[say("Never.")]))
-        with pytest.raises(openai.InternalServerError) as failed:
-            await loop.ask(tool_choice=choice)
-        assert (failed.value.status_code, failed.value.code) == (502, "tool_choice_not_honoured")
-    assert len(model_server.calls) == 2
-
-
-@EVERY_WAY
-async def test_a_required_call_in_a_later_step_has_the_earlier_ones_before_it_also_when_tried_twice(
-    proxies: Proxies, model_server: ModelServer, way: str
-) -> None:
-    async with loop_of(proxies, way) as loop:
-        loop.say(plan([think(), PARIS], [say("Enough.")], again=[ROME]))
-        await loop.ask()
-        loop.output(call_ids(loop.answers[0])[0], "sunny")
-        await loop.ask(tool_choice="required")
-    assert cities(loop) == ["Rome"]
-    first, _, again = model_server.calls
-    seen = input_of(again)
-    assert seen[: len(input_of(first))] == input_of(first)
-    assert [item["type"] for item in seen[1:4]] == ["reasoning", "function_call", "function_call_output"]
-    assert spent(loop) == [120, 240]
-
-
-async def test_a_stream_holds_nothing_of_the_words_that_were_thrown_away(
-    proxy: Proxy, model_server: ModelServer
-) -> None:
-    prompt = plan([say("Why should I?")], again=[PARIS])
-    asked = ask(prompt, tools=[WEATHER], tool_choice="required", stream=True)
-    chunks = [chunk async for chunk in await proxy.client.chat.completions.create(**asked)]
-    assert "".join(each.choices[0].delta.content or "" for each in chunks if each.choices) == ""
-    assert chunks[-1].choices[0].finish_reason == "tool_calls"
-    assert len(model_server.calls) == 2
-
-
-@EVERY_WAY
-async def test_strict_tools_run_a_whole_loop(proxies: Proxies, model_server: ModelServer, way: str) -> None:
-    async with loop_of(proxies, way) as loop:
-        loop.request |= {"tools": [STRICT_WEATHER], "parallel_tool_calls": False}
-        loop.say("[[model:tool rounds=3 say=Done.]] Weather?")
-        last = await loop.run(sunny)
-    assert last.choices[0].message.content == "Done."
-    assert_grows(model_server.calls)

@@ -15,8 +15,6 @@ from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from tests.pictures import PIXEL
 from tests.surfaces.chat.asking import HELLO, STRUCTURED, ask, function_tool, refused
 
-ABOVE = "{} above maximum value. Expected a value <= {}, but got {}"
-BELOW = "{} below minimum value. Expected a value >= {}, but got {}"
 SYSTEM = {"role": "system", "content": "be brief"}
 
 

@@ -12,7 +12,6 @@ from codex_proxy.surfaces.messages.parse import ParsedMessages
 from tests.surfaces.messages.asking import ANY_MODEL, read, recorded
 
 REQUESTS = dict(recorded())
-TITLE = "structured-outputs"
 
 
 def parsed(entry: dict[str, Any]) -> ParsedMessages:
