@@ -111,7 +111,7 @@ def _check_running(check: CheckBuilder, where: str, health: dict[str, Any]) -> C
     if health.get("status") == "ok":
         return check.ok(message)
     trouble = str(health.get("trouble", "its agent cannot serve turns"))
-    return check.warning(f"{message} It reports: {trouble}", trouble)
+    return check.warning(f"{message} It reports: {trouble}", f"Correct what the server on {where} reports.")
 
 
 async def health_of(server_url: str) -> dict[str, Any] | None:

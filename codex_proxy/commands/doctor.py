@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from codex_proxy.agents.configured.agents import settings_without_effect
+from codex_proxy.agents.configured.agents import settings_without_effect, targets_without_agent
 from codex_proxy.app.start_checks import check as check_settings
 from codex_proxy.app.start_checks import is_loopback
 from codex_proxy.app.system import SystemClock
@@ -26,6 +26,7 @@ from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.load import load, variables_of
 from codex_proxy.settings.old_names import advice_about
 from codex_proxy.settings.sources import default_config_file
+from codex_proxy.settings.unused import unused_settings
 
 MAX_SECONDS = 90.0
 """Seconds for the agents' checks: each of four children may take 20 on a cold disk."""
@@ -107,6 +108,12 @@ def settings_check(settings: Settings, config_file: Path | None, environ: Mappin
     if unknown := settings.unknown_variables:
         message = f"They are valid, but these variables set nothing: {', '.join(unknown)}."
         return check.warning(message, " ".join(f"{name}: {hint}" for name, hint in unknown.items()))
+    if unneeded := unused_settings(settings):
+        message = f"They are valid, but these have no effect: {', '.join(unneeded)}."
+        return check.warning(message, "Remove them, or set what they need.")
+    if targets := targets_without_agent(settings):
+        message = f"They are valid, but no agent has the name of a route's target: {', '.join(targets)}."
+        return check.warning(message, "Correct the targets, or add the agents.")
     unused = settings_without_effect(settings)
     if unused:
         names = ", ".join(variables_of(name)[0] for name in unused)

@@ -15,7 +15,7 @@ import structlog
 
 from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, all_agents
-from codex_proxy.agents.configured.agents import settings_without_effect
+from codex_proxy.agents.configured.agents import settings_without_effect, targets_without_agent
 from codex_proxy.agents.spec import AgentSpec
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.commands.page import page_of
@@ -23,6 +23,7 @@ from codex_proxy.core.faults import Fault, UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import variables_of
 from codex_proxy.settings.old_names import advice_about
+from codex_proxy.settings.unused import unused_settings
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.responses.wire import ResponseRequest
@@ -170,6 +171,8 @@ def banner(server: Any) -> str:
         lines.append(
             f"  NO EFFECT  {', '.join(variables_of(name)[0] for name in unused)}: not with this agent"
         )
+    lines += [f"  NO EFFECT  {each}" for each in unused_settings(settings)]
+    lines += [f"  NO AGENT   {each}" for each in targets_without_agent(settings)]
     if server.cassettes is not None:
         lines += server.cassettes.banner(server.agent)
     if server.traces_note:

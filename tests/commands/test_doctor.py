@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from codex_proxy.agents.codex import checks as codex_checks
-from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
+from codex_proxy.agents.codex.program import NEWEST_TESTED, NOT_SIGNED_IN, Version
 from codex_proxy.commands import doctor as doctor_module
 from codex_proxy.commands.doctor import examine, report_value, setting_sources
 from codex_proxy.core.faults import UserError
@@ -214,6 +214,23 @@ async def test_without_a_sign_in_the_error_names_the_command(tmp_path: Path) -> 
     assert (await doctor(tmp_path, more=path)).json["next"][0] == "Run `codex login`."
 
 
+async def test_how_to_sign_in_is_said_once_also_where_a_running_server_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        monkeypatch.setattr(proxy.server.agent, "trouble", lambda: NOT_SIGNED_IN)
+        named = ("--codex-bin", str(codex(tmp_path)), "--port", str(proxy.server.port))
+        done = await doctor(tmp_path, *named, more={"FAKE_CODEX_ACCOUNT": "none"})
+    assert "Run `codex login`" in done.check("port")["message"]
+    assert len([step for step in done.json["next"] if "login" in step]) == 1
+
+
+async def test_where_codex_cannot_be_asked_the_advice_is_the_command_too(tmp_path: Path) -> None:
+    program = codex(tmp_path, "0.42.0", schema=None, proto=True)
+    done = await doctor(tmp_path, "--codex-bin", str(program))
+    assert done.check("sign-in")["advice"] == f"Run `{program} login`."
+
+
 async def test_a_provider_whose_key_is_not_set_is_reported_by_the_name_of_its_variable(
     tmp_path: Path,
 ) -> None:
@@ -301,6 +318,7 @@ async def test_a_home_that_was_named_and_is_not_there_fails(tmp_path: Path) -> N
     named = ("--codex-home", str(tmp_path / "none"))
     done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path)), *named)
     assert (done.status, done.check("codex home")["status"]) == (1, "failed")
+    assert [step for step in done.json["next"] if "login" in step] == [done.check("codex home")["advice"]]
 
 
 async def test_it_makes_neither_a_state_folder_nor_a_home(tmp_path: Path) -> None:

@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents import registry
-from codex_proxy.agents.configured.agents import SHARED_SETTINGS, settings_without_effect
+from codex_proxy.agents.configured.agents import (
+    SHARED_SETTINGS,
+    settings_without_effect,
+    targets_without_agent,
+)
+from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import settings_check
 from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
-from tests.http.serving import GivenSettings, fake_proxy, settings_of
+from codex_proxy.settings.unused import NEEDED, unused_settings
+from tests.http.serving import ENVIRONMENT, GivenSettings, fake_proxy, running, settings_of
 from tests.upstreams.serving import upstream
 
 OF_AN_AGENT = sorted(
@@ -100,3 +106,70 @@ def test_an_array_in_the_file_is_a_list_of_each_setting_that_is_one(tmp_path: Pa
     file.write_text('host = ["a", "b"]')
     with pytest.raises(UserError, match="host"):
         load({}, file)
+
+
+def given(name: str) -> dict[str, Any]:
+    """A value for a setting, in the table that it is a key of."""
+    values = {
+        "cassettes.match": "model",
+        "metrics": True,
+        "max_tool_call_iterations": 3,
+        "mcp_call_timeout": 3.0,
+    }
+    table, _, key = name.rpartition(".")
+    value = values.get(name, 2.5 if name == "mcp_tool_refresh_interval" else "2")
+    return {table: {key: value}} if table else {name: value}
+
+
+@pytest.mark.parametrize(("name", "needed"), NEEDED.items())
+def test_a_setting_that_needs_another_one_is_named_without_it(
+    name: str, needed: tuple[str, ...], tmp_path: Path
+) -> None:
+    def unused(*names: str) -> list[str]:
+        tables: dict[str, Any] = {}
+        for table, value in (pair for each in names for pair in given(each).items()):
+            tables[table] = {**tables[table], **value} if table in tables else value
+        return unused_settings(Settings(agent="fake", workdir=tmp_path, **tables))
+
+    [found] = unused(name)
+    assert found.startswith((f"PROXY_{name.replace('.', '_')}".upper(), name.upper()))
+    for each in needed:
+        assert unused(name, each) == []
+    assert unused() == []
+
+
+def test_a_target_of_a_route_without_an_agent_is_named(tmp_path: Path) -> None:
+    route = {"to": "claud-code/opus", "fallback": ["codex/gpt-5.5", "Local/any/name", "mine", "own/2"]}
+    several: dict[str, Any] = {
+        "agents": {"codex": {"agent": "fake"}},
+        "upstreams": {"local": {"url": "http://127.0.0.1:1/v1"}},
+        "model_aliases": "own/*=codex/gpt-5.5",
+        "routes": {"long": route},
+    }
+    settings = Settings(workdir=tmp_path, agent="codex", **several)
+    assert targets_without_agent(settings) == ("claud-code/opus of [routes.long]",)
+    assert "claud-code/opus of [routes.long]" in settings_check(settings, None, {}).message
+    routes = {"a": {"to": "codex/gpt-5.5"}}
+    alone = Settings(workdir=tmp_path, agent="fake", routes=routes)
+    assert targets_without_agent(alone) == ("codex/gpt-5.5 of [routes.a]",)
+    upstream = Settings(
+        workdir=tmp_path, agent="openai-chat", upstream_url="http://127.0.0.1:1/v1", routes=routes
+    )
+    assert targets_without_agent(upstream) == ()
+
+
+async def test_the_banner_names_what_has_no_effect_and_no_agent(tmp_path: Path) -> None:
+    routes = {"long": {"to": "none/model"}}
+    cassettes = {"record": tmp_path / "cassettes", "pace": "2"}
+    settings = Settings(
+        agent="fake",
+        port=0,
+        workdir=tmp_path,
+        state_dir=tmp_path / "state",
+        routes=routes,
+        cassettes=cassettes,
+    )
+    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+        lines = banner(proxy.server)
+    assert "  NO EFFECT  PROXY_CASSETTES_PACE (only with PROXY_CASSETTES_REPLAY)\n" in lines
+    assert "  NO AGENT   none/model of [routes.long]\n" in lines

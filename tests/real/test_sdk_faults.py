@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import aiohttp
 import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
@@ -206,3 +207,21 @@ async def test_a_sign_in_is_seen_without_a_restart(codex_home: CodexHome, model_
             assert answer.choices[0].message.content == "Hi."
     keys = {call.headers["authorization"] for call in model_server.calls}
     assert keys == {"Bearer sk-of-the-user"}
+
+
+@pytest.mark.parametrize(
+    "agent", ["codex-app-server", pytest.param("codex-exec", marks=pytest.mark.exhaustive)]
+)
+async def test_a_server_whose_codex_home_was_removed_is_not_ready(codex_home: CodexHome, agent: str) -> None:
+    async with proxy(codex_home, agent=agent) as running, aiohttp.ClientSession() as session:
+
+        async def ready() -> tuple[int, str]:
+            async with session.get(f"{running.url}/readyz") as answer:
+                return answer.status, await answer.text()
+
+        assert (await ready())[0] == 200
+        codex_home.path.rename(codex_home.path.with_name("elsewhere"))
+        status, text = await ready()
+        assert (status, "was removed" in text) == (503, True)
+        codex_home.path.with_name("elsewhere").rename(codex_home.path)
+        assert (await ready())[0] == 200

@@ -16,7 +16,6 @@ from codex_proxy.agents.codex.agent_spec import CodexAgentName
 from codex_proxy.agents.codex.plain_home import user_config
 from codex_proxy.agents.codex.program import (
     NEWEST_TESTED,
-    NOT_SIGNED_IN,
     TESTED_RELEASES,
     Version,
     find_codex,
@@ -148,17 +147,21 @@ async def sign_in_and_sandbox_checks(
 ) -> list[Check]:
     """Returns the checks; without app-server only of the sign-in's file."""
     settings, environ = context.settings, context.environ
+    if "codex_home" in settings.model_fields_set and not settings.codex_home.is_dir():
+        return [
+            CheckBuilder("sign-in").skipped("Codex's home does not exist.")
+        ]  # which has a check of its own
     config = settings.codex_home / "config.toml"
     try:
         provider = user_config(str(settings.codex_home)).provider
     except Fault as fault:
         return [CheckBuilder("sign-in").failed(str(fault), f"Fix {config}.")]
     if agent == "codex-proto":
-        return [sign_in_file_check(settings, provider)]
+        return [sign_in_file_check(program, provider, settings, environ)]
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
         confined = await plain_turns_check(program, provider, context, folder)
         if agent != "codex-app-server":
-            return [sign_in_file_check(settings, provider), confined]
+            return [sign_in_file_check(program, provider, settings, environ), confined]
         signed_in = await sign_in_check(program, provider, settings, environ, folder)
         return [signed_in, confined, await sandbox_check(program, settings, environ, folder)]
 
@@ -176,13 +179,15 @@ async def plain_turns_check(
     return confinement_check(confinement)
 
 
-def sign_in_file_check(settings: Settings, provider: ProviderConfig) -> Check:
+def sign_in_file_check(
+    program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str]
+) -> Check:
     """Looks for the sign-in's file, since Codex cannot be asked."""
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
         return CheckBuilder("sign-in").ok(f"Codex has a sign-in in {settings.codex_home}.")
     message = f"There is no {file}, and this release of Codex cannot report its sign-in status."
-    return CheckBuilder("sign-in").warning(message, NOT_SIGNED_IN.message)
+    return CheckBuilder("sign-in").warning(message, f"Run `{login_command(program, settings, environ)}`.")
 
 
 async def sign_in_check(

@@ -24,7 +24,7 @@ from codex_proxy.agents.codex.shadow_home import (
     plan_shadow_home,
 )
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import misconfigured
+from codex_proxy.core.faults import Failure, misconfigured
 from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.process.launch import child_environment
 
@@ -49,6 +49,17 @@ def in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
     """Adds CODEX_HOME, unless that folder does not exist: Codex then creates its default one."""
     env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
     return {**env, "CODEX_HOME": codex_home} if os.path.isdir(codex_home) else env
+
+
+def removed_home(env: Mapping[str, str]) -> Failure | None:
+    """Returns a failure if the Codex home in a child's variables, which was there when they were made, is gone."""
+    home = env.get("CODEX_HOME")
+    if home is None or os.path.isdir(home):
+        return None
+    return misconfigured(
+        f"Codex's home {home} was removed while the server runs. Put it back, and run `codex login` if its sign-in is "
+        "lost; or start the server again."
+    ).failure
 
 
 def user_config(codex_home: str) -> ShadowHome:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from codex_proxy.agents.codex.home_locks import first_start_lock
+from codex_proxy.agents.codex.plain_home import removed_home
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
@@ -167,6 +168,10 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             await self.limits.wait_for_update(LIMITS_SECONDS)
 
     def trouble(self) -> Failure | None:
+        agent = self._processes.agent
+        removed = None if agent is None else removed_home(agent.env)
+        if removed is not None:
+            return removed
         for mode in MODES:
             failure = self.pool.readiness_failure(mode)
             if failure is not None:

@@ -18,6 +18,7 @@ from codex_proxy.agents.codex.plain_home import (
     codex_environment,
     in_own_home,
     make_plain_home,
+    removed_home,
     user_config,
 )
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN, Version, find_version, run_short
@@ -136,7 +137,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         spec,
         command,
         paths.state,
-        lambda: missing_sign_in(settings, setup.provider, setup.agent.env),
+        lambda: removed_home(setup.agent.env) or missing_sign_in(settings, setup.provider, setup.agent.env),
         profiles,
         lambda: can_confine(program, profiles, context.environ, paths.state),
     )

@@ -6,6 +6,7 @@ the start; other problems affect only their agent.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,6 +16,7 @@ from codex_proxy.agents import registry
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.core.faults import misconfigured
+from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.old_names import with_new_names
 from codex_proxy.settings.tables import AgentTable
@@ -120,6 +122,27 @@ def settings_without_effect(settings: Settings) -> tuple[str, ...]:
     of_some = frozenset().union(*(spec.effective_settings for spec in registry.specs())) - SHARED_SETTINGS
     unused = settings.of_server.model_fields_set & of_some - used
     return tuple(name for name in Settings.model_fields if name in unused)
+
+
+def targets_without_agent(settings: Settings) -> tuple[str, ...]:
+    """Returns the targets of routes (`AGENT/MODEL`) for which there is no agent, each with its table. A single upstream
+    may have models with any name.
+    """
+    serving = _agents_or_none(settings)
+    names = {each.name.lower() for each in serving}
+    known = [alias for alias, _ in settings.aliases]
+    for each in serving:
+        known += each.upstream.aliases if each.upstream is not None else ()
+    if not serving or plugin_references(settings) or (names == {""} and serving[0].upstream is not None):
+        return ()
+    return tuple(
+        f"{target} of [routes.{route}]"
+        for route, table in settings.routes.items()
+        for target in (table.to, *table.fallback)
+        if MODEL_SEPARATOR in target
+        and target.partition(MODEL_SEPARATOR)[0].lower() not in names
+        and not any(fnmatchcase(target.lower(), alias.lower()) for alias in known)
+    )
 
 
 def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
