@@ -30,7 +30,7 @@ import msgspec
 
 from codex_proxy.app.logs import configure
 from codex_proxy.app.server import make_server
-from codex_proxy.cassettes.check import SECONDS, answer_to, isolated_settings
+from codex_proxy.cassettes.check import ANSWER_SECONDS, answer_to, isolated_settings
 from codex_proxy.cassettes.format import Request
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,7 +118,7 @@ async def played(
     said, statuses = list[Json](), list[int]()
     async with (
         AsyncExitStack() as servers,
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SECONDS)) as session,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS)) as session,
     ):
         url = ""
         for exchange in _exchanges(recorded):

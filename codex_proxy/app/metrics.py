@@ -43,9 +43,9 @@ FINISH_REASONS = frozenset(
         *STOP_REASONS,
     )
 )
-CHOICES = (1, 2, 3, 4, 5, 8, 16, 32, 128)
+CHOICES_BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 128)
 """Buckets up to the largest `n` that can be configured."""
-SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 """Buckets from the proxy's own work to the default limit of a turn."""
 
 
@@ -141,7 +141,7 @@ class Metrics:
         self._choices = Histogram(
             "codex_proxy_choice_count",
             "Choices (`n`) that chat requests asked for.",
-            buckets=CHOICES,
+            buckets=CHOICES_BUCKETS,
             registry=self._registry,
         )
         self._finish_reasons = self._counter(
@@ -156,7 +156,9 @@ class Metrics:
         return Counter(f"codex_proxy_{name}", about, labels, registry=self._registry)
 
     def _histogram(self, name: str, about: str) -> Histogram:
-        return Histogram(f"codex_proxy_{name}", about, ("route",), buckets=SECONDS, registry=self._registry)
+        return Histogram(
+            f"codex_proxy_{name}", about, ("route",), buckets=SECONDS_BUCKETS, registry=self._registry
+        )
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -17,7 +17,7 @@ import msgspec
 
 from codex_proxy.app.logs import configure
 from codex_proxy.app.server import Server, make_server
-from codex_proxy.cassettes.content import FIELDS, Content, content_of, differences
+from codex_proxy.cassettes.content import CONTENT_FIELDS, Content, content_of, differences
 from codex_proxy.cassettes.events import diff, events_of, ids_of
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import (
@@ -36,9 +36,9 @@ from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import zero_times
 from codex_proxy.settings.fields import Settings
 
-READ: Final = tuple(name for name in FIELDS if name != "model")
+COMPARED_FIELDS: Final = tuple(name for name in CONTENT_FIELDS if name != "model")
 """The parts of a turn that are compared; the model's name is not, since it depends on the agent's list of models."""
-SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.01
 
 
@@ -95,7 +95,7 @@ async def _replay_server(
         server = await make_server(settings, {})
         try:
             await server.start()
-            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SECONDS)) as session:
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS)) as session:
                 yield server, session
         finally:
             await server.stop()
@@ -128,7 +128,7 @@ class _Answers:
         self._match_ids(recorded, answer)
         turn = self._agent.take_last()
         content = None if turn is None else content_of(turn)
-        read = [] if content is None else differences(content, cassette.content, READ)
+        read = [] if content is None else differences(content, cassette.content, COMPARED_FIELDS)
         return CheckResult(
             cassette,
             self._with_recorded_ids(answer),
@@ -157,7 +157,7 @@ class _Answers:
 
     async def _wait_for_final(self, answer: Answer) -> Any:
         first = answer.body if answer.sent is None else answer.sent[0]["response"]
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS):
             while True:
                 async with self._session.get(f"{self._url}/v1/responses/{first['id']}") as reply:
                     found = msgspec.json.decode(await reply.read())

@@ -15,9 +15,9 @@ from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, ImagePart, Part, TextPart, Tool
 from codex_proxy.core.turn import NamedTools, Turn
 
-FIELDS: Final = ("messages", "tools", "format", "mode", "model", "tool_choice", "effort", "sampling")
+CONTENT_FIELDS: Final = ("messages", "tools", "format", "mode", "model", "tool_choice", "effort", "sampling")
 """The fields of a content, which `--match` can name."""
-MATCHED: Final = ("messages", "tools", "format", "mode")
+MATCHED_FIELDS: Final = ("messages", "tools", "format", "mode")
 """The fields that are compared by default."""
 KEY: Final = "<key>"
 PLACEHOLDERS: Final = (KEY, "<home>", "<host>", "<user>", "<workdir>", "<scrubbed>")

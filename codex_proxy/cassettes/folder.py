@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from codex_proxy.cassettes.content import (
-    FIELDS,
-    MATCHED,
+    CONTENT_FIELDS,
+    MATCHED_FIELDS,
     MAX_DIFFERENCES,
     Content,
     differences,
@@ -24,9 +24,9 @@ from codex_proxy.cassettes.settings import CassetteError
 def names_to_match(text: str) -> tuple[str, ...]:
     """Returns the fields that `--match` names. Raises `CassetteError` for an unknown one."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
-    wrong = [name for name in names if name not in FIELDS]
+    wrong = [name for name in names if name not in CONTENT_FIELDS]
     if wrong:
-        raise CassetteError(f"--match {wrong[0]} is not known. Name some of {', '.join(FIELDS)}.")
+        raise CassetteError(f"--match {wrong[0]} is not known. Name some of {', '.join(CONTENT_FIELDS)}.")
     return names
 
 
@@ -68,7 +68,7 @@ class Folder:
             self.cassettes[name] = msgspec.structs.replace(cassette, name=name, after=after)
         if not self.matched:
             recorded = {tuple(each.match) for each in self.cassettes.values() if each.match}
-            self.matched = recorded.pop() if len(recorded) == 1 else MATCHED
+            self.matched = recorded.pop() if len(recorded) == 1 else MATCHED_FIELDS
         for name in new:
             self._by_key[key_of(self.cassettes[name].content, self.matched)].append(name)
 

@@ -21,11 +21,11 @@ from codex_proxy.files.private import create
 VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
 MAX_FILE_BYTES: Final = 256 << 20
-BYTES: Final = frozenset({"to", "from", "data", "body"})
+BYTE_KINDS: Final = frozenset({"to", "from", "data", "body"})
 """The kinds of lines with bytes of the agent. Bytes that are no JSON are written as `KIND_text`, or in base64 as
 `KIND_bytes`.
 """
-EMPTY: Final[Content] = {
+EMPTY_CONTENT: Final[Content] = {
     "mode": "agent",
     "format": "text",
     "model": "",
@@ -36,7 +36,7 @@ EMPTY: Final[Content] = {
 """The content of a turn as far as a cassette does not say it, without tools and messages."""
 SESSION_KINDS: Final = frozenset(
     {
-        *(f"{kind}{form}" for kind in BYTES for form in ("", "_text", "_bytes")),
+        *(f"{kind}{form}" for kind in BYTE_KINDS for form in ("", "_text", "_bytes")),
         *("head", "line", "over", "event"),
         *("begin", "resume", "reopen", "answer", "call", "ended", "failed"),
     }
@@ -49,7 +49,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     ms: int
     kind: str
     value: Any
-    """The agent's line as bytes if the kind is in `BYTES`, else the decoded JSON."""
+    """The agent's line as bytes if the kind is in `BYTE_KINDS`, else the decoded JSON."""
 
 
 Block = tuple[str, Sequence[int], Sequence[Any]]
@@ -169,7 +169,7 @@ def session_lines(session: Session, blocks: Iterable[Block]) -> Iterator[bytes |
     """Yields the lines of a session without `lines`, and of its blocks."""
     yield encode(session)
     for kind, times, values in blocks:
-        if kind in BYTES:
+        if kind in BYTE_KINDS:
             yield from _encode_lines(kind, values, times)
         else:
             yield from (encode({"ms": ms, kind: value}) for ms, value in zip(times, values, strict=True))
@@ -340,7 +340,7 @@ class _FoundLines(msgspec.Struct):
             self._take_bytes(kind, bytes(value[kind]), value)
         elif kind in SESSION_KINDS and "ms" in value:
             base, _, form = kind.partition("_")
-            if base in BYTES:
+            if base in BYTE_KINDS:
                 self._take_bytes(base, _bytes_of(value[kind], form), value)
             else:
                 self._take_session_line(kind, msgspec.json.decode(value[kind]), value)
@@ -368,7 +368,7 @@ class _FoundLines(msgspec.Struct):
 
     def _take_json(self, kind: str, value: dict[str, Any]) -> None:
         if kind == "turn":
-            self.content = {**EMPTY, "tools": [], "messages": [], **value[kind]}
+            self.content = {**EMPTY_CONTENT, "tools": [], "messages": [], **value[kind]}
         elif kind in ("tool", "message") and self.content is not None:
             self.content[f"{kind}s"].append(value[kind])
         elif kind == "answer":

@@ -18,7 +18,7 @@ _STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """Matches the JSON of a string, without its quotes."""
 _STEP: Final = 1 << 20
 """Maximum bytes of a string that are searched without letting other threads run."""
-_AT_ONCE: Final = 64
+_LINES_AT_ONCE: Final = 64
 """Number of lines compared at once, which is several times as fast."""
 SLICE_BYTES: Final = 1 << 18
 _RUN_BYTES: Final = 64
@@ -115,8 +115,8 @@ class _Shape(msgspec.Struct, frozen=True):
         head, tail = self.head, self.tail
         start, end, between = len(head), -len(tail), tail + b"\n" + head
         texts = list[bytes]()
-        for first in range(at, len(lines), _AT_ONCE):
-            some = lines[first : first + _AT_ONCE]
+        for first in range(at, len(lines), _LINES_AT_ONCE):
+            some = lines[first : first + _LINES_AT_ONCE]
             found = [line[start:end] for line in some]
             fit = head + between.join(found) + tail == b"\n".join(some)
             if not fit:

@@ -181,7 +181,7 @@ _TIME_KEYS: Final = (b'At"', b'AtMs"', b'created"', b'_at"')
 _CLOCK: Final = re.compile(
     rb'"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](?:\.[0-9]{1,9})?Z"'
 )
-_SAID: Final = (b'{"session"', b'{"answer"')
+_AFTER_REQUEST: Final = (b'{"session"', b'{"answer"')
 """How the first line after the request begins."""
 MAX_IDS: Final = 100_000
 
@@ -210,8 +210,10 @@ class TurnIds:
     def replace(self, text: bytes) -> bytes:
         """Returns the next lines of the file with ids and times replaced; the request keeps its own."""
         asked = 0
-        if not self._said and not text.startswith(_SAID):
-            asked = min((at for each in _SAID if (at := text.find(b"\n" + each)) >= 0), default=len(text))
+        if not self._said and not text.startswith(_AFTER_REQUEST):
+            asked = min(
+                (at for each in _AFTER_REQUEST if (at := text.find(b"\n" + each)) >= 0), default=len(text)
+            )
         self._said = self._said or asked < len(text)
         said = _without_clocks(_VALUE.sub(self._replacement, text[asked:]))
         return _VALUE.sub(self._known, text[:asked]) + said if asked else said

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from codex_proxy.core.faults import UserError
 
-MATTER: Final = (
+RELEVANT_SETTINGS: Final = (
     *("env", "model_aliases", "codex_model", "max_chat_choices", "choices", "builtin_tools", "chat_profile"),
     *("structured_output", "logprobs", "reasoning_state", "show_activity", "web_search", "responses_profile"),
     *("enable_parallel_tool_calls", "max_tool_call_iterations", "max_output_size", "stream_metrics"),
@@ -48,12 +48,14 @@ class CassetteSettings(BaseModel):
 def settings_that_matter(settings: Any) -> dict[str, Any]:
     """Returns a server's settings that matter and are no defaults, as JSON."""
     fields = type(settings).model_fields
-    found = {name: getattr(settings, name) for name in MATTER}
+    found = {name: getattr(settings, name) for name in RELEVANT_SETTINGS}
     return {name: value for name, value in found.items() if value != fields[name].default}
 
 
 def with_recorded_settings(settings: Any, recorded: Mapping[str, Any]) -> Any:
     """Returns the settings with the recorded ones, except those that the operator has set."""
     own = settings.model_fields_set
-    update = {name: value for name, value in recorded.items() if name in MATTER and name not in own}
+    update = {
+        name: value for name, value in recorded.items() if name in RELEVANT_SETTINGS and name not in own
+    }
     return settings.model_copy(update=update)

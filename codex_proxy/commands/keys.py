@@ -181,7 +181,7 @@ def _folder(given: str) -> str:
     return str(folder)
 
 
-HEAD = """\
+FILE_HEADER = """\
 # Keys of clients, made by `codex-proxy keys add`. Only hashes of them are kept here.
 # A running server notices changes within a second.
 """
@@ -217,7 +217,7 @@ def _edit_keys(path: Path) -> Iterator[tomlkit.items.Table]:
         make_folder(path.parent)
         with _lock_folder(path.parent):
             read_keys(path)
-            document = tomlkit.parse(path.read_text("utf-8") if path.exists() else HEAD)
+            document = tomlkit.parse(path.read_text("utf-8") if path.exists() else FILE_HEADER)
             yield document.setdefault("keys", tomlkit.table(is_super_table=True))
             text = tomlkit.dumps(document)
             parse_keys(text)

@@ -24,15 +24,15 @@ _ENGLISH: Final = re.compile(
 )
 _MIN_ENGLISH: Final = 0.05
 """The least share of common English words in an English text."""
-_MAX_SIGNS: Final = 0.35
+_MAX_PUNCTUATION: Final = 0.35
 """Maximum runs of punctuation per word in prose; more are code or data."""
 
 _BLOB: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{48,}+")
 """Matches what may be base64 or a key: a long run of letters and digits."""
 _BLOB_COST: Final = 0.78
-_CAPITAL: Final = 0.35
+_CAPITAL_COST: Final = 0.35
 """The tokens of a letter in a word of capitals."""
-_CONTROL: Final = 1.35
+_CONTROL_COST: Final = 1.35
 """The tokens of a control character, as in a terminal's colour codes."""
 
 _COSTS: Final = (
@@ -63,7 +63,7 @@ _COSTS: Final = (
 _LAST: Final = tuple(last for last, _ in _COSTS)
 _EACH: Final = tuple(cost for _, cost in _COSTS)
 
-_FEW: Final = 3
+_MAX_SHORT_RUN: Final = 3
 """Maximum punctuation characters in a row that are mostly one token."""
 
 
@@ -100,7 +100,7 @@ def _chunk_tokens(text: str, known: dict[str, Piece]) -> float:
         scaled += found[2]
         fixed += found[3]
     is_english = len(_ENGLISH.findall(text)) >= words * _MIN_ENGLISH
-    is_code = signs > words * _MAX_SIGNS
+    is_code = signs > words * _MAX_PUNCTUATION
     return scaled * (_MARGIN if is_english or is_code else _OTHER_LANGUAGE) + fixed
 
 
@@ -116,7 +116,7 @@ def _measure(kind: int, piece: str) -> Piece:
     cost = piece_cost(kind, piece)
     if kind == WORD:
         if piece.isascii():
-            return Piece(words=1, scaled=max(cost, len(piece) * _CAPITAL) if piece.isupper() else cost)
+            return Piece(words=1, scaled=max(cost, len(piece) * _CAPITAL_COST) if piece.isupper() else cost)
         return Piece(words=1, fixed=max(cost, _tokens_by_character(piece)))
     if kind == SIGNS:
         return Piece(signs=1, fixed=max(cost * _MARGIN, _punctuation_tokens(piece)))
@@ -124,14 +124,14 @@ def _measure(kind: int, piece: str) -> Piece:
         return Piece(fixed=max(cost * _MARGIN, len(piece) / (12 if len(set(piece)) == 1 else 2)))
     if kind == DENSE_RUN or not piece.isascii():
         return Piece(fixed=max(cost, _tokens_by_character(piece)))
-    return Piece(fixed=cost * (_MARGIN if kind else _CONTROL))
+    return Piece(fixed=cost * (_MARGIN if kind else _CONTROL_COST))
 
 
 def _punctuation_tokens(piece: str) -> float:
     """Returns the tokens of a run of punctuation: few if short or one repeated character, else about one each."""
     if not piece.isprintable():
-        return len(piece) * _CONTROL
-    if len(piece) <= _FEW and piece.isascii():
+        return len(piece) * _CONTROL_COST
+    if len(piece) <= _MAX_SHORT_RUN and piece.isascii():
         return 0
     if len(set(piece)) == 1:
         return len(piece) / 6

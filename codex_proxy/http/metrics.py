@@ -13,7 +13,12 @@ from codex_proxy.core.keys import digest_of
 from codex_proxy.http.middleware.access import delay_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
 
-REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", CLIENT_LEFT: "client_left"}
+REFUSED_KINDS = {
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    CLIENT_LEFT: "client_left",
+}
 """Kinds of errors of requests that reached no handler."""
 
 
@@ -54,4 +59,4 @@ def _wrong_key() -> Fault:
 def error_of(request: web.Request, status: int) -> str:
     """Returns the kind of a request's error; empty if it has succeeded."""
     noted = str(request.get(NOTES, {}).get("error", ""))
-    return noted or (REFUSED.get(status, "refused") if status >= 400 else "")
+    return noted or (REFUSED_KINDS.get(status, "refused") if status >= 400 else "")

@@ -44,7 +44,7 @@ LIVE_SECONDS: Final = 0.5
 """Seconds between two looks for changed turns."""
 PING_SECONDS: Final = 15.0
 """Seconds of silence until the stream of changes gets a comment."""
-PAGE_STORED: Final = 100
+MAX_STORED_PER_PAGE: Final = 100
 """Maximum stored responses or conversations in one answer."""
 MAX_SEARCH: Final = 200
 MAX_SHOWN: Final = 300
@@ -219,7 +219,9 @@ async def ui_stored(request: web.Request) -> web.Response:
     """
     search, after = _search_of(request)
     with _store_of(request) as store:
-        page = await store.newest_responses(request[OWNER], search=search, after=after, limit=PAGE_STORED)
+        page = await store.newest_responses(
+            request[OWNER], search=search, after=after, limit=MAX_STORED_PER_PAGE
+        )
     return _stored_page(
         await asyncio.to_thread(lambda: [_entry(each) for each in page.items]), has_more=page.has_more
     )
@@ -229,7 +231,9 @@ async def ui_conversations(request: web.Request) -> web.Response:
     """Returns a page of the key's conversations, as `ui_stored`."""
     search, after = _search_of(request)
     with _store_of(request) as store:
-        page = await store.newest_conversations(request[OWNER], search=search, after=after, limit=PAGE_STORED)
+        page = await store.newest_conversations(
+            request[OWNER], search=search, after=after, limit=MAX_STORED_PER_PAGE
+        )
     data = [{"id": each.id, "created_at": each.created, "metadata": each.metadata} for each in page.items]
     return _stored_page(data, has_more=page.has_more)
 

@@ -27,7 +27,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, RE
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
 from codex_proxy.surfaces.passed_bodies import PassedBody, beginning_of_form, form_body, json_body
 
-FORM_HEAD: Final = 1 << 20
+MAX_FORM_HEAD: Final = 1 << 20
 """Maximum bytes of a form in memory. A larger one is sent on while it comes if its beginning has the model; else it is
 put into a file, because clients may send the model last.
 """
@@ -61,7 +61,7 @@ async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyR
     if (request.content_length or 0) > request.client_max_size:
         raise web.HTTPRequestEntityTooLarge(request.client_max_size)
     reader = BodyReader(request)
-    head = await reader.read(FORM_HEAD)
+    head = await reader.read(MAX_FORM_HEAD)
     log = request.get(CONTENT_LOG)
     if log is not None:
         log("request", head)

@@ -59,7 +59,7 @@ TOO_MANY = Failure(
 )
 OWN_FILES = 64
 """Open files of a server that does nothing: libraries, the store, pipes, listening sockets."""
-COMPLAIN_SECONDS = 60.0
+REFUSAL_LOG_SECONDS = 60.0
 """Seconds between two log lines about refused connections."""
 
 
@@ -150,7 +150,7 @@ class _Server(web.Server):
         super().__init__(handler, **options)
         self.max_connections = max_connections()
         self._app = app
-        self._complained_at = -COMPLAIN_SECONDS
+        self._complained_at = -REFUSAL_LOG_SECONDS
 
     async def close_when_idle(self, within: float) -> bool:
         loop = asyncio.get_running_loop()
@@ -172,7 +172,7 @@ class _Server(web.Server):
         if len(self.connections) < self.max_connections:
             return _Connection(self._app, self, loop=self._loop, **self._kwargs)
         now = self._loop.time()
-        if now - self._complained_at >= COMPLAIN_SECONDS:
+        if now - self._complained_at >= REFUSAL_LOG_SECONDS:
             self._complained_at = now
             log.warning("connections_refused", limit=self.max_connections)
         return _Refusal()

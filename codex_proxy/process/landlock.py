@@ -23,7 +23,7 @@ INSPECTION_CAPABILITIES = (19, 21, 38)
 """Capabilities of root that see other processes' memory in spite of Landlock: CAP_SYS_PTRACE, CAP_SYS_ADMIN,
 CAP_PERFMON."""
 VERSION_FLAG, PATH_BENEATH = 1, 1
-OLDEST = 3
+OLDEST_VERSION = 3
 """The oldest usable version, which limits truncating files (Linux 6.2)."""
 SCOPES_VERSION = 6
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
@@ -52,7 +52,7 @@ def confine(writable: list[str], readable: list[str] | None = None) -> None:
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(CREATE_RULESET, None, 0, VERSION_FLAG)
-    if version < OLDEST:
+    if version < OLDEST_VERSION:
         why = os.strerror(ctypes.get_errno()) if version < 0 else f"its version is {version}"
         raise NotConfinedError(f"Landlock is not available here ({why})")
     scopes = SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS if version >= SCOPES_VERSION else 0

@@ -23,7 +23,7 @@ from codex_proxy.surfaces.responses.response_object import not_resumable
 
 HEARTBEAT = b": heartbeat\n\n"
 """The comment that is sent in a silent stream."""
-AT_ONCE = 500
+FRAMES_AT_ONCE = 500
 """Maximum frames that are read in one call."""
 MAX_UNREAD = 1 << 20
 """Maximum bytes that wait, or are read from the store at once."""
@@ -143,7 +143,7 @@ class Follower:
             if self._live is None and self._watch is None:
                 self._watch = self._store.leases.watch(self._id)
             found = await self._store.frames(
-                self._owner, self._id, after=self._after, limit=AT_ONCE, max_bytes=MAX_UNREAD
+                self._owner, self._id, after=self._after, limit=FRAMES_AT_ONCE, max_bytes=MAX_UNREAD
             )
             frames: list[tuple[int, bytes]] | None = [(frame.number, frame.data) for frame in found]
             if not frames and self._live is not None:
@@ -177,7 +177,7 @@ class Follower:
             self._owner,
             self._id,
             after=-1 if last is None else last.number,
-            limit=AT_ONCE,
+            limit=FRAMES_AT_ONCE,
             max_bytes=MAX_UNREAD,
         ):
             last = frames[-1]

@@ -47,7 +47,7 @@ def settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
 Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
 
-_SETTINGS: Final[Mapping[str, str]] = {
+_METAVARS: Final[Mapping[str, str]] = {
     "agent": f"[{'|'.join(registry.names())}]",
     "agent_plugin": "MODULE:SPEC",
     "agent_command": "COMMAND",
@@ -81,7 +81,7 @@ _CASSETTES: Final[Mapping[str, str]] = {
     "scrub": "REGEX",
 }
 
-_MORE: Final[Mapping[str, str]] = {
+_ADDED_HELP: Final[Mapping[str, str]] = {
     "codex_home": " Default: ~/.codex.",
     "workdir": " Default: the current one.",
     "api_key": " Set PROXY_API_KEY instead to keep it out of `ps`.",
@@ -98,7 +98,7 @@ def _option(name: str, metavar: str) -> Option:
     text = f"{about[0].upper()}{about[1:]}."
     if isinstance(field.default, str | int) and field.default:
         text += f" Default: {field.default}."
-    flag, text = f"--{name.replace('_', '-')}", text + _MORE.get(name, "")
+    flag, text = f"--{name.replace('_', '-')}", text + _ADDED_HELP.get(name, "")
     if field.annotation is bool:
         return click.option(flag, is_flag=True, default=None, help=text)
     kinds = [each for each in (field.annotation, *get_args(field.annotation)) if get_origin(each) is Literal]
@@ -115,7 +115,7 @@ CONFIG_OPTION = click.option(
     help="TOML file with settings (default: ~/.config/codex-proxy/config.toml).",
 )
 
-SETTING_OPTIONS: tuple[Option, ...] = (*(_option(*each) for each in _SETTINGS.items()), CONFIG_OPTION)
+SETTING_OPTIONS: tuple[Option, ...] = (*(_option(*each) for each in _METAVARS.items()), CONFIG_OPTION)
 
 CASSETTE_OPTIONS: tuple[Option, ...] = (
     *(_option(*each) for each in _CASSETTES.items()),

@@ -11,7 +11,7 @@ from codex_proxy.store.queries import Kind
 from codex_proxy.store.rows import INPUT, OUTPUT, conversation_of, response_of
 from codex_proxy.store.values import StoredItem
 
-AT_ONCE: Final = 20
+OBJECTS_AT_ONCE: Final = 20
 """The objects that are read at once, with all their items."""
 
 

@@ -14,7 +14,7 @@ from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.store import copying, queries
 from codex_proxy.store.checksums import ROWS_AT_ONCE, TABLES
 from codex_proxy.store.copying import CopiedTable, Row
-from codex_proxy.store.export import AT_ONCE, export_line
+from codex_proxy.store.export import OBJECTS_AT_ONCE, export_line
 from codex_proxy.store.leases import Leases
 from codex_proxy.store.queries import BEYOND, KINDS, Dialect, Kind, Query
 from codex_proxy.store.retention import Rule, rules
@@ -418,7 +418,7 @@ class Store(ABC):
             after = 0
             while True:
                 # In parts, since SQLite's write-ahead log cannot be emptied, nor PostgreSQL's rows, during a read.
-                objects, items = await self._ask_both(*queries.next_to_export(kind, after, AT_ONCE))
+                objects, items = await self._ask_both(*queries.next_to_export(kind, after, OBJECTS_AT_ONCE))
                 if not objects:
                     break
                 held: dict[int, list[tuple[int, StoredItem]]] = {}

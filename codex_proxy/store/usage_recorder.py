@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 FLUSH_SECONDS: Final = 1.0
 MAX_WAITING: Final = 10_000
 """Maximum sums that wait for a ledger that cannot write; the owner with most loses further ones."""
-MAX_MODEL: Final = 128
+MAX_MODEL_NAME: Final = 128
 """Maximum characters of a model's name, which a client may choose."""
 NOTHING: Final = Figures()
 
@@ -69,7 +69,7 @@ class UsageRecorder:
 
     def _note(self, owner: str, model: str, spending: Spending, *, failed: bool) -> None:
         now = int(self._clock.epoch())
-        key = (owner, model[:MAX_MODEL], now - now % HOUR)
+        key = (owner, model[:MAX_MODEL_NAME], now - now % HOUR)
         self._add(key, _figures(spending, failed=failed))
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.get_running_loop().create_task(self._flush_soon())

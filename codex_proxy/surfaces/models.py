@@ -34,7 +34,7 @@ _ASSUMED_EFFORTS: Final = ("low", "medium", "high")
 _ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
 _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
 _CLAUDE: Final = "claude-"
-_ANY: Final = "*"
+_WILDCARD: Final = "*"
 """The character in an alias that stands for any characters, or none."""
 _MAX_COMPARED: Final = 100
 _MAX_CANDIDATES: Final = 1_000
@@ -173,8 +173,8 @@ class Names:
         self.default = default_of(catalog)
         self._any_model = catalog.any_model
         self._lists_codex = catalog.lists_codex
-        self._operator = {name.lower(): target for name, target in catalog.aliases if _ANY not in name}
-        self._patterns = [(name.lower(), target) for name, target in catalog.aliases if _ANY in name]
+        self._operator = {name.lower(): target for name, target in catalog.aliases if _WILDCARD not in name}
+        self._patterns = [(name.lower(), target) for name, target in catalog.aliases if _WILDCARD in name]
         self._models = {model.id.lower(): model.id for model in models}
         self.entries = {model.id: model for model in models}
         self._builtin: dict[str, str | None] = {}
@@ -391,7 +391,7 @@ def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
     names = [
         *((base, *(f"{base}-{effort}" for effort in _ALIAS_EFFORTS)) if catalog.lists_codex else ()),
         *(model.id for model in catalog.models if not model.hidden),
-        *(name for name, _ in catalog.aliases if _ANY not in name),
+        *(name for name, _ in catalog.aliases if _WILDCARD not in name),
     ]
     return list(dict.fromkeys(names)) or [OWN_DEFAULT]
 

@@ -92,7 +92,7 @@ def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
 
 ANNOTATIONS: Final = frozenset({"default", "examples", "deprecated", "readOnly", "writeOnly"})
 """Keywords that describe a value, reject none, and are not in the subset."""
-_BESIDE: Final = ANNOTATIONS | {"title", "description", "$comment"}
+_ALLOWED_BESIDE_REFERENCE: Final = ANNOTATIONS | {"title", "description", "$comment"}
 """Keywords that may stand beside a reference without changing which values are valid."""
 
 
@@ -179,7 +179,7 @@ def _normalise(schema: Any) -> Any:
             key in form
             and isinstance(branches, list)
             and len(branches) == 1
-            and form.keys() - _BESIDE == {key}
+            and form.keys() - _ALLOWED_BESIDE_REFERENCE == {key}
         ):
             if key == "allOf" or len(form) > 1:
                 del form[key]

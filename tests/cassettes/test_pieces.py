@@ -91,7 +91,7 @@ def test_what_is_read_is_what_was_written(lines: list[bytes], sent: list[bytes])
 
 def test_long_texts_and_many_lines_are_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "_STEP", 3)
-    monkeypatch.setattr(pieces, "_AT_ONCE", 2)
+    monkeypatch.setattr(pieces, "_LINES_AT_ONCE", 2)
     lines = [delta(text) for text in ('a\\"b\n' * 5, "", '"' * 4, "é\\" * 3, "z" * 9, "y")]
     lines += [b'{"method":"other"}', delta("x"), delta("w" * 4)]
     assert read_again(lines, lines) == (lines, [msgspec.json.decode(line) for line in lines])

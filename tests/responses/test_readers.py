@@ -132,7 +132,7 @@ async def test_a_follower_that_falls_behind_gets_every_event_all_the_same(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_unread: int
 ) -> None:
     monkeypatch.setattr(follow, "MAX_UNREAD", max_unread)
-    monkeypatch.setattr(follow, "AT_ONCE", 3)
+    monkeypatch.setattr(follow, "FRAMES_AT_ONCE", 3)
     id, follower = await followed_in_background(proxy, HELD)
     await follower.wait()
     read = follower.take()

@@ -20,7 +20,7 @@ from openai import AsyncOpenAI
 
 from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.http.body import BODY_BUDGET
-from codex_proxy.http.pass_through import FORM_HEAD
+from codex_proxy.http.pass_through import MAX_FORM_HEAD
 from tests.http.serving import Answer, Proxy, fake_proxy, until
 from tests.upstreams.serving import proxy_before
 
@@ -301,7 +301,7 @@ async def test_ollamas_clients_have_a_text_filled_in_before_a_suffix(server: Ser
 AUTHORIZED = {"Content-Type": "multipart/form-data; boundary=x", "Authorization": "Bearer none"}
 MODEL_PART = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nlocal/say\r\n'
 FILE_HEAD = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
-SOUND = bytes(range(256)) * (3 * FORM_HEAD // 256)
+SOUND = bytes(range(256)) * (3 * MAX_FORM_HEAD // 256)
 FORM = MODEL_PART + FILE_HEAD + SOUND + b"\r\n--x--\r\n"
 TRANSCRIBE = "/v1/audio/transcriptions"
 
@@ -319,14 +319,14 @@ async def test_a_large_form_is_sent_on_while_it_comes(server: Server, tmp_path: 
     more = asyncio.Event()
 
     async def form() -> AsyncIterator[bytes]:
-        yield FORM[: 2 * FORM_HEAD]
+        yield FORM[: 2 * MAX_FORM_HEAD]
         await more.wait()
-        yield FORM[2 * FORM_HEAD :]
+        yield FORM[2 * MAX_FORM_HEAD :]
 
     async with fake_proxy(tmp_path, **tables(server)) as proxy:
         sending = asyncio.ensure_future(transcribe(proxy, form()))
-        await until(lambda: server.received >= 2 * FORM_HEAD - len(b"local/"))
-        assert proxy.app[BODY_BUDGET].held < 1.5 * FORM_HEAD
+        await until(lambda: server.received >= 2 * MAX_FORM_HEAD - len(b"local/"))
+        assert proxy.app[BODY_BUDGET].held < 1.5 * MAX_FORM_HEAD
         more.set()
         assert (await sending).body == EMBEDDED
         (asked,) = server.asked
@@ -346,7 +346,7 @@ async def test_a_form_with_its_model_behind_the_file_waits_in_a_file(server: Ser
         server.chunks = asyncio.Queue()
         sending = asyncio.ensure_future(transcribe(proxy, MODEL_LAST))
         await until(lambda: len(server.asked) == 2)
-        assert proxy.app[BODY_BUDGET].held < 1.5 * FORM_HEAD
+        assert proxy.app[BODY_BUDGET].held < 1.5 * MAX_FORM_HEAD
         server.chunks.put_nowait(None)
         answer = await sending
         assert (answer.status, answer.headers["x-codex-attempts"]) == (200, "2")
@@ -389,13 +389,13 @@ async def test_a_form_that_is_too_large_or_breaks_off_is_not_the_upstreams_fault
     left = asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
-        yield FORM[: 2 * FORM_HEAD]
+        yield FORM[: 2 * MAX_FORM_HEAD]
         await left.wait()
         while True:
             yield SOUND
 
     async with fake_proxy(
-        tmp_path, **tables(server, breaker_failures=1, breaker_seconds=60), body_limit=4 * FORM_HEAD
+        tmp_path, **tables(server, breaker_failures=1, breaker_seconds=60), body_limit=4 * MAX_FORM_HEAD
     ) as proxy:
         left.set()
         answer = await transcribe(proxy, endless())
@@ -403,7 +403,7 @@ async def test_a_form_that_is_too_large_or_breaks_off_is_not_the_upstreams_fault
         left.clear()
         sending = asyncio.ensure_future(transcribe(proxy, endless()))
         server.received = 0
-        await until(lambda: server.received > FORM_HEAD)
+        await until(lambda: server.received > MAX_FORM_HEAD)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         await until(lambda: proxy.app[BODY_BUDGET].held == 0)
@@ -415,14 +415,14 @@ async def test_a_form_that_is_too_large_cuts_an_answer_that_has_begun(server: Se
     begun = asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
-        yield FORM[: 2 * FORM_HEAD]
+        yield FORM[: 2 * MAX_FORM_HEAD]
         await begun.wait()
         while True:
             yield SOUND
 
     server.early = 200
     async with (
-        fake_proxy(tmp_path, **tables(server), body_limit=4 * FORM_HEAD) as proxy,
+        fake_proxy(tmp_path, **tables(server), body_limit=4 * MAX_FORM_HEAD) as proxy,
         proxy.session.post(f"{proxy.url}{TRANSCRIBE}", data=endless(), headers=AUTHORIZED) as reply,
     ):
         assert await reply.content.readexactly(5) == b"begun"

@@ -52,7 +52,7 @@ CONFINED: Final = (
     "its own temporary files. It can read everything that you can read, and its network access "
     "is not restricted."
 )
-WHERE: Final[Mapping[Sandbox, str]] = {
+WRITABLE_PLACES: Final[Mapping[Sandbox, str]] = {
     "read-only": "to no workspace",
     "workspace-write": "to the workspace of a turn",
 }
@@ -129,7 +129,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         title = self.preset.title
         if self.confinement is not None and self.sandbox != "danger-full-access":
             although = ", since --agent-unconfined lets it act without permission" if self.unconfined else ""
-            where = WHERE[self.sandbox]
+            where = WRITABLE_PLACES[self.sandbox]
             return CONFINED.format(title=title, by=self.confinement.title, although=although, where=where)
         if not self.unconfined:
             follows = self.preset.sandboxed or self.sandbox == "read-only"

@@ -21,7 +21,7 @@ SERVER: Final = "client"
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 """Names that every agent passes on unchanged."""
-RENAMED: Final = "tool_"
+RENAMED_PREFIX: Final = "tool_"
 """The prefix of generated names. A client's name with it is replaced, too."""
 
 CALLED_BY_META: Final = ("toolName", "claudeCode", "is_mcp_tool_call")
@@ -31,9 +31,9 @@ ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
 
 def agent_name(name: str) -> str:
     """Returns the tool's own name if every agent accepts it, else a generated one."""
-    if PLAIN_NAME.fullmatch(name) and not name.startswith(RENAMED):
+    if PLAIN_NAME.fullmatch(name) and not name.startswith(RENAMED_PREFIX):
         return name
-    return generated_name(name, RENAMED, kept=20, digits=12)
+    return generated_name(name, RENAMED_PREFIX, kept=20, digits=12)
 
 
 def tool_entry(tool: Tool) -> dict[str, Any]:

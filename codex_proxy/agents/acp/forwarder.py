@@ -13,7 +13,7 @@ import urllib.parse
 
 TOKEN = os.environ.pop("TOOL_SERVER_TOKEN", "")
 LOCK = threading.Lock()
-SECONDS = 86_400.0
+MAX_SILENT_SECONDS = 86_400.0
 """Maximum seconds to wait for the tool server to send something."""
 INTERNAL_ERROR = -32603
 
@@ -38,7 +38,7 @@ def field_of(line: bytes, name: str) -> object:
 
 def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
     """Posts a message, and prints each message of the response, or an error for a request that gets no answer."""
-    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=SECONDS)
+    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=MAX_SILENT_SECONDS)
     headers = {
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",

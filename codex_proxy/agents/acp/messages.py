@@ -19,7 +19,7 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 AUTH_REQUIRED: Final = -32000
 
-_PER_CHANNEL: Final = 1_000_000
+_IDS_PER_CHANNEL: Final = 1_000_000
 """The ids of a channel are `channel * _PER_CHANNEL + n`: integers, which every agent returns unchanged."""
 
 
@@ -208,14 +208,14 @@ def _update(long: _LongUpdate | None) -> Update | None:
 
 def request_id(channel: int, number: int) -> int:
     """Returns the id of a channel's request with this number (less than a million)."""
-    return channel * _PER_CHANNEL + number
+    return channel * _IDS_PER_CHANNEL + number
 
 
 def channel_of(id: object) -> int | None:
     """Returns the channel of a request id; None if `request_id` cannot have made it."""
     if isinstance(id, bool) or not isinstance(id, int) or id < 0:
         return None
-    return id // _PER_CHANNEL
+    return id // _IDS_PER_CHANNEL
 
 
 def request(id: int, method: str, params: object) -> bytes:
@@ -243,21 +243,21 @@ def refusal(id: int | str) -> bytes:
 
 def tool_output(key: str, result: object) -> bytes:
     """Returns the line that gives the tool server a call's output (see `split_writes`)."""
-    return _OUTPUT + _encode({"key": key, "result": result}) + b"\n"
+    return _OUTPUT_PREFIX + _encode({"key": key, "result": result}) + b"\n"
 
 
-_OUTPUT: Final = b"tool-output "
+_OUTPUT_PREFIX: Final = b"tool-output "
 """Begins lines for the tool server; no line of JSON begins with it."""
 
 
 def split_writes(writes: bytes) -> tuple[bytes, list[tuple[str, Any]]]:
     """Splits what a dialect writes into bytes for the agent, and calls' keys and results for the tool server."""
-    if _OUTPUT not in writes:
+    if _OUTPUT_PREFIX not in writes:
         return writes, []
     outputs, lines = [], []
     for line in writes.split(b"\n"):
-        if line.startswith(_OUTPUT):
-            given = msgspec.json.decode(line[len(_OUTPUT) :])
+        if line.startswith(_OUTPUT_PREFIX):
+            given = msgspec.json.decode(line[len(_OUTPUT_PREFIX) :])
             outputs.append((given["key"], given["result"]))
         else:
             lines.append(line)

@@ -38,7 +38,7 @@ LATER_INSTRUCTIONS: Final = "<developer_message>\n{}\n</developer_message>"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-_SEAL: Final = "claude-thinking:"
+_THINKING_PREFIX: Final = "claude-thinking:"
 """The prefix of `encrypted_content` in reasoning items with a thinking block."""
 
 
@@ -61,7 +61,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def raw_item(self) -> RawItem:
         """Returns the block as a reasoning item, which `thinking_block_in` reads."""
-        sealed = _SEAL + base64.b64encode(msgspec.json.encode(self)).decode()
+        sealed = _THINKING_PREFIX + base64.b64encode(msgspec.json.encode(self)).decode()
         item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
         return RawItem("reasoning", msgspec.json.encode(item))
 
@@ -75,10 +75,10 @@ def thinking_block_in(raw: bytes) -> ThinkingBlock | None:
     try:
         item = msgspec.json.decode(raw, type=_RawThinking)
         sealed = item.encrypted_content or ""
-        if item.type != "reasoning" or not sealed.startswith(_SEAL):
+        if item.type != "reasoning" or not sealed.startswith(_THINKING_PREFIX):
             return None
         return msgspec.json.decode(
-            base64.b64decode(sealed.removeprefix(_SEAL), validate=True), type=ThinkingBlock
+            base64.b64decode(sealed.removeprefix(_THINKING_PREFIX), validate=True), type=ThinkingBlock
         )
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None

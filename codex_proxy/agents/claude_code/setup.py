@@ -39,7 +39,7 @@ NO_VERSION: Final = (
 )
 
 
-OLD: Final = "Claude Code {} is installed; the tested release is {}. Update it with `claude update`."
+OLD_RELEASE: Final = "Claude Code {} is installed; the tested release is {}. Update it with `claude update`."
 
 
 async def make(context: AgentContext) -> Agent:
@@ -75,7 +75,7 @@ async def make(context: AgentContext) -> Agent:
         empty_folder=str(empty),
         warm=warm,
         kept=settings.claude_processes,
-        advice=OLD.format(version_text(version), version_text(NEWEST_TESTED))
+        advice=OLD_RELEASE.format(version_text(version), version_text(NEWEST_TESTED))
         if version < NEWEST_TESTED
         else "",
     )
@@ -152,7 +152,7 @@ async def check(context: AgentContext) -> list[Check]:
         except Fault as fault:
             advice = "Run `claude` directly to see the reason."
             if version < NEWEST_TESTED:
-                advice = OLD.format(found, tested)
+                advice = OLD_RELEASE.format(found, tested)
             return [*checks, release, CheckBuilder("sign-in").failed(str(fault), advice)]
     unseen = [
         name for name in KEY_NAMES if context.environ.get(name) and name not in claude_environment(context)

@@ -17,7 +17,7 @@ from codex_proxy.agents.codex_proto.activities import (
     file_changes,
     with_reason,
 )
-from codex_proxy.agents.codex_proto.open_items import LEGACY, Calls, Messages, ReasoningItems
+from codex_proxy.agents.codex_proto.open_items import LEGACY_INDEX, Calls, Messages, ReasoningItems
 from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, TurnUsage, decode, plain_delta, spellings
 from codex_proxy.agents.dialect import NOTHING, Decision, Reply, Step
 from codex_proxy.agents.dialects.failures import clean_text, failure_from_text, retrying_event, status_in
@@ -201,7 +201,7 @@ class CodexProto(ChildTurn):
             kind = "custom" if call.type == "custom" else "function"
             add(key, call.id, function.name, function.arguments or "", kind)
         if (legacy := msg.function_call) is not None:
-            add((choice, LEGACY), None, legacy.name, legacy.arguments or "", "legacy")
+            add((choice, LEGACY_INDEX), None, legacy.name, legacy.arguments or "", "legacy")
 
     def _begin_output(self) -> None:
         self._step_has_output = True

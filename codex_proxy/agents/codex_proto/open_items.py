@@ -162,7 +162,7 @@ _STOPS: dict[CallKind | None, Stop] = {
     "custom": Stop.TOOL_CALLS,
     "legacy": Stop.FUNCTION_CALL,
 }
-LEGACY = "function_call"
+LEGACY_INDEX = "function_call"
 """The index of a call in Chat's old `function_call`."""
 
 
@@ -239,7 +239,7 @@ class Calls:
         return self._keys.get((key[0], call_id), key) if call_id else key
 
     def _is_done(self, key: _Key, call_id: str | None) -> bool:
-        name = LEGACY if key[1] == LEGACY else call_id
+        name = LEGACY_INDEX if key[1] == LEGACY_INDEX else call_id
         return name is not None and (key[0], name) in self._done
 
     def _start(self, key: _Key, call: _Call, name: str) -> None:
@@ -260,6 +260,6 @@ class Calls:
             self._events.append(Notice("nameless_call"))
             return
         self._events.append(ItemEnded(call.item_id))
-        name = LEGACY if key[1] == LEGACY else call.call_id
+        name = LEGACY_INDEX if key[1] == LEGACY_INDEX else call.call_id
         if name:
             self._done.add((key[0], name))

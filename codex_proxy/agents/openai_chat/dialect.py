@@ -37,7 +37,7 @@ UNEXPLAINED: Final = Failure(
 )
 FAILURES: Final = {"done": EMPTY_ANSWER, "no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
 """Failures by the kind of a `StreamEvent` that is no part of an answer."""
-_CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
+_CUT_OFF_STOPS: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 """Finish reasons of answers that were cut off, whose calls are ignored."""
 
 
@@ -128,7 +128,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         if text:
             out.append(raw_message(answer.message_id, text))
             self._conversation.add(HistoryMessage("assistant", (TextPart(text),)))
-        stop = _CUT.get(answer.finish or "", Stop.STOP)
+        stop = _CUT_OFF_STOPS.get(answer.finish or "", Stop.STOP)
         calls = answer.calls.named_calls() if stop is Stop.STOP else []
         self._check_number_of(calls)
         self._add_usage(answer.usage, out)

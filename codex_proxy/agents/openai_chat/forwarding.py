@@ -29,7 +29,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.turn import ForwardedRequest, Turn
 
 _USAGE: Final = "stream_options"
-_CUT: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER})
+_CUT_OFF_STOPS: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER})
 _REFUSING: Final = frozenset({400, 422, 500})
 
 
@@ -91,7 +91,7 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
             out.append(UsageReported(answer.usage, "provider"))
         stop = answer.finishes.get(0) or next(iter(answer.finishes.values()), Stop.STOP)
         empty: EmptyReason = "reasoning-only" if answer.begun else "no-output"
-        if answer.has_output or stop in _CUT:
+        if answer.has_output or stop in _CUT_OFF_STOPS:
             empty = ""
         ended = TurnEnded(stop, "provider", choice_stops=answer.finishes, empty=empty)
         out += [StepCompleted(answer.usage), ended]

@@ -34,7 +34,7 @@ NO_ANSWER: Final = Failure(
     "check the address of the upstream (it usually ends with /v1), or use --agent openai-chat.",
 )
 _FAULTS: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
-_CUT: Final = {
+_CUT_OFF_STOPS: Final = {
     "max_output_tokens": Stop.LENGTH,
     "max_tokens": Stop.LENGTH,
     "content_filter": Stop.CONTENT_FILTER,
@@ -101,7 +101,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
             out += self._fail(self._errors.of_event({"error": answer.error or {"message": ""}}))
             return
         self._turn_items += answer.items
-        stop = _CUT.get(answer.reason, Stop.LENGTH) if answer.status == "incomplete" else Stop.STOP
+        stop = _CUT_OFF_STOPS.get(answer.reason, Stop.LENGTH) if answer.status == "incomplete" else Stop.STOP
         calls = answer.calls if stop is Stop.STOP else []
         self._check_number_of(calls)
         if calls:

@@ -34,7 +34,7 @@ from codex_proxy.surfaces.messages.state import Element, unpack_items
 from codex_proxy.surfaces.past_calls import HistoryWithCalls
 from codex_proxy.surfaces.tool_calls import model_name
 
-BILLING: Final = "x-anthropic-billing-header:"
+BILLING_HEADER: Final = "x-anthropic-billing-header:"
 """How Claude Code's own block begins, which would defeat the provider's cache."""
 NO_RESULT: Final = "No result: this call was not answered."
 ORPHAN: Final = "The result of a tool call that is not part of this conversation:"
@@ -54,7 +54,7 @@ def instructions_of(system: wire.Content | None) -> str:
         texts = [system or ""]
     else:
         texts = [_instruction(block, f"system[{index}].type") for index, block in enumerate(system)]
-    return "\n\n".join(text for text in texts if text and not text.startswith(BILLING))
+    return "\n\n".join(text for text in texts if text and not text.startswith(BILLING_HEADER))
 
 
 def _instruction(block: Any, param: str) -> str:

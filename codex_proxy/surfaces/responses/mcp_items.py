@@ -16,15 +16,15 @@ from codex_proxy.surfaces.base import json_text, raw_text, schema_json
 if TYPE_CHECKING:
     from codex_proxy.surfaces.responses.output import OutputItem
 
-_CHANCE: Final = 12
+_RANDOM_DIGITS: Final = 12
 """Number of random hexadecimal digits in an id."""
-_OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_CHANCE}}}-(.+)", re.DOTALL)
+_OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_RANDOM_DIGITS}}}-(.+)", re.DOTALL)
 _MAX_CHARS: Final = 64
 """Maximum characters of a call id that models accept."""
 
 
 def new_item_id(prefix: str, call_id: str, ids: IdSource) -> str:
-    return f"{prefix}{ids.new('')[:_CHANCE]:0>{_CHANCE}}-{call_id}"
+    return f"{prefix}{ids.new('')[:_RANDOM_DIGITS]:0>{_RANDOM_DIGITS}}-{call_id}"
 
 
 def call_id_of(id: str) -> str:
