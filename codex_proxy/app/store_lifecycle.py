@@ -15,7 +15,7 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.lock import StoreLock
-from codex_proxy.store.retention import AgeClock
+from codex_proxy.store.retention import JUMP_SECONDS, AgeClock
 from codex_proxy.store.store import Store, StoreOptions
 from codex_proxy.store.values import ContextLimits, Retention, StoreInUse, StoreRefused, StoreUnavailable
 
@@ -56,7 +56,9 @@ class StoreLifecycle:
     async def _prune(self) -> None:
         ages: AgeClock | None = None
         try:
-            ages = AgeClock(await self.store.last_use())  # before this server stores anything
+            last_use = await self.store.last_use()  # before this server stores anything
+            ages = AgeClock(last_use)
+            self._warn_if_behind(last_use)
             await self.store.sweep()  # what the last process had deleted and not yet removed
         except StoreUnavailable as error:
             log.warning("store_not_swept", reason=str(error))
@@ -74,6 +76,16 @@ class StoreLifecycle:
                 log.exception("store_not_pruned")
             else:
                 log.debug("store_pruned", responses=pruned.responses, steps=pruned.steps, freed=freed)
+
+    def _warn_if_behind(self, last_use: float | None) -> None:
+        behind = 0.0 if last_use is None else last_use - self._clock.epoch()
+        if behind > JUMP_SECONDS:
+            log.warning(
+                "clock_behind",
+                days=round(behind / 86400),
+                reason="the store was used later than now: what is stored before the clock is set right will look old, "
+                "and be removed so many days too early",
+            )
 
     def write_address(self, url: str) -> None:
         """Writes this server's address into the store's lock, for a second server's error."""

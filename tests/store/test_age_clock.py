@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from codex_proxy.app import store_lifecycle
 from codex_proxy.app.store_lifecycle import StoreLifecycle
@@ -92,3 +93,18 @@ async def test_a_server_that_starts_with_a_clock_far_ahead_keeps_its_responses(
         assert await store.response(OWNER, "resp_1") is None
     finally:
         await lifecycle.close()
+
+
+async def test_a_server_that_starts_with_a_clock_far_behind_says_what_will_be_lost(tmp_path: Path) -> None:
+    clock = WrongClock()
+    for days, warns in ((0, False), (-1, False), (-40, True)):
+        store = await SqliteStore.open(tmp_path / f"{days}.sqlite", clock=clock)
+        await turn(store, "resp_1", created=clock.day)
+        now = WrongClock()
+        now.day += days * DAY
+        with capture_logs() as logged:
+            lifecycle = StoreLifecycle(store, now, durable=True)
+            for _ in range(2):  # the question when the store was last used, and what follows it
+                await store.stats()
+            await lifecycle.close()
+        assert [line["days"] for line in logged if line["event"] == "clock_behind"] == [40] * warns
