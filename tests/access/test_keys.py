@@ -362,7 +362,7 @@ async def test_a_new_key_of_the_same_name_goes_on_with_what_is_stored(tmp_path: 
         assert (await proxy.send("GET", path, headers=bearing("one"))).status == 404
 
 
-async def test_a_kept_thread_and_the_memory_of_a_step_serve_their_own_key_alone(tmp_path: Path) -> None:
+async def test_an_idle_session_and_the_memory_of_a_step_serve_their_own_key_alone(tmp_path: Path) -> None:
     strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
     asked: dict[str, Any] = {
         "model": "codex-5",

@@ -446,7 +446,7 @@ async def test_a_body_without_end_is_left_as_soon_as_it_is_too_large(serve: Serv
 
 
 @pytest.mark.parametrize("begin", [True, False])
-async def test_a_host_that_drips_or_is_silent_is_left_when_the_time_is_up(
+async def test_a_host_that_answers_slowly_or_not_at_all_is_left_when_the_time_is_up(
     serve: Serve, fetcher: Fetch, begin: bool
 ) -> None:
     never = asyncio.Event()

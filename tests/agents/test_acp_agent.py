@@ -64,7 +64,7 @@ def outputs_of(answer: Answer, text: str = "sunny") -> list[dict[str, Any]]:
     return [{"role": "tool", "tool_call_id": call["id"], "content": text} for call in calls]
 
 
-async def test_text_thoughts_and_exact_usage_come_through(tmp_path: Path) -> None:
+async def test_text_reasoning_and_exact_usage_come_through(tmp_path: Path) -> None:
     async with acp(tmp_path) as proxy:
         answer = await proxy.ask(user("[[fake:reasoning]]"))
         message = message_of(answer)
@@ -437,7 +437,7 @@ async def test_a_turn_that_cannot_be_cancelled_costs_the_process(
 # --- what the agent lacks ---------------------------------------------------------------------------
 
 
-async def test_what_the_agent_does_not_vouch_for_is_named_in_a_header(tmp_path: Path) -> None:
+async def test_what_the_agent_does_not_guarantee_is_named_in_a_header(tmp_path: Path) -> None:
     async with acp(tmp_path) as proxy:
         answer = await proxy.ask(user())
         assert answer.headers["x-codex-uncertain"] == "usage, finish_reason, sandbox"

@@ -82,7 +82,7 @@ def activities(played: Played) -> list[tuple[str, str]]:
         ("codex-acp", Usage(1200, 1000, 34, 7)),
     ],
 )
-def test_text_and_thoughts_come_in_pieces_and_usage_is_what_the_model_server_counted(
+def test_text_and_reasoning_come_in_pieces_and_usage_is_what_the_model_server_counted(
     agent: str, usage: Usage
 ) -> None:
     played = play(f"{agent}-text")
@@ -409,7 +409,7 @@ def test_equal_arguments_are_those_of_one_call_however_they_are_written(made: st
     assert [call.name for call in played.calls] == ["get_weather"]
 
 
-def test_updates_of_a_call_cost_what_they_weigh_whatever_its_arguments() -> None:
+def test_updates_of_a_call_take_time_proportional_to_their_size_whatever_its_arguments() -> None:
     def make(count: int) -> list[Any]:
         arguments = {"text": "word " * 40 * count}
         made = ToolCalled("call-1", "", "get_weather", json.dumps(arguments))

@@ -94,7 +94,7 @@ async def test_another_binary_in_its_place_is_asked_anew(binary: Binary) -> None
 
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("damage", [b"", b"{", b"null", b'{"binary": ["", 1, 2]}'])
-async def test_a_kept_answer_that_cannot_be_read_is_asked_for_anew(binary: Binary, damage: bytes) -> None:
+async def test_a_stored_answer_that_cannot_be_read_is_asked_for_anew(binary: Binary, damage: bytes) -> None:
     first = await binary.check()
     [kept] = binary.state.glob("codex-checks/*.json")
     kept.write_bytes(damage)
@@ -133,7 +133,7 @@ async def test_a_script_whose_binary_has_changed_is_found_out_and_holds_from_the
     assert (await binary.check()).contract.missing_features.keys() == {"parallel_calls"}
 
 
-async def test_a_renewal_that_fails_is_logged_and_the_kept_answer_stays(binary: Binary) -> None:
+async def test_a_renewal_that_fails_is_logged_and_the_stored_answer_stays(binary: Binary) -> None:
     before = await binary.check()
     binary.schema.write_text("[]")
     with structlog.testing.capture_logs() as lines:
@@ -177,7 +177,7 @@ async def test_a_binary_that_refuses_every_switch_is_not_asked_for_ever(binary: 
         ("exit 0", "wrote no codex_app_server_protocol.schemas.json"),
     ],
 )
-async def test_a_binary_that_cannot_say_what_it_speaks_is_a_fault_that_quotes_it(
+async def test_a_binary_that_cannot_say_which_protocol_it_supports_is_a_fault_that_quotes_it(
     binary: Binary, more: str, says: str
 ) -> None:
     binary.becomes(NEWEST, more=more)

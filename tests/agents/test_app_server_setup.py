@@ -190,7 +190,9 @@ async def test_a_binary_that_lacks_what_every_turn_needs_is_refused_by_its_name(
     assert says in await refused(places)
 
 
-async def test_a_binary_is_driven_by_what_it_speaks_whatever_its_number(places: CodexPaths) -> None:
+async def test_a_binary_is_driven_by_the_protocol_that_it_supports_whatever_its_version(
+    places: CodexPaths,
+) -> None:
     codex_script(Path(places.program).parent, "codex-cli 9.0.0")
     assert str((await prepare(places)).version) == "9.0.0"
     codex_script(Path(places.program).parent, "bash 5.2")
@@ -223,7 +225,7 @@ async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
     await eventually(lambda: gone([int((folder / "pid").read_text())]))
 
 
-async def test_a_binary_that_leaves_a_stranger_with_its_pipes_is_not_waited_for(
+async def test_a_binary_that_leaves_another_process_with_its_pipes_is_not_waited_for(
     places: CodexPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(codex_program, "ASK_SECONDS", PATIENCE)
@@ -243,7 +245,7 @@ async def test_a_question_that_is_broken_off_leaves_no_process(places: CodexPath
     await eventually(lambda: gone([pid]))
 
 
-async def test_a_kept_catalog_that_cannot_be_read_is_asked_for_anew(places: CodexPaths) -> None:
+async def test_a_stored_catalog_that_cannot_be_read_is_asked_for_anew(places: CodexPaths) -> None:
     first = await prepare(places)
     [kept] = Path(places.state).glob("catalogs/bundled-*.json")
     kept.write_text("{")
@@ -255,7 +257,7 @@ async def test_a_catalog_of_nothing_but_brackets_is_reported(places: CodexPaths)
     assert "is not JSON" in await refused(places)
 
 
-async def test_a_kept_catalog_of_nothing_but_brackets_is_asked_for_anew(places: CodexPaths) -> None:
+async def test_a_stored_catalog_of_nothing_but_brackets_is_asked_for_anew(places: CodexPaths) -> None:
     kept = Path(places.state) / "catalogs" / "bundled-0.163.0.json"
     kept.parent.mkdir()
     kept.write_bytes(b"[" * 100_000)

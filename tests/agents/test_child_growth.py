@@ -37,7 +37,9 @@ def test_reading_twice_as_much_of_a_child_costs_twice_as_much(child: str, shape:
 
 @pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("shape", CLAUDE_CODE_STRUCTURED)
-def test_text_that_is_held_back_for_a_structured_answer_costs_what_it_weighs(shape: str) -> None:
+def test_text_that_is_held_back_for_a_structured_answer_takes_time_proportional_to_its_size(
+    shape: str,
+) -> None:
     def start() -> ChildReader:
         return READERS["claude-code"](output_schema=b'{"type":"object"}')
 

@@ -227,7 +227,7 @@ def test_history_goes_in_line_by_line_and_each_waits_for_its_result() -> None:
     assert "shouldQuery" not in asked
 
 
-def test_the_next_turn_of_a_kept_conversation_gives_only_what_is_new() -> None:
+def test_the_next_turn_of_a_conversation_in_an_idle_process_gives_only_what_is_new() -> None:
     dialect = resumable("text")
     turn = recorded_turn("text")
     [asked] = written(dialect.resume(turn, [said("And now?")]).writes)
@@ -310,7 +310,7 @@ def test_calls_that_this_server_has_to_see_whole_are_not_streamed() -> None:
     assert sum(isinstance(event, ToolCallRequested) for event in events) == 2
 
 
-def test_a_signed_thought_is_an_item_for_later_requests_and_limits_are_reported() -> None:
+def test_a_signed_thinking_block_is_an_item_for_later_requests_and_limits_are_reported() -> None:
     dialect, events = begun("text"), []
     stream = [
         {"type": "message_start", "message": {"id": "m", "model": "opus"}},

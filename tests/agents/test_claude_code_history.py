@@ -183,7 +183,7 @@ def raw(thought: ThinkingBlock) -> RawHistoryItem:
     return RawHistoryItem(thought.raw_item().json)
 
 
-def test_a_thought_stands_in_front_of_what_was_said_and_names_the_model_that_signed_it() -> None:
+def test_a_thinking_block_stands_in_front_of_what_was_said_and_names_the_model_that_signed_it() -> None:
     history = (said("user", "Hi"), raw(HM), said("assistant", "Noted."), said("user", "Who?"))
     _, line, _ = conversation(history).lines
     assert line.blocks == [{"type": "thinking", "thinking": "hm", "signature": "Sig/+="}, text("Noted.")]
@@ -196,7 +196,7 @@ def test_a_thought_stands_in_front_of_what_was_said_and_names_the_model_that_sig
     assert lines(*secret)[1][1][0] == {"type": "redacted_thinking", "data": "abc"}
 
 
-def test_a_thought_of_another_model_in_the_same_line_is_left_out() -> None:
+def test_a_thinking_block_of_another_model_in_the_same_line_is_left_out() -> None:
     history = (
         raw(HM),
         said("assistant", "One."),
@@ -207,13 +207,13 @@ def test_a_thought_of_another_model_in_the_same_line_is_left_out() -> None:
     assert [block["type"] for block in line.blocks] == ["thinking", "text", "text"]
 
 
-def test_a_thought_that_nothing_was_said_after_is_left_out() -> None:
+def test_a_thinking_block_that_nothing_was_said_after_is_left_out() -> None:
     assert lines(said("user", "Hi"), raw(HM), said("user", "Who?")) == [("user", [text("Hi"), text("Who?")])]
     assert lines(said("user", "Hi"), said("assistant", "Yes."), raw(HM))[1] == ("assistant", [text("Yes.")])
 
 
 @given(st.text() | st.just("claude-thinking:") | st.binary().map(lambda raw: f"claude-thinking:{raw.hex()}"))
-def test_reasoning_of_others_and_damaged_thoughts_are_left_out(sealed: str) -> None:
+def test_reasoning_of_others_and_damaged_thinking_blocks_are_left_out(sealed: str) -> None:
     item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
     history = (said("user", "Hi"), RawHistoryItem(json.dumps(item).encode()), said("assistant", "Noted."))
     assert lines(*history)[1] == ("assistant", [text("Noted.")])

@@ -300,7 +300,7 @@ def test_the_client_may_leave_after_any_line_of_a_child_that_talks_nonsense(
     survives([*lines[:place], INTERRUPT, *lines[place:]])
 
 
-def test_a_letter_of_a_raw_item_may_be_broken() -> None:
+def test_a_raw_item_may_have_a_broken_character() -> None:
     """Where nobody looked."""
     chance = random.Random(17859)
     lines = each_line(app_server_lines("code_mode_dynamic_tool"), lambda line: broken(line, chance))

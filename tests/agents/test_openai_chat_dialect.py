@@ -238,7 +238,7 @@ def test_an_exchange_without_an_answer_fails_with_what_the_transport_says() -> N
     assert played(asking(), [End(nowhere)])[-1] == TurnEnded(Stop.FAILED, "provider", nowhere)
 
 
-def test_silence_behind_the_finish_reason_spoils_nothing() -> None:
+def test_silence_behind_the_finish_reason_changes_nothing() -> None:
     late = Failure(kind=FaultKind.UPSTREAM_TIMEOUT, message="silence")
     events = played(asking(), [OK, event(chunk({"content": "Hi"}, "stop")), End(late)])
     assert events[-1] == TurnEnded(Stop.STOP, "provider")

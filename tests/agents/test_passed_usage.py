@@ -68,7 +68,7 @@ SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 @pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("at_once", [1 << 30, 7])
-def test_to_find_the_tokens_costs_what_the_answer_weighs(shape: str, at_once: int) -> None:
+def test_to_find_the_tokens_takes_time_proportional_to_the_answer(shape: str, at_once: int) -> None:
     size, make = SHAPES[shape]
     assert_linear(
         make, lambda answer: found(answer, at_once), size if at_once > 7 else min(size >> 2, 1 << 12)

@@ -59,7 +59,7 @@ def test_of_equally_busy_processes_the_one_that_served_less_is_used() -> None:
     assert assign((ready(1, served=5), ready(2, served=3)), LIMITS) == 2
 
 
-def test_a_worn_process_is_used_only_when_there_is_no_other() -> None:
+def test_a_process_due_for_renewal_is_used_only_when_there_is_no_other() -> None:
     assert assign((ready(1, age=100), ready(2, 3)), LIMITS) == 2
     assert assign((ready(1, served=10), ready(2, 4)), LIMITS) == 1
 
@@ -103,12 +103,12 @@ def test_a_draining_process_is_retired_when_idle_and_counts_until_it_is_gone() -
     assert maintain(seats, LIMITS, 1) == PoolMaintenance(start=False, drain=(), retire=(1, 3))
 
 
-def test_worn_processes_leave_as_soon_as_a_fresh_one_serves() -> None:
+def test_processes_due_for_renewal_end_as_soon_as_a_fresh_one_serves() -> None:
     seats = (ready(1, age=100), ready(2, 1, served=10), ready(3))
     assert maintain(seats, LIMITS, 0) == PoolMaintenance(start=False, drain=(2,), retire=(1,))
 
 
-def test_a_worn_process_serves_until_its_successor_is_ready() -> None:
+def test_a_process_due_for_renewal_serves_until_its_successor_is_ready() -> None:
     assert maintain((ready(1, 1, age=100),), LIMITS, 0) == PoolMaintenance(start=True, drain=(), retire=())
     assert maintain((ready(1, age=100),), LIMITS, 0) == PoolMaintenance(start=True, drain=(), retire=())
     assert maintain((ready(1, 1, age=100), starting(2)), LIMITS, 0) == NOTHING
@@ -118,14 +118,14 @@ def test_a_worn_process_serves_until_its_successor_is_ready() -> None:
     )
 
 
-def test_a_worn_process_serves_on_while_the_fresh_ones_are_full() -> None:
+def test_a_process_due_for_renewal_serves_on_while_the_fresh_ones_are_full() -> None:
     assert maintain((ready(1, 1, age=100), ready(2, 4)), LIMITS, 0) == PoolMaintenance(
         start=True, drain=(), retire=()
     )
     assert maintain((ready(1, 1, age=100), ready(2, 1, age=100), ready(3, 4)), LIMITS, 0) == NOTHING
 
 
-def test_without_room_for_a_successor_one_worn_process_at_a_time_is_given_up() -> None:
+def test_without_room_for_a_successor_one_process_due_for_renewal_at_a_time_is_given_up() -> None:
     worn = (ready(1, 2, age=100), ready(2, 1, age=100), ready(3, 1, age=200))
     assert maintain(worn, LIMITS, 0) == PoolMaintenance(start=False, drain=(3,), retire=())
 
@@ -136,7 +136,7 @@ def test_a_pool_of_one_is_renewed_when_it_is_idle() -> None:
     assert maintain((ready(1, 0, age=100),), alone, 0) == PoolMaintenance(start=False, drain=(), retire=(1,))
 
 
-def test_an_idle_worn_process_that_is_not_needed_goes_without_a_successor() -> None:
+def test_an_idle_process_due_for_renewal_that_is_not_needed_goes_without_a_successor() -> None:
     lazy = replace(LIMITS, min_processes=0)
     assert maintain((ready(1, age=100),), lazy, 0) == PoolMaintenance(start=False, drain=(), retire=(1,))
 

@@ -113,7 +113,7 @@ async def test_the_agent_of_a_model_is_asked_what_it_can_do(scene: Scene) -> Non
     assert [agent.name for agent in all_agents(scene.router)] == ["a", "b"]
 
 
-async def test_a_kept_session_goes_on_with_the_agents_own_name_of_the_model(scene: Scene) -> None:
+async def test_an_idle_session_goes_on_with_the_agents_own_name_of_the_model(scene: Scene) -> None:
     session = await scene.begun(Turn(model="b/x", history=()))
     turns: list[Any] = []
     dialect: Any = session._dialect

@@ -166,7 +166,7 @@ CHAT_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 @pytest.mark.usefixtures("any_number_of_calls")
 @pytest.mark.parametrize("shape", CHAT_SHAPES)
 @pytest.mark.parametrize("reader", CHAT)
-def test_an_answer_of_chat_completions_costs_what_it_weighs(reader: str, shape: str) -> None:
+def test_an_answer_of_chat_completions_takes_time_proportional_to_its_size(reader: str, shape: str) -> None:
     size, make = CHAT_SHAPES[shape]
     assert_linear(make, lambda body: read(CHAT[reader](), body), size)
 
@@ -255,7 +255,7 @@ RESPONSES_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 @pytest.mark.sampled(every=17)
 @pytest.mark.usefixtures("any_number_of_calls")
 @pytest.mark.parametrize("shape", RESPONSES_SHAPES)
-def test_an_answer_of_the_responses_api_costs_what_it_weighs(shape: str) -> None:
+def test_an_answer_of_the_responses_api_takes_time_proportional_to_its_size(shape: str) -> None:
     size, make = RESPONSES_SHAPES[shape]
     assert_linear(make, lambda body: read(OpenAIResponses("m", context()), body), size)
 
@@ -300,7 +300,7 @@ def hidden(secrets: Secrets, body: bytes, at_once: int) -> bytes:
 
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("shape", HIDDEN_SHAPES)
-def test_to_hide_a_key_costs_what_the_answer_weighs(shape: str) -> None:
+def test_to_hide_a_key_takes_time_proportional_to_the_answer(shape: str) -> None:
     size, at_once, make = HIDDEN_SHAPES[shape]
     secrets = Secrets([KEY, "another/key"])
     assert_linear(make, lambda body: hidden(secrets, body, at_once), size)

@@ -261,7 +261,7 @@ async def test_ctrl_c_ends_the_turn_and_not_the_program(tmp_path: Path) -> None:
     assert chat.process.returncode == 0
 
 
-def test_thoughts_are_dim_activity_is_coloured_and_each_kind_has_its_own_lines() -> None:
+def test_reasoning_is_dim_activity_is_coloured_and_each_kind_has_its_own_lines() -> None:
     out = io.StringIO()
     screen = Screen(Console(file=out, force_terminal=True, color_system="standard", width=200))
     for piece in (

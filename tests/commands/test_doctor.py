@@ -139,7 +139,7 @@ async def test_a_release_that_cannot_be_driven_fails_by_what_it_lacks(
     assert "Codex 0.150.0" in done.check("protocol")["message"]
 
 
-async def test_any_number_of_a_release_will_do_when_it_speaks_what_is_needed(tmp_path: Path) -> None:
+async def test_any_release_will_do_if_it_supports_what_is_needed(tmp_path: Path) -> None:
     sign_in(tmp_path)
     done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, "7.0.0")))
     assert done.status == 0

@@ -268,7 +268,7 @@ def test_unknown_events_come_between_the_known_ones() -> None:
     assert "thread/laterVersion/changed" in seen
 
 
-def test_a_torn_line_ends_in_the_middle_of_a_letter_and_the_child_with_it() -> None:
+def test_a_torn_line_ends_inside_a_character_and_the_child_with_it() -> None:
     with proto() as child:
         child.read_line()
         child.send(user_input("[[fake:text misbehave=torn at=4]]"))
@@ -311,7 +311,7 @@ def test_wrong_types_leave_names_and_ids() -> None:
     assert isinstance(wrong["params"]["delta"], int)
 
 
-def test_strangers_speak_of_turns_that_do_not_exist() -> None:
+def test_the_fault_strangers_sends_events_of_turns_that_do_not_exist() -> None:
     with proto() as child:
         messages = ask(child, "[[fake:text misbehave=strangers]]")
     with AppChild() as app:

@@ -143,7 +143,7 @@ def test_of_a_key_that_is_there_twice_the_last_one_counts(line: http.client.HTTP
 @given(body=spoilt(CHAT, LEGACY), odd=st.sampled_from(["\ud800", "x"]))
 @example(body={"messages": [{"role": "user", "content": "\ud800"}]}, odd="x")
 @example(body={"messages": [{"role": "user", "content": "x"}], "metadata": {"\ud800": "x"}}, odd="x")
-def test_a_spoilt_chat_request_is_answered_or_refused(
+def test_a_corrupted_chat_request_is_answered_or_refused(
     line: http.client.HTTPConnection, body: dict[str, Any], odd: str
 ) -> None:
     answered(line, "/v1/chat/completions", json.dumps({**body, "user": odd}).encode())
@@ -156,7 +156,7 @@ def test_a_spoilt_chat_request_is_answered_or_refused(
     body={"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {"\ud800": 1}}]}]},
     odd="x",
 )
-def test_a_spoilt_request_for_a_message_is_answered_or_refused(
+def test_a_corrupted_request_for_a_message_is_answered_or_refused(
     line: http.client.HTTPConnection, body: dict[str, Any], odd: str
 ) -> None:
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
@@ -168,7 +168,7 @@ def test_a_spoilt_request_for_a_message_is_answered_or_refused(
 @example(body={"model": "codex-5", "input": "\udc00"}, odd="x")
 @example(body={"model": "codex-5", "input": "x", "conversation": "conv_\ud800"}, odd="x")
 @example(body={"model": "codex-5", "input": "x", "previous_response_id": "\ud800"}, odd="x")
-def test_a_spoilt_response_request_is_answered_or_refused(
+def test_a_corrupted_response_request_is_answered_or_refused(
     line: http.client.HTTPConnection, body: dict[str, Any], odd: str
 ) -> None:
     answered(line, "/v1/responses", json.dumps({**body, "user": odd}).encode())

@@ -176,7 +176,7 @@ async def test_a_packed_body_of_very_many_parts_is_a_400(proxy: Proxy) -> None:
     assert (answer.status, "1000 parts" in answer.error["message"]) == (400, True)
 
 
-def test_unpacking_a_body_costs_what_it_weighs() -> None:
+def test_unpacking_a_body_takes_time_proportional_to_its_size() -> None:
     def make(size: int) -> bytes:
         return gzip.compress(random.Random(0).randbytes(size), 0)
 

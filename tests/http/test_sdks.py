@@ -120,7 +120,7 @@ async def test_parse_reads_structured_output(client: AsyncOpenAI) -> None:
     assert answer.choices[0].message.parsed == GetWeather(city="Rome")
 
 
-async def test_parse_with_a_response_format_is_400_where_the_contract_holds_to_the_letter(
+async def test_parse_with_a_response_format_is_400_where_the_contract_demands_it(
     tmp_path: Path,
 ) -> None:
     async with (

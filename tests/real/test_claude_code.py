@@ -385,7 +385,7 @@ async def test_responses_continue_a_conversation(client: AsyncOpenAI, model: Ant
     assert [item.type for item in first.output] == ["reasoning", "message"]
 
 
-async def test_a_thought_that_is_signed_reaches_the_model_again_after_a_restart(
+async def test_a_thinking_block_that_is_signed_reaches_the_model_again_after_a_restart(
     model: AnthropicModel, tmp_path: Path
 ) -> None:
     """It comes from the store, whose answers another process of Claude Code is given."""
@@ -402,7 +402,7 @@ async def test_a_thought_that_is_signed_reaches_the_model_again_after_a_restart(
     assert (role, said.splitlines()[:2]) == ("assistant", ["<thought hm signed Sig/+=>", "I ask."])
 
 
-async def test_a_client_that_keeps_the_conversation_returns_the_thought_itself(
+async def test_a_client_that_keeps_the_conversation_returns_the_thinking_block_itself(
     model: AnthropicModel, tmp_path: Path
 ) -> None:
     asked: Any = {"model": "codex-5", "instructions": "Be brief.", "store": False}

@@ -52,7 +52,7 @@ async def lanes_free(proxy: Proxy) -> None:
     assert proxy.idle
 
 
-async def test_five_rounds_on_a_kept_thread_have_one_cache_key_and_inputs_that_only_grow(
+async def test_five_rounds_on_a_resumed_session_have_one_cache_key_and_inputs_that_only_grow(
     proxies: Proxies, model_server: ModelServer
 ) -> None:
     async with loop_of(proxies, "kept") as loop:
@@ -178,7 +178,7 @@ async def ended(run: Run) -> TurnEnded:
             await cursor.wait()
 
 
-async def test_nobody_but_their_owner_gets_a_kept_thread_or_a_remembered_step(
+async def test_nobody_but_their_owner_gets_an_idle_session_or_a_remembered_step(
     proxy: Proxy, model_server: ModelServer
 ) -> None:
     prompt = plan([think(), call(city="Paris")], [say("Done.")])
@@ -201,7 +201,7 @@ async def test_nobody_but_their_owner_gets_a_kept_thread_or_a_remembered_step(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("moment", ["before its use", "in its use"])
-async def test_an_agent_that_dies_with_parked_turns_is_no_loss(
+async def test_an_agent_that_dies_with_waiting_turns_is_no_loss(
     own_proxies: Proxies, model_server: ModelServer, moment: str
 ) -> None:
     async with loop_of(own_proxies, "kept", **ONE) as loop:
@@ -228,7 +228,7 @@ async def test_an_agent_that_dies_with_parked_turns_is_no_loss(
 
 
 @pytest.mark.exhaustive
-async def test_a_proxy_that_stops_with_parked_turns_leaves_no_process(
+async def test_a_proxy_that_stops_with_waiting_turns_leaves_no_process(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
     async with proxy_process(codex_home) as running:
@@ -243,7 +243,7 @@ async def test_a_proxy_that_stops_with_parked_turns_leaves_no_process(
         await eventually(lambda: gone(family))
 
 
-async def test_a_client_that_leaves_while_a_kept_thread_answers_stops_it(
+async def test_a_client_that_leaves_while_a_resumed_session_answers_stops_it(
     proxies: Proxies, model_server: ModelServer
 ) -> None:
     async with loop_of(proxies, "kept") as loop:

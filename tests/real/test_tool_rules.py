@@ -72,7 +72,7 @@ async def test_a_call_that_breaks_a_strict_schema_goes_back_to_the_model_unseen(
     assert outputs_of(model_server.calls[2]) == [("call_0_1", words), ("call_1_1", "sunny")]
 
 
-async def test_what_the_agent_thins_out_of_a_schema_is_kept_all_the_same(
+async def test_what_the_agent_removes_from_a_schema_is_kept_all_the_same(
     proxies: Proxies, model_server: ModelServer
 ) -> None:
     """The model never sees `pattern`; a call that breaks it is broken."""

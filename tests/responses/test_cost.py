@@ -73,7 +73,7 @@ STORED: Final[dict[str, Callable[[int], tuple[list[dict[str, Any]], list[dict[st
 
 @pytest.mark.sampled(every=11)
 @pytest.mark.parametrize("shape", STORED)
-def test_items_of_a_response_cost_what_they_weigh_to_be_stored(shape: str) -> None:
+def test_items_of_a_response_take_time_proportional_to_their_size_to_be_stored(shape: str) -> None:
     def made(count: int) -> tuple[list[dict[str, Any]], list[ModelItem]]:
         output, of_model = STORED[shape](count)
         return output, [ModelItem("m", msgspec.Raw(msgspec.json.encode(item))) for item in of_model]
@@ -123,5 +123,5 @@ READERS: Final[dict[str, Callable[[list[HistoryItem]], object]]] = {
 @pytest.mark.sampled(every=17)
 @pytest.mark.parametrize("shape", HISTORIES)
 @pytest.mark.parametrize("reader", READERS)
-def test_a_history_costs_what_it_weighs(reader: str, shape: str) -> None:
+def test_a_history_takes_time_proportional_to_its_size(reader: str, shape: str) -> None:
     assert_linear(HISTORIES[shape], READERS[reader], 800)

@@ -228,7 +228,7 @@ async def test_a_turn_with_another_thread_key_gets_no_idle_session() -> None:
         "words alone",
     ],
 )
-async def test_a_parked_thread_takes_exactly_the_outputs_that_it_waits_for(
+async def test_a_waiting_session_takes_exactly_the_outputs_that_it_waits_for(
     fresh: list[HistoryItem], fits: bool
 ) -> None:
     threads = kept_threads()
@@ -324,7 +324,7 @@ async def test_an_owner_with_many_closed_sessions_displaces_none_of_another(
 
 
 @virtual
-async def test_where_none_are_kept_a_seat_is_closed_at_once() -> None:
+async def test_where_no_idle_sessions_are_allowed_a_session_is_closed_at_once() -> None:
     threads = kept_threads(count=0)
     resting = put(threads)
     assert resting.closed
@@ -365,7 +365,7 @@ async def test_a_thread_that_is_kept_again_has_all_of_its_time_again() -> None:
 
 
 @virtual
-async def test_a_seat_that_does_not_rest_is_not_kept() -> None:
+async def test_a_session_that_is_not_idle_is_closed() -> None:
     threads = kept_threads()
     resting = Resting()
     resting.dialect.can_resume = False

@@ -146,7 +146,7 @@ async def test_a_turn_that_has_begun_is_not_repeated_on_another_process() -> Non
 
 
 @virtual
-async def test_a_child_of_ones_own_is_not_started_again() -> None:
+async def test_a_child_that_serves_one_session_is_not_started_again() -> None:
     agent = ToolAgent(exclusive=True)
     scheduler = RunScheduler(agent, RunLimits(), Deadlines())
     run = await scheduler.start(AGAIN)

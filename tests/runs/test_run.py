@@ -94,7 +94,7 @@ async def test_an_agent_that_does_not_settle_is_given_up_after_its_time() -> Non
 
 
 @virtual
-async def test_a_child_of_ones_own_is_not_waited_for() -> None:
+async def test_a_child_that_serves_one_session_is_not_waited_for() -> None:
     agent = WordAgent(exclusive=True)
     agent.slow_to_finish = True
     run, lane, _ = await begun(agent)
@@ -222,7 +222,7 @@ async def test_what_was_held_back_may_still_be_too_long_when_the_turn_is_ended()
 
 
 @virtual
-async def test_a_slow_reader_makes_a_child_of_ones_own_wait() -> None:
+async def test_a_slow_reader_makes_a_child_that_serves_one_session_wait() -> None:
     run, lane, _ = await begun(WordAgent(exclusive=True))
     cursor = run.log.cursor()
     lane.say(*said("a"), size=HIGH_WATER)

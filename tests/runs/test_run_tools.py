@@ -188,7 +188,7 @@ async def test_a_violation_is_answered_at_once_and_the_same_turn_goes_on() -> No
 
 
 @virtual
-async def test_what_we_answered_to_hidden_calls_goes_to_a_parked_turn_with_the_client_s_outputs() -> None:
+async def test_what_we_answered_to_hidden_calls_goes_to_a_waiting_turn_with_the_client_s_outputs() -> None:
     scheduler, agent = managed()
     await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", BAD), ("b", GOOD)))
@@ -328,7 +328,7 @@ async def test_a_second_try_sees_what_is_remembered_too() -> None:
 
 
 @virtual
-async def test_nobody_else_gets_a_parked_turn() -> None:
+async def test_nobody_else_gets_a_waiting_turn() -> None:
     scheduler, agent = managed()
     await scheduler.start(ASKING, "ada")
     agent.transports[0].say(*step(("a", GOOD)))

@@ -259,7 +259,7 @@ TOO_MUCH: list[Event] = [
 
 
 @virtual
-async def test_a_kept_thread_is_not_asked_for_a_turn_that_its_preface_has_ended() -> None:
+async def test_an_idle_session_is_not_asked_for_a_turn_that_its_first_events_have_ended() -> None:
     agent = WordAgent()
     scheduler = RunScheduler(agent, RunLimits(max_chars=ITEM_SIZE + 100), Deadlines())
     await scheduler.start(Turn(model="m", history=(USER,), mode="model"))
@@ -275,7 +275,7 @@ async def test_a_kept_thread_is_not_asked_for_a_turn_that_its_preface_has_ended(
 
 
 @virtual
-async def test_nothing_that_was_approved_is_run_for_a_turn_that_its_preface_has_ended() -> None:
+async def test_nothing_that_was_approved_is_run_for_a_turn_that_its_first_events_have_ended() -> None:
     agent, hands = WordAgent(), Hands()
     scheduler = RunScheduler(agent, RunLimits(max_chars=ITEM_SIZE + 100), Deadlines())
     run = await scheduler.start(APPROVED, runner=hands, first=TOO_MUCH)

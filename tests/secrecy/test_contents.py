@@ -71,7 +71,7 @@ async def test_a_request_that_is_refused_is_logged_as_it_came(proxy: Proxy, logg
     assert "invalid_request_error" in said(logged, "answer")
 
 
-async def test_the_body_of_a_stranger_is_not_read_for_the_log(proxy: Proxy, logged: list[Any]) -> None:
+async def test_the_body_of_an_unknown_client_is_not_read_for_the_log(proxy: Proxy, logged: list[Any]) -> None:
     await proxy.ask(user("the question"), headers=held("a-wrong-key"))
     assert said(logged, "request") == ""
     assert "a-wrong-key" not in repr(logged)

@@ -59,7 +59,7 @@ async def test_the_error_about_a_process_that_keeps_ending_has_its_exit_status_a
     assert WORDS not in health.text + ready.text
 
 
-async def test_why_a_process_does_not_start_is_reported_without_its_words_to_strangers(
+async def test_why_a_process_does_not_start_is_reported_without_its_words_to_clients_without_a_key(
     tmp_path: Path,
 ) -> None:
     script = f"import sys; sys.stderr.write({WORDS!r}); sys.exit(3)"

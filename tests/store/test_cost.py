@@ -237,21 +237,21 @@ REMOVALS: Final[
 
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("what", WRITES)
-def test_what_is_stored_costs_what_it_weighs_to_be_written(what: str) -> None:
+def test_what_is_stored_takes_time_proportional_to_its_size_to_be_written(what: str) -> None:
     size, write = WRITES[what]
     assert_linear(lambda count: count, written(write), size)
 
 
 @pytest.mark.sampled(every=4, first=1)
 @pytest.mark.parametrize("what", READS)
-def test_what_is_stored_costs_what_it_weighs_to_be_read(what: str) -> None:
+def test_what_is_stored_takes_time_proportional_to_its_size_to_be_read(what: str) -> None:
     size, write, read = READS[what]
     assert_linear(written(write), read, size)
 
 
 @pytest.mark.sampled(every=4, first=2)
 @pytest.mark.parametrize("what", REMOVALS)
-def test_what_is_stored_costs_what_it_weighs_to_be_removed(what: str) -> None:
+def test_what_is_stored_takes_time_proportional_to_its_size_to_be_removed(what: str) -> None:
     size, write, remove = REMOVALS[what]
 
     def made_and_removed(connection: Connection) -> None:

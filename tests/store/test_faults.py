@@ -164,7 +164,7 @@ async def test_damage_that_is_met_while_reading_is_reported_by_name(
         "NOMEM",
     ],
 )
-def test_every_fault_of_the_world_is_reported_with_the_file_and_what_to_do(code: str) -> None:
+def test_every_fault_of_the_environment_is_reported_with_the_file_and_what_to_do(code: str) -> None:
     error = sqlite3.OperationalError("x")
     error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
     said = as_store_error(error, "/here/store.db")
@@ -173,7 +173,7 @@ def test_every_fault_of_the_world_is_reported_with_the_file_and_what_to_do(code:
 
 
 @pytest.mark.parametrize("code", ["ERROR", "CONSTRAINT_UNIQUE", "MISMATCH", "MISUSE"])
-def test_a_mistake_of_this_server_is_no_fault_of_the_world(code: str) -> None:
+def test_a_mistake_of_this_server_is_no_fault_of_the_environment(code: str) -> None:
     error = sqlite3.OperationalError("x")
     error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
     assert as_store_error(error, "/here/store.db") is None

@@ -194,7 +194,7 @@ READERS: Final[dict[str, Callable[[Sequence[Event]], Any]]] = {
 @pytest.mark.sampled(every=37)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("reader", READERS)
-def test_a_turn_costs_what_its_events_weigh(reader: str, shape: str) -> None:
+def test_a_turn_takes_time_proportional_to_its_events(reader: str, shape: str) -> None:
     size, make = SHAPES[shape]
     if reader.startswith("responses"):  # of the slowest renderer a third takes long enough
         size = max(size // 3, 45)

@@ -96,7 +96,7 @@ def test_a_code_of_the_provider_wins_over_the_tables() -> None:
     assert error(failure(FaultKind.REJECTED_BY_PROVIDER, code="invalid_prompt"))["code"] == "invalid_prompt"
 
 
-def test_the_field_to_blame_is_named() -> None:
+def test_the_field_at_fault_is_named() -> None:
     assert error(failure(FaultKind.INVALID_REQUEST, param="messages[0].content"))["param"] == (
         "messages[0].content"
     )

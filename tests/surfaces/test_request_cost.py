@@ -299,7 +299,7 @@ def body_of(fields: Fields, api: str) -> bytes:
 
 @pytest.mark.sampled(every=37)
 @pytest.mark.parametrize(("api", "shape"), [(api, shape) for api in APIS for shape in APIS[api][0]])
-def test_a_request_costs_what_it_weighs(api: str, shape: str) -> None:
+def test_a_request_takes_time_proportional_to_its_size(api: str, shape: str) -> None:
     shapes, parse = APIS[api]
     size, make = shapes[shape]
 
@@ -349,7 +349,7 @@ RESULTS: Final[dict[str, tuple[int, Make]]] = {
 
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("shape", RESULTS)
-def test_a_result_of_a_tool_of_mcp_costs_what_it_weighs(shape: str) -> None:
+def test_a_result_of_a_tool_of_mcp_takes_time_proportional_to_its_size(shape: str) -> None:
     size, make = RESULTS[shape]
     limits = McpLimits(text_bytes=1 << 30, image_bytes=1 << 30, max_parts=1 << 30)
     assert_linear(
@@ -370,7 +370,9 @@ PART = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
         (2000, lambda n: b"--x\r\n" + b"content-disposition:" * n + b"\r\n\r\n\r\n"),
     ],
 )
-def test_a_form_with_its_model_last_costs_what_it_weighs(size: int, files: Callable[[int], bytes]) -> None:
+def test_a_form_with_its_model_last_takes_time_proportional_to_its_size(
+    size: int, files: Callable[[int], bytes]
+) -> None:
     assert_linear(
         lambda count: files(count) + PART % (b"model", b"m") + b"--x--\r\n",
         lambda form: form_body(memoryview(form), "multipart/form-data; boundary=x"),

@@ -279,7 +279,7 @@ def test_a_text_that_takes_long_to_check_is_rewritten_by_whoever_checks_it() -> 
     assert check.with_verdicts([Verdict(rewritten=RIGHT)]) == [*says(RIGHT), END]
 
 
-def test_what_the_client_will_echo_is_known() -> None:
+def test_what_the_client_will_send_back_is_known() -> None:
     check = in_strict_form()
     said = (HistoryMessage("assistant", (TextPart(WITH_NULL),)),)
     assert check.as_shown(said) == said

@@ -111,7 +111,7 @@ def test_nothing_follows_the_end() -> None:
     assert [each.call_id for each in policy.visible] == ["a"]
 
 
-def test_a_retry_voids_the_calls_of_the_step_that_comes_anew() -> None:
+def test_a_retry_discards_the_calls_of_the_step_that_comes_anew() -> None:
     policy = ToolPolicy(turn())
     policy.feed([ask("old"), Notice("unoffered_call"), ev.Retrying("again"), ask("new"), STEP])
     assert [each.call_id for each in policy.visible] == ["new"]

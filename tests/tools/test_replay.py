@@ -80,7 +80,7 @@ def put_back(
 
 
 @pytest.mark.parametrize("echo", [[said("Hm.")], [said(""), said("Hm.")], []])
-def test_remembered_items_take_the_place_of_the_echo(echo: list[HistoryItem]) -> None:
+def test_remembered_items_take_the_place_of_the_repeated_answer(echo: list[HistoryItem]) -> None:
     history: list[HistoryItem] = [QUESTION, *echo, call("a"), output("a"), MORE]
     assert put_back(history, remembered(call("a"))) == [QUESTION, *BACK, output("a"), MORE]
 
@@ -171,7 +171,7 @@ def test_reasoning_is_dropped_when_the_model_changed() -> None:
         [said("Hm.")],
     ],
 )
-def test_an_echo_that_says_something_else_serves_itself(echo: list[HistoryItem]) -> None:
+def test_a_repeated_answer_that_says_something_else_is_used_as_it_is(echo: list[HistoryItem]) -> None:
     history: list[HistoryItem] = [QUESTION, *echo, output("a"), output("b"), MORE]
     assert put_back(history, remembered(call("a"), call("b"))) == history
 
@@ -186,7 +186,7 @@ def test_a_call_that_stands_twice_in_a_history_serves_itself_both_times() -> Non
     assert put_back(history, remembered(call("a"))) == history
 
 
-def test_calls_of_two_turns_in_one_echo_serve_themselves() -> None:
+def test_calls_of_two_turns_in_one_repeated_answer_are_used_as_they_are() -> None:
     memory = remembered(call("a"), visible=["a", "b"]) | remembered(
         call("b"), visible=["a", "b"], said="Else."
     )
@@ -226,7 +226,7 @@ def test_reasoning_that_was_remembered_comes_once(own: msgspec.Raw, before_text:
         raw("message", id="rs_1"),
     ],
 )
-def test_reasoning_that_was_not_remembered_makes_the_echo_serve(own: msgspec.Raw) -> None:
+def test_reasoning_that_was_not_remembered_leaves_the_repeated_answer_as_it_is(own: msgspec.Raw) -> None:
     history: list[HistoryItem] = [QUESTION, past(own), call("a"), output("a")]
     assert put_back(history, remembered(call("a"))) == history
 

@@ -99,7 +99,7 @@ async def recall(
     return [json.loads(item.json) if isinstance(item, RawHistoryItem) else item for item in found]
 
 
-async def test_an_echo_becomes_what_the_model_said() -> None:
+async def test_a_repeated_answer_becomes_what_the_model_said() -> None:
     memory = await remembered(raw(REASONING, WORDS, called("a"), called("b")), broker_of("a", "b"))
     found = await recall(memory, USER, *echo("a", "b"))
     assert found == [USER, REASONING, WORDS, called("a"), called("b"), output("a"), output("b")]
@@ -127,7 +127,9 @@ async def test_text_that_the_client_left_out_comes_back_too() -> None:
     ],
     ids=["other words", "other arguments", "another tool", "another kind", "another id"],
 )
-async def test_an_echo_that_says_something_else_is_taken_as_it_is(history: list[HistoryItem]) -> None:
+async def test_a_repeated_answer_that_says_something_else_is_taken_as_it_is(
+    history: list[HistoryItem],
+) -> None:
     memory = await remembered(raw(REASONING, WORDS, called("a")), broker_of("a"))
     assert await recall(memory, USER, *history) == [USER, *history]
 
@@ -288,7 +290,7 @@ async def test_a_step_of_many_calls_comes_back_with_its_reasoning() -> None:
 
 
 @pytest.mark.parametrize("outputs", [echo("a", said="")[1:], [output("z"), output("a"), output("a")]])
-def test_putting_a_step_back_costs_what_the_history_weighs(outputs: list[HistoryItem]) -> None:
+def test_putting_a_step_back_takes_time_proportional_to_the_history(outputs: list[HistoryItem]) -> None:
     def make(n: int) -> tuple[list[HistoryItem], dict[bytes, RememberedTurn]]:
         ids = [f"c{i}" for i in range(n)]
         entries = entries_of(raw(REASONING, *map(called, ids)), broker_of(*ids), "words/m")

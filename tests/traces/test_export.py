@@ -86,7 +86,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         thread.join()
 
 
-async def test_a_collector_gets_a_tool_loop_as_one_story(collector: Collector, tmp_path: Path) -> None:
+async def test_a_collector_gets_a_tool_loop_as_one_trace(collector: Collector, tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         await loop(proxy, {})
         assert f"  traces     to {collector.url}" in banner(proxy.server)

@@ -320,7 +320,7 @@ async def test_two_hundred_streams_at_once_keep_their_answers_apart_and_leave_no
     await eventually(lambda: asyncio.all_tasks() <= before)
 
 
-async def test_a_kept_connection_that_is_dead_costs_nobody_their_answer(tmp_path: Path) -> None:
+async def test_a_reused_connection_that_is_dead_costs_nobody_their_answer(tmp_path: Path) -> None:
     served = 0
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -146,7 +146,7 @@ def test_max_tokens_and_max_completion_tokens_are_one_limit() -> None:
     )
 
 
-def test_knobs_that_agents_have_reach_the_turn() -> None:
+def test_fields_that_agents_support_reach_the_turn() -> None:
     turn = ask(verbosity="low", service_tier="flex", reasoning={"summary": "detailed"}).turn
     assert (turn.verbosity, turn.service_tier, turn.summary) == ("low", "flex", "detailed")
 
@@ -397,7 +397,7 @@ def said_in(parsed: ParsedChat) -> list[HistoryMessage]:
     return [item for item in parsed.turn.history if isinstance(item, HistoryMessage)]
 
 
-def test_what_nobody_has_a_knob_for_is_named() -> None:
+def test_a_field_that_no_agent_supports_is_named() -> None:
     fields: dict[str, Any] = {
         "top_k": 5,
         "min_p": 0.5,

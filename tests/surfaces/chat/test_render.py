@@ -75,7 +75,7 @@ def test_raw_reasoning_is_not_shown_and_does_not_begin_the_answer() -> None:
     assert not answer.visible
 
 
-def test_what_the_agent_does_is_one_line_each_among_its_thoughts() -> None:
+def test_what_the_agent_does_is_one_line_each_of_its_reasoning() -> None:
     told = message(
         turn(
             did("ls -la", id="a"),

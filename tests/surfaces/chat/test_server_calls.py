@@ -6,7 +6,7 @@ from tests.surfaces.chat.answering import deltas, message, renderer, whole
 from tests.surfaces.chat.turns import asked, begun, called, gave, listed, said, thought, turn
 
 
-def test_a_call_that_runs_here_is_one_line_among_the_thoughts() -> None:
+def test_a_call_that_runs_here_is_one_line_of_the_reasoning() -> None:
     events = turn(
         thought("Hm."), begun(), gave("secret"), begun("b"), gave("no", "b", "failed"), said("Done.")
     )

@@ -94,7 +94,7 @@ def test_what_the_model_is_not_shown_costs_next_to_nothing(block: dict[str, Any]
     assert more(messages=[HELLO, said("assistant", block)]) < 20
 
 
-def test_sealed_reasoning_counts_fewer_tokens_than_its_characters_would_as_text() -> None:
+def test_encrypted_reasoning_counts_fewer_tokens_than_its_characters_would_as_text() -> None:
     sealed = base64.b64encode(bytes(range(256)) * 40).decode()
     block = {"type": "redacted_thinking", "data": sealed}
     assert 2_000 < more(messages=[HELLO, said("assistant", block)]) < max_tokens_in(sealed) / 2

@@ -97,7 +97,7 @@ def test_retries_are_forbidden_where_they_are_useless_or_would_take_long(
     assert forbids_retry(fault) == forbidden
 
 
-def test_the_message_begins_with_the_field_to_blame_unless_it_names_it() -> None:
+def test_the_message_begins_with_the_field_at_fault_unless_it_names_it() -> None:
     fault = failure(FaultKind.INVALID_REQUEST, param="messages[0].content")
     assert body(fault)["error"]["message"] == "messages[0].content: it went wrong"
     named = Failure(kind=FaultKind.INVALID_REQUEST, message="'model' is missing", param="model")

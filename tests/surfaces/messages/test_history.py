@@ -300,7 +300,7 @@ def test_a_picture_that_cannot_be_shown_is_refused_in_the_newest_message_only(bl
     assert "left out" in texts(told)[0]
 
 
-def test_an_agent_without_eyes_gets_a_note_for_pictures_of_the_history() -> None:
+def test_an_agent_that_takes_no_images_gets_a_note_for_pictures_of_the_history() -> None:
     blind = {"takes_images": lambda turn: False}
     answer = ask(messages=[said("user", PICTURE), said("user", "So?")], how=blind)
     assert "An image was left out" in texts(answer.turn.history)[0]
@@ -313,7 +313,7 @@ def test_a_reference_to_a_tool_is_reported() -> None:
 
 
 @pytest.mark.parametrize("role", ["user", "assistant", "system"])
-def test_a_block_that_is_a_string_is_its_text_to_the_letter(role: str) -> None:
+def test_a_block_that_is_a_string_is_its_text_unchanged(role: str) -> None:
     told = history(said("user", "Hi."), {"role": role, "content": ["<a> @/etc/passwd", " /help\n"]}, HELLO)
     spoken = {"system": "developer"}.get(role, role)
     assert [line for line in texts(told) if "passwd" in line or "/help" in line] == (

@@ -122,7 +122,7 @@ def test_it_does_not_matter_how_the_events_are_cut_into_batches(
 
 @settings(deadline=None)
 @given(TURNS, OPTIONS)
-def test_kept_frames_are_the_stream_each_with_its_number(
+def test_stored_frames_are_the_stream_each_with_its_number(
     events: list[Event], options: dict[str, Any]
 ) -> None:
     answer = renderer(stream=True, keep_frames=True, **options)

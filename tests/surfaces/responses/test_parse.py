@@ -589,6 +589,6 @@ def test_a_model_s_name_of_blanks_is_a_400() -> None:
     assert refused(model=" ").param == "model"
 
 
-def test_what_nobody_has_a_knob_for_is_named() -> None:
+def test_a_field_that_no_agent_supports_is_named() -> None:
     fields: dict[str, Any] = {"prompt_cache_retention": "24h", "context_management": [{"type": "compaction"}]}
     assert ask(**fields).ignored == tuple(fields)

@@ -519,7 +519,7 @@ def test_an_answer_cut_by_max_tokens_reports_its_limit_and_is_marked() -> None:
     assert whole(turn(said("one two three")), max_tokens=2)["usage"]["output_tokens"] == 2
 
 
-def test_an_estimate_does_not_count_what_was_only_thought() -> None:
+def test_an_estimate_does_not_count_what_is_only_reasoning() -> None:
     assert whole(turn(thought("y " * 400), said("1" * 30)))["usage"]["output_tokens"] == 10
 
 
