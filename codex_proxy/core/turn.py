@@ -126,6 +126,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     forwarded: ForwardedRequest | None = None
     """The request that goes to the model server unchanged; the turn then has no history, tools or schema."""
 
+    @property
+    def must_call(self) -> bool:
+        """Whether `tool_choice` requires a call."""
+        choice = self.tool_choice
+        return choice.required if isinstance(choice, NamedTools) else choice == "required"
+
 
 def without_content(turn: Turn) -> Turn:
     """Returns the turn without history, tools and schema."""

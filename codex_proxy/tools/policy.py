@@ -100,19 +100,12 @@ def may_be_called(turn: Turn) -> tuple[Tool, ...]:
     return turn.tools
 
 
-def must_call(turn: Turn) -> bool:
-    """Whether `tool_choice` requires a call."""
-    if isinstance(turn.tool_choice, NamedTools):
-        return turn.tool_choice.required
-    return turn.tool_choice == "required"
-
-
 def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) -> Turn:
     """Returns the turn with only the allowed tools and, if a call is required, a message about that (`in_words=False`:
     none, the agent enforces it). `again`: this is the second attempt.
     """
     tools = may_be_called(turn)
-    tell = must_call(turn) and in_words
+    tell = turn.must_call and in_words
     if tools is turn.tools and not tell:
         return turn
     history: tuple[HistoryItem, ...] = turn.history
@@ -208,7 +201,7 @@ class ToolPolicy:
         self._running: dict[str, ToolCallRequested] = {}
         """This server's running calls, by the agent's request id."""
         self._parallel = turn.parallel_tool_calls
-        self._waits_for_call = must_call(turn)
+        self._waits_for_call = turn.must_call
         """Whether a required call has not come yet; the answer is held."""
         self._second_try = second_try
         self._requests: list[ToolCallRequested] = []

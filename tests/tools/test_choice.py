@@ -6,7 +6,7 @@ import pytest
 
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import NamedTools, ToolChoice, Turn
-from codex_proxy.tools.policy import may_be_called, must_call, with_tool_choice
+from codex_proxy.tools.policy import may_be_called, with_tool_choice
 
 A, B, C = Tool("a"), Tool("b"), Tool("c", kind="custom")
 QUESTION = HistoryMessage("user", (TextPart("Well?"),))
@@ -86,4 +86,4 @@ def test_each_choice_says_what_may_and_what_must_be_called(
     choice: ToolChoice, offered: tuple[Tool, ...], must: bool
 ) -> None:
     assert may_be_called(turn(choice, A, B)) == offered
-    assert must_call(turn(choice, A, B)) is must
+    assert turn(choice, A, B).must_call is must

@@ -11,7 +11,7 @@ import msgspec
 from codex_proxy.agents.dialects.conversions import NamedSchema, function_parameters
 from codex_proxy.agents.dialects.loose_values import encoded
 from codex_proxy.core.items import Tool
-from codex_proxy.core.turn import NamedTools, Turn
+from codex_proxy.core.turn import Turn
 
 OPTIONAL: Final[Mapping[str, bytes]] = {
     "stream_options": b"stream_options",
@@ -29,7 +29,6 @@ _NO_SCHEMAS: Final = re.compile(
 _REFUSES_PARTS: Final = re.compile(
     rb"content.{0,120}(?:must be a|should be a|expected a|valid) string", re.IGNORECASE | re.DOTALL
 )
-_REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Collection[str] = ()) -> bytes:
@@ -96,12 +95,7 @@ def _tool_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "tools": [_function(tool, may_be_strict="strict" not in refused) for tool in turn.tools]
     }
-    choice = turn.tool_choice
-    if isinstance(choice, NamedTools):
-        required = choice.required
-    else:
-        required = choice == "required"
-    if required:  # only those that may be called are in the turn
+    if turn.must_call:  # only those that may be called are in the turn
         named = {"type": "function", "function": {"name": turn.tools[0].name}}
         fields["tool_choice"] = named if len(turn.tools) == 1 else "required"
     if not turn.parallel_tool_calls and "parallel_tool_calls" not in refused:
@@ -118,14 +112,10 @@ def _function(tool: Tool, *, may_be_strict: bool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def refused_field(
-    turn: Turn, messages: Sequence[Any], refused: Collection[str], status: int, error: bytes
-) -> str | None:
+def refused_field(turn: Turn, messages: Sequence[Any], refused: Collection[str], error: bytes) -> str | None:
     """Returns what the upstream refuses: a key of `OPTIONAL`, `json_schema`, or `parts`; or None. `refused`: what
     is already left out.
     """
-    if status not in _REFUSING:
-        return None
     had = {
         "stream_options": True,
         "parallel_tool_calls": bool(turn.tools) and not turn.parallel_tool_calls,

@@ -20,13 +20,12 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     Tool,
 )
-from codex_proxy.core.turn import NamedTools, Turn
+from codex_proxy.core.turn import Turn
 
 CUSTOM: Final = "custom"
 """The name, among refused fields, of custom tools, which then become functions."""
 OPTIONAL: Final = ("include", "store", "parallel_tool_calls", CUSTOM)
 """Fields (other than sampling) that are left out or changed if an error names them."""
-_REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collection[str] = ()) -> bytes:
@@ -71,8 +70,7 @@ def _tools(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
     if not tools:
         return {}
     fields: dict[str, Any] = {"tools": tools, "parallel_tool_calls": turn.parallel_tool_calls}
-    choice = turn.tool_choice
-    if choice.required if isinstance(choice, NamedTools) else choice == "required":
+    if turn.must_call:
         # The turn has only tools that may be called.
         only = turn.tools[0] if len(turn.tools) == 1 else None
         kind = "function" if only is None or CUSTOM in refused else only.kind
@@ -94,10 +92,8 @@ def _tool(tool: Tool, *, as_function: bool) -> dict[str, Any]:
     }
 
 
-def refused_field(turn: Turn, refused: Collection[str], status: int, error: bytes) -> str | None:
+def refused_field(turn: Turn, refused: Collection[str], error: bytes) -> str | None:
     """Returns the optional field that an error names, if any, unless it is in `refused`."""
-    if status not in _REFUSING:
-        return None
     named = _param_of(error)
     if named in turn.sampling and named not in refused:
         return named
