@@ -112,8 +112,8 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         self._complete(answer, out)
         return True
 
-    def _refused_field(self, status: int, body: bytes) -> str | None:
-        return refused_field(self._turn, self._conversation.messages(), self._refused, status, body)
+    def _refused_field(self, error: bytes) -> str | None:
+        return refused_field(self._turn, self._conversation.messages(), self._refused, error)
 
     # --- the end of an answer -----------------------------------------------------------------------
 

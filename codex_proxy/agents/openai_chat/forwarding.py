@@ -30,7 +30,6 @@ from codex_proxy.core.turn import ForwardedRequest, Turn
 
 _USAGE: Final = "stream_options"
 _CUT_OFF_STOPS: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER})
-_REFUSING: Final = frozenset({400, 422, 500})
 
 
 class ForwardedTurn(ExchangeTurn[PassThrough]):
@@ -67,11 +66,11 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
         else:
             out += self._fail(end.failure or BROKEN_OFF)
 
-    def _refused_field(self, status: int, body: bytes) -> str | None:
+    def _refused_field(self, error: bytes) -> str | None:
         # Only a field that this server alone has added may be left out.
         request = self._forwarded
         ours = request.stream and _USAGE not in request.fields and _USAGE not in self._refused
-        return _USAGE if ours and status in _REFUSING and _USAGE.encode() in body else None
+        return _USAGE if ours and _USAGE.encode() in error else None
 
     def _pass(self, answer: PassThrough, data: bytes, out: list[Event]) -> None:
         if data:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -219,9 +219,7 @@ class PassThrough:
             yield from self._held
             yield (lines + blank if blank else DONE) if self._stream else self._whole_answer()
             return
-        event = decode_event(whole, "error" if name == b"error" else "chunk")
-        if event.kind == "chunk" and is_error(event.value):
-            event = StreamEvent("error", event.value)
+        event = _decoded(whole, "error" if name == b"error" else "chunk")
         if event.kind != "chunk":
             self.fault = event
             return
@@ -289,9 +287,7 @@ class PassThrough:
 
     def _object(self, body: bytes) -> bytes:
         """Converts a JSON body to what the client asked for, or sets `fault`."""
-        event = decode_event(body.strip(_SPACE), "chunk")
-        if event.kind == "chunk" and is_error(event.value):
-            event = StreamEvent("error", event.value)
+        event = _decoded(body.strip(_SPACE), "chunk")
         choices = event.value.get("choices") if event.kind == "chunk" else None
         if event.kind == "chunk" and not (isinstance(choices, list) and choices):
             event = StreamEvent("no_answer")
@@ -310,6 +306,11 @@ class PassThrough:
         if self._model_shown is None or "model" not in event.value:
             return body
         return _with_model(body, self._model_shown)
+
+
+def _decoded(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
+    event = decode_event(data, kind)
+    return StreamEvent("error", event.value) if event.kind == "chunk" and is_error(event.value) else event
 
 
 def _as_utf_8(data: bytes) -> bytes:

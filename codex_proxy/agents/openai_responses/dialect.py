@@ -89,8 +89,8 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
             elif event.kind != "done":  # `[DONE]` stands behind the last event, where there is one
                 out += self._fail(_FAULTS[event.kind])
 
-    def _refused_field(self, status: int, body: bytes) -> str | None:
-        return refused_field(self._turn, self._refused, status, body)
+    def _refused_field(self, error: bytes) -> str | None:
+        return refused_field(self._turn, self._refused, error)
 
     # --- the end of an answer -----------------------------------------------------------------------
 

@@ -38,6 +38,9 @@ from codex_proxy.core.turn import Turn
 
 A = TypeVar("A")
 
+_REFUSING = frozenset({400, 422, 500})
+"""Statuses with which upstreams refuse a field."""
+
 
 class UpstreamContext(msgspec.Struct, frozen=True):
     errors: ErrorReader
@@ -107,8 +110,8 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         """Handles the end of an exchange: completes the answer, or fails the turn."""
 
     @abstractmethod
-    def _refused_field(self, status: int, body: bytes) -> str | None:
-        """Returns the optional field that the error names, if it was sent."""
+    def _refused_field(self, error: bytes) -> str | None:
+        """Returns the optional field that the body of an error names, if it was sent."""
 
     # --- one exchange -----------------------------------------------------------------------------
 
@@ -119,7 +122,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         return self._request()
 
     def _on_error_status(self, head: Head, body: bytes, out: list[Event]) -> None:
-        field = self._refused_field(head.status, body)
+        field = self._refused_field(body) if head.status in _REFUSING else None
         if field is not None:
             self._refused.add(field)
             self._writes = self._next_request()
