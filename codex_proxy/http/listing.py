@@ -13,7 +13,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.values import NotStored, Page, PageRequest, StoredItem
 from codex_proxy.surfaces.answer_types import ItemList
-from codex_proxy.surfaces.body import number_in
+from codex_proxy.surfaces.body import integer_in, invalid_value, unsupported_value
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.wire import Include
 
@@ -30,12 +30,8 @@ def check_include(request: web.Request) -> None:
     """Raises `Fault` for an unknown `include`; known values have no effect."""
     for name in [*request.query.getall("include", []), *request.query.getall("include[]", [])]:
         if name not in _INCLUDES:
-            raise bad_request(
-                f"Invalid value for 'include': '{excerpt(name)}'. Supported values are: "
-                + ", ".join(f"'{each}'" for each in sorted(_INCLUDES)),
-                "include",
-                "invalid_value",
-            )
+            known = ", ".join(f"'{each}'" for each in sorted(_INCLUDES))
+            raise unsupported_value("include", name, known)
 
 
 async def list_page(
@@ -67,25 +63,10 @@ def page_of(query: Mapping[str, str], *, default: int) -> PageRequest:
     """Parses `limit` (or `default`), `order` and `after`. Raises `Fault` INVALID_REQUEST."""
     order = query.get("order") or "desc"
     if order not in ("asc", "desc"):
-        raise bad_request(
-            "Invalid value for 'order': supported values are: 'asc', 'desc'.", "order", "invalid_value"
-        )
-    return PageRequest(
-        _limit(query.get("limit"), default), "asc" if order == "asc" else "desc", query.get("after")
-    )
-
-
-def _limit(given: str | None, default: int) -> int:
-    if not given:
-        return default
-    limit = number_in(given, 9)
-    if not 1 <= limit <= MAX_PAGE_ITEMS:
-        raise bad_request(
-            f"Invalid value for 'limit': expected an integer from 1 to {MAX_PAGE_ITEMS}.",
-            "limit",
-            "invalid_value",
-        )
-    return limit
+        raise invalid_value("order", "supported values are: 'asc', 'desc'")
+    given = query.get("limit")
+    limit = integer_in("limit", given, 1, MAX_PAGE_ITEMS) if given else default
+    return PageRequest(limit, "asc" if order == "asc" else "desc", query.get("after"))
 
 
 def list_object(data: Sequence[ItemDict], *, has_more: bool) -> ItemList[ItemDict]:

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
@@ -54,6 +54,7 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import StoredResponse
+from codex_proxy.surfaces.body import invalid_value
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses import context as contexts
@@ -212,9 +213,7 @@ async def retrieve_response(request: web.Request) -> web.StreamResponse:
 def _is_streamed(request: web.Request) -> bool:
     given = request.query.get("stream", "").lower()
     if given not in ("", "true", "1", "false", "0"):
-        raise bad_request(
-            "Invalid value for 'stream': expected 'true' or 'false'.", "stream", "invalid_value"
-        )
+        raise invalid_value("stream", "expected 'true' or 'false'")
     return given in ("true", "1")
 
 

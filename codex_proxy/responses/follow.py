@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from codex_proxy.core.faults import Failure, bad_request
+from codex_proxy.core.faults import Failure
 from codex_proxy.responses.background import BackgroundResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
@@ -17,7 +17,7 @@ from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.leases import Watch
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import UNFINISHED, Frame, NotStored, StoredResponse
-from codex_proxy.surfaces.body import number_in
+from codex_proxy.surfaces.body import invalid_value, number_in
 from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream, new_events
 from codex_proxy.surfaces.responses.response_object import not_resumable
 
@@ -43,11 +43,7 @@ def starting_after(query: Mapping[str, str]) -> int:
         return -1
     number = number_in(given, _MAX_DIGITS)
     if number < 0:
-        raise bad_request(
-            "Invalid value for 'starting_after': expected a sequence number.",
-            "starting_after",
-            "invalid_value",
-        )
+        raise invalid_value("starting_after", "expected a sequence number")
     return number
 
 

@@ -211,6 +211,18 @@ def number_in(text: str, digits: int) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else -1
 
 
+def invalid_value(param: str, expected: str) -> Fault:
+    return bad_request(f"Invalid value for '{param}': {expected}.", param, "invalid_value")
+
+
+def integer_in(param: str, text: str, minimum: int, maximum: int) -> int:
+    """Returns a parameter's number. Raises `Fault` INVALID_REQUEST outside of `minimum` (0 or more) to `maximum`."""
+    number = number_in(text, len(str(maximum)))
+    if not minimum <= number <= maximum:
+        raise invalid_value(param, f"expected an integer from {minimum} to {maximum}")
+    return number
+
+
 def check_range(field: str, value: int, minimum: int, maximum: int) -> None:
     """Raises `Fault` INVALID_REQUEST outside of `minimum` to `maximum`."""
     for kind, wrong, context in (

@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from codex_proxy.core.account import AccountLimits, LimitWindow, resets_at
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 from codex_proxy.surfaces.answer_types import Count
-from codex_proxy.surfaces.body import number_in
+from codex_proxy.surfaces.body import integer_in, invalid_value, number_in
 
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
@@ -140,9 +140,7 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
     newest = _floor(max(0, end - 1), width)
     start = _number(given, "start_time", 0, LATEST, max(0, newest - (limit - 1) * width.seconds))
     if end <= start:
-        raise bad_request(
-            "Invalid value for 'end_time': expected a time after 'start_time'.", "end_time", "invalid_value"
-        )
+        raise invalid_value("end_time", "expected a time after 'start_time'")
     first = _floor(start, width)
     if "page" in given:
         first = _page(given["page"][0], first, end, width)
@@ -224,23 +222,18 @@ def _parameters(query: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 def _width(given: dict[str, list[str]]) -> Width:
     name = given.get("bucket_width", ["1d"])[0]
     if name not in WIDTHS:
-        raise _invalid("bucket_width", "supported values are: '1h', '1d'")
+        raise invalid_value("bucket_width", "supported values are: '1h', '1d'")
     return WIDTHS[name]
 
 
 def _number(given: dict[str, list[str]], name: str, minimum: int, maximum: int, default: int) -> int:
-    if name not in given:
-        return default
-    number = number_in(given[name][0], len(str(LATEST)))
-    if not minimum <= number <= maximum:
-        raise _invalid(name, f"expected an integer from {minimum} to {maximum}")
-    return number
+    return integer_in(name, given[name][0], minimum, maximum) if name in given else default
 
 
 def _groups(given: dict[str, list[str]]) -> set[str]:
     names = [name for value in given.get("group_by", ()) for name in value.split(",")]
     if any(name not in GROUPS for name in names):
-        raise _invalid("group_by", "supported values are: 'key', 'model'")
+        raise invalid_value("group_by", "supported values are: 'key', 'model'")
     return set(names)
 
 
@@ -248,15 +241,11 @@ def _page(text: str, first: int, end: int, width: Width) -> int:
     start = number_in(text.removeprefix(_PAGE), len(str(LATEST))) if text.startswith(_PAGE) else -1
     if first <= start < end and start == _floor(start, width):
         return start
-    raise _invalid("page", "expected the 'next_page' of an answer to the same query")
+    raise invalid_value("page", "expected the 'next_page' of an answer to the same query")
 
 
 def _floor(time: int, width: Width) -> int:
     return time - time % width.seconds
-
-
-def _invalid(name: str, expected: str) -> Fault:
-    return bad_request(f"Invalid value for '{name}': {expected}.", name, "invalid_value")
 
 
 def limits_object(

@@ -11,7 +11,7 @@ import msgspec
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.answer_types import Count
-from codex_proxy.surfaces.body import number_in
+from codex_proxy.surfaces.body import integer_in
 from codex_proxy.surfaces.models import ModelCatalog, listed_names, model_of, with_claude_prefix
 
 MAX_PAGE: Final = 1000
@@ -44,13 +44,7 @@ class PageQuery(msgspec.Struct, frozen=True):
 
 
 def page_query(limit: str | None, after_id: str | None, before_id: str | None) -> PageQuery:
-    size = DEFAULT_PAGE
-    if limit is not None:
-        size = number_in(limit, len(str(MAX_PAGE)))
-        if not 1 <= size <= MAX_PAGE:
-            raise bad_request(
-                f"'limit' is {excerpt(limit)}; it must be a number from 1 to {MAX_PAGE}.", "limit"
-            )
+    size = DEFAULT_PAGE if limit is None else integer_in("limit", limit, 1, MAX_PAGE)
     if after_id and before_id:
         raise bad_request("Give 'after_id' or 'before_id', not both.", "before_id")
     return PageQuery(size, after_id or "", before_id or "")

@@ -11,9 +11,8 @@ import msgspec
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import ClientName, HistoryItem, HistoryMessage, TextPart, Tool
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import check_length, parse_as
+from codex_proxy.surfaces.body import check_length, invalid_value, parse_as, unsupported_value
 from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED, FieldNotes, ignored_fields
 from codex_proxy.surfaces.models import (
     EFFORTS,
@@ -196,11 +195,7 @@ def _format_of(request: ModelRequest) -> Format:
     if isinstance(given, dict):
         return json_schema_format(given, "answer", None)
     if given != "json":
-        raise bad_request(
-            f"Invalid value for 'format': '{excerpt(given)}'. Supported are 'json' and a JSON schema.",
-            "format",
-            "invalid_value",
-        )
+        raise unsupported_value("format", given, "'json' and a JSON schema")
     return JSON_OBJECT
 
 
@@ -212,11 +207,7 @@ def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, .
     if think is not None and not isinstance(think, bool):
         if think not in EFFORTS:
             known = ", ".join(f"'{each}'" for each in EFFORTS)
-            raise bad_request(
-                f"Invalid value for 'think': supported values are true, false and {known}.",
-                "think",
-                "invalid_value",
-            )
+            raise invalid_value("think", f"supported values are true, false and {known}")
         return nearest_effort(think, efforts)
     if think is False and efforts:
         return nearest_effort("none", efforts)
