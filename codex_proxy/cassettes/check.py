@@ -28,12 +28,12 @@ from codex_proxy.cassettes.format import (
     data_of,
     lines_of,
     text_of,
-    write,
 )
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import zero_times
+from codex_proxy.files.private import replace_file
 from codex_proxy.settings.fields import Settings
 
 COMPARED_FIELDS: Final = tuple(name for name in CONTENT_FIELDS if name != "model")
@@ -81,7 +81,8 @@ def update(folder: Folder, result: CheckResult) -> None:
     path = folder.path if folder.path.is_file() else folder.path / f"{cassette.name}{SUFFIX}"
     beside = cassette.name.rpartition("/")[0]
     after = cassette.after.removeprefix(f"{beside}/") if beside else cassette.after
-    write(path, text_of(lines_of(msgspec.structs.replace(cassette, after=after))))
+    with replace_file(path) as out:
+        out.writelines(text_of(lines_of(msgspec.structs.replace(cassette, after=after))))
 
 
 @asynccontextmanager

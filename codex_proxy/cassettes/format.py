@@ -224,12 +224,16 @@ def text_of(lines: Iterable[bytes | Run], clean: Callable[[bytes], bytes] = byte
     yield b'{"end":%d}\n' % count
 
 
-def write(path: Path, texts: Iterable[bytes]) -> None:
-    """Writes a file of these texts at once, so that no reader sees a part. Raises `OSError`."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
+def write_new(folder: str, name: str, texts: Iterable[bytes]) -> None:
+    """Writes a file of these texts at once, so that no reader sees a part. Raises `FileExistsError` if there is one, or
+    another process is writing it, and `OSError`.
+    """
+    path, new = f"{folder}/{name}", f"{folder}/.{name}.new"
     descriptor = create(new)  # `replace_file`, or a file object, takes several times as long
     try:
         try:
+            if os.path.exists(path):
+                raise FileExistsError(path)
             for text in texts:
                 left = memoryview(text)
                 while left:
@@ -238,7 +242,7 @@ def write(path: Path, texts: Iterable[bytes]) -> None:
             os.close(descriptor)
         os.replace(new, path)
     except BaseException:
-        new.unlink(missing_ok=True)
+        os.unlink(new)
         raise
 
 

@@ -31,7 +31,7 @@ from codex_proxy.cassettes.format import (
     request_lines,
     session_lines,
     text_of,
-    write,
+    write_new,
 )
 from codex_proxy.cassettes.pieces import Run, is_json, with_text
 from codex_proxy.cassettes.replay import ReplayAgent
@@ -55,6 +55,7 @@ MAX_WAITING: Final = 256 << 20
 DATA: Final = b"d{"
 """How the lines of a stream or WebSocket begin that have data, and are no comments or names of events."""
 _NUMBERED: Final = re.compile(r"(\d{4,})-")
+_NO_WORD: Final = re.compile("[^a-z0-9]+")
 
 
 class RecordError(CassetteError):
@@ -182,18 +183,16 @@ class Recorder:
         for session, blocks in recorded.sessions():
             lines += session_lines(session, blocks)
         lines += answer_lines(exchange.answer())
-        recorded.name = self._new_name(clean.text(_last_words(content)))
-        path = self.folder / f"{recorded.name}{SUFFIX}"
-        write(path, text_of(clean.join_secret_runs(lines), clean.clean))
-        return path
-
-    def _new_name(self, words: str) -> str:
-        slug = re.sub(r"[^a-z0-9]+", "-", words.lower())[:MAX_SLUG].strip("-")
+        words = _NO_WORD.sub("-", clean.text(_last_words(content)).lower())[:MAX_SLUG].strip("-")
+        texts = text_of(clean.join_secret_runs(lines), clean.clean)
         while True:
             self._last += 1
-            name = f"{self._last:04d}-{slug or 'turn'}"
-            if not os.path.exists(f"{self.folder}/{name}{SUFFIX}"):
-                return name
+            recorded.name = f"{self._last:04d}-{words or 'turn'}"
+            try:
+                write_new(str(self.folder), f"{recorded.name}{SUFFIX}", texts)
+            except FileExistsError:  # of another server that records here
+                continue
+            return self.folder / f"{recorded.name}{SUFFIX}"
 
 
 def _number_of(path: Path) -> int:

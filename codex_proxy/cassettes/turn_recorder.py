@@ -230,11 +230,11 @@ def _with_stable_values(dialect: str, lines: list[bytes]) -> list[bytes]:
     """Returns lines with the ids that they would have on the first channel, and without the times at their ends."""
     begin = RPC_IDS.get(dialect, b"\n")
     size = len(begin)
-    return [
-        _with_first_channel_id(dialect, line)
-        if line[:size] == begin
-        else line[:-14] + b"0}"
+    return [  # no line with an id of this server ends with a time
+        line[:-14] + b"0}"
         if line[-20:-14] == TIME
+        else _with_first_channel_id(dialect, line)
+        if line[:size] == begin
         else line
         for line in lines
     ]

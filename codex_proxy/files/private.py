@@ -24,7 +24,7 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(exist_ok=True, mode=FOLDER_MODE)
 
 
-def create(path: Path) -> int:
+def create(path: Path | str) -> int:
     """Returns a descriptor of an empty file. Raises `FileExistsError`, also for a broken link."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     os.fchmod(descriptor, FILE_MODE)

@@ -7,6 +7,7 @@ import errno
 import gc
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from codex_proxy.cassettes import pieces, recorder
 from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.folder import Folder
-from codex_proxy.cassettes.format import read, write
+from codex_proxy.cassettes.format import read, write_new
 from codex_proxy.cassettes.turn_recorder import TurnRecorder
 from codex_proxy.core.faults import UserError
 from tests.cassettes.talking import chat_loop, openai_client, serving
@@ -94,13 +95,25 @@ async def test_a_disk_that_fills_up_ends_the_recording_and_not_the_turn(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async with serving(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as server:
-        monkeypatch.setattr(recorder, "write", full)
+        monkeypatch.setattr(recorder, "write_new", full)
         assert (await chat_loop(server))["text"] == "It is sunny."
         async with aiohttp.ClientSession() as session:
             health = await (await session.get(f"http://127.0.0.1:{server.port}/healthz")).json()
     assert health["status"] == "degraded"
     assert "No space left on device" in health["recording"]
     assert not list((tmp_path / "cassettes").glob("*.jsonl"))
+
+
+def test_of_two_servers_that_write_the_same_name_at_once_one_takes_the_next_name(tmp_path: Path) -> None:
+    def texts() -> Iterator[bytes]:
+        with pytest.raises(FileExistsError):
+            write_new(str(tmp_path), "a", [b"second"])
+        yield b"first"
+
+    write_new(str(tmp_path), "a", texts())
+    with pytest.raises(FileExistsError):
+        write_new(str(tmp_path), "a", [b"third"])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"first"}
 
 
 async def test_a_turn_that_is_recorded_again_differs_in_nothing_but_its_times(tmp_path: Path) -> None:
@@ -118,11 +131,11 @@ async def test_a_large_turn_is_written_in_a_thread_and_is_the_same(
 ) -> None:
     threads = set()
 
-    def noted(path: Path, lines: Any) -> None:
+    def noted(folder: str, name: str, texts: Any) -> None:
         threads.add(threading.current_thread().name.partition("_")[0])
-        write(path, lines)
+        write_new(folder, name, texts)
 
-    monkeypatch.setattr(recorder, "write", noted)
+    monkeypatch.setattr(recorder, "write_new", noted)
     monkeypatch.setattr(pieces, "SLICE_BYTES", 100)
     texts = []
     for thread, most in (("MainThread", recorder.MAX_AT_ONCE), ("recorder", 0)):

@@ -11,7 +11,7 @@ import pytest
 
 from codex_proxy.app.server import Server
 from codex_proxy.cassettes import recorder
-from codex_proxy.cassettes.format import write
+from codex_proxy.cassettes.format import write_new
 from codex_proxy.core.faults import UserError
 from tests.cassettes.talking import LOOPS, chat_loop, messages_loop, openai_client, responses_loop, serving
 from tests.waiting import PATIENCE
@@ -114,16 +114,16 @@ async def test_a_turn_that_is_still_being_written_is_not_asked_of_the_agent_agai
 ) -> None:
     waited_for, flush = threading.Event(), recorder.Recorder.flush
 
-    def slowly(path: Path, lines: Any) -> None:
+    def slowly(folder: str, name: str, texts: Any) -> None:
         waited_for.wait(PATIENCE)
-        write(path, lines)
+        write_new(folder, name, texts)
 
     async def flush_noted(of: recorder.Recorder) -> None:
         waited_for.set()
         await flush(of)
 
     monkeypatch.setattr(recorder, "MAX_AT_ONCE", 0)
-    monkeypatch.setattr(recorder, "write", slowly)
+    monkeypatch.setattr(recorder, "write_new", slowly)
     monkeypatch.setattr(recorder.Recorder, "flush", flush_noted)
     folder = tmp_path / "cassettes"
     async with serving(tmp_path, cassettes={"record": folder, "replay": folder}) as server:
