@@ -30,7 +30,9 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         return Failure(FaultKind.SPAWN_FAILED, fault, quoted=fault.partition(": ")[2])
 
     def open_channel(self) -> ThreadTransport:
-        return ThreadTransport(self, self._serve(self.connection.open_channel()))
+        transport = ThreadTransport(self, self.connection.open_channel())
+        self._serve(transport.channel)
+        return transport
 
     def ask_limits(self) -> None:
         """Asks for the account's limits: `on_limits` gets them as JSON, empty after an error."""
