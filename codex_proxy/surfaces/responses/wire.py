@@ -108,6 +108,7 @@ class ResponseRequest(ContextFields, OpenAIRequest):
     max_tool_calls: Positive | None = None
     user: Label | None = None
     background: bool | None = None
+    background_options: Annotated[Any, Ignored()] = None
     stream_options: StreamOptions | None = None
     include: list[Include] | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
