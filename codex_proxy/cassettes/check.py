@@ -187,8 +187,7 @@ async def answer_to(session: aiohttp.ClientSession, server: str, request: Reques
     async with session.request(method, server + path, data=body, headers=headers) as reply:
         said = await reply.read()
     if reply.content_type == "text/event-stream":
-        events = [each for each in said.strip().split(b"\n\n") if not each.startswith(b":")]
-        return Answer(reply.status, None, [_decode(data_of(each)) for each in events])
+        return Answer(reply.status, None, [_decode(data_of(each)) for each in said.strip().split(b"\n\n")])
     if reply.content_type == "application/x-ndjson":
         return Answer(reply.status, None, list(map(_decode, said.splitlines())))
     return Answer(reply.status, msgspec.json.decode(said))

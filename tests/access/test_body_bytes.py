@@ -85,7 +85,10 @@ async def test_a_body_that_is_too_much_for_its_key_is_refused_before_it_comes(tm
             assert b"Retry-After: 5\r\n" in head
             answer = await proxy.ask(of_size(30 * KIB))
             assert (answer.status, answer.error["code"]) == (429, "concurrency_exceeded")
-            assert "of this key's running requests" in answer.error["message"]
+            assert (
+                f"this key's running requests have reached its limit of {100 * KIB} "
+                in answer.error["message"]
+            )
             assert (await proxy.ask(of_size(10 * KIB))).status == 200
         await proxy.settled()
         await until(lambda: held_bytes(proxy) == 0)

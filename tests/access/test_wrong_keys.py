@@ -123,3 +123,5 @@ def test_any_number_of_addresses_takes_bounded_memory_and_those_that_go_on_are_r
             clock.now += attempts.delay(ADDRESS)
     assert len(attempts) == MAX_ADDRESSES
     assert attempts.delay(ADDRESS) > 0
+    one_after_another(attempts, clock, 10, "192.0.2.2")
+    assert attempts.delay("192.0.2.2") > 0

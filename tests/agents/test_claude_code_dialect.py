@@ -50,6 +50,8 @@ INITIALIZED = (
     b'{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
 )
 RESULT = b'{"type":"result","subtype":"success","is_error":false,"num_turns":0,"result":""}'
+NOT_SIGNED_IN = b"""{"type": "assistant", "error": "authentication_failed",
+    "message": {"id": "x", "model": "<synthetic>", "content": []}}"""
 
 
 def text_of(events: list[Event]) -> str:
@@ -232,6 +234,16 @@ def test_the_next_turn_of_a_conversation_in_an_idle_process_gives_only_what_is_n
     turn = recorded_turn("text")
     [asked] = written(dialect.resume(turn, [said("And now?")]).writes)
     assert asked["message"]["content"] == [{"type": "text", "text": "And now?"}]
+
+
+def test_an_error_of_an_earlier_turn_of_the_conversation_is_not_that_of_the_next() -> None:
+    dialect = resumable("text")
+    dialect.receive([NOT_SIGNED_IN])
+    dialect.resume(recorded_turn("text"), [said("And now?")])
+    failed = b'{"type":"result","subtype":"success","is_error":true,"num_turns":1,"result":"It broke."}'
+    failure = end_of(list(dialect.receive([failed]).events)).failure
+    assert failure is not None
+    assert failure.kind is FaultKind.UPSTREAM_ERROR
 
 
 def test_a_warm_process_is_given_prompt_tools_and_schema_with_the_turn() -> None:

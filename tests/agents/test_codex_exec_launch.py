@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from codex_proxy.agents.codex.sandbox_config import Profiles
+from codex_proxy.agents.codex_exec.agent import CodexExecAgent, TurnFiles
+from codex_proxy.agents.codex_exec.dialect import CodexExec
 from codex_proxy.agents.codex_exec.launch import NEEDED_OPTIONS, exec_argv, missing_options
+from codex_proxy.agents.processes.child_per_turn import ChildSpec
 from codex_proxy.core.turn import Turn
+from codex_proxy.process.child import Command
 
 HELP = """Run Codex non-interactively
 
@@ -90,3 +97,23 @@ def test_the_sandbox_is_that_of_the_turn_and_a_plain_model_never_writes(mode: st
     turn = Turn(model="", history=(), mode=mode, sandbox=sandbox)  # type: ignore[arg-type]
     argv = exec_argv("codex", turn, [])
     assert argv[argv.index("--sandbox") + 1] == (sandbox if mode == "agent" else "read-only")
+
+
+@pytest.mark.parametrize("can", [True, False])
+async def test_reads_are_confined_by_a_profile_only_where_the_program_can(can: bool, tmp_path: Path) -> None:
+    asked: list[str | None] = []
+
+    def command(turn: Turn, files: TurnFiles | None = None) -> Command:
+        asked.append(turn.permissions)
+        return Command(("/bin/cat",), {}, str(tmp_path))
+
+    async def can_confine() -> bool:
+        return can
+
+    spec = ChildSpec("codex-exec", "1", command, CodexExec, frozenset(), (), any_model=True)
+    profiles = Profiles("p", ("/hidden",))
+    agent = CodexExecAgent(spec, command, str(tmp_path), lambda: None, profiles, can_confine)
+    session = await agent.open(Turn(model="", history=(), mode="agent", confine_reads=True))
+    await agent.release(session, finished=True)
+    await agent.close()
+    assert asked[0] == ("p_read" if can else None)

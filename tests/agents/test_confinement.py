@@ -268,6 +268,15 @@ async def test_landlock_does_not_hold_back_changes_of_modes_and_times(tmp_path: 
     assert (exit and exit.code, outside.stat().st_mode & 0o777, outside.stat().st_mtime) == (0, 0o640, 1)
 
 
+async def test_a_mechanism_that_fails_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\necho Starting. >&2\necho It is forbidden here. >&2\nexit 1\n")
+    program.chmod(0o755)
+    found = await find_confinement("bubblewrap", tmp_path / "state", codex=None, path=str(tmp_path))
+    assert found.confinement is None
+    assert found.reasons == {"bubblewrap": "It is forbidden here."}
+
+
 # --- behind the whole server ----------------------------------------------------------------------
 
 BIN = os.path.dirname(shutil.which("bwrap", path=PATH) or "") or "/usr/bin"

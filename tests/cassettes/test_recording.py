@@ -16,10 +16,13 @@ import pytest
 
 from codex_proxy.cassettes import pieces, recorder
 from codex_proxy.cassettes.check import check_folder, report
+from codex_proxy.cassettes.content import content_of
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import read, write_new
 from codex_proxy.cassettes.turn_recorder import TurnRecorder
 from codex_proxy.core.faults import UserError
+from codex_proxy.core.items import McpOrigin, Tool
+from codex_proxy.core.turn import Turn
 from tests.cassettes.talking import chat_loop, openai_client, serving
 from tests.upstreams.serving import upstream
 from tests.waiting import eventually
@@ -305,3 +308,9 @@ async def test_the_turns_of_a_long_session_are_not_kept_once_they_are_over(tmp_p
         kept = [each for each in gc.get_objects() if isinstance(each, TurnRecorder)]
     assert max(each.order for each in kept) == 6
     assert len(kept) <= 2
+
+
+def test_what_is_compared_of_a_turn_has_no_tool_that_this_server_runs() -> None:
+    tools = (Tool("add", "Adds"), Tool("desk__look", "Looks", mcp=McpOrigin("desk", "look")))
+    content = content_of(Turn(model="m", history=(), tools=tools))
+    assert [tool["name"] for tool in content["tools"]] == ["add"]

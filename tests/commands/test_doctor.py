@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import socket
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from codex_proxy.agents.codex import checks as codex_checks
 from codex_proxy.agents.codex.program import NEWEST_TESTED, NOT_SIGNED_IN, Version
 from codex_proxy.commands import doctor as doctor_module
+from codex_proxy.commands.checkup import as_text
 from codex_proxy.commands.doctor import examine, report_value, setting_sources
 from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
@@ -107,6 +109,13 @@ async def test_its_json_has_the_keys_that_are_documented(tmp_path: Path) -> None
         assert set(each) == {"name", "value", "source", "origin"}
     document = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
     assert [key for key in (*KEYS, "advice", "facts", "source", "origin") if f"`{key}`" not in document] == []
+
+
+async def test_a_setting_is_shown_with_the_variable_that_it_is_from(tmp_path: Path) -> None:
+    flags = {"agent": "fake", "port": 0, "workdir": tmp_path, "state_dir": tmp_path / "s"}
+    checkup = await examine(flags, None, environment(tmp_path) | {"PROXY_LOG_LEVEL": "error"})
+    report = as_text(checkup, every_setting=False)
+    assert re.search(r"^  log_level = \S+  \(PROXY_LOG_LEVEL\)$", report, re.MULTILINE), report
 
 
 async def test_without_a_codex_it_fails_and_says_how_to_get_one(

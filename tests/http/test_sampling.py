@@ -95,12 +95,12 @@ async def test_one_failing_choice_fails_the_request_and_ends_its_siblings(
         await proxy.settled()
 
 
-@pytest.mark.parametrize("running", [1, 2])
+@pytest.mark.parametrize(("running", "wait"), [(1, 0), (2, 0), (2, 0.3)])
 async def test_where_one_choice_cannot_begin_none_goes_on_and_none_waits(
-    tmp_path: Path, running: int
+    tmp_path: Path, running: int, wait: float
 ) -> None:
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "never")}
-    limits = {"max_running_turns": running, "queue_wait": 0}
+    limits = {"max_running_turns": running, "queue_wait": wait}
     async with fake_proxy(tmp_path, environment, choices="sample", **limits) as proxy:
         answer = await proxy.ask(user("[[fake:text hold=1]]", n=3, stream=True))
         assert (answer.status, answer.error["code"]) == (429, "concurrency_exceeded")

@@ -11,6 +11,7 @@ from openai import OpenAI
 
 from codex_proxy.app.server import make_server
 from codex_proxy.core.faults import UserError
+from codex_proxy.http import webhook_sender
 from tests.http.serving import settings_of
 from tests.http_responses.asking import ask, said, serving
 from tests.http_responses.receiving import SECRET, receiver, undelivered
@@ -54,9 +55,8 @@ async def test_a_receiver_that_fails_is_asked_again_with_the_same_event(
 ) -> None:
     async with receiver(500, 302) as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
+        monkeypatch.setattr(webhook_sender, "DELAYS", (0.01, 0.01))
         async with serving(tmp_path, **settings) as (proxy, _):
-            assert proxy.server.webhooks is not None
-            monkeypatch.setattr(proxy.server.webhooks, "_delays", (0.01, 0.01, 0.01))
             await ask(proxy, background=True)
             got = await target.deliveries(3)
     assert len({body for body, _ in got}) == 1
@@ -71,9 +71,8 @@ async def test_a_redirect_is_not_followed_to_where_no_operator_has_sent_it(
     async with receiver(status) as target, receiver() as other:
         target.elsewhere = other.url
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
+        monkeypatch.setattr(webhook_sender, "DELAYS", (0.01,))
         async with serving(tmp_path, **settings) as (proxy, _):
-            assert proxy.server.webhooks is not None
-            monkeypatch.setattr(proxy.server.webhooks, "_delays", (0.01,))
             await ask(proxy, background=True)
             await target.deliveries(2)
     assert other.got == []

@@ -279,7 +279,9 @@ async def test_a_write_whose_answer_was_lost_is_stored_once(
     assert lost == 1
     assert await conversation_ids(stores[1], "conv_1") == ["in-resp_1", "out-resp_1"]
     lost = 0
-    await stores[0].update_response(OWNER, "resp_1", status="failed", json=b"{}", only_from={"completed"})
+    assert await stores[0].update_response(
+        OWNER, "resp_1", status="failed", json=b"{}", only_from={"completed"}
+    )
     known = await stores[1].response(OWNER, "resp_1")
     assert known is not None
     assert known.status == "failed"

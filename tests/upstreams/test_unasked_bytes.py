@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from codex_proxy.agents.upstream.connections import UpstreamConnection
 from tests.http.serving import Proxy, user
 from tests.upstreams.cases import text
 from tests.upstreams.serving import proxy_before, raw_upstream
@@ -106,3 +108,16 @@ async def test_what_comes_between_two_requests_is_nobodys_answer(
             await sender.idle[-1].drain()
             if when == "while it is idle":
                 await eventually(lambda: not any(protocol.is_connected() for protocol in kept))  # noqa: B023
+
+
+async def test_an_idle_connection_is_closed_by_a_byte_and_not_by_aiohttp_going_on_to_read() -> None:
+    loop = asyncio.get_running_loop()
+    own, other = socket.socketpair()
+    _, connection = await loop.create_connection(lambda: UpstreamConnection(loop), sock=own)
+    connection.set_response_params()
+    connection.is_idle = True
+    connection.data_received(b"")  # as aiohttp calls it when it has stopped to read, and goes on
+    assert connection.is_connected()
+    other.send(b"x")
+    await eventually(lambda: not connection.is_connected())
+    other.close()
