@@ -94,6 +94,8 @@ UNREAD = b"\nThe process was killed because it did not read its input.\n"
 PIPE_BYTES = 1024 * 1024
 # After the exit, what the pipe holds can be read at once; if it stays open, another process holds it.
 DRAIN_SECONDS = 0.5
+# A child that ignores SIGTERM for so long may obey the end of its stdin, which would wake others in vain.
+IGNORED_SECONDS = 0.1
 # The warden gives itself 5 s to kill; one that takes longer hangs, and is killed itself.
 WARDEN_SECONDS = 6.0
 # A killed process that has not exited after this time is stuck in the kernel.
@@ -220,15 +222,15 @@ class Child:
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """Sends SIGTERM at once, and SIGKILL to the child and its descendants after `term_grace`. Does not wait, and
-        works without an event loop and after the proxy's end.
+        """Sends SIGTERM at once, closes stdin a moment later, and SIGKILLs the child and its descendants after
+        `term_grace`. Does not wait, and works without an event loop and after the proxy's end.
         """
         self._change(ChildChange.KILL)
+        if self._lifeline is None:
+            return
         if self._grace_timer is not None:
             self._grace_timer.cancel()
             self._grace_timer = None
-        if self._lifeline is None:
-            return
         os.close(self._lifeline)
         self._lifeline = None
         if self._loop.is_closed():
@@ -236,6 +238,7 @@ class Child:
         if self.alive:
             bound = self._command.term_grace + WARDEN_SECONDS
             self._warden_timer = self._loop.call_later(bound, self._kill_warden)
+            self._grace_timer = self._loop.call_later(IGNORED_SECONDS, self._stdin.close)
         self._finish_when_drained()
 
     def _change(self, change: ChildChange) -> None:

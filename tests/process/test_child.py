@@ -82,6 +82,12 @@ async def test_a_child_without_grace_time_is_not_told_that_its_stdin_ends(start:
     assert recorder.data == b"up\n"
 
 
+async def test_a_child_that_ignores_term_and_obeys_the_end_of_its_input_is_not_killed(start: Start) -> None:
+    child, recorder = await start(shell("trap '' TERM; echo up; cat; exit 3", term_grace=PATIENCE))
+    await recorder.lines(1)
+    assert await child.end(grace=0) == Exit(3, None, "")
+
+
 async def test_a_child_that_ignores_term_is_killed(start: Start) -> None:
     child, recorder = await start(shell(IGNORES_TERM))
     (pid,) = await recorder.lines(1)
