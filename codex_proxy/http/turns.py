@@ -152,10 +152,13 @@ async def _start_samples(
     except BaseException:
         for task in starting:
             task.cancel()
-        for started in await asyncio.gather(*starting, return_exceptions=True):
-            if isinstance(started, Run):
-                started.interrupt()
+            task.add_done_callback(_interrupt_started)  # not awaited, since this may be cancelled again
         raise
+
+
+def _interrupt_started(starting: asyncio.Task[Run]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().interrupt()
 
 
 # --- what the log and the headers say about a turn ----------------------------------------------

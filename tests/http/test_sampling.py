@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from codex_proxy.http.server import _Connection
 from tests.http.serving import WEATHER, Mode, fake_agent, fake_proxy, proxy_of, until, user
 
 
@@ -149,3 +150,19 @@ async def test_by_default_one_turn_answers_every_choice(tmp_path: Path) -> None:
         answer = (await proxy.ask(user(n=3))).body
     messages = {json.dumps(choice["message"]) for choice in answer["choices"]}
     assert len(messages) == 1
+
+
+async def test_a_request_that_is_cancelled_repeatedly_leaves_no_choice_running(tmp_path: Path) -> None:
+    async with sampling(tmp_path, max_running_turns=1) as proxy:
+        scheduler, runner = proxy.server.runs, proxy.server.runner
+        asking = asyncio.ensure_future(proxy.ask(user("[[fake:text misbehave=hang at=4]]", n=2)))
+        await until(lambda: (len(scheduler._runs), scheduler.queued) == (1, 1))
+        assert runner is not None
+        assert runner.server is not None
+        [connection] = runner.server.connections
+        assert isinstance(connection, _Connection)
+        for _ in range(10):  # while it gives up the choices
+            connection.cancel_request()
+            await asyncio.sleep(0)
+        await until(lambda: (scheduler.running, scheduler.queued) == (0, 0))
+        asking.cancel()
