@@ -37,7 +37,6 @@ from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.acp.usage import UsageCounter, counts_output
 from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
-from codex_proxy.agents.dialects.loose_values import object_at
 from codex_proxy.core.events import (
     ApprovalKind,
     ApprovalRequested,
@@ -50,6 +49,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.json_values import object_at
 from codex_proxy.core.turn import Turn, without_content
 
 APPROVALS: Final[Mapping[str, ApprovalKind]] = {

@@ -19,9 +19,9 @@ from codex_proxy.agents.dialects.failures import (
     kind_in,
     kinds_by_text,
 )
-from codex_proxy.agents.dialects.loose_values import text_at, value_at
 from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.json_values import text_at, value_at
 
 K = FaultKind
 

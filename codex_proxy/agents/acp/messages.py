@@ -10,8 +10,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
-from codex_proxy.agents.dialects.loose_values import objects_in, text_at, value_at
 from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
+from codex_proxy.core.json_values import objects_in, text_at, value_at
 
 PROTOCOL_VERSION: Final = 1
 

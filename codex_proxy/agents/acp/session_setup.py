@@ -12,9 +12,9 @@ import msgspec
 from codex_proxy.agents.acp.failures import failure_of_error, unknown_model
 from codex_proxy.agents.acp.messages import INVALID_PARAMS, RpcError
 from codex_proxy.agents.acp.program import Program
-from codex_proxy.agents.dialects.loose_values import objects_in, text_at, value_at
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.json_values import objects_in, text_at, value_at
 from codex_proxy.core.turn import Turn
 
 Request: TypeAlias = tuple[str, dict[str, Any]]

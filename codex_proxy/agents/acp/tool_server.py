@@ -29,8 +29,8 @@ from codex_proxy.agents.acp.messages import (
     ToolsSettled,
 )
 from codex_proxy.agents.dialect import UNREADABLE
-from codex_proxy.agents.dialects.loose_values import object_at, text_at, value_at
 from codex_proxy.core.items import Tool
+from codex_proxy.core.json_values import object_at, text_at, value_at
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,6 @@ from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.dialect import TooMuchHeld
 from codex_proxy.agents.dialects.failures import clean_text
-from codex_proxy.agents.dialects.loose_values import object_at, objects_in, text_at, value_at
 from codex_proxy.agents.dialects.response_items import raw_message
 from codex_proxy.core.events import (
     Event,
@@ -28,6 +27,7 @@ from codex_proxy.core.events import (
     TextDelta,
 )
 from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
+from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
 
 KINDS: Final[dict[str, ActivityKind]] = {
     "execute": "command",

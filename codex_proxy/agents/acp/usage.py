@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from codex_proxy.agents.acp.presets import UsageRule
-from codex_proxy.agents.dialects.loose_values import value_at
 from codex_proxy.core.events import Usage
+from codex_proxy.core.json_values import value_at
 
 NO_TOKENS = Usage()
 

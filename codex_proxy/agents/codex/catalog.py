@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.json_values import value_at
 
 NO_LIMIT: Final = 1_000_000_000
 """More tokens than any history has; the provider's own limit applies."""
@@ -150,7 +151,7 @@ def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
             raise CatalogError(f"the model catalog is not JSON: {fault}") from fault
     else:
         catalog = bundled
-    models = catalog.get("models") if isinstance(catalog, dict) else None
+    models = value_at(catalog, "models")
     if not isinstance(models, list) or not models:
         raise CatalogError('the model catalog has no "models" list with entries in it')
     return [_check_entry(entry, index) for index, entry in enumerate(models)]

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from codex_proxy.agents.dialect import Capability
-from codex_proxy.agents.dialects.loose_values import text_at, value_at
+from codex_proxy.core.json_values import text_at, value_at
 
 MessageKind = Literal["request", "answer", "notification", "question", "reply"]
 """`request` and its result, `answer`, are of our requests; `question` and our result, `reply`, of the agent's."""

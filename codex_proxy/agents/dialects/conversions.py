@@ -22,6 +22,7 @@ from codex_proxy.core.items import (
     TextPart,
     Tool,
 )
+from codex_proxy.core.json_values import objects_in
 
 # --- custom tools -------------------------------------------------------------------------------
 
@@ -236,9 +237,7 @@ def _parts(content: Any) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (TextPart(content),)
     parts: list[Part] = []
-    for part in content if isinstance(content, list) else ():
-        if not isinstance(part, dict):
-            continue
+    for part in objects_in(content):
         if part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
             parts.append(ImagePart(part["image_url"], part.get("detail")))
         elif isinstance(text := part.get("text") or part.get("refusal"), str):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container
 from typing import Any, Final, Literal, TypeAlias
 
 from codex_proxy.agents.dialects.conversions import CustomInput
-from codex_proxy.agents.dialects.loose_values import encoded, objects_in, text_at, value_at
+from codex_proxy.agents.dialects.loose_values import encoded
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import ThinkTags
 from codex_proxy.agents.upstream.usage import count_of, usage_of
@@ -24,6 +24,7 @@ from codex_proxy.core.events import (
     Usage,
 )
 from codex_proxy.core.items import Message, Reasoning, ToolCall
+from codex_proxy.core.json_values import objects_in, text_at, value_at
 
 DETAILS: Final = ("service_tier", "system_fingerprint")
 """Fields that are passed on to the client."""

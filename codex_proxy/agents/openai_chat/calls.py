@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput
-from codex_proxy.agents.dialects.loose_values import object_at, text_at
 from codex_proxy.agents.upstream.stream import is_json
+from codex_proxy.core.json_values import object_at, text_at
 
 MAX_ID_CHARS: Final = 64
 """The longest id that OpenAI accepts."""

@@ -12,11 +12,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.agents.dialects.loose_values import encoded, object_at, objects_in, text_at
+from codex_proxy.agents.dialects.loose_values import encoded
 from codex_proxy.agents.openai_chat.answer import usage_in
 from codex_proxy.agents.openai_chat.whole_answers import WholeAnswer, chunks_of
 from codex_proxy.agents.upstream.stream import MAX_LINE_BYTES, StreamEvent, decode_event, is_error
 from codex_proxy.core.events import Usage
+from codex_proxy.core.json_values import object_at, objects_in, text_at
 
 DONE: Final = b"data: [DONE]\n\n"
 _DELTA: Final = b'"choices":[{"index":0,"delta":{'

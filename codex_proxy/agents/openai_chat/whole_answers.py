@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from codex_proxy.agents.dialects.loose_values import object_at, objects_in
+from codex_proxy.core.json_values import object_at, objects_in
 
 _WHOLE_TEXTS: Final = frozenset({"role", "id", "type", "name"})
 """Fields whose texts never come in pieces."""

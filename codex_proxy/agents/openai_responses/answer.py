@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
-from codex_proxy.agents.dialects.loose_values import encoded, object_at, objects_in, text_at
+from codex_proxy.agents.dialects.loose_values import encoded
 from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,
@@ -30,6 +30,7 @@ from codex_proxy.core.events import (
     Usage,
 )
 from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall
+from codex_proxy.core.json_values import object_at, objects_in, text_at
 
 TERMINAL: Final = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema, custom_arguments
-from codex_proxy.agents.dialects.loose_values import encoded, text_at
+from codex_proxy.agents.dialects.loose_values import encoded
 from codex_proxy.agents.dialects.response_items import content_of, output_of, text_type_of
 from codex_proxy.core.items import (
     HistoryCall,
@@ -20,6 +20,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     Tool,
 )
+from codex_proxy.core.json_values import text_at
 from codex_proxy.core.turn import Turn
 
 CUSTOM: Final = "custom"

@@ -16,9 +16,9 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.failures import clean_text, failure_from_text
-from codex_proxy.agents.dialects.loose_values import object_at
 from codex_proxy.agents.upstream.config import CHAT, SettingNames
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.json_values import object_at, value_at
 
 K = FaultKind
 
@@ -181,7 +181,7 @@ def _as_text(words: str, code: object, kind: object) -> str:
 
 
 def _status_in(error: Any) -> int | None:
-    code = error.get("code") if isinstance(error, dict) else None
+    code = value_at(error, "code")
     if isinstance(code, str) and len(code) == 3 and code.isdecimal():
         code = int(code)
     known = isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600

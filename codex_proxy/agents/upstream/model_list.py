@@ -9,10 +9,10 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
-from codex_proxy.agents.dialects.loose_values import value_at
 from codex_proxy.agents.upstream.stream import has_too_many_values
 from codex_proxy.agents.upstream.usage import count_of
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.json_values import value_at
 
 MAX_MODELS: Final = 5_000
 _MAX_NAME_CHARS: Final = 200

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.events import Usage
+from codex_proxy.core.json_values import value_at
 
 _NAME: Final = b'"usage"'
 # The quantifiers give nothing back: without its end an object is left after one look.
@@ -19,7 +20,7 @@ _MAX_HELD: Final = 1024
 
 def count_of(fields: Any, name: str) -> int | None:
     """Returns the count in a field of a decoded object, if any."""
-    value = fields.get(name) if isinstance(fields, dict) else None
+    value = value_at(fields, name)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import ImagePart, Part, TextPart
+from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
 from codex_proxy.core.media import NoImageError, PdfTexts, clean_data_url, decode_base64
 from codex_proxy.core.shown_text import escape, excerpt
 from codex_proxy.surfaces.attachments import image_part
@@ -66,13 +67,13 @@ class BlockReader:
         elif isinstance(block, str):
             yield from self.parts(block, param, newest=newest)
         elif kind == "image":
-            yield self._image(block.get("source"), param, newest=newest)
+            yield self._image(object_at(block, "source"), param, newest=newest)
         elif kind == "document":
             yield from self._document(block, param, newest=newest)
         elif kind == "search_result":
             yield TextPart(_search_result(block))
         elif kind == "tool_reference":
-            yield TextPart(f"The tool {escape(_text(block, 'tool_name'))} can be called from now on.")
+            yield TextPart(f"The tool {escape(text_at(block, 'tool_name'))} can be called from now on.")
         elif kind in TOOL_CHANGES:
             yield TextPart(
                 f"The tool {escape(excerpt(changed_tool(block)))} {TOOL_CHANGES[kind]} from now on."
@@ -96,8 +97,7 @@ class BlockReader:
 
     # --- images -----------------------------------------------------------------------------------
 
-    def _image(self, source: Any, param: str, *, newest: bool) -> Part:
-        source = source if isinstance(source, dict) else {}
+    def _image(self, source: dict[str, Any], param: str, *, newest: bool) -> Part:
         try:
             if not self._takes_images:
                 raise bad_request(
@@ -112,13 +112,13 @@ class BlockReader:
     def _shown_image(self, source: dict[str, Any], param: str, *, newest: bool) -> ImagePart:
         kind = source.get("type")
         if kind == "base64":
-            data = f"data:{_text(source, 'media_type')};base64,{_text(source, 'data')}"
+            data = f"data:{text_at(source, 'media_type')};base64,{text_at(source, 'data')}"
             try:
                 return ImagePart(clean_data_url(data))
             except NoImageError as why:
                 raise bad_request(f"Invalid image: the data {why}.", f"{param}.data") from None
         if kind == "url" and (newest or self._fetches):
-            part = image_part(_text(source, "url"), None, f"{param}.url")
+            part = image_part(text_at(source, "url"), None, f"{param}.url")
             if part.url[:5].lower() != "data:":
                 self.web_images.setdefault(part.url, f"{param}.url")
                 self.refetches = self.refetches or not newest
@@ -131,16 +131,14 @@ class BlockReader:
     # --- documents --------------------------------------------------------------------------------
 
     def _document(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
-        source = block.get("source")
-        source = source if isinstance(source, dict) else {}
-        citations = block.get("citations")
-        if isinstance(citations, dict) and citations.get("enabled"):
+        source = object_at(block, "source")
+        if value_at(block, "citations", "enabled"):
             self.ignored["citations"] = None
         kind = source.get("type")
-        title, context = _shown_title(block), _text(block, "context")
+        title, context = _shown_title(block), text_at(block, "context")
         head = f'<document title="{title}">\n' + (f"{context}\n" if context else "")
         if kind == "text":
-            yield TextPart(f"{head}{_text(source, 'data')}\n</document>")
+            yield TextPart(f"{head}{text_at(source, 'data')}\n</document>")
         elif kind == "content":
             yield TextPart(head.rstrip("\n"))
             yield from self.parts(source.get("content"), f"{param}.source.content", newest=newest)
@@ -149,8 +147,8 @@ class BlockReader:
             yield self._file(source, title, head, param)
 
     def _file(self, source: dict[str, Any], title: str, head: str, param: str) -> TextPart:
-        media_type = _text(source, "media_type") or "of no type"
-        data = _text(source, "data")
+        media_type = text_at(source, "media_type") or "of no type"
+        data = text_at(source, "data")
         try:
             raw = decode_base64(data)
         except ValueError:
@@ -181,14 +179,12 @@ def block_type(block: Any) -> str:
 
 
 def changed_tool(block: dict[str, Any]) -> str:
-    tool = block.get("tool")
-    tool = tool if isinstance(tool, dict) else {}
-    defined = tool.get("definition")
-    return _text(defined if isinstance(defined, dict) else tool, "name")
+    defined = value_at(block, "tool", "definition")
+    return text_at(defined if isinstance(defined, dict) else value_at(block, "tool"), "name")
 
 
 def text_of(block: dict[str, Any]) -> str:
-    return _text(block, "text")
+    return text_at(block, "text")
 
 
 def results_text(block: dict[str, Any]) -> str:
@@ -198,7 +194,7 @@ def results_text(block: dict[str, Any]) -> str:
     for each in content if isinstance(content, list) else [content]:
         if not isinstance(each, dict):
             continue
-        found = [_text(each, field) for field in ("title", "url", "text", "stdout", "stderr", "error_code")]
+        found = [text_at(each, field) for field in ("title", "url", "text", "stdout", "stderr", "error_code")]
         line = " - ".join(part for part in found if part)
         if line:
             lines.append(line)
@@ -206,21 +202,13 @@ def results_text(block: dict[str, Any]) -> str:
 
 
 def _search_result(block: dict[str, Any]) -> str:
-    content = block.get("content")
-    texts = [
-        text_of(each) for each in content if isinstance(each, dict)
-    ] if isinstance(content, list) else []  # fmt: skip
-    head = " - ".join(part for part in (_text(block, "title"), _text(block, "source")) if part)
+    texts = map(text_of, objects_in(block.get("content")))
+    head = " - ".join(part for part in (text_at(block, "title"), text_at(block, "source")) if part)
     return "\n".join([head, *(text for text in texts if text)])
 
 
-def _text(block: dict[str, Any], field: str) -> str:
-    value = block.get(field)
-    return value if isinstance(value, str) else ""
-
-
 def _shown_title(block: dict[str, Any]) -> str:
-    return escape(_text(block, "title") or "document").translate(_QUOTE)[:_MAX_TITLE]
+    return escape(text_at(block, "title") or "document").translate(_QUOTE)[:_MAX_TITLE]
 
 
 def _decode_text(raw: bytes) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.items import ImagePart
+from codex_proxy.core.json_values import text_at
 from codex_proxy.core.media import image_info
 from codex_proxy.core.token_bound import Piece, max_tokens_in
 from codex_proxy.core.tokens import estimate_tokens
@@ -119,8 +120,7 @@ class _Counter:
 
 
 def _image(source: Any) -> int:
-    data = source.get("data") if isinstance(source, dict) else None
-    info = image_info(data) if isinstance(data, str) else None
+    info = image_info(text_at(source, "data"))
     if info is None:
         return _MAX_IMAGE
     tiles = math.ceil(info.width / _TILE) * math.ceil(info.height / _TILE) * _TILE_TOKENS

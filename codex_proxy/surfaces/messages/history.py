@@ -19,6 +19,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
+from codex_proxy.core.json_values import object_at, objects_in
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import unsupported_value
 from codex_proxy.surfaces.messages import wire
@@ -91,11 +92,9 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
             elif kind == "tool_reference":
                 names.add(str(block.get("tool_name")))
             elif kind == "tool_result":
-                inner = block.get("content")
+                inner = objects_in(block.get("content"))
                 names.update(
-                    str(each.get("tool_name"))
-                    for each in (inner if isinstance(inner, list) else ())
-                    if block_type(each) == "tool_reference"
+                    str(each.get("tool_name")) for each in inner if block_type(each) == "tool_reference"
                 )
     return names
 
@@ -250,9 +249,8 @@ def _past_call(block: dict[str, Any]) -> HistoryCall | None:
     if not (isinstance(call_id, str) and call_id and isinstance(name, str) and name):
         # No result could refer to it.
         return None
-    given = block.get("input")
-    arguments = given if isinstance(given, dict) else {}
-    return HistoryCall(call_id, model_name(name), bytes(schema_json(arguments)).decode())
+    arguments = bytes(schema_json(object_at(block, "input"))).decode()
+    return HistoryCall(call_id, model_name(name), arguments)
 
 
 def _as_error(parts: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -11,6 +11,7 @@ import msgspec
 
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.items import McpApproval, McpCall, McpTools
+from codex_proxy.core.json_values import value_at
 from codex_proxy.surfaces.base import json_text, raw_text, schema_json
 
 if TYPE_CHECKING:
@@ -87,14 +88,12 @@ def error_text(error: Any) -> str:
     """Returns the text of an error: a string, or one of OpenAI's objects."""
     if isinstance(error, dict):
         content = error.get("content")
-        if isinstance(content, list) and all(isinstance(_text_in(part), str) for part in content):
-            return "\n".join(map(_text_in, content))
+        if isinstance(content, list):
+            texts = [value_at(part, "text") for part in content]
+            if all(isinstance(text, str) for text in texts):
+                return "\n".join(texts)
         error = error.get("message", error)
     return error if isinstance(error, str) else bytes(schema_json(error)).decode()
-
-
-def _text_in(part: Any) -> Any:
-    return part.get("text") if isinstance(part, dict) else None
 
 
 def texts_as_array(text: str) -> str:

@@ -1,0 +1,29 @@
+"""Reads JSON that somebody else wrote, and whose fields may have any type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def value_at(value: object, *names: str) -> Any:
+    """Returns the value at a path of JSON fields, if any."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def object_at(value: object, *names: str) -> dict[str, Any]:
+    """Returns the object at a path of fields, or an empty one."""
+    found = value_at(value, *names)
+    return found if isinstance(found, dict) else {}
+
+
+def text_at(value: object, *names: str) -> str:
+    """Returns the text at a path of fields, or empty."""
+    found = value_at(value, *names)
+    return found if isinstance(found, str) else ""
+
+
+def objects_in(value: object) -> list[dict[str, Any]]:
+    """Returns the objects in a JSON array; none of other values."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
