@@ -19,7 +19,7 @@ from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.dialects.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.process_pool.agent import PooledAgent
 from codex_proxy.agents.process_pool.group import RECHECK_SECONDS
-from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
+from codex_proxy.agents.process_pool.plan import ONE_TURN
 from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.agents.processes.child_per_turn import ChildTransport
 from codex_proxy.agents.processes.session import AgentSession, missing_program
@@ -72,12 +72,8 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         self._initialized = InitializeResult()
         self._initialized_at = 0.0
         self._asking: asyncio.Task[None] | None = None
-        limits = PoolLimits(
-            min_processes=0,
-            max_processes=MANY,
-            max_turns_running=1,
-            busy_from=2,
-            max_turns_served=1,
+        limits = msgspec.structs.replace(
+            ONE_TURN,
             max_age=MAX_WAIT_SECONDS,
             max_memory=MAX_MEMORY,
             spare_uses=1,

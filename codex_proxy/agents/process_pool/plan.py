@@ -67,6 +67,12 @@ class PoolLimits(msgspec.Struct, frozen=True):
         return self.max_turns_served == 1
 
 
+ONE_TURN = PoolLimits(
+    min_processes=0, max_processes=MANY, max_turns_running=1, busy_from=2, max_turns_served=1
+)
+"""For processes that serve one session each."""
+
+
 class PoolMaintenance(msgspec.Struct, frozen=True):
     """Whether to start a process, and the `key`s of those to drain and to retire."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import Capability, Dialect
 from codex_proxy.agents.process_pool.agent import PooledAgent
-from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
+from codex_proxy.agents.process_pool.plan import ONE_TURN
 from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
 from codex_proxy.agents.processes.session import (
@@ -209,15 +209,8 @@ class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
         self.capabilities = spec.capabilities
         self.any_model = spec.any_model
         self._spec = spec
-        limits = PoolLimits(
-            min_processes=0,
-            max_processes=MANY,
-            max_turns_running=1,
-            busy_from=2,
-            max_turns_served=1,
-            max_age=WAIT_SECONDS,
-            spare_uses=AHEAD_USES if spec.ahead else 0,
-        )
+        spare_uses = AHEAD_USES if spec.ahead else 0
+        limits = msgspec.structs.replace(ONE_TURN, max_age=WAIT_SECONDS, spare_uses=spare_uses)
         self.pool = ProcessPool(spec.name, self._new_child, ChildTransport.start, lambda command: limits)
 
     @property
