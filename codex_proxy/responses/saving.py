@@ -106,8 +106,7 @@ def stored_output(
     output: Sequence[ItemDict], from_model: Sequence[ModelItem], ids: IdSource, now: float
 ) -> list[StoredItem]:
     """Puts the hidden items of `from_model` into `output` at their places. `now`: seconds since 1970."""
-    heads = [item.head for item in from_model]
-    merged = _OutputItems(from_model, heads, ids, now)
+    merged = _OutputItems(from_model, ids, now)
     for item in output:
         merged.put(item)
     merged.put_rest(len(from_model))
@@ -115,20 +114,18 @@ def stored_output(
 
 
 class _OutputItems:
-    """Merges, in order, clients' items and the model's items (described by `heads`) into `out`."""
+    """Merges, in order, clients' items and the model's items into `out`."""
 
-    def __init__(
-        self, from_model: Sequence[ModelItem], heads: Sequence[ItemHead], ids: IdSource, now: float
-    ) -> None:
+    def __init__(self, from_model: Sequence[ModelItem], ids: IdSource, now: float) -> None:
         self.out: list[StoredItem] = []
         self._from_model = from_model
-        self._heads = heads
+        self._heads = [item.head for item in from_model]
         self._ids = ids
         self._now = now
         self._next = 0
         self._places: dict[_Key | None, deque[int]] = {}
         """Places of the model's items by key."""
-        for index, head in enumerate(heads):
+        for index, head in enumerate(self._heads):
             self._places.setdefault((head.kind, _id_of(head)), deque()).append(index)
 
     def put(self, item: ItemDict) -> None:
