@@ -24,6 +24,16 @@ def text_at(value: object, *names: str) -> str:
     return found if isinstance(found, str) else ""
 
 
+def count_at(value: object, *names: str) -> int | None:
+    """Returns the count at a path of fields, if any."""
+    found = value_at(value, *names)
+    if isinstance(found, float) and found.is_integer():
+        found = int(found)
+    if not isinstance(found, int) or isinstance(found, bool):
+        return None
+    return found if 0 <= found < 1 << 53 else None
+
+
 def objects_in(value: object) -> list[dict[str, Any]]:
     """Returns the objects in a JSON array; none of other values."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

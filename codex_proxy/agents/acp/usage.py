@@ -4,27 +4,23 @@ is not used. `totalTokens` shows whether input includes cached, and output thoug
 
 from __future__ import annotations
 
-from typing import Any
-
 from codex_proxy.agents.acp.presets import UsageRule
 from codex_proxy.core.events import Usage
-from codex_proxy.core.json_values import value_at
+from codex_proxy.core.json_values import count_at, value_at
 
 NO_TOKENS = Usage()
 
 
 def usage_in(counts: object) -> Usage | None:
     """Reads token counts; None if input or output is missing, or all are 0."""
-    if not isinstance(counts, dict):
-        return None
     given = _count(counts, "inputTokens", "input_tokens")
     output = _count(counts, "outputTokens", "output_tokens")
     if given is None or output is None:
         return None
     cached = _count(counts, "cachedReadTokens", "cached_tokens") or 0
-    written = _count(counts, "cachedWriteTokens") or 0
-    thought = _count(counts, "thoughtTokens") or 0
-    total = _count(counts, "totalTokens")
+    written = count_at(counts, "cachedWriteTokens") or 0
+    thought = count_at(counts, "thoughtTokens") or 0
+    total = count_at(counts, "totalTokens")
     apart = cached > given if total is None else given + output < total
     if apart:
         given += cached + written
@@ -34,17 +30,14 @@ def usage_in(counts: object) -> Usage | None:
     return None if usage == NO_TOKENS else usage
 
 
+def _count(counts: object, name: str, other_name: str) -> int | None:
+    count = count_at(counts, name)
+    return count_at(counts, other_name) if count is None else count
+
+
 def counts_output(result: object) -> bool:
     usage = usage_in(_count_in(result))
     return usage is not None and usage.output > 0
-
-
-def _count(counts: dict[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = counts.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53:
-            return value
-    return None
 
 
 class UsageCounter:

@@ -11,7 +11,7 @@ from codex_proxy.agents.dialects.conversions import CustomInput
 from codex_proxy.agents.dialects.loose_values import encoded
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import ThinkTags
-from codex_proxy.agents.upstream.usage import count_of, usage_of
+from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,
     ArgumentsDelta,
@@ -24,7 +24,7 @@ from codex_proxy.core.events import (
     Usage,
 )
 from codex_proxy.core.items import Message, Reasoning, ToolCall
-from codex_proxy.core.json_values import objects_in, text_at, value_at
+from codex_proxy.core.json_values import count_at, objects_in, text_at, value_at
 
 DETAILS: Final = ("service_tier", "system_fingerprint")
 """Fields that are passed on to the client."""
@@ -249,7 +249,7 @@ def _further_tokens(chunk: dict[str, Any]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for field, names in TOKEN_DETAILS.items():
         details = value_at(chunk, "usage", field)
-        counts = {name: count for name in names if (count := count_of(details, name)) is not None}
+        counts = {name: count for name in names if (count := count_at(details, name)) is not None}
         if counts:
             found[field] = counts
     return found

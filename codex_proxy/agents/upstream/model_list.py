@@ -10,9 +10,8 @@ from typing import Any, Final, TypeGuard
 import msgspec
 
 from codex_proxy.agents.upstream.stream import has_too_many_values
-from codex_proxy.agents.upstream.usage import count_of
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.json_values import value_at
+from codex_proxy.core.json_values import count_at, value_at
 
 MAX_MODELS: Final = 5_000
 _MAX_NAME_CHARS: Final = 200
@@ -52,7 +51,7 @@ def _is_name(value: Any) -> TypeGuard[str]:
 
 def _window_of(model: dict[str, Any]) -> int | None:
     names = ("max_model_len", "context_length", "max_context_length")
-    found = (*(count_of(model, name) for name in names), count_of(model.get("meta"), "n_ctx"))
+    found = (*(count_at(model, name) for name in names), count_at(model.get("meta"), "n_ctx"))
     return next(filter(None, found), None)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.events import Usage
-from codex_proxy.core.json_values import value_at
+from codex_proxy.core.json_values import count_at
 
 _NAME: Final = b'"usage"'
 # The quantifiers give nothing back: without its end an object is left after one look.
@@ -18,27 +18,17 @@ _MAX_HELD: Final = 1024
 """Maximum bytes of an unfinished `usage` object; 300 are usual."""
 
 
-def count_of(fields: Any, name: str) -> int | None:
-    """Returns the count in a field of a decoded object, if any."""
-    value = value_at(fields, name)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if 0 <= value < 1 << 53 else None
-
-
 def usage_of(given: Any) -> Usage | None:
     """Reads Chat Completions' or Responses' `usage`; None if it does not count the input."""
     for input, output in (("prompt", "completion"), ("input", "output")):
-        count = count_of(given, f"{input}_tokens")
+        count = count_at(given, f"{input}_tokens")
         if count is not None:
-            of_input, of_output = (given.get(f"{part}_tokens_details") for part in (input, output))
+            cached = count_at(given, f"{input}_tokens_details", "cached_tokens")
             return Usage(
                 input=count,
-                cached=count_of(of_input, "cached_tokens") or count_of(given, "prompt_cache_hit_tokens") or 0,
-                output=count_of(given, f"{output}_tokens") or 0,
-                reasoning=count_of(of_output, "reasoning_tokens") or 0,
+                cached=cached or count_at(given, "prompt_cache_hit_tokens") or 0,
+                output=count_at(given, f"{output}_tokens") or 0,
+                reasoning=count_at(given, f"{output}_tokens_details", "reasoning_tokens") or 0,
             )
     return None
 
@@ -70,6 +60,6 @@ class PassedUsage:
             given = msgspec.json.decode(json)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return
-        total = count_of(given, "total_tokens")  # all that servers tell of a ranking
+        total = count_at(given, "total_tokens")  # all that servers tell of a ranking
         found = usage_of(given)
         self.usage = found or (self.usage if total is None else Usage(input=total))
