@@ -1,32 +1,16 @@
-"""The dialect of `codex proto` with the fake agent: its extensions, and its scenarios."""
+"""The extensions of the fake agent to `codex proto`."""
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import threading
-from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 
-from codex_proxy.agents.codex_proto.dialect import CodexProto
-from codex_proxy.agents.codex_proto.setup import proto_argv
-from codex_proxy.agents.dialect import Decision, Ended
 from codex_proxy.core import events as ev
-from codex_proxy.core.faults import FaultKind as K
-from codex_proxy.core.items import (
-    HistoryMessage,
-    TextPart,
-    Tool,
-    ToolCall,
-)
+from codex_proxy.core.items import ToolCall
 from codex_proxy.core.turn import Turn
 from tests.agents.proto_child import (
-    FAKE,
     HISTORY,
-    ROOT,
     assert_well_formed,
     begun,
     end_of,
@@ -34,8 +18,6 @@ from tests.agents.proto_child import (
     events_of,
     messages,
 )
-
-# --- the fake agent's extensions ------------------------------------------------------------------
 
 
 def call_piece(index: int, arguments: str = "", **fields: Any) -> dict[str, Any]:
@@ -151,78 +133,3 @@ def test_a_finish_reason_passes_through_with_the_event_that_reported_it(
 ) -> None:
     end = end_of(events_of([event_line("token_count", **count), event_line("task_complete", **complete)]))
     assert (end.stop, end.trigger) == (stop, trigger)
-
-
-# --- the fake agent -------------------------------------------------------------------------------
-
-SCENARIOS = sorted(path.stem for path in (ROOT / "fake_proto/scenarios").glob("*.json"))
-# What a scenario's name and `about` promise where it is not simply a `stop`.
-FAKE_ENDS: dict[str, tuple[str, K | None]] = {
-    "auth_401": ("failed", K.UPSTREAM_UNAUTHORIZED),
-    "content_filter": ("content_filter", None),
-    "context_length": ("failed", K.CONTEXT_LENGTH_EXCEEDED),
-    "error_500": ("failed", K.UPSTREAM_ERROR),
-    "error_mid_text": ("failed", K.UPSTREAM_DISCONNECTED),
-    "error_rate_limit": ("failed", K.AGENT_RATE_LIMITED),
-    "error_rate_limit_wait": ("failed", K.AGENT_RATE_LIMITED),
-    "function_call": ("function_call", None),
-    "function_call_whole": ("function_call", None),
-    "future_finish_reason": ("quantum_pause", None),
-    "invalid_prompt": ("failed", K.REJECTED_BY_PROVIDER),
-    "length": ("length", None),
-    "model_not_found": ("failed", K.MODEL_NOT_FOUND),
-    "overloaded": ("failed", K.UNAVAILABLE),
-    "quota": ("failed", K.INSUFFICIENT_QUOTA),
-    "truncation": ("length", None),
-    "usage_limit": ("failed", K.USAGE_LIMIT_REACHED),
-}
-
-
-@contextlib.contextmanager
-def fake_child() -> Iterator[subprocess.Popen[bytes]]:
-    """A fake agent that is killed after the test, or after ten seconds."""
-    child = subprocess.Popen(
-        proto_argv(FAKE), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    limit = threading.Timer(10, child.kill)
-    limit.start()
-    try:
-        yield child
-    finally:
-        limit.cancel()
-        child.kill()
-        child.communicate()
-
-
-def played(scenario: str) -> list[ev.Event]:
-    """One scenario through the dialect; every approval is refused."""
-    dialect = CodexProto(extended=True)
-    prompt = HistoryMessage("user", (TextPart(f"[[fake:{scenario}]] go"),))
-    tool = Tool("get_weather", parameters=msgspec.Raw(b"{}"))
-    events: list[ev.Event] = []
-    with fake_child() as child:
-        assert child.stdin
-        assert child.stdout
-        writes = dialect.begin(Turn(model="", history=(prompt,), tools=(tool,))).writes
-        while not dialect.finished:
-            if writes:
-                child.stdin.write(writes)
-                child.stdin.flush()
-            line = child.stdout.readline()
-            step = dialect.receive([line]) if line else dialect.eof(Ended())
-            events += step.events
-            asked = [event for event in step.events if isinstance(event, ev.ApprovalRequested)]
-            answers = [dialect.answer(event.request_id, Decision()).writes for event in asked]
-            writes = step.writes + b"".join(answers)
-    return events
-
-
-@pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_scenario_of_the_fake_agent_ends_as_it_promises(scenario: str) -> None:
-    events = played(scenario)
-    assert_well_formed(events)
-    end = end_of(events)
-    default = ("tool_calls", None) if scenario.startswith("tool_call") else ("stop", None)
-    assert (end.stop, end.failure and end.failure.kind) == FAKE_ENDS.get(scenario, default)
-    assert not any(isinstance(event, ev.Notice) for event in events)
