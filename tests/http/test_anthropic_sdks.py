@@ -125,31 +125,6 @@ async def test_thinking_stands_before_the_text(client: AsyncAnthropic) -> None:
     assert [block.type for block in without.content] == ["text"]
 
 
-async def test_the_text_stream_is_the_text(client: AsyncAnthropic) -> None:
-    async with client.messages.stream(**asking("Hello.")) as stream:
-        assert "".join([text async for text in stream.text_stream]) == TEXT
-
-
-async def test_a_tool_loop_comes_back_with_the_results_of_parallel_calls(client: AsyncAnthropic) -> None:
-    given = asking("[[fake:tool_calls]]", tools=[WEATHER], thinking={"type": "adaptive"})
-    first = await client.messages.create(**given)
-    assert first.stop_reason == "tool_use"
-    calls = [block for block in first.content if block.type == "tool_use"]
-    assert [call.input for call in calls] == [{"city": "Paris"}, {"city": "Rome"}]
-    results = [
-        {"type": "tool_result", "tool_use_id": calls[0].id, "content": "sunny"},
-        {"type": "tool_result", "tool_use_id": calls[1].id, "content": "no such city", "is_error": True},
-    ]
-    history = [
-        *given["messages"],
-        {"role": "assistant", "content": first.content},
-        {"role": "user", "content": results},
-    ]
-    second = await client.messages.create(**{**given, "messages": history})
-    assert second.stop_reason == "end_turn"
-    assert "sunny" in str(shown(second))
-
-
 @beta_async_tool
 async def get_weather(city: str) -> str:
     """Weather of a city.

@@ -1,4 +1,4 @@
-"""PROXY_RESPONSES_PROFILE=open-responses-server through the port: docs/contract.md#its-five-scenarios."""
+"""PROXY_RESPONSES_PROFILE=open-responses-server through the port, beside its scenarios in `tests/upstreams`."""
 
 from __future__ import annotations
 
@@ -31,46 +31,6 @@ async def stream_of(proxy: Proxy, prompt: str, **fields: Any) -> tuple[list[str]
 
 
 BEGIN = ["response.created", "response.in_progress"]
-
-
-async def test_scenario_1_plain_text(proxy: Proxy) -> None:
-    types, events = await stream_of(proxy, '[[fake:text say="Hello there."]]')
-    assert types == [*BEGIN, "response.output_text.delta", "response.completed"]
-    assert events[-1]["response"]["output"][0]["content"][0]["text"] == "Hello there."
-
-
-async def test_scenario_2_tool_calls(proxy: Proxy) -> None:
-    types, events = await stream_of(proxy, "[[fake:tool_call name=get_weather]]", tools=[WEATHER])
-    assert types == [
-        *BEGIN,
-        "response.in_progress",
-        "response.function_call_arguments.delta",
-        "response.function_call_arguments.done",
-        "response.completed",
-    ]
-    assert events[-1]["response"]["output"][0]["status"] == "ready"
-
-
-async def test_scenario_3_legacy_function_call(proxy: Proxy) -> None:
-    types, _ = await stream_of(proxy, "[[fake:function_call name=get_weather]]", tools=[WEATHER])
-    assert types == [
-        *BEGIN,
-        "response.tool_calls.created",
-        "response.function_call_arguments.delta",
-        "response.completed",
-    ]
-
-
-async def test_scenario_4_an_end_without_anything(proxy: Proxy) -> None:
-    types, events = await stream_of(proxy, "[[fake:empty]]")
-    assert (types[:2], types[-1]) == (BEGIN, "response.completed")
-    assert events[-1]["response"]["status"] == "completed"
-
-
-async def test_scenario_5_an_error_is_a_completed_event_with_the_error(proxy: Proxy) -> None:
-    types, events = await stream_of(proxy, "[[fake:error_mid_text]]")
-    assert types[-1] == "response.completed"
-    assert events[-1]["response"]["error"]["message"]
 
 
 @pytest.mark.parametrize("scenario", ["error_500", "quota", "text misbehave=crash at=1"])
