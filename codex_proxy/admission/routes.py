@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import Clock
@@ -34,10 +34,8 @@ FALLEN_BACK: Final = frozenset(
 """The failures after which the next target is asked: the agent's or its account's, not the request's."""
 
 
-class Route(BaseModel):
+class Route(BaseModel, extra="forbid", frozen=True):
     """One `[routes.NAME]`: which model answers the requests that match all conditions; None matches any."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     to: str = Field(description="the model that answers: `AGENT/MODEL`, or any name of `GET /v1/models`")
     fallback: tuple[str, ...] = Field(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from codex_proxy.core.faults import UserError
 
@@ -22,12 +22,10 @@ class CassetteError(UserError):
     """Cassettes cannot be recorded or read. The text names file and line, and what to do."""
 
 
-class CassetteSettings(BaseModel):
+class CassetteSettings(BaseModel, extra="forbid", frozen=True):
     """`[cassettes]`: recording and replaying. With both, the agent answers what no cassette does, and
     is recorded.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     record: Path | None = Field(None, description="folder in which each turn is recorded as a cassette")
     replay: Path | None = Field(

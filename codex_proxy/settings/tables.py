@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, Field, SecretStr, ValidationInfo, field_validator
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SEPARATORS: Final = {"commas": ",", "colons": ":"}
@@ -25,9 +25,7 @@ def _check_name(name: str) -> str:
 TableName = Annotated[str, AfterValidator(_check_name)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Table(BaseModel, extra="forbid", frozen=True):
     @field_validator("*", mode="before")
     @classmethod
     def _join_list(cls, value: Any, info: ValidationInfo) -> Any:
@@ -57,10 +55,8 @@ class WebhookTable(_Table):
     secret: SecretStr | None = Field(None, description="secret that signs webhooks (`whsec_...`)")
 
 
-class AgentTable(BaseModel):
+class AgentTable(BaseModel, extra="allow", frozen=True):
     """One `[agents.NAME]`: its `agent`, and settings of its own."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
 
     agent: str | None = Field(
         None, description="the agent, as in `--agent`; unset: the agent with the table's name"

@@ -11,7 +11,6 @@ import msgspec
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
     TypeAdapter,
     ValidationError,
@@ -75,10 +74,8 @@ M = TypeVar("M", bound=BaseModel)
 StopSequence: TypeAlias = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
 
 
-class RequestModel(BaseModel):
+class RequestModel(BaseModel, strict=True, extra="ignore", frozen=True, defer_build=True):
     """The base of request models: strict types, unknown fields ignored, built when first used."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, defer_build=True)
 
 
 def _require_object_schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Unpack
 
 import msgspec
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryMessage, TextPart
@@ -40,10 +40,8 @@ class StreamOptions(RequestModel):
     include_usage: bool | None = None
 
 
-class CompletionRequest(RequestModel):
+class CompletionRequest(RequestModel, extra="allow"):
     """The body of `POST /v1/completions` for a model of an agent."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     prompt: Annotated[_Text | Annotated[list[_Text], Field(min_length=1, max_length=1)], ByKind()]
     model: str | None = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from codex_proxy.surfaces.body import RequestModel, wrong_value
 from codex_proxy.surfaces.field_lists import Ignored
@@ -216,10 +216,8 @@ class CompactionItem(Item):
     encrypted_content: str
 
 
-class NativeItem(Item):
+class NativeItem(Item, extra="allow"):
     """An item of a tool that the provider runs, sent back with all of its fields."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     type: str
 

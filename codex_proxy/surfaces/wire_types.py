@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from codex_proxy.surfaces.body import RequestModel
 from codex_proxy.surfaces.field_lists import Ignored
@@ -30,10 +30,8 @@ Metadata: TypeAlias = Annotated[dict[MetadataKey, MetadataValue | None], Field(m
 """A client's metadata on an object: at most 16 keys (docs/contract.md#conversations)."""
 
 
-class OpenAIRequest(RequestModel):
+class OpenAIRequest(RequestModel, extra="allow"):
     """The fields that are the same in Chat Completions and Responses. Unknown fields are in `model_extra`."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     stream: bool | None = None
     store: bool | None = None

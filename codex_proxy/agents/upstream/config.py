@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.upstream.presets import NO_PRESET, PRESETS, PresetName, UpstreamPreset
@@ -121,12 +121,10 @@ HeaderName = Annotated[str, AfterValidator(_check_header)]
 ForwardedName = Annotated[str, AfterValidator(_check_forwarded)]
 
 
-class UpstreamConfig(BaseModel):
+class UpstreamConfig(BaseModel, extra="forbid", frozen=True):
     """One `[upstreams.NAME]`: a model server ("it"), and how requests to it are made. A single upstream is
     `[upstreams.default]`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     preset: PresetName | None = Field(
         None,

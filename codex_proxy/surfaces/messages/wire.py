@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from codex_proxy.surfaces.body import RequestModel, StopSequence
 from codex_proxy.surfaces.field_lists import Ignored, Refused
@@ -63,10 +63,8 @@ class GivenToolChoice(RequestModel):
     disable_parallel_tool_use: bool | None = None
 
 
-class MessagesRequest(RequestModel):
+class MessagesRequest(RequestModel, extra="allow"):
     """The body of `POST /v1/messages`. Optional fields may be null."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     messages: Annotated[list[InputMessage], Field(min_length=1)]
     model: str | None = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence
 from codex_proxy.surfaces.field_lists import Ignored
@@ -23,10 +23,8 @@ Images: TypeAlias = list[str]
 """Images in base64, without the head of a data URL."""
 
 
-class Options(RequestModel):
+class Options(RequestModel, extra="allow"):
     """The options that a turn can follow, if its agent can. Others are ignored."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     temperature: float | None = None
     top_p: float | None = None
@@ -75,10 +73,8 @@ class ChatMessage(RequestModel):
     tool_call_id: str | None = None
 
 
-class ModelRequest(RequestModel):
+class ModelRequest(RequestModel, extra="allow"):
     """The fields that the requests for a chat and for a completion have in common. Each optional field may be null."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     model: ModelName
     stream: bool | None = None

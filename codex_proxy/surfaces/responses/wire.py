@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from codex_proxy.surfaces.body import RequestModel, StopSequence
 from codex_proxy.surfaces.field_lists import Ignored, Refused
@@ -75,10 +75,8 @@ Stop: TypeAlias = Annotated[StopSequence | Annotated[list[StopSequence], Field(m
 ModelName: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
-class ContextFields(RequestModel):
+class ContextFields(RequestModel, extra="allow"):
     """The fields of the model's input, and the body of `POST /v1/responses/input_tokens`."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     model: ModelName | None = None
     input: Input | None = None
