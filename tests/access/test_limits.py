@@ -36,7 +36,7 @@ async def tight(tmp_path: Path) -> AsyncIterator[Proxy]:
         yield running
 
 
-def told(answer: Answer) -> tuple[int, str, str | None]:
+def error_facts(answer: Answer) -> tuple[int, str, str | None]:
     return answer.status, answer.error["code"], answer.error["param"]
 
 
@@ -53,7 +53,7 @@ async def test_as_many_items_as_the_operator_allows_and_not_one_more(tight: Prox
     assert (await tight.send("POST", path, body_of(path, 3))).status == 200
     field = "messages" if path == CHAT else "input"
     answer = await tight.send("POST", path, body_of(path, 4))
-    assert told(answer) == (400, "array_above_max_length", field)
+    assert error_facts(answer) == (400, "array_above_max_length", field)
     assert "PROXY_MAX_INPUT_ITEMS" in answer.error["message"]
 
 
@@ -99,20 +99,20 @@ async def test_a_connection_takes_any_number_of_turns_one_after_the_other(tight:
 @pytest.mark.parametrize("path", PATHS[:2])
 async def test_long_conversations_are_within_the_limits_that_nobody_has_set(proxy: Proxy, path: str) -> None:
     assert (await proxy.send("POST", path, body_of(path, MAX_ITEMS // 10))).status == 200
-    assert told(await proxy.send("POST", path, body_of(path, MAX_ITEMS + 1)))[0] == 400
+    assert error_facts(await proxy.send("POST", path, body_of(path, MAX_ITEMS + 1)))[0] == 400
 
 
 @pytest.mark.parametrize(("path", "tool"), [(CHAT, WEATHER), (RESPONSES, TOOL)])
 async def test_tools_are_as_many_as_openai_takes(proxy: Proxy, path: str, tool: dict[str, Any]) -> None:
     answer = await proxy.send("POST", path, {**body_of(path, 1), "tools": [tool] * 129})
-    assert told(answer) == (400, "array_above_max_length", "tools")
+    assert error_facts(answer) == (400, "array_above_max_length", "tools")
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/v1/conversations"])
 async def test_a_body_that_is_nested_too_deep_is_refused(proxy: Proxy, path: str) -> None:
     deep = b'{"metadata":' * (DEPTH + 1) + b"{}" + b"}" * (DEPTH + 1)
     answer = await proxy.send("POST", path, deep)
-    assert told(answer)[:2] == (400, "invalid_json")
+    assert error_facts(answer)[:2] == (400, "invalid_json")
     assert str(DEPTH) in answer.error["message"]
 
 
@@ -123,9 +123,9 @@ async def test_a_body_of_too_many_values_is_refused_whichever_they_are(
     proxy: Proxy, path: str, filler: Any
 ) -> None:
     body = {**body_of(path, 1), "unknown": [filler] * MAX_VALUES}
-    assert told(await proxy.send("POST", path, body)) == (413, "request_too_large", "unknown")
+    assert error_facts(await proxy.send("POST", path, body)) == (413, "request_too_large", "unknown")
     parts = {"unknown": [[filler] * 1000] * (MAX_VALUES // 1000)}
-    assert told(await proxy.send("POST", path, {**body_of(path, 1), **parts}))[0] == 413
+    assert error_facts(await proxy.send("POST", path, {**body_of(path, 1), **parts}))[0] == 413
 
 
 @pytest.mark.parametrize("one", [b"[]", b"{}"])
@@ -141,7 +141,7 @@ def test_a_body_that_would_take_long_to_decode_is_not_decoded(one: bytes) -> Non
 async def test_a_body_of_too_many_bytes_is_refused(tight: Proxy, path: str) -> None:
     body = {**body_of(path, 1), "user": "x" * 5000}
     answer = await tight.send("POST", path, body)
-    assert told(answer) == (413, "request_too_large", None)
+    assert error_facts(answer) == (413, "request_too_large", None)
     assert "PROXY_BODY_LIMIT" in answer.error["message"]
 
 
@@ -164,7 +164,7 @@ async def test_headers_that_are_too_many_or_too_large_are_refused(proxy: Proxy) 
         [("Cookie", "x" * (MAX_LINE + 1))],
     ):
         answer = await with_headers(proxy, headers)
-        assert told(answer) == (431, "headers_too_large", None)
+        assert error_facts(answer) == (431, "headers_too_large", None)
         assert answer.headers["x-request-id"]
 
 

@@ -146,7 +146,7 @@ def test_limits_that_are_any_bytes_raise_nothing(data: bytes) -> None:
     limits_in(data)
 
 
-def told(limits: NewestLimits, **snapshot: Any) -> None:
+def report_limits(limits: NewestLimits, **snapshot: Any) -> None:
     limits.update(json.dumps(snapshot).encode())
 
 
@@ -156,9 +156,9 @@ def window(percent: int) -> dict[str, int]:
 
 async def test_an_update_replaces_the_fields_that_it_has_and_nothing_else() -> None:
     limits = NewestLimits()
-    told(limits, limitId="a", planType="plus", primary=window(1), secondary=window(2))
-    told(limits, limitId="a", primary=window(3))
-    told(limits, limitId="b", primary=window(4))
+    report_limits(limits, limitId="a", planType="plus", primary=window(1), secondary=window(2))
+    report_limits(limits, limitId="a", primary=window(3))
+    report_limits(limits, limitId="b", primary=window(4))
     first, second = limits.newest()[0]
     assert (first.plan, [each.used_percent for each in first.windows]) == ("plus", [3, 2])
     assert (second.id, second.plan) == ("b", None)
@@ -166,15 +166,15 @@ async def test_an_update_replaces_the_fields_that_it_has_and_nothing_else() -> N
 
 async def test_an_update_without_any_figure_changes_nothing() -> None:
     limits = NewestLimits()
-    told(limits, limitId="a", primary=window(1))
-    told(limits, limitId="a", primary=None)
+    report_limits(limits, limitId="a", primary=window(1))
+    report_limits(limits, limitId="a", primary=None)
     assert limits.newest()[0][0].windows[0].used_percent == 1
 
 
 async def test_no_more_limits_are_kept_than_an_account_has() -> None:
     limits = NewestLimits()
     for number in range(100):
-        told(limits, limitId=str(number), primary=window(1))
+        report_limits(limits, limitId=str(number), primary=window(1))
     assert len(limits.newest()[0]) == 16
 
 
@@ -183,7 +183,7 @@ async def test_the_agent_is_asked_once_and_not_where_it_has_just_reported() -> N
     assert limits.claim_request(60)
     assert not limits.claim_request(60)
     assert limits.claim_request(0)
-    told(limits, primary=window(1))
+    report_limits(limits, primary=window(1))
     limits = NewestLimits()
-    told(limits, primary=window(1))
+    report_limits(limits, primary=window(1))
     assert not limits.claim_request(60)

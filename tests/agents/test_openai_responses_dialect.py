@@ -144,7 +144,7 @@ def calls_in(log: Iterable[Event]) -> list[tuple[str, str, str, str]]:
     return list(calls.values())
 
 
-def told(calls: Sequence[Called]) -> list[tuple[Any, ...]]:
+def call_facts(calls: Sequence[Called]) -> list[tuple[Any, ...]]:
     return [
         (
             call.item["call_id"],
@@ -169,7 +169,7 @@ def test_interleaved_calls_keep_their_order_ids_and_texts_however_they_are_repor
     chance = random.Random(seed)
     body = answered(calls, form, chance)
     log = played(asking(), [OK, *in_pieces(body, chance), End()])
-    assert calls_in(log) == told(calls)
+    assert calls_in(log) == call_facts(calls)
     assert stop_of(log) == Stop.TOOL_CALLS
 
 
@@ -180,7 +180,7 @@ def test_what_is_said_of_a_call_before_the_cut_is_the_beginning_of_it_and_the_tu
     body = answered(calls, "openai", random.Random(seed))
     kept = body[: int(len(body) * share)]
     log = played(asking(), [OK, kept, End()])
-    for (*head, said), (*whole_head, whole) in zip(calls_in(log), told(calls), strict=False):
+    for (*head, said), (*whole_head, whole) in zip(calls_in(log), call_facts(calls), strict=False):
         assert head == whole_head
         assert whole.startswith(said)
     lacks_nothing = kept.rstrip() == body.rstrip()  # but perhaps the empty line behind the last event

@@ -103,13 +103,13 @@ async def test_the_key_of_the_settings_goes_to_the_server_of_the_settings_only(t
 async def test_a_conversation_remembers_what_was_said_until_it_is_forgotten(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
         conversation = ChatSession(f"{proxy.url}/v1", "codex-5", None)
-        await said(conversation, '[[fake:text say="first answer"]]')
-        assert "first answer" in await said(conversation, "[[fake:echo]]")
+        await chat_answer(conversation, '[[fake:text say="first answer"]]')
+        assert "first answer" in await chat_answer(conversation, "[[fake:echo]]")
         conversation.forget()
-        assert "first answer" not in await said(conversation, "[[fake:echo]]")
+        assert "first answer" not in await chat_answer(conversation, "[[fake:echo]]")
 
 
-async def said(conversation: ChatSession, text: str) -> str:
+async def chat_answer(conversation: ChatSession, text: str) -> str:
     return "".join([piece.text async for piece in conversation.ask(text) if piece.kind == "text"])
 
 
@@ -117,8 +117,8 @@ async def test_a_question_that_failed_is_not_part_of_the_next(tmp_path: Path) ->
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
         conversation = ChatSession(f"{proxy.url}/v1", "codex-5", None)
         with pytest.raises(UserError):
-            await said(conversation, "[[fake:auth_401]] the failed question")
-        assert "the failed question" not in await said(conversation, "[[fake:echo]]")
+            await chat_answer(conversation, "[[fake:auth_401]] the failed question")
+        assert "the failed question" not in await chat_answer(conversation, "[[fake:echo]]")
 
 
 @asynccontextmanager
@@ -152,7 +152,7 @@ async def other_server(body: bytes, status: int = 200) -> AsyncIterator[str]:
 async def test_what_is_no_answer_is_a_fault_in_words(body: bytes, status: int, says: str) -> None:
     async with other_server(body, status) as url:
         with pytest.raises(UserError, match=says):
-            await said(ChatSession(url, "codex-5", None), "hi")
+            await chat_answer(ChatSession(url, "codex-5", None), "hi")
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"\xff", b"[]", b"{}", b'{"data": [1]}'])

@@ -38,7 +38,7 @@ TEXT = st.text("abc", max_size=12)
 STOPS = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=4)
 
 
-def told(text: str, cuts: Sequence[int], id: str = "m") -> list[Event]:
+def message_events(text: str, cuts: Sequence[int], id: str = "m") -> list[Event]:
     """A message of this text, cut into deltas."""
     borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     pieces = [text[start:end] for start, end in pairwise(borders)]
@@ -64,7 +64,7 @@ def expected(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
 def test_a_message_is_cut_exactly_before_the_stop_sequence_that_is_complete_first(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
-    events, hit = StopSequences(stops).feed(told(text, cuts))
+    events, hit = StopSequences(stops).feed(message_events(text, cuts))
     assert (text_of(events), hit) == expected(text, stops)
 
 
@@ -85,7 +85,7 @@ def test_long_stop_sequences_that_nearly_come_are_looked_for_in_no_time() -> Non
 def test_no_delta_is_empty_and_every_item_is_closed_once(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
-    events, _ = StopSequences(stops).feed(told(text, cuts))
+    events, _ = StopSequences(stops).feed(message_events(text, cuts))
     assert all(event.text for event in events if isinstance(event, TextDelta))
     assert [event for event in events if not isinstance(event, TextDelta)] == [
         ItemStarted(Message("m")),
@@ -106,7 +106,9 @@ def test_what_was_held_back_comes_out_when_the_message_ends() -> None:
 
 
 def test_a_stop_sequence_does_not_span_two_messages() -> None:
-    events, hit = StopSequences(["STOP"]).feed([*told("ST", [], "a"), *told("OP", [], "b")])
+    events, hit = StopSequences(["STOP"]).feed(
+        [*message_events("ST", [], "a"), *message_events("OP", [], "b")]
+    )
     assert (text_of(events), hit) == ("STOP", None)
 
 
@@ -160,7 +162,7 @@ def test_what_goes_beyond_the_limit_is_cut_exactly_there(over: int) -> None:
 
 
 def test_what_just_fits_is_not_cut() -> None:
-    events = told("1" * ROOM, [3])
+    events = message_events("1" * ROOM, [3])
     assert MaxTokens(2).feed(events) == (events, None)
 
 
@@ -191,7 +193,10 @@ def test_every_choice_has_room_of_its_own() -> None:
 
 
 def test_several_messages_share_the_room_of_their_choice() -> None:
-    assert MaxTokens(2).feed([*told("1" * ROOM, [], "a"), *told("2", [], "b")])[1] == "length"
+    assert (
+        MaxTokens(2).feed([*message_events("1" * ROOM, [], "a"), *message_events("2", [], "b")])[1]
+        == "length"
+    )
 
 
 # --- a size -------------------------------------------------------------------------------------
@@ -199,7 +204,7 @@ def test_several_messages_share_the_room_of_their_choice() -> None:
 
 def test_a_turn_below_the_size_passes_as_it_is() -> None:
     limit = MaxSize(2 * ITEM_SIZE + 3 * DELTA_SIZE + 6)
-    batches: list[list[Event]] = [told("abc", (1,)), told("def", (), "n")]
+    batches: list[list[Event]] = [message_events("abc", (1,)), message_events("def", (), "n")]
     assert [limit.feed(batch) for batch in batches] == [(batch, None) for batch in batches]
 
 
@@ -240,7 +245,7 @@ def test_items_without_any_text_count_too_and_the_one_too_many_is_not_begun() ->
 
 def test_an_item_that_has_ended_is_not_closed_once_more() -> None:
     cut, hit = MaxSize(2 * ITEM_SIZE + DELTA_SIZE + 3).feed(
-        [*told("abc", ()), ItemStarted(Message("n")), TextDelta("n", "d")]
+        [*message_events("abc", ()), ItemStarted(Message("n")), TextDelta("n", "d")]
     )
     assert hit == "length"
     assert cut[-2:] == [ItemStarted(Message("n")), ItemEnded("n", "incomplete")]
@@ -250,7 +255,7 @@ def test_an_item_that_has_ended_is_not_closed_once_more() -> None:
 
 
 def test_a_turn_without_limits_of_the_client_is_cut_by_its_size_alone() -> None:
-    events = told("1" * 99, [50])
+    events = message_events("1" * 99, [50])
     assert TurnLimits(chars=10_000).feed(events) == (events, None)
     assert TurnLimits(chars=10).feed(events)[1] is Stop.LENGTH
 
@@ -268,6 +273,6 @@ def test_the_limit_that_the_text_reaches_first_ends_the_turn(
     text: str, said: str, stop: Stop, sequence: str | None
 ) -> None:
     limits = TurnLimits(chars=10_000, stop=["END"], max_tokens=2)
-    events, hit = limits.feed(told(text, []))
+    events, hit = limits.feed(message_events(text, []))
     assert (text_of(events), hit, limits.stop_sequence) == (said, stop, sequence)
-    assert limits.feed(told("more", [], "n"))[0] == []
+    assert limits.feed(message_events("more", [], "n"))[0] == []

@@ -53,7 +53,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
     return [text[start:end] for start, end in pairwise(borders)]
 
 
-def kept(text: str, tokens: int, cuts: list[int]) -> str:
+def text_within_limit(text: str, tokens: int, cuts: list[int]) -> str:
     """What a limit lets through of a text that comes in pieces."""
     limit = TokenLimit(tokens)
     out = ""
@@ -69,7 +69,7 @@ def kept(text: str, tokens: int, cuts: list[int]) -> str:
 def test_what_fits_has_no_more_tokens_than_allowed_and_what_is_cut_would_have_had(
     text: str, tokens: int, cuts: list[int]
 ) -> None:
-    said = kept(text, tokens, cuts)
+    said = text_within_limit(text, tokens, cuts)
     assert text.startswith(said)
     assert estimate_tokens(said) <= tokens
     assert (said == text) is (estimate_tokens(text) <= tokens)
@@ -79,7 +79,7 @@ def test_what_fits_has_no_more_tokens_than_allowed_and_what_is_cut_would_have_ha
 def test_it_does_not_matter_how_a_text_is_cut_into_pieces_but_for_its_last_word(
     text: str, tokens: int, cuts: list[int]
 ) -> None:
-    whole, said = kept(text, tokens, []), kept(text, tokens, cuts)
+    whole, said = text_within_limit(text, tokens, []), text_within_limit(text, tokens, cuts)
     assert abs(len(whole) - len(said)) <= max(map(len, text.replace("\n", " ").split(" ")), default=0) + 8
 
 
@@ -119,12 +119,14 @@ def test_a_long_text_is_cut_at_the_same_place_however_it_arrives_but_for_a_word(
     text: str, tokens: int, cuts: list[int]
 ) -> None:
     # Where a run of white space is cut, its halves may cost two tokens more, each of 80 characters.
-    assert abs(len(kept(text, tokens, [])) - len(kept(text, tokens, cuts))) <= 256 + 160 * len(cuts)
+    assert abs(
+        len(text_within_limit(text, tokens, [])) - len(text_within_limit(text, tokens, cuts))
+    ) <= 256 + 160 * len(cuts)
 
 
 @pytest.mark.parametrize("text", ["one two three four. ", '{"name": "value", "number": 12},\n'])
 def test_a_limit_of_many_tokens_is_near_the_estimate(text: str) -> None:
-    said = kept(text * 50_000, 100_000, [])
+    said = text_within_limit(text * 50_000, 100_000, [])
     assert estimate_tokens(said) == pytest.approx(100_000, rel=0.02)
 
 

@@ -129,7 +129,7 @@ BODIES: Final = st.sampled_from(
 LINE_ENDS: Final = st.sampled_from([b"\r\n", b"\r\n", b"\n", b"\r"])
 
 
-def told(port: int, data: bytes) -> list[RawAnswer]:
+def raw_answers(port: int, data: bytes) -> list[RawAnswer]:
     """What comes back for these bytes until the server closes or falls silent between two answers."""
     found = b""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as line:
@@ -186,13 +186,13 @@ def test_requests_that_are_nearly_http_are_answered_as_http_or_not_at_all(
     end: bytes,
 ) -> None:
     good, headers = request
-    check(told(port, end.join([line or good, *headers, *odd, b"", body])))
+    check(raw_answers(port, end.join([line or good, *headers, *odd, b"", body])))
 
 
 @STEADY
 @given(data=st.binary(max_size=300))
 def test_any_bytes_are_answered_as_http_or_not_at_all(port: int, data: bytes) -> None:
-    check(told(port, data))
+    check(raw_answers(port, data))
 
 
 async def test_a_good_request_is_still_answered(port: int) -> None:

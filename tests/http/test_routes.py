@@ -36,7 +36,7 @@ def chat(**more: Any) -> dict[str, Any]:
     return {"model": "codex-5", "messages": [{"role": "user", "content": SAID}], **more}
 
 
-async def said(proxy: Proxy, body: dict[str, Any]) -> tuple[str, str, str | None]:
+async def routed_answer(proxy: Proxy, body: dict[str, Any]) -> tuple[str, str, str | None]:
     """The text of the answer, its model, and the route that chose."""
     answer = await proxy.ask(body)
     assert answer.status == 200, answer.text
@@ -48,7 +48,7 @@ async def test_a_route_chooses_in_every_api_and_the_answer_has_the_model_asked_f
     server: Upstream, tmp_path: Path
 ) -> None:
     async with fake_proxy(tmp_path, **settings(server, all={"to": "local/small"})) as proxy:
-        assert await said(proxy, chat()) == ("Hello.", "codex-5", "all")
+        assert await routed_answer(proxy, chat()) == ("Hello.", "codex-5", "all")
         messages = {"model": "claude-x", "max_tokens": 9, "messages": chat()["messages"]}
         for path, body in (
             ("/v1/messages", {**messages, "model": "codex-5"}),
@@ -73,11 +73,13 @@ async def test_the_first_route_whose_conditions_hold_chooses(server: Upstream, t
         quick={"model": "*haiku*", "to": "local/small"},
     )
     async with fake_proxy(tmp_path, **routes, model_aliases="claude-*=codex-5") as proxy:
-        assert await said(proxy, chat()) == ("Fake.", "codex-5", None)
-        assert (await said(proxy, chat(tools=[tool])))[2] == "tools"
+        assert await routed_answer(proxy, chat()) == ("Fake.", "codex-5", None)
+        assert (await routed_answer(proxy, chat(tools=[tool])))[2] == "tools"
         assert server.asked[-1].body["model"] == "large"
-        assert (await said(proxy, chat(messages=[{"role": "user", "content": "word " * 3000}])))[2] == "long"
-        assert (await said(proxy, chat(model="claude-haiku-4")))[1:] == ("claude-haiku-4", "quick")
+        assert (await routed_answer(proxy, chat(messages=[{"role": "user", "content": "word " * 3000}])))[
+            2
+        ] == "long"
+        assert (await routed_answer(proxy, chat(model="claude-haiku-4")))[1:] == ("claude-haiku-4", "quick")
 
 
 async def test_another_agent_is_asked_if_the_target_fails_before_its_answer_begins(
@@ -154,7 +156,7 @@ async def test_a_route_decides_between_agents_that_have_the_same_model(
     routes = settings(server, small={"model": "small", "to": "local/small"})
     routes["upstreams"]["other"] = routes["upstreams"]["local"]
     async with fake_proxy(tmp_path, **routes) as proxy:
-        text, _, route = await said(proxy, chat(model="small"))
+        text, _, route = await routed_answer(proxy, chat(model="small"))
         assert (text, route) == ("Hello.", "small")
         assert (await proxy.ask(chat(model="large"))).error["code"] == "ambiguous_model"
 
@@ -163,7 +165,7 @@ async def test_another_target_is_asked_for_a_name_that_no_agent_has(server: Upst
     routes = settings(server, gpt={"model": "gpt-*", "to": "local/large", "fallback": ["codex-5"]})
     server.key = "another"
     async with fake_proxy(tmp_path, **routes) as proxy:
-        assert await said(proxy, chat(model="gpt-9")) == ("Fake.", "gpt-9", "gpt")
+        assert await routed_answer(proxy, chat(model="gpt-9")) == ("Fake.", "gpt-9", "gpt")
 
 
 async def test_a_route_to_a_model_that_does_not_exist_is_reported(server: Upstream, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Counting:
 # --- what the model said, and what its client saw of it -------------------------------------------
 
 
-def thought(id: str) -> dict[str, Any]:
+def reasoning_item(id: str) -> dict[str, Any]:
     return {"type": "reasoning", "id": id, "summary": [], "encrypted_content": "gA"}
 
 
@@ -131,7 +131,7 @@ def brief(history: Sequence[HistoryItem]) -> list[str]:
 
 
 def test_calls_that_ran_side_by_side_come_back_in_the_models_order() -> None:
-    own = [thought("rs_1"), called("a"), called("b"), gave("a"), gave("b"), said("Done.")]
+    own = [reasoning_item("rs_1"), called("a"), called("b"), gave("a"), gave("b"), said("Done.")]
     talk = Talk().asks(HELLO).answers([run("a"), run("b"), said("Done.")], own).asks(HELLO)
     assert brief(talk.told()) == [
         "user", "reasoning*", "call a*", "call b*", "output a*", "output b*", "message*", "user",
@@ -152,7 +152,7 @@ def test_a_step_with_a_call_of_the_clients_has_both_outputs_in_the_order_of_the_
 
 
 def test_an_approved_call_is_where_the_model_made_it_and_its_output_at_the_approval() -> None:
-    talk = Talk().asks(HELLO).answers([asked("a")], [thought("rs_1"), called("a")])
+    talk = Talk().asks(HELLO).answers([asked("a")], [reasoning_item("rs_1"), called("a")])
     talk.asks(approved("a"), HELLO)
     assert brief(talk.told()) == ["user", "reasoning*", "call a*", "output a to run", "user"]
     talk.answers([run("a", asked("a")["id"]), said("Done.")], [said("Done.")]).asks(HELLO)
@@ -181,7 +181,7 @@ def test_calls_that_a_provider_numbers_anew_in_every_answer_are_all_sent_back() 
 
 
 def test_another_model_gets_all_but_reasoning() -> None:
-    own = [thought("rs_1"), called("a"), gave("a"), said("Done.")]
+    own = [reasoning_item("rs_1"), called("a"), gave("a"), said("Done.")]
     talk = Talk().asks(HELLO).answers([run("a"), said("Done.")], own).asks(HELLO)
     assert brief(talk.told("gpt-4@other")) == ["user", "call a*", "output a*", "message*", "user"]
 

@@ -51,7 +51,7 @@ def posts(logged: list[Any]) -> list[dict[str, Any]]:
     return [line for line in logged if line["event"] == "request" and line["path"] == "/v1/messages"]
 
 
-def sealed(call: Request) -> list[str]:
+def encrypted_reasoning(call: Request) -> list[str]:
     """The encrypted reasoning that a call of the model brings, in its order."""
     return [item["encrypted_content"] for item in items_of(call.body) if item["type"] == "reasoning"]
 
@@ -110,7 +110,7 @@ async def test_a_session_with_every_kind_of_tool_has_no_failed_request_and_loses
     steps = [each for each in model_server.calls if each is not searched]
     assert len(steps) == 7
     for index, step in enumerate(steps):
-        assert sealed(step) == [f"sealed-rs_{earlier.number}_0" for earlier in steps[:index]]
+        assert encrypted_reasoning(step) == [f"sealed-rs_{earlier.number}_0" for earlier in steps[:index]]
     images = [
         part
         for item in items_of(steps[-1].body)

@@ -28,7 +28,7 @@ def schema(value: dict[str, Any], *, strict: bool | None = None) -> dict[str, An
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": value, "strict": strict}}
 
 
-def told(call: Request) -> str:
+def developer_text(call: Request) -> str:
     """What developer messages tell the model."""
     return "\n".join(text_of(item) for item in input_of(call) if item.get("role") == "developer")
 
@@ -53,7 +53,7 @@ async def test_a_schema_that_the_agent_takes_is_given_to_the_provider(
         assert format_of(each)["type"] == "json_schema"
         assert format_of(each)["schema"] == {"title": "answer", **STRICT}
         assert format_of(each)["strict"] is True
-        assert told(each) == ""
+        assert developer_text(each) == ""
 
 
 USER_INFO = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
@@ -82,7 +82,7 @@ async def test_a_schema_with_optional_properties_is_made_strict_and_undone_in_th
     for each in model_server.calls:
         assert format_of(each)["schema"] == USER_INFO_FITTED
         assert format_of(each)["strict"] is True
-        assert told(each) == ""
+        assert developer_text(each) == ""
     # A thread that was kept goes on with what its model said, a new one with what the client saw.
     (earlier,) = [
         text_of(item) for item in input_of(model_server.calls[1]) if item.get("role") == "assistant"
@@ -108,7 +108,7 @@ async def test_a_schema_with_defaults_and_properties_that_may_be_null_goes_to_th
         loop.say(plan([say('{"nick": {"value_or_null": null}, "zip": null, "age": null}')]))
         assert (await loop.ask()).choices[0].message.content == '{"nick":null,"zip":null}'
     (call,) = model_server.calls
-    assert (format_of(call)["strict"], told(call)) == (True, "")
+    assert (format_of(call)["strict"], developer_text(call)) == (True, "")
     shown = format_of(call)["schema"]["properties"]
     assert shown["nick"]["anyOf"][0]["properties"] == {"value_or_null": nullable}
     assert shown["zip"] == {**nullable, "description": "Default: null"}
@@ -161,4 +161,4 @@ async def test_another_format_is_reported_and_checked(
     assert last.choices[0].message.content == GOOD
     for each in model_server.calls:
         assert format_of(each) is None
-        assert "JSON" in told(each)
+        assert "JSON" in developer_text(each)

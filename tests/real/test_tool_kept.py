@@ -28,8 +28,8 @@ from tests.real.tool_loop import (
     input_of,
     loop_of,
     outputs_of,
-    sunny,
     types_of,
+    weather_report,
 )
 from tests.waiting import PATIENCE, eventually
 
@@ -41,7 +41,7 @@ def keys(model_server: ModelServer) -> list[str]:
     return [call.body["prompt_cache_key"] for call in model_server.calls]
 
 
-def kept(loop: Loop) -> int:
+def idle_count(loop: Loop) -> int:
     assert loop.proxy is not None
     return len(loop.proxy.server.runs.idle_sessions)
 
@@ -57,10 +57,10 @@ async def test_five_rounds_on_a_resumed_session_have_one_cache_key_and_inputs_th
 ) -> None:
     async with loop_of(proxies, "kept") as loop:
         loop.say(plan(STEP, STEP, STEP, STEP, [say("Done.")]))
-        await loop.run(sunny)
+        await loop.run(weather_report)
         loop.say(plan([think(), call(city="Oslo")], [say("There too.")]))
-        last = await loop.run(sunny)
-        assert kept(loop) == 1
+        last = await loop.run(weather_report)
+        assert idle_count(loop) == 1
     assert last.choices[0].message.content == "There too."
     assert len(model_server.calls) == 7
     assert len(set(keys(model_server))) == 1
@@ -77,7 +77,7 @@ async def test_a_thread_that_is_lost_between_two_requests_costs_its_cache_key_an
             for id in call_ids(answer):
                 loop.output(id, f"output of {id}")
             loop.lose_threads()
-            assert kept(loop) == 0
+            assert idle_count(loop) == 0
         last = await loop.ask()
     assert last.choices[0].message.content == "Done."
     assert len(set(keys(model_server))) == 4
@@ -110,7 +110,7 @@ async def test_a_conversation_that_branches_is_answered_as_if_nothing_had_been_k
     """The client says something else after the same calls: the thread that knows more is not for it."""
     async with loop_of(proxies, "kept") as loop:
         loop.say("[[model:tool say=One.]] Weather?")
-        await loop.run(sunny)
+        await loop.run(weather_report)
         del loop.messages[-2:]  # the answer, and the output before it
         loop.output(call_ids(loop.answers[0])[0], "rainy")
         last = await loop.ask()
@@ -216,12 +216,12 @@ async def test_an_agent_that_dies_with_waiting_turns_is_no_loss(
             agent.suspend()
             asking = asyncio.create_task(loop.ask())
             await eventually(lambda: loop.proxy is not None and not loop.proxy.idle)
-            assert kept(loop) == 0, "it goes on on the parked turn"
+            assert idle_count(loop) == 0, "it goes on on the parked turn"
             agent.kill()
             last = await asking
         else:
             agent.kill()
-            await eventually(lambda: kept(loop) == 0)
+            await eventually(lambda: idle_count(loop) == 0)
             last = await loop.ask()
     assert last.choices[0].message.content == "Done."
     assert_grows(model_server.calls)
@@ -256,4 +256,4 @@ async def test_a_client_that_leaves_while_a_resumed_session_answers_stops_it(
         assert await hanging.ending() == "client_gone"
         assert loop.proxy is not None
         await lanes_free(loop.proxy)
-        assert kept(loop) == 0
+        assert idle_count(loop) == 0

@@ -24,8 +24,8 @@ from tests.real.tool_loop import (
     input_of,
     loop_of,
     outputs_of,
-    sunny,
     types_of,
+    weather_report,
 )
 
 PIXEL = (
@@ -63,7 +63,7 @@ async def test_usage_is_that_of_the_model_calls_of_one_request(
 ) -> None:
     async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool rounds=3 in=70 out=9]] Weather?")
-        await loop.run(sunny)
+        await loop.run(weather_report)
         loop.say("[[model:text in=30 out=4]] Thanks.")
         await loop.ask()
     spent = [
@@ -95,7 +95,7 @@ async def test_each_step_sees_what_the_step_before_saw_and_the_new_items_behind_
 ) -> None:
     async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool n=2 rounds=3 pre='Let me look.' say=Done.]] Weather?")
-        last = await loop.run(sunny)
+        last = await loop.run(weather_report)
     assert last.choices[0].message.content == "Done."
     assert [len(input_of(each)) for each in model_server.calls] == [1, 6, 11, 16]
     assert_grows(model_server.calls)
@@ -108,7 +108,7 @@ async def test_the_model_sees_its_own_reasoning_again_in_every_step(
     step = [think(), say("Let me look."), call(city="Paris"), call(city="Rome")]
     async with loop_of(proxies, way) as loop:
         loop.say(plan(step, step, step, [think(), say("Done.")]))
-        last = await loop.run(sunny)
+        last = await loop.run(weather_report)
     assert last.choices[0].message.content == "Done."
     added = ["reasoning", "message", *["function_call"] * 2, *["function_call_output"] * 2]
     assert [types_of(each) for each in model_server.calls] == [["message"] + added * n for n in range(4)]
@@ -184,9 +184,9 @@ async def test_after_an_answer_the_conversation_goes_on_with_more_calls(
 ) -> None:
     async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool say=One.]] Weather?")
-        await loop.run(sunny)
+        await loop.run(weather_report)
         loop.say("[[model:tool n=2 say=Two.]] And there?")
-        last = await loop.run(sunny)
+        last = await loop.run(weather_report)
     assert last.choices[0].message.content == "Two."
     assert len(outputs_of(model_server.calls[-1])) == 3
     assert len(model_server.calls) == 4

@@ -42,7 +42,7 @@ def spent(loop: Loop) -> list[int]:
     return [answer.usage.total_tokens for answer in loop.answers if answer.usage]
 
 
-def told(call: Request) -> str:
+def developer_text(call: Request) -> str:
     """What developer messages tell the model."""
     return "\n".join(text_of(item) for item in input_of(call) if item.get("role") == "developer")
 
@@ -213,8 +213,8 @@ async def test_a_tool_choice_decides_which_tools_are_offered_and_what_the_prompt
     assert last.choices[0].message.content == "Done."
     first, second = model_server.calls
     assert sorted(tools_of(first.body)) == sorted(offered)
-    assert ("`get_weather`" in told(first)) is must
-    assert told(second) == ""
+    assert ("`get_weather`" in developer_text(first)) is must
+    assert developer_text(second) == ""
     assert sorted(tools_of(second.body)) == ["get_time", "get_weather"]
 
 
@@ -233,5 +233,5 @@ async def test_words_instead_of_a_required_call_are_thrown_away_and_asked_for_on
     assert answer.choices[0].message.content == "Well then."
     assert spent(loop) == [240]
     assert len(model_server.calls) == 2
-    assert "thrown away" in told(model_server.calls[1])
+    assert "thrown away" in developer_text(model_server.calls[1])
     assert "Why should I?" not in json.dumps(input_of(model_server.calls[1])[1:])

@@ -47,7 +47,7 @@ WEATHER = function("get_weather", city={"type": "string"})
 STRICT_WEATHER = function("get_weather", strict=True, city={"type": "string"})
 
 
-def sunny(name: str, arguments: dict[str, Any]) -> str:
+def weather_report(name: str, arguments: dict[str, Any]) -> str:
     """What the client's tool answers."""
     return f"sunny in {arguments['city']}"
 

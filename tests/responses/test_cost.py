@@ -39,7 +39,7 @@ def calls(count: int) -> list[dict[str, Any]]:
     return [{"type": "function_call", "id": f"fc_{i}", "call_id": f"c{i}"} for i in range(count)]
 
 
-def thoughts(count: int) -> list[dict[str, Any]]:
+def reasoning_items(count: int) -> list[dict[str, Any]]:
     return [{"type": "reasoning", "id": f"rs_{i}"} for i in range(count)]
 
 
@@ -63,8 +63,8 @@ STORED: Final[dict[str, Callable[[int], tuple[list[dict[str, Any]], list[dict[st
     "calls in another order": lambda n: (calls(n), calls(n)[::-1]),
     "calls of one id": lambda n: (calls(1) * n, calls(1) * n),
     "calls of tools of MCP": lambda n: (mcp_calls(n), calls(n)),
-    "reasoning": lambda n: (thoughts(n), thoughts(n)),
-    "reasoning with other ids": lambda n: (thoughts(n), renamed(thoughts(n))),
+    "reasoning": lambda n: (reasoning_items(n), reasoning_items(n)),
+    "reasoning with other ids": lambda n: (reasoning_items(n), renamed(reasoning_items(n))),
     "messages": lambda n: (messages(n), messages(n)),
     "more messages than the model's": lambda n: (messages(n), searches(n)),
     "messages behind searches": lambda n: (messages(n), [*searches(n), *messages(n)]),

@@ -32,7 +32,7 @@ def logged() -> Any:
         yield lines
 
 
-def said(lines: list[Any], of: str) -> str:
+def logged_text(lines: list[Any], of: str) -> str:
     return "".join(line["said"] for line in lines if line["event"] == "content" and line["of"] == of)
 
 
@@ -43,8 +43,8 @@ def held(key: str = KEY) -> dict[str, str]:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_chat_is_logged_with_its_answer(proxy: Proxy, logged: list[Any], stream: bool) -> None:
     await proxy.ask(user(f"{ASKED} {KEY}", stream=stream), headers=held())
-    assert "the question" in said(logged, "request")
-    assert "answer" in said(logged, "answer")
+    assert "the question" in logged_text(logged, "request")
+    assert "answer" in logged_text(logged, "answer")
     assert KEY not in repr(logged)
 
 
@@ -60,20 +60,20 @@ async def test_a_key_in_a_prompt_is_masked_whichever_header_has_it(
     proxy: Proxy, logged: list[Any], headers: dict[str, str]
 ) -> None:
     await proxy.ask(user(f"{ASKED} {KEY} the-key-for-anthropic"), headers=headers)
-    assert "the question" in said(logged, "request")
+    assert "the question" in logged_text(logged, "request")
     assert KEY not in repr(logged)
     assert headers.get("Authorization") is None or "the-key-for-anthropic" not in repr(logged)
 
 
 async def test_a_request_that_is_refused_is_logged_as_it_came(proxy: Proxy, logged: list[Any]) -> None:
     await proxy.ask(b'{"messages": no json', headers=held())
-    assert said(logged, "request") == '{"messages": no json'
-    assert "invalid_request_error" in said(logged, "answer")
+    assert logged_text(logged, "request") == '{"messages": no json'
+    assert "invalid_request_error" in logged_text(logged, "answer")
 
 
 async def test_the_body_of_an_unknown_client_is_not_read_for_the_log(proxy: Proxy, logged: list[Any]) -> None:
     await proxy.ask(user("the question"), headers=held("a-wrong-key"))
-    assert said(logged, "request") == ""
+    assert logged_text(logged, "request") == ""
     assert "a-wrong-key" not in repr(logged)
 
 
@@ -85,13 +85,13 @@ async def test_frames_of_a_socket_are_logged(proxy: Proxy, logged: list[Any]) ->
         await socket.send_json({"type": "response.create", "model": "codex-5", "input": ASKED})
         while "response.completed" not in await socket.receive_str():
             pass
-    assert "the question" in said(logged, "request")
-    assert "response.completed" in said(logged, "answer")
+    assert "the question" in logged_text(logged, "request")
+    assert "response.completed" in logged_text(logged, "answer")
 
 
 async def test_a_supervisors_questions_are_not_logged(proxy: Proxy, logged: list[Any]) -> None:
     await proxy.send("GET", "/healthz")
-    assert said(logged, "answer") == ""
+    assert logged_text(logged, "answer") == ""
 
 
 async def test_without_it_nothing_is_logged_and_with_it_the_banner_says_so(

@@ -76,7 +76,7 @@ def text(id: str) -> Event:
     return TextDelta(id, "word ")
 
 
-def thought(id: str) -> Event:
+def reasoning_delta(id: str) -> Event:
     return ReasoningDelta(id, "word ")
 
 
@@ -111,7 +111,7 @@ def inside(item: Item, *events: Event) -> list[Event]:
 ENCRYPTED: Final = b'{"type":"reasoning","encrypted_content":"x"}'
 SHAPES: Final[dict[str, tuple[int, Callable[[int], list[Event]]]]] = {
     "deltas": (3000, lambda n: inside(Message("a"), *[text("a")] * n)),
-    "deltas of reasoning": (2000, lambda n: inside(Reasoning("a"), *[thought("a")] * n)),
+    "deltas of reasoning": (2000, lambda n: inside(Reasoning("a"), *[reasoning_delta("a")] * n)),
     "deltas of arguments": (2000, lambda n: inside(call("a"), *[arguments("a")] * n)),
     "deltas of a refusal": (2000, lambda n: inside(Message("a"), *[RefusalDelta("a", "word")] * n)),
     "deltas of an output": (2000, lambda n: inside(command("a"), *[output("a")] * n)),
@@ -124,9 +124,9 @@ SHAPES: Final[dict[str, tuple[int, Callable[[int], list[Event]]]]] = {
     "messages side by side": (240, lambda n: side_by_side(n, Message, text)),
     "messages that end backwards": (240, lambda n: backwards(n, Message, text)),
     "messages without an end": (240, lambda n: turn(ItemStarted(Message(str(i))) for i in range(n))),
-    "reasoning": (1200, lambda n: one_by_one(n, Reasoning, thought)),
-    "reasoning side by side": (240, lambda n: side_by_side(n, Reasoning, thought)),
-    "reasoning that ends backwards": (240, lambda n: backwards(n, Reasoning, thought)),
+    "reasoning": (1200, lambda n: one_by_one(n, Reasoning, reasoning_delta)),
+    "reasoning side by side": (240, lambda n: side_by_side(n, Reasoning, reasoning_delta)),
+    "reasoning that ends backwards": (240, lambda n: backwards(n, Reasoning, reasoning_delta)),
     "calls": (1200, lambda n: one_by_one(n, call, arguments)),
     "calls side by side": (240, lambda n: side_by_side(n, call, arguments)),
     "calls that end backwards": (240, lambda n: backwards(n, call, arguments)),

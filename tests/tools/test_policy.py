@@ -55,7 +55,7 @@ def seen(done: PolicyResult) -> dict[str, str]:
     return arguments(log)
 
 
-def told(answers: Sequence[HiddenOutput]) -> dict[str, str]:
+def output_texts(answers: Sequence[HiddenOutput]) -> dict[str, str]:
     """What was answered to each call, by its ask."""
     return {each.request_id: "".join(part.text for part in each.output.parts) for each in answers}  # type: ignore[union-attr]
 
@@ -132,14 +132,14 @@ def test_a_call_that_breaks_its_schema_is_answered_and_the_turn_goes_on() -> Non
     assert seen(done) == {}
     assert policy.visible == []
     assert done.answers[0].output.call_id == "a"
-    assert '"city" is a required property' in told(done.answers)["ask_a"]
+    assert '"city" is a required property' in output_texts(done.answers)["ask_a"]
     assert seen(policy.feed([ask("b"), STEP])) == {"weather b": GOOD}
 
 
 def test_a_model_that_never_learns_gets_its_call_handed_on_and_it_is_noticed() -> None:
     policy = ToolPolicy(turn())
     for number in range(MAX_FAULTS):
-        assert told(policy.feed([ask(str(number), BAD), STEP]).answers).keys() == {f"ask_{number}"}
+        assert output_texts(policy.feed([ask(str(number), BAD), STEP]).answers).keys() == {f"ask_{number}"}
     done = policy.feed([ask("last", BAD), STEP])
     assert done.answers == []
     assert seen(done) == {"weather last": BAD}
@@ -152,7 +152,7 @@ def test_only_what_is_handed_on_is_noticed() -> None:
         policy.feed([ask(str(number), BAD), STEP])
     done = policy.feed([ask("good"), ask("bad", BAD), STEP])
     assert Notice("strict_violation", "weather") not in done.events
-    assert told(policy.hidden) == {"ask_bad": DEFERRED}
+    assert output_texts(policy.hidden) == {"ask_bad": DEFERRED}
 
 
 def test_several_violations_of_one_step_are_reported_at_once_and_count_once() -> None:
@@ -167,13 +167,13 @@ def test_beside_a_valid_call_the_invalid_one_stays_hidden_with_its_output() -> N
     done = policy.feed([ask("bad", BAD), ask("good"), STEP])
     assert seen(done) == {"weather good": GOOD}
     assert done.answers == []
-    assert told(policy.hidden).keys() == {"ask_bad"}
+    assert output_texts(policy.hidden).keys() == {"ask_bad"}
     assert policy.hidden[0].output.call_id == "bad"
 
 
 def test_arguments_that_are_no_json_break_a_strict_schema() -> None:
     done = ToolPolicy(turn()).feed([ask("a", '{"city":'), STEP])
-    assert "not valid JSON" in told(done.answers)["ask_a"]
+    assert "not valid JSON" in output_texts(done.answers)["ask_a"]
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
@@ -197,14 +197,14 @@ def test_without_parallel_calls_the_first_is_visible_and_the_others_are_deferred
     policy = ToolPolicy(turn(parallel=False))
     done = policy.feed([ask("a"), ask("b"), ask("c"), STEP])
     assert seen(done) == {"weather a": GOOD}
-    assert told(policy.hidden) == {"ask_b": DEFERRED, "ask_c": DEFERRED}
+    assert output_texts(policy.hidden) == {"ask_b": DEFERRED, "ask_c": DEFERRED}
     assert done.answers == []
 
 
 def test_without_parallel_calls_the_first_valid_one_is_the_visible_one() -> None:
     policy = ToolPolicy(turn(parallel=False))
     assert seen(policy.feed([ask("a", BAD), ask("b"), ask("c"), STEP])) == {"weather b": GOOD}
-    assert told(policy.hidden).keys() == {"ask_a", "ask_c"}
+    assert output_texts(policy.hidden).keys() == {"ask_a", "ask_c"}
 
 
 def test_an_answer_of_this_server_is_an_output_of_the_calls_kind() -> None:

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 from codex_proxy.traces.watcher import MAX_CALLS
 from tests.forked_fake import no_forks
 from tests.http.serving import WEATHER, Proxy, user
-from tests.traces.traced import facts, is_below, kept, named, one, traced_proxy
+from tests.traces.traced import facts, is_below, named, one, recorded_traces, traced_proxy
 from tests.upstreams.serving import upstream
 
 CLIENT_TRACE, CLIENT_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -114,7 +114,7 @@ async def test_a_background_response_is_in_the_trace_of_its_request(tmp_path: Pa
 
 
 def test_the_number_of_remembered_calls_is_bounded() -> None:
-    traces, _ = kept()
+    traces, _ = recorded_traces()
     with traces._provider.get_tracer("test").start_as_current_span("call") as span:
         for number in range(MAX_CALLS + 5):
             traces._remember("ann", f"c{number}", span.get_span_context())

@@ -26,7 +26,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, HistoryMessage, McpCall, Message, TextPart, ToolCall
 from codex_proxy.core.turn import Turn
-from tests.traces.traced import facts, is_below, kept, named, one
+from tests.traces.traced import facts, is_below, named, one, recorded_traces
 
 TURN = Turn(
     model="m-1", history=(HistoryMessage("user", (TextPart("a question"),)),), owner="ann", max_tokens=9
@@ -36,7 +36,7 @@ SAID: list[Event] = [ItemStarted(Message("i")), TextDelta("i", "an answer"), Ite
 
 def spans_of(*batches: Sequence[Event], content: bool = False) -> list[ReadableSpan]:
     """The spans of a turn with these events, in the order in which they began."""
-    traces, exporter = kept(content=content)
+    traces, exporter = recorded_traces(content=content)
     watched = traces.begin(TURN, "fake")
     for events in batches:
         watched.add(events)
@@ -140,7 +140,7 @@ def test_spans_have_no_word_that_was_said() -> None:
 
 
 def test_with_content_they_have_what_was_said_in_the_conventions_form() -> None:
-    traces, exporter = kept(content=True)
+    traces, exporter = recorded_traces(content=True)
     traces.begin(TURN, "fake").add(CALLED)
     turn = facts(one(exporter, "invoke_agent"))
     assert turn["gen_ai.input.messages"] == (

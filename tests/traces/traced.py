@@ -17,7 +17,7 @@ from codex_proxy.traces.watcher import Traces
 from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of
 
 
-def kept(*, content: bool = False) -> tuple[Traces, InMemorySpanExporter]:
+def recorded_traces(*, content: bool = False) -> tuple[Traces, InMemorySpanExporter]:
     """Traces whose spans are kept."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
@@ -31,7 +31,7 @@ async def traced_proxy(
 ) -> AsyncIterator[tuple[Proxy, InMemorySpanExporter]]:
     """A server, on the fake agent if the settings say nothing else, and its spans."""
     server = await make_server(settings_of(folder, **settings), ENVIRONMENT, page_of)
-    server.traces, exporter = kept(content=content)
+    server.traces, exporter = recorded_traces(content=content)
     async with running(server) as proxy:
         yield proxy, exporter
 

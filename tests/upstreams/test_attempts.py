@@ -11,7 +11,7 @@ import pytest
 from tests.http.serving import fake_proxy, user
 from tests.upstreams.cases import CASES, Case, text
 from tests.upstreams.serving import Upstream, ask, raw_upstream, several
-from tests.upstreams.test_connections import HI, OK, ROLE, said, sending, silent
+from tests.upstreams.test_connections import HI, OK, ROLE, answer_text, sending, silent
 from tests.upstreams.test_responses_upstream import THOUGHT, answered, message
 from tests.waiting import eventually
 
@@ -29,7 +29,7 @@ async def test_an_upstream_that_fails_before_its_answer_is_asked_again(
         )
         answer = await proxy.send("POST", path, body)
         assert answer.status == 200
-        assert said(answer.text) == "Hello."
+        assert answer_text(answer.text) == "Hello."
         assert (answer.headers["x-codex-upstream"], answer.headers["x-codex-attempts"]) == ("a", "3")
         assert len(a.asked) == 3
         await proxy.settled()
@@ -52,7 +52,7 @@ async def test_a_single_upstream_is_asked_again_by_default_as_one_of_a_table_is(
             a.script = [failing(status), failing(status), good]
             answer = await proxy.send("POST", path, {**asked, "model": "small", "stream": True})
             assert answer.status == 200
-            assert said(answer.text) == "Hello."
+            assert answer_text(answer.text) == "Hello."
             assert answer.headers["x-codex-attempts"] == "3"
             assert "x-codex-upstream" not in answer.headers, "it has no name"
         assert len(a.asked) == 6
@@ -245,7 +245,7 @@ async def test_turns_beyond_its_number_wait_or_go_to_another_upstream(
                 answer = await proxy.ask(ask(f"{name}/small"))
                 assert (answer.status, answer.headers.get("x-codex-upstream")) == expected
                 a.held.set()
-                assert said(await first.text()) == "Hello."
+                assert answer_text(await first.text()) == "Hello."
 
 
 async def test_a_failed_turn_is_repeated_where_it_is_the_only_one_that_may_run(

@@ -230,7 +230,7 @@ async def test_a_list_of_models_that_cannot_be_read_keeps_nobody_from_being_serv
             await asyncio.wait_for(left.wait(), PATIENCE)
         assert (proxy.server.agent.trouble() is not None) == (name == "silent")
         answer = await proxy.ask(user() | {"model": "m"})
-        assert (answer.status, said(answer.text)) == (200, "Hello.")
+        assert (answer.status, answer_text(answer.text)) == (200, "Hello.")
         await nothing_left(proxy)
 
 
@@ -522,7 +522,7 @@ async def test_a_certificate_is_checked_and_one_of_the_operators_is_taken(tmp_pa
         async with proxy_before(url, b, table={"ca_file": own}) as proxy:
             for path, body in (("/v1/chat/completions", user()), ("/v1/responses", {"input": "Hi"})):
                 answer = await proxy.send("POST", path, body | {"model": "small"})
-                assert (answer.status, said(answer.text)) == (200, "Hello.")
+                assert (answer.status, answer_text(answer.text)) == (200, "Hello.")
         async with proxy_before(server.url, a, table={"ca_file": own}) as proxy:  # it is for another name
             assert (await proxy.ask(user() | {"model": "m"})).status == 502
 
@@ -563,7 +563,7 @@ async def test_a_private_authority_is_trusted_through_a_proxy_of_the_environment
         given: dict[str, Any] = {"agent": agent, "upstream_key": KEY}
         async with proxy_before(far, a, through, {"ca_file": authority}, **given) as proxy:
             answer = await proxy.ask(user() | {"model": "small"})
-            assert (answer.status, said(answer.text)) == (200, "Hello.")
+            assert (answer.status, answer_text(answer.text)) == (200, "Hello.")
         async with proxy_before(far, b, through, **given) as proxy:
             refused = await proxy.ask(user() | {"model": "small"})
             assert (refused.status, refused.error["code"]) == (502, "upstream_unreachable")
@@ -666,7 +666,7 @@ async def test_two_of_these_servers_work_in_a_row(tmp_path: Path) -> None:
             for streamed in (False, True):
                 own = await inner.send("POST", path, {**body, "stream": streamed})
                 far = await outer.send("POST", path, {**body, "model": "fake-model", "stream": streamed})
-                assert (far.status, said(far.text)) == (200, said(own.text))
+                assert (far.status, answer_text(far.text)) == (200, answer_text(own.text))
         asking = user("[[fake:tool_call]]", tools=[WEATHER])
         own, far = [await proxy.ask({**asking, "model": "fake-model"}) for proxy in (inner, outer)]
         calls = [each.body["choices"][0]["message"]["tool_calls"] for each in (own, far)]
@@ -700,7 +700,7 @@ def two_folders(folder: Path) -> tuple[Path, Path]:
     return a, b
 
 
-def said(text: str) -> str:
+def answer_text(text: str) -> str:
     """The text of an answer, whole or streamed, of either API."""
     found = []
     for line in text.splitlines():

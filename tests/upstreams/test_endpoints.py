@@ -37,7 +37,7 @@ async def proxy(server: Upstream, tmp_path: Path) -> AsyncIterator[Proxy]:
         yield running
 
 
-def said(case: Case) -> str:
+def expected_text(case: Case) -> str:
     """What of a case is the answer's text."""
     return "".join(text for kind, _, text in case.items if kind == "Message")
 
@@ -79,7 +79,7 @@ async def test_chat_streams_what_the_upstream_means(name: str, client: AsyncOpen
             assert usage is not None
             assert (usage.prompt_tokens, usage.completion_tokens) == case.usage
     if case.status == 200 and case.fault is None:
-        assert text == said(case)
+        assert text == expected_text(case)
 
 
 @pytest.mark.sampled(every=6)
@@ -99,7 +99,7 @@ async def test_responses_streams_what_the_upstream_means(name: str, client: Asyn
     response: Any = getattr(last, "response", None)
     status = {"stop": "completed", "tool_calls": "completed", "failed": "failed"}.get(case.stop, "incomplete")
     assert response.status == status
-    assert text == said(case)
+    assert text == expected_text(case)
     made = [
         [item.name, json.loads(item.arguments)] for item in response.output if item.type == "function_call"
     ]
@@ -122,7 +122,9 @@ async def test_a_whole_answer_is_what_the_upstream_means(name: str, proxy: Proxy
         return
     message = chat.body["choices"][0]
     assert message["finish_reason"] == case.stop
-    assert (message["message"].get("content") or message["message"].get("refusal") or "") == said(case)
+    assert (message["message"].get("content") or message["message"].get("refusal") or "") == expected_text(
+        case
+    )
     made = [each["function"] for each in message["message"].get("tool_calls") or ()]
     assert [[each["name"], json.loads(each["arguments"])] for each in made] == calls(case)
     assert response.body["status"] in ("completed", "incomplete")

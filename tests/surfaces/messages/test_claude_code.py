@@ -90,12 +90,12 @@ def accepted(**fields: Any) -> Callable[[], None]:
     return check
 
 
-def told(*events: Event, stop: str = Stop.STOP, **more: Any) -> list[Event]:
+def turn_events(*events: Event, stop: str = Stop.STOP, **more: Any) -> list[Event]:
     return [*events, TurnEnded(stop, **more)]
 
 
 DOWN = failure(FaultKind.UPSTREAM_DISCONNECTED)
-BROKEN = told(*said("Hal")[:-1], stop=Stop.FAILED, failure=DOWN)
+BROKEN = turn_events(*said("Hal")[:-1], stop=Stop.FAILED, failure=DOWN)
 CALLED = called("{}")
 
 
@@ -106,7 +106,9 @@ def ends_with_an_error() -> None:
 
 def is_a_status_until_there_is_a_word() -> None:
     answer = renderer(stream=True)
-    answer.feed(told(ItemStarted(Message("m")), ItemStarted(Reasoning("r")), stop=Stop.FAILED, failure=DOWN))
+    answer.feed(
+        turn_events(ItemStarted(Message("m")), ItemStarted(Reasoning("r")), stop=Stop.FAILED, failure=DOWN)
+    )
     assert answer.failure is not None
     assert not answer.visible
 
@@ -119,7 +121,7 @@ def is_never_sent(*words: str) -> Callable[[], None]:
 
 
 def has_usage() -> None:
-    first, *_, last, _ = streamed(told(*said("x"), UsageReported(Usage(input=10, cached=4, output=2))))
+    first, *_, last, _ = streamed(turn_events(*said("x"), UsageReported(Usage(input=10, cached=4, output=2))))
     assert first["message"]["usage"]["input_tokens"] > 0
     assert last["usage"]["input_tokens"] == 6
     assert last["usage"]["cache_read_input_tokens"] == 4
@@ -127,21 +129,21 @@ def has_usage() -> None:
 
 def has_input_that_is_an_object() -> None:
     cut: list[Event] = [ItemStarted(ToolCall("t", "c", "x")), ArgumentsDelta("t", '{"a": '), ItemEnded("t")]
-    assert whole(told(*cut))["content"][0]["input"] == {"input": '{"a": '}
+    assert whole(turn_events(*cut))["content"][0]["input"] == {"input": '{"a": '}
 
 
 def ends_with_tool_use() -> None:
-    assert whole(told(*CALLED))["stop_reason"] == "tool_use"
+    assert whole(turn_events(*CALLED))["stop_reason"] == "tool_use"
 
 
 def is_signed() -> None:
     thought: list[Event] = [ItemStarted(Reasoning("r")), ReasoningDelta("r", "Hm."), ItemEnded("r")]
-    assert whole(told(*thought), thinking=True)["content"][0]["signature"]
+    assert whole(turn_events(*thought), thinking=True)["content"][0]["signature"]
 
 
 def is_text() -> None:
     refused: list[Event] = [ItemStarted(Message("m")), RefusalDelta("m", "No."), ItemEnded("m")]
-    assert whole(told(*refused))["stop_reason"] == "end_turn"
+    assert whole(turn_events(*refused))["stop_reason"] == "end_turn"
 
 
 def is_kept_alive_by_pings() -> None:
@@ -153,7 +155,7 @@ def is_kept_alive_by_pings() -> None:
 def is_closed() -> None:
     kinds = [
         event["type"]
-        for event in streamed(told(ItemStarted(Message("m")), TextDelta("m", "x"), ItemEnded("m")))
+        for event in streamed(turn_events(ItemStarted(Message("m")), TextDelta("m", "x"), ItemEnded("m")))
     ]
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 

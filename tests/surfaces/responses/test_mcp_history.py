@@ -49,7 +49,7 @@ ASKED = HistoryCall("call_1", "files__read", "{}")
 GIVEN = HistoryOutput("call_1", (TextPart("done"),))
 
 
-def told(text: str) -> HistoryOutput:
+def call_output(text: str) -> HistoryOutput:
     return HistoryOutput("call_1", (TextPart(text),))
 
 
@@ -154,9 +154,11 @@ def test_an_approved_call_waits_to_be_run() -> None:
 
 
 def test_a_denied_call_is_not_made_and_the_model_gets_the_reason() -> None:
-    assert with_earlier([REQUEST], NO) == (ASKED, told("The user has not approved this call."))
+    assert with_earlier([REQUEST], NO) == (ASKED, call_output("The user has not approved this call."))
     reasoned = NO | {"reason": "Not now."}
-    assert with_earlier([REQUEST], reasoned)[1] == told("The user has not approved this call: Not now.")
+    assert with_earlier([REQUEST], reasoned)[1] == call_output(
+        "The user has not approved this call: Not now."
+    )
 
 
 def test_a_call_that_was_approved_and_run_has_its_output_where_it_was_approved() -> None:

@@ -23,7 +23,7 @@ MCP = {"type": "mcp", "server_label": "files", "server_url": "http://localhost:8
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 
-def said(parsed: Any) -> list[str]:
+def history_texts(parsed: Any) -> list[str]:
     """`role: text` of every message of a turn."""
     return [f"{item.role}: {''.join(part.text for part in item.parts)}" for item in parsed.history]
 
@@ -49,7 +49,7 @@ def test_the_structured_input_of_the_seed_is_the_same_as_its_string() -> None:
 
 
 def test_instructions_come_first_and_are_for_this_request_only() -> None:
-    assert said(turn(instructions="Be brief.", input="hi")) == ["developer: Be brief.", "user: hi"]
+    assert history_texts(turn(instructions="Be brief.", input="hi")) == ["developer: Be brief.", "user: hi"]
     assert ask(instructions="Be brief.").echo["instructions"] == "Be brief."
     assert ask().echo["instructions"] is None
 
@@ -192,7 +192,7 @@ def test_a_json_schema_goes_to_the_agent_and_is_shown_whole() -> None:
 
 def test_for_a_json_object_the_prompt_begins_with_the_instruction() -> None:
     told = turn(text={"format": {"type": "json_object"}}, instructions="Be brief.")
-    assert said(told)[0].startswith("developer: Answer with exactly one JSON object")
+    assert history_texts(told)[0].startswith("developer: Answer with exactly one JSON object")
     assert ask(text={"format": {"type": "json_object"}}).format.kind == "json_object"
 
 
