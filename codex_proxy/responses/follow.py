@@ -19,7 +19,7 @@ from codex_proxy.store.store import Store
 from codex_proxy.store.values import UNFINISHED, Frame, NotStored, StoredResponse
 from codex_proxy.surfaces.body import invalid_value, number_in
 from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream, new_events
-from codex_proxy.surfaces.responses.response_object import not_resumable
+from codex_proxy.surfaces.responses.response_object import not_found, not_resumable
 
 HEARTBEAT = b": heartbeat\n\n"
 """The comment that is sent in a silent stream."""
@@ -55,9 +55,13 @@ async def check_followable(store: Store, stored: StoredResponse, live: Backgroun
         raise not_resumable(stored.id)
     if live is not None and live.streams:
         return
-    with store_errors_as_faults():
-        if not await store.frames(stored.owner, stored.id, limit=1):
-            raise not_resumable(stored.id)
+    try:
+        with store_errors_as_faults():
+            first = await store.frames(stored.owner, stored.id, limit=1)
+    except NotStored as error:  # deleted a moment ago
+        raise not_found(stored.id) from error
+    if not first:
+        raise not_resumable(stored.id)
 
 
 class Follower:

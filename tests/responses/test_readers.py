@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.responses import follow
-from codex_proxy.responses.follow import Follower
+from codex_proxy.responses.follow import Follower, check_followable
 from codex_proxy.responses.foreground import ForegroundResponse, ResponseReader, start_foreground
 from codex_proxy.responses.prepare import prepare
 from codex_proxy.responses.running import Delivery
@@ -163,3 +164,15 @@ async def test_a_response_that_waits_for_its_slot_can_be_cancelled_by_several_at
         assert response is not None
         await asyncio.gather(response.cancel_and_wait(), response.cancel_and_wait())
         assert (await proxy.send("GET", f"/v1/responses/{waits}")).body["status"] == "cancelled"
+
+
+async def test_a_response_that_is_deleted_before_it_is_followed_is_a_404(proxy: Proxy) -> None:
+    created = await ask(proxy, HELD, background=True)
+    store = service_of(proxy).store
+    assert store is not None
+    found = await store.response("local", created.body["id"])
+    assert found is not None
+    await proxy.send("DELETE", f"/v1/responses/{found.id}")
+    with pytest.raises(Fault) as refused:
+        await check_followable(store, found, None)
+    assert refused.value.failure.kind is FaultKind.NOT_FOUND
