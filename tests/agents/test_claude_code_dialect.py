@@ -236,6 +236,20 @@ def test_the_next_turn_of_a_conversation_in_an_idle_process_gives_only_what_is_n
     assert asked["message"]["content"] == [{"type": "text", "text": "And now?"}]
 
 
+def test_what_a_sub_agent_says_is_not_the_answer() -> None:
+    dialect = ClaudeCodeTurn()
+    dialect.begin(Turn(model="", history=(said("Hi"),)))
+    dialect.receive([INITIALIZED])
+    events: list[Event] = []
+    for line in output_lines("text"):
+        value = json.loads(line)
+        if value["type"] == "stream_event":
+            sub_agents = json.dumps(value | {"parent_tool_use_id": "toolu_1"}).encode()
+            assert dialect.receive([sub_agents]).events == []
+        events += dialect.receive([line]).events
+    assert text_of(events) == text_of(heard("text"))
+
+
 def test_an_error_of_an_earlier_turn_of_the_conversation_is_not_that_of_the_next() -> None:
     dialect = resumable("text")
     dialect.receive([NOT_SIGNED_IN])

@@ -159,6 +159,14 @@ def test_an_image_with_more_pixels_than_the_agent_decodes_is_refused() -> None:
         check(png_of(60000, 60000, PNG[41:-16]))
 
 
+def test_each_component_of_a_jpeg_counts_as_bytes_of_its_pixels() -> None:
+    frame = JPEG.index(b"\xff\xc0")
+    sized = struct.pack(">HH", 20_000, 20_000)
+    coloured = bytes([*JPEG[: frame + 5], *sized, 3, *JPEG[frame + 10 :]])
+    with pytest.raises(NoImageError, match=r"too many pixels \(20000 x 20000\)"):
+        check(coloured)
+
+
 @given(st.sampled_from([PNG, JPEG, GIF, WEBP, LOSSY_WEBP]), st.data())
 def test_damaged_bytes_are_an_image_or_refused_and_nothing_else(data: bytes, damage: st.DataObject) -> None:
     broken = bytearray(data)

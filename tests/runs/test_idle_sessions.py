@@ -115,6 +115,16 @@ async def test_a_history_that_goes_on_gets_the_thread_and_what_is_new_to_it() ->
 
 
 @virtual
+async def test_an_answer_without_text_is_nothing_new_to_the_thread_that_gave_it() -> None:
+    threads = kept_threads()
+    put(threads, seen=SEEN[:1])
+    new = said("and now?")
+    hit = threads.take(KEY, asking((*SEEN[:1], said("", "assistant"), new)))
+    assert hit is not None
+    assert hit.new_items == (new,)
+
+
+@virtual
 @pytest.mark.parametrize(
     "history",
     [
