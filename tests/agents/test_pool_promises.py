@@ -31,7 +31,7 @@ from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, SpawnError
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import close_after_test, settled, virtual
 
 COMMAND = Command(("agent",), {}, "/")
 FIRST = Turn(model="", history=(), mode="agent", workdir="/a")
@@ -132,6 +132,7 @@ class Rig:
         self.dies = False
         """Whether each process has ended by the time it is ready."""
         self.fault: Fault | SpawnError | None = None
+        close_after_test(self.agent.close)
 
     async def _start(self, process: Any, key: object) -> None:
         self.starts += 1
@@ -180,7 +181,6 @@ async def test_turns_with_different_keys_share_no_process(make: Callable[[], Any
     sessions = [await rig.open(turn) for turn in (FIRST, OTHER, FIRST, OTHER)]
     first = {process_of(session) for session in sessions[::2]}
     assert first.isdisjoint(process_of(session) for session in sessions[1::2])
-    await rig.agent.close()
 
 
 @virtual
@@ -208,7 +208,6 @@ async def test_starts_that_fail_are_repeated_only_after_pauses(
     await asyncio.sleep(30)
     session = await rig.open()
     assert process_of(session).alive
-    await rig.agent.close()
 
 
 @virtual
@@ -222,7 +221,6 @@ async def test_a_turn_whose_own_process_ends_in_its_start_learns_how_it_ended(
     session.transport.attach(reader)
     await settled()
     assert (rig.starts, reader.ends) == (1, 1)
-    await rig.agent.close()
 
 
 @virtual
@@ -237,7 +235,6 @@ async def test_a_process_that_keeps_dying_is_replaced_after_pauses(make: Callabl
         await asyncio.sleep(0.1)
     assert 3 <= rig.starts - before <= 7
     assert rig.agent.processes().restarts >= 3
-    await rig.agent.close()
 
 
 @virtual
@@ -248,7 +245,6 @@ async def test_a_process_that_dies_while_it_waits_leaves_the_pool_at_once(make: 
     process.kill()
     assert process not in rig.pool.processes
     assert process_of(await rig.open()) is not process
-    await rig.agent.close()
 
 
 @pytest.mark.sampled(every=3)
@@ -261,7 +257,6 @@ async def test_a_process_that_waits_too_long_is_not_used(make: Callable[[], Any]
     await asyncio.sleep(limits.max_age + 60)
     assert not process.alive
     assert process_of(await rig.open()) is not process
-    await rig.agent.close()
 
 
 @pytest.mark.sampled(every=3)
@@ -279,7 +274,6 @@ async def test_a_process_serves_a_limited_number_of_sessions(make: Callable[[], 
         await settled()
     assert len(served) > 1
     assert max(served.values()) <= most + 1
-    await rig.agent.close()
 
 
 @virtual
@@ -296,7 +290,6 @@ async def test_a_process_that_is_too_large_ends_with_the_sessions_that_it_keeps(
     await asyncio.sleep(2 * MEMORY_SECONDS + 2)
     assert reader.ends >= 1
     assert not process.alive
-    await rig.agent.close()
 
 
 @virtual
@@ -308,7 +301,6 @@ async def test_a_process_that_did_not_end_a_turn_gets_no_other(make: Callable[[]
     assert process_of(await rig.open()) is not process_of(stuck)
     await asyncio.sleep(1)
     assert not process_of(stuck).alive
-    await rig.agent.close()
 
 
 @virtual
@@ -323,7 +315,6 @@ async def test_what_a_turn_leaves_running_ends_with_its_process(
     monkeypatch.setattr(type(process), "has_orphans", property(lambda each: each is process))
     await asyncio.sleep(ORPHAN_SECONDS + 0.5)
     assert not process.alive
-    await rig.agent.close()
 
 
 @virtual

@@ -13,7 +13,7 @@ from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import ORPHAN_SECONDS, ProcessPool
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Exit
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import close_after_test, settled, virtual
 
 NO_START = Failure(kind=FaultKind.SPAWN_FAILED, message="It will not start.")
 
@@ -86,6 +86,7 @@ class PoolHarness:
         self.fault: Exception | None = None
         given = PoolLimits(**{"max_processes": 2, "max_age": 1e9, "max_turns_served": 10**9, **limits})  # type: ignore[arg-type]
         self.pool = ProcessPool[str, FakeProcess]("test", self._new, self._start, lambda key: given)
+        close_after_test(self.close)
 
     def _new(self, key: str) -> FakeProcess:
         self.processes.append(FakeProcess())
@@ -150,7 +151,6 @@ async def test_a_turn_waits_for_the_first_process_and_gets_a_channel_on_it() -> 
     assert transport.process.turns_running == 1, "counted from its opening, not from its first reader"
     await harness.release(transport, finished=True)
     assert transport.process.turns_running == 0
-    await harness.close()
 
 
 @virtual
@@ -165,7 +165,6 @@ async def test_a_failed_start_fails_everybody_who_waits_with_its_reason() -> Non
     assert harness.pool.readiness_failure("") is None
     transport = await harness.acquire()
     await harness.release(transport, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -176,7 +175,6 @@ async def test_a_fault_of_the_proxys_in_a_start_leaves_nobody_waiting() -> None:
     await asyncio.sleep(1)
     assert (await fault_of(asking)).kind is FaultKind.INTERNAL
     assert harness.processes[0].killed
-    await harness.close()
 
 
 @virtual
@@ -192,7 +190,6 @@ async def test_who_waits_is_not_failed_while_another_process_is_starting() -> No
     harness.starting[good].set_result(None)
     for asking in (first, second):
         assert (await asking).process is good
-    await harness.close()
 
 
 @virtual
@@ -207,7 +204,6 @@ async def test_a_process_that_dies_is_replaced_and_who_waits_is_assigned_to_the_
     assert successor is not transport.process
     assert harness.pool.restarts == 1
     await harness.release(transport, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -234,7 +230,6 @@ async def test_a_process_that_dies_before_the_first_reader_of_a_channel_is_repor
     await settled()
     assert reader.ended_with == Ended(None, 9, "")
     await harness.release(transport, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -257,7 +252,6 @@ async def test_an_unhealthy_process_takes_no_turn_and_goes_when_it_is_idle(why: 
     assert not process.alive
     assert process.ends == 1
     await harness.release(next_lane, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -271,7 +265,6 @@ async def test_an_orphan_that_appears_only_after_the_turn_is_found() -> None:
     await asyncio.sleep(1.5)
     assert not process.alive
     assert len(harness.pool.processes) == 1, "the next one is warm already"
-    await harness.close()
 
 
 @virtual
@@ -282,7 +275,6 @@ async def test_orphans_are_looked_for_once_a_second_however_many_turns_end() -> 
         await asyncio.sleep(0.05)
     [process] = harness.processes
     assert 1 <= process.orphan_checks <= 3
-    await harness.close()
 
 
 @virtual
@@ -298,7 +290,6 @@ async def test_the_turn_that_ended_just_before_a_check_for_orphans_gets_another(
     process.orphans = True  # the agent took so long to fail to end it
     await asyncio.sleep(ORPHAN_SECONDS)
     assert not process.alive
-    await harness.close()
 
 
 @virtual
@@ -314,7 +305,6 @@ async def test_a_process_is_ended_once_however_often_the_pool_maintains_itself()
         await harness.release(other, finished=True)
     await asyncio.sleep(1)
     assert process.ends == 1
-    await harness.close()
 
 
 @virtual
@@ -340,7 +330,6 @@ async def test_an_idle_thread_is_ended_when_its_process_takes_no_more_turns() ->
     assert len(told) == 1
     for transport in (resting, busy):
         await harness.release(transport, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -353,7 +342,6 @@ async def test_a_client_that_leaves_while_it_waits_is_dropped() -> None:
     harness.starting[harness.processes[0]].set_result(None)
     transport = await staying
     assert transport.process.turns_running == 1
-    await harness.close()
 
 
 @virtual
@@ -365,7 +353,6 @@ async def test_a_turn_is_refused_when_too_many_wait() -> None:
     assert (refused.message, refused.retry_after) == ("1 turns are already waiting for the agent", 1)
     harness.starting[harness.processes[0]].set_result(None)
     await waiting
-    await harness.close()
 
 
 @virtual
@@ -381,7 +368,6 @@ async def test_a_client_that_leaves_at_the_moment_of_its_assignment_gives_the_ch
     await settled()
     assert leaving.cancelled()
     assert harness.pool.processes[0].turns_running == 0
-    await harness.close()
 
 
 @virtual
@@ -423,7 +409,6 @@ async def test_more_turns_than_one_process_should_have_start_another_ahead() -> 
     assert sorted(process.turns_running for process in harness.pool.processes) == [1, 3]
     for transport in transports:
         await harness.release(transport, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -438,4 +423,3 @@ async def test_many_that_wait_are_spread_over_what_there_is() -> None:
     for task in asking:
         await task
     assert [process.turns_running for process in harness.pool.processes] == [2, 2]
-    await harness.close()

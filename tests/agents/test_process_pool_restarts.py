@@ -43,7 +43,6 @@ async def test_a_process_that_ends_is_replaced_at_once_and_nobody_has_to_ask_for
     await crash(harness)
     assert [process.alive for process in harness.pool.processes] == [True]
     assert harness.pool.readiness_failure("") is None
-    await harness.close()
 
 
 @virtual
@@ -59,7 +58,6 @@ async def test_a_process_takes_only_its_own_turns_along() -> None:
     assert other.process.turns_running == 1
     for each in (transport, other):
         await harness.release(each, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -77,7 +75,6 @@ async def test_processes_that_keep_ending_are_started_after_pauses_that_grow_up_
         [0, 1, 2, 4, 8, 16, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS], abs=0.3
     )
     assert harness.pool.restarts == 9
-    await harness.close()
 
 
 @virtual
@@ -93,7 +90,6 @@ async def test_who_comes_in_a_pause_gets_the_reason_and_when_to_come_back() -> N
     await asyncio.sleep(failure.retry_after or 0)
     transport = await harness.acquire()
     await harness.release(transport, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -107,7 +103,6 @@ async def test_who_waits_when_the_pause_begins_gets_the_reason_too() -> None:
     with pytest.raises(Fault, match="keeps exiting"):
         await waiting
     await harness.release(transport, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -127,7 +122,6 @@ async def test_a_pause_of_the_pool_does_not_stop_a_process_that_serves() -> None
     assert second.process is first.process
     for each in (first, second):
         await harness.release(each, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -143,7 +137,6 @@ async def test_a_loop_of_crashes_is_trouble_until_a_process_has_been_stable() ->
     assert harness.pool.readiness_failure("") is None
     await crash(harness)
     assert harness.pool.processes, "the first failure again: the next is started at once"
-    await harness.close()
 
 
 @virtual
@@ -156,7 +149,6 @@ async def test_a_turn_that_ends_well_ends_the_loop() -> None:
     transport.has_begun = True
     await harness.release(transport, finished=True)
     assert harness.pool.readiness_failure("") is None
-    await harness.close()
 
 
 @virtual
@@ -172,7 +164,6 @@ async def test_a_channel_that_was_not_used_ends_no_loop(how: str) -> None:
         fake_process_of(transport).die()
     await harness.release(transport, finished=how != "unsettled")
     assert harness.pool.readiness_failure("") is not None
-    await harness.close()
 
 
 @virtual
@@ -193,7 +184,6 @@ async def test_starts_that_fail_are_tried_again_without_being_asked_for() -> Non
     harness.fault = None
     await asyncio.sleep(MAX_PAUSE_SECONDS)
     assert harness.pool.readiness_failure("") is None
-    await harness.close()
 
 
 @virtual
@@ -216,7 +206,6 @@ async def test_a_process_that_has_grown_too_large_gets_a_successor_before_it_goe
     assert not old.alive
     assert harness.pool.restarts == 0, "it was asked to"
     await harness.release(successor, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -227,7 +216,6 @@ async def test_memory_is_measured_seldom_however_many_turns_there_are() -> None:
         await harness.release(transport, finished=True)
         await asyncio.sleep(0.5)
     assert harness.processes[0].memory_reads <= 100 / MEMORY_SECONDS + 1
-    await harness.close()
 
 
 @virtual
@@ -241,7 +229,6 @@ async def test_a_thread_that_is_kept_after_its_turn_has_ended_well_too() -> None
     transport.set_idle(True)
     assert harness.pool.readiness_failure("") is None
     await harness.release(transport, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -252,7 +239,6 @@ async def test_a_process_that_is_ended_on_purpose_is_no_failure() -> None:
         await asyncio.sleep(0.1)
     assert len(harness.processes) == LOOP_FAILURES + 1, "each of them was replaced at once"
     assert harness.pool.readiness_failure("") is None
-    await harness.close()
 
 
 @virtual
@@ -277,7 +263,6 @@ async def test_a_process_that_may_never_answer_again_gives_up_the_turns_on_which
     assert successor.process is not process
     for transport in (heard, unheard, late, successor):
         await harness.release(transport, finished=True)
-    await harness.close()
 
 
 @virtual
@@ -327,4 +312,3 @@ async def test_one_clients_turns_that_end_processes_stop_nobody_else_for_longer_
     other, pauses = await lane_after_pauses(harness)
     assert max(told + pauses) <= FIRST_PAUSE_SECONDS
     await harness.release(other, finished=True)
-    await harness.close()

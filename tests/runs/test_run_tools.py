@@ -45,7 +45,7 @@ from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
 from codex_proxy.workers.schema_checks import STOPPING, SchemaChecks
 from tests.runs.actors import WordAgent, WordDialect, WordTransport, end_of, read, text_of
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import close_after_test, settled, virtual
 
 SCHEMA = msgspec.Raw(b'{"type":"object","properties":{"x":{"type":"string"}},"required":["x"]}')
 TOOL = Tool("f", parameters=SCHEMA, strict=True)
@@ -107,7 +107,9 @@ class ToolAgent(WordAgent):
 def managed(kept: int = 8) -> tuple[RunScheduler, ToolAgent]:
     agent = ToolAgent()
     limits = RunLimits(max_running=4, max_waiting=4, max_wait_seconds=30.0)
-    return RunScheduler(agent, limits, Deadlines(), idle_limits=IdleLimits(kept)), agent
+    scheduler = RunScheduler(agent, limits, Deadlines(), idle_limits=IdleLimits(kept))
+    close_after_test(scheduler.close)
+    return scheduler, agent
 
 
 def raw_call(id: str, arguments: str) -> RawItem:
@@ -184,7 +186,6 @@ async def test_a_violation_is_answered_at_once_and_the_same_turn_goes_on() -> No
     await settled()
     assert calls_in(run) == ["b"]
     assert spent(run) == 25
-    await scheduler.close()
 
 
 @virtual
@@ -197,7 +198,6 @@ async def test_what_we_answered_to_hidden_calls_goes_to_a_waiting_turn_with_the_
     await scheduler.start(go_on("b"))
     assert agent.last.fresh == [output("b")]
     assert list(agent.last.replies) == ["a"]
-    await scheduler.close()
 
 
 @virtual
@@ -231,7 +231,6 @@ async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread(
     assert calls_in(run) == ["a"]
     assert spent(run) == 12
     assert len(scheduler.idle_sessions) == 0, "it was told more than the client said"
-    await scheduler.close()
 
 
 @virtual
@@ -252,7 +251,6 @@ async def test_tokens_are_reported_as_partial_where_those_of_one_of_two_attempts
         await settled()
     last = [event for event in read(run) if isinstance(event, UsageReported)][-1]
     assert (last.usage.input, last.partial) == total
-    await scheduler.close()
 
 
 @virtual
@@ -268,7 +266,6 @@ async def test_words_that_were_thrown_away_are_not_remembered() -> None:
     _, call, given = agent.last.began.history
     assert isinstance(call, RawHistoryItem)
     assert given == output("a")
-    await scheduler.close()
 
 
 @virtual
@@ -283,7 +280,6 @@ async def test_output_of_an_earlier_attempt_is_ignored() -> None:
     await settled()
     assert text_of(read(run)) == ""
     assert calls_in(run) == ["a"]
-    await scheduler.close()
 
 
 @virtual
@@ -324,7 +320,6 @@ async def test_a_second_try_sees_what_is_remembered_too() -> None:
         assert isinstance(dialect, ToolDialect)
         assert dialect.began is not None
         assert len(dialect.began.history) == 5  # user, reasoning, call, output, and what it is told
-    await scheduler.close()
 
 
 @virtual
@@ -337,7 +332,6 @@ async def test_nobody_else_gets_a_waiting_turn() -> None:
     assert len(agent.transports) == 2
     await scheduler.start(go_on("a"), "ada")
     assert len(agent.transports) == 2
-    await scheduler.close()
 
 
 @virtual
@@ -355,7 +349,6 @@ async def test_a_memory_that_fails_costs_nothing_but_itself() -> None:
     agent.transports[0].say(*step(("a", GOOD)))
     await settled()
     assert end_of(run).stop == Stop.TOOL_CALLS
-    await scheduler.close()
 
 
 @virtual
@@ -424,7 +417,6 @@ async def test_a_step_waits_for_the_check_of_its_calls_and_what_comes_meanwhile_
     await settled()
     assert calls_in(run) == ["b"]
     assert end_of(run).stop == Stop.TOOL_CALLS
-    await scheduler.close()
 
 
 @virtual
@@ -439,7 +431,6 @@ async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() 
     await settled()
     assert calls_in(run) == ["a"]
     assert end_of(run).stop == Stop.TOOL_CALLS
-    await scheduler.close()
 
 
 @virtual
@@ -456,7 +447,6 @@ async def test_an_answer_that_is_held_for_its_check_has_begun_for_the_deadlines(
     await settled()
     assert text_of(read(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
-    await scheduler.close()
 
 
 @virtual
@@ -496,7 +486,6 @@ async def test_an_answer_waits_for_its_check_and_is_asked_for_again_where_it_is_
     await settled()
     assert text_of(read(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
-    await scheduler.close()
 
 
 @virtual
@@ -531,7 +520,6 @@ async def test_a_server_that_stops_waits_for_turns_and_for_no_check() -> None:
     failure = end_of(run).failure
     assert failure is not None
     assert "the server is stopping" in failure.message
-    await scheduler.close()
 
 
 @virtual
@@ -546,7 +534,6 @@ async def test_an_agent_is_not_late_while_its_call_is_checked() -> None:
     checks.asked[0].set_result(Verdict())
     await settled()
     assert end_of(run).stop == Stop.TOOL_CALLS
-    await scheduler.close()
 
 
 # --- a schema that the provider was given ----------------------------------------------------------
@@ -572,7 +559,6 @@ async def test_prose_under_a_schema_that_the_provider_ignored_is_asked_for_again
     await settled()
     assert text_of(read(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
-    await scheduler.close()
 
 
 @virtual
@@ -581,7 +567,6 @@ async def test_a_schema_that_only_has_to_be_closed_is_given_to_the_agent_closed(
     await scheduler.start(msgspec.structs.replace(CLOSED_ANSWER, output_schema=SCHEMA))
     assert agent.last.began is not None
     assert agent.last.began.output_schema == CLOSED
-    await scheduler.close()
 
 
 @virtual
@@ -595,7 +580,6 @@ async def test_prose_that_comes_again_fails_the_turn() -> None:
     assert failure is not None
     assert failure.code == "invalid_structured_output"
     assert text_of(read(run)) == ""
-    await scheduler.close()
 
 
 # --- a schema that is made to fit ------------------------------------------------------------------
@@ -619,7 +603,6 @@ async def test_an_answer_under_a_schema_that_was_made_to_fit_comes_without_its_n
     await settled()
     assert text_of(read(run)) == '{"x":"1"}'
     assert end_of(run).stop == Stop.STOP
-    await scheduler.close()
 
 
 @virtual
@@ -633,7 +616,6 @@ async def test_a_thread_whose_answer_was_rewritten_goes_on_with_what_the_client_
     await scheduler.start(again)
     assert len(agent.transports) == 1
     assert agent.last.fresh == [USER]
-    await scheduler.close()
 
 
 @virtual
@@ -650,4 +632,3 @@ async def test_a_second_attempt_has_the_schema_that_the_provider_has() -> None:
     agent.transports[1].say(*words('{"y":null,"x":"1"}'))
     await settled()
     assert text_of(read(run)) == '{"x":"1"}'
-    await scheduler.close()

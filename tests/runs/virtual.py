@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 Event = tuple[selectors.SelectorKey, int]
@@ -37,13 +37,25 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
 
+_closing: list[Callable[[], Awaitable[object]]] = []
+
+
+def close_after_test(close: Callable[[], Awaitable[object]]) -> None:
+    """Calls `close` when the virtual test that runs has passed; those that were given last first."""
+    _closing.append(close)
+
+
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Runs an async test on a `VirtualLoop`. Tasks that are left over fail it."""
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
+        _closing.clear()
+
         async def body() -> None:
             await test(*args, **kwargs)
+            while _closing:
+                await _closing.pop()()
             await settled()
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"left running: {left}"
