@@ -1,8 +1,4 @@
-"""The dialect of `codex exec --json`, tested with recordings of the real 0.163 and 0.169.
-
-The table holds the expected outcome of each recording. It was read off the recording and off what caused it (the prompt
-names the model server's scenario).
-"""
+"""The dialect of `codex exec --json`, tested with recordings of the real 0.163 and 0.169."""
 
 from __future__ import annotations
 
@@ -13,109 +9,44 @@ from codex_proxy.core import events as ev
 from codex_proxy.core.faults import FaultKind as K
 from codex_proxy.core.items import Activity, HistoryMessage, ImagePart, TextPart
 from codex_proxy.core.turn import Turn
+from tests.agents.child_outcomes import HELLO, OF_ALL, both, fails, says
 from tests.agents.exec_child import ALL, DONE, begun, events_of, item, line
 from tests.agents.proto_child import HISTORY, PROMPT, assert_well_formed, end_of, messages
 
-HELLO = "Hello from the mock model."
 SCRIPTED = "Hello from the scripted model."
-
-Outcome = tuple[str, K | None, list[str]]
-
-
-def both(name: str, outcome: Outcome) -> dict[str, Outcome]:
-    """The outcome of a scenario that both releases were recorded with."""
-    return {f"{name}_{release}": outcome for release in ("0.163.0", "0.169.0")}
-
-
-# Recording -> the stop reason, the fault, and the messages in order (a retry repeats its text).
-OUTCOMES: dict[str, Outcome] = {
-    "approval_never_esc": ("stop", None, ["The command is done."]),
-    "approval_on_request_esc": ("stop", None, ["The command is done."]),
-    "approval_untrusted": ("failed", K.AGENT_CRASHED, []),
-    "ask": ("stop", None, ["Asked."]),
-    "bad_config": ("failed", K.AGENT_MISCONFIGURED, []),
-    **both("drop", ("failed", K.UPSTREAM_DISCONNECTED, [])),
-    "elicit": ("stop", None, ["Tools are done."]),
-    "empty": ("stop", None, [""]),
-    **both("empty_prompt", ("failed", K.AGENT_CRASHED, [])),
-    "env_key_missing": ("failed", K.AGENT_MISCONFIGURED, []),
-    "err_drop_always": ("failed", K.UPSTREAM_DISCONNECTED, []),
-    "err_drop_at_end_once": ("stop", None, [HELLO] * 2),
-    "err_drop_once": ("stop", None, ["word0 word1 word2 word3 word4 word5 "]),
-    "err_error_event": ("failed", K.UPSTREAM_DISCONNECTED, []),
-    "err_failed_context": ("failed", K.CONTEXT_LENGTH_EXCEEDED, []),
-    "err_failed_cyber": ("failed", K.UPSTREAM_DISCONNECTED, []),
-    "err_failed_invalid_prompt": ("failed", K.REJECTED_BY_PROVIDER, []),
-    "err_failed_overloaded": ("failed", K.UNAVAILABLE, []),
-    "err_failed_quota": ("failed", K.INSUFFICIENT_QUOTA, []),
-    "err_failed_rate_limit": ("stop", None, [HELLO]),
-    "err_failed_server_error_after_text": ("failed", K.UPSTREAM_DISCONNECTED, []),
-    "err_failed_unknown": ("failed", K.UPSTREAM_DISCONNECTED, []),
-    "err_garbage_line": ("stop", None, [HELLO]),
-    "err_http_400": ("failed", K.REJECTED_BY_PROVIDER, []),
-    "err_http_400_context": ("failed", K.CONTEXT_LENGTH_EXCEEDED, []),
-    "err_http_400_model": ("failed", K.MODEL_NOT_FOUND, []),
-    "err_http_400_raw_html": ("failed", K.REJECTED_BY_PROVIDER, []),
-    "err_http_401": ("failed", K.UPSTREAM_UNAUTHORIZED, []),
-    "err_http_403": ("failed", K.UPSTREAM_UNAUTHORIZED, []),
-    "err_http_404_model": ("failed", K.MODEL_NOT_FOUND, []),
-    "err_http_413": ("failed", K.REQUEST_TOO_LARGE, []),
-    "err_http_429_insufficient_quota": ("failed", K.INSUFFICIENT_QUOTA, []),
-    "err_http_429_once": ("stop", None, [HELLO]),
-    "err_http_429_retry_after": ("failed", K.AGENT_RATE_LIMITED, []),
-    "err_http_429_usage_limit": ("failed", K.USAGE_LIMIT_REACHED, []),
-    "err_http_500": ("failed", K.UPSTREAM_ERROR, []),
-    "err_http_500_once": ("stop", None, [HELLO]),
-    "err_http_503_overloaded": ("failed", K.UNAVAILABLE, []),
-    "err_idle_timeout": ("failed", K.UPSTREAM_TIMEOUT, []),
-    "err_incomplete_content_filter": ("content_filter", None, [HELLO] * 3),
-    "err_incomplete_max_tokens": ("length", None, [HELLO]),
-    "err_incomplete_max_tokens_item_not_done": ("length", None, []),
-    **both("failed_context", ("failed", K.CONTEXT_LENGTH_EXCEEDED, [])),
-    **both("http_401", ("failed", K.AGENT_NOT_AUTHENTICATED, [])),
-    **both("http_404_model", ("failed", K.MODEL_NOT_FOUND, [])),
-    **both("http_429", ("failed", K.AGENT_RATE_LIMITED, [])),
-    **both("http_429_usage_limit", ("failed", K.USAGE_LIMIT_REACHED, [])),
-    **both("http_500", ("failed", K.UPSTREAM_ERROR, [])),
-    "image_gen": ("stop", None, ["Painted."]),
-    **both("incomplete_filter", ("content_filter", None, [SCRIPTED])),
-    **both("incomplete_max_tokens", ("length", None, [SCRIPTED])),
-    "interrupt_mid_text": ("failed", K.AGENT_CRASHED, []),
-    "killed_sig15": ("failed", K.AGENT_CRASHED, []),
-    "killed_sig2": ("failed", K.AGENT_CRASHED, []),
-    "mcp_dead": ("stop", None, [HELLO]),
-    "mcp_http_add": ("stop", None, ["Tools are done."]),
-    "mcp_http_boom": ("stop", None, ["Tools are done."]),
-    "mcp_readonly_approve": ("stop", None, ["Tools are done."]),
-    "mcp_stdio_add": ("stop", None, ["Tools are done."]),
-    "mcp_stdio_boom": ("stop", None, ["Tools are done."]),
-    **both("multi", ("stop", None, ["Message number 0.", "Message number 1."])),
-    "no_auth": ("failed", K.AGENT_NOT_AUTHENTICATED, []),
-    "no_deltas": ("stop", None, ["All at once."]),
-    "output_schema": ("stop", None, ['{"answer":"42","ok":true}']),
-    "patch": ("stop", None, ["The patch is done."]),
-    "plan": ("stop", None, ["The plan is done."]),
-    "rate_limits": ("stop", None, [HELLO]),
-    "reasoning": ("stop", None, ["The answer is 42."]),
-    **both("reasoning", ("stop", None, ["The answer is 42."])),
-    "reasoning_hidden": ("stop", None, ["The answer is 42."]),
-    "reasoning_raw": ("stop", None, ["The answer is 42."]),
-    "refusal": ("stop", None, []),
-    **both("refusal", ("stop", None, [])),
-    "resume_1": ("stop", None, ["first"]),
-    "resume_2": ("stop", None, ["second"]),
-    **both("schema", ("stop", None, ['{"answer": "42"}'])),
-    "search": ("stop", None, ["Found it."]),
-    "shell": ("stop", None, ["The command is done."]),
-    **both("shell", ("stop", None, ["Shell is done."])),
-    "shell_readonly_denied": ("stop", None, ["The command is done."]),
-    "shell_yield": ("stop", None, ["The command is done."]),
-    "text": ("stop", None, [HELLO]),
-    **both("text", ("stop", None, ["Hello there, you."])),
-    "two_messages": ("stop", None, ["Message 0 here.", "Message 1 here."]),
-    "two_messages_phase": ("stop", None, ["Message 0 here.", "Message 1 here."]),
-    "usage_missing": ("stop", None, [HELLO]),
-    "usage_multistep": ("stop", None, ["The command is done."]),
+OUTCOMES = {
+    **OF_ALL,
+    **says("approval_on_request_esc shell_yield", "The command is done."),
+    **says("elicit mcp_http_add mcp_http_boom mcp_readonly_approve", "Tools are done."),
+    **says("err_drop_once", "word0 word1 word2 word3 word4 word5 "),
+    **says("err_incomplete_content_filter", HELLO, HELLO, HELLO, stop="content_filter"),
+    **says("err_incomplete_max_tokens", HELLO, stop="length"),
+    **says("err_incomplete_max_tokens_item_not_done", stop="length"),
+    **says("output_schema", '{"answer":"42","ok":true}'),
+    **says("resume_1", "first"),
+    **says("resume_2", "second"),
+    **both(says("incomplete_filter", SCRIPTED, stop="content_filter")),
+    **both(says("incomplete_max_tokens", SCRIPTED, stop="length")),
+    **both(says("multi", "Message number 0.", "Message number 1.")),
+    **both(says("reasoning", "The answer is 42.")),
+    **both(says("refusal")),
+    **both(says("schema", '{"answer": "42"}')),
+    **both(says("shell", "Shell is done.")),
+    **both(says("text", "Hello there, you.")),
+    **fails("approval_untrusted interrupt_mid_text killed_sig15 killed_sig2", K.AGENT_CRASHED),
+    **fails("err_drop_always err_failed_server_error_after_text", K.UPSTREAM_DISCONNECTED),
+    **fails("err_failed_overloaded", K.UNAVAILABLE),
+    **fails("err_http_429_insufficient_quota", K.INSUFFICIENT_QUOTA),
+    **fails("err_idle_timeout", K.UPSTREAM_TIMEOUT),
+    **fails("no_auth", K.AGENT_NOT_AUTHENTICATED),
+    **both(fails("drop", K.UPSTREAM_DISCONNECTED)),
+    **both(fails("empty_prompt", K.AGENT_CRASHED)),
+    **both(fails("failed_context", K.CONTEXT_LENGTH_EXCEEDED)),
+    **both(fails("http_401", K.AGENT_NOT_AUTHENTICATED)),
+    **both(fails("http_404_model", K.MODEL_NOT_FOUND)),
+    **both(fails("http_429", K.AGENT_RATE_LIMITED)),
+    **both(fails("http_429_usage_limit", K.USAGE_LIMIT_REACHED)),
+    **both(fails("http_500", K.UPSTREAM_ERROR)),
 }
 
 
