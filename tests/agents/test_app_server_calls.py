@@ -144,6 +144,13 @@ def test_a_call_that_the_agent_answers_itself_is_noticed_with_its_response(
     assert noticed in dialogue.completes()
 
 
+def test_a_call_whose_output_the_agent_never_told_keeps_no_later_call_waiting() -> None:
+    dialogue = Dialogue().start()
+    dialogue.calls(1, name="exec_command")
+    dialogue.completes()
+    assert asks(dialogue.step(2)) == ["call_2"]
+
+
 def test_an_agent_that_works_may_call_its_own_tools_without_notice() -> None:
     dialogue = Dialogue(mode="agent").start()
     dialogue.calls(1, name="exec_command")

@@ -216,6 +216,13 @@ def test_a_stream_where_one_object_was_asked_for_becomes_one() -> None:
     assert answer["usage"] == USAGE
 
 
+def test_a_field_that_a_later_chunk_has_as_null_keeps_its_value() -> None:
+    pass_through = PassThrough(stream=False, wants_usage=False)
+    chunks = [chunk({"content": "Hello."}, "stop", usage=USAGE), chunk({}, usage=None)]
+    answer = json.loads(passed(pass_through, [b"".join(map(event, chunks)) + DONE]))
+    assert answer["usage"] == USAGE
+
+
 def test_an_event_without_an_end_is_given_up() -> None:
     pass_through = PassThrough(stream=True, wants_usage=True, max_event=100)
     assert pass_through.feed(b"data: " + b"x" * 200) == b""
