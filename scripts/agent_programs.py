@@ -45,7 +45,9 @@ class Program:
 
 PROGRAMS: Final = {
     CLAUDE_CODE: Program(CLAUDE_CODE, "@anthropic-ai/claude-code", version_text(NEWEST_TESTED), "claude"),
-    **{name: Program(name, each.package, each.tested, each.argv[0]) for name, each in PRESETS.items()},
+    **{
+        name: Program(name, each.package, each.tested_release, each.argv[0]) for name, each in PRESETS.items()
+    },
 }
 """By the agent's name."""
 

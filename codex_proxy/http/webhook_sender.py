@@ -29,7 +29,7 @@ MAX_WAITING = 1000
 """Maximum running deliveries. The other webhooks stay in the outbox."""
 
 Key: TypeAlias = tuple[str, str]
-"""The id of its event and the URL of its target."""
+"""A webhook's event id, and the URL to which it is posted."""
 
 
 class WebhookSender:

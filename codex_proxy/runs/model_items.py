@@ -57,7 +57,7 @@ class ItemHead(msgspec.Struct, frozen=True):
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
     """Returns the run's items in order, then the outputs of hidden calls."""
-    remembered = remembered_turn(run.raw, run.attempt.policy, identity)
+    remembered = remembered_turn(run.raw_items, run.attempt.policy, identity)
     answers = [
         {"type": "function_call_output", "call_id": call_id, "output": remembered.hidden[call_id]}
         for call_id in remembered.calls

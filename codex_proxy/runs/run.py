@@ -124,7 +124,7 @@ class Run:
         self.attempt = attempt
         self.log = EventLog(self._on_backlog)
         self.observers = observers
-        self.raw: list[bytes] = []
+        self.raw_items: list[bytes] = []
         """The current attempt's raw items."""
         self._awaited_events: frozenset[type[Event]] | None = None
         """The types of events that the attempt needs now; None: all."""
@@ -320,7 +320,7 @@ class Run:
             if kind not in HANDLED_EVENTS:
                 continue  # most are pieces of text
             if kind is RawItem:
-                self.raw.append(event.json)  # type: ignore[union-attr]
+                self.raw_items.append(event.json)  # type: ignore[union-attr]
             elif kind is UsageReported:
                 events[index] = self._usage.add(event)  # type: ignore[arg-type]
             elif kind is ApprovalRequested or kind is InputRequested:
@@ -383,7 +383,7 @@ class Run:
 
     def _begin_again(self, attempt: Attempt, *, begun: bool = False) -> None:
         """Discards the current attempt except its usage, and begins `attempt`."""
-        self.raw.clear()
+        self.raw_items.clear()
         self._append(self._usage.begin_attempt(begun=begun), 0)
         self._restartable = ""
         self.attempt = attempt
@@ -399,8 +399,8 @@ class Run:
         repeated.
         """
         ran = self.attempt.policy.ran_calls
-        last = max((index for index, raw in enumerate(self.raw) if output_id(raw) in ran), default=-1)
-        items = [RawHistoryItem(clean_item(raw)) for raw in self.raw[: last + 1]]
+        last = max((index for index, raw in enumerate(self.raw_items) if output_id(raw) in ran), default=-1)
+        items = [RawHistoryItem(clean_item(raw)) for raw in self.raw_items[: last + 1]]
         return msgspec.structs.replace(self.turn, history=(*self.turn.history, *items))
 
     # --- the end --------------------------------------------------------------------------------

@@ -318,7 +318,7 @@ class RunScheduler:
             return False
         policy, check = run.attempt.policy, run.attempt.check
         calls = visible_calls(policy)
-        said = assistant_messages(run.raw)
+        said = assistant_messages(run.raw_items)
         if check is not None:
             said = check.as_shown(said)  # what the client will echo
         seen, _ = item_digests((*run.turn.history, *said, *calls))
@@ -337,7 +337,7 @@ class RunScheduler:
 
     async def _remember(self, run: Run) -> None:
         plain = run.turn.mode == "model"
-        entries = entries_of(run.raw, run.attempt.policy, self.identity(run.turn), plain=plain)
+        entries = entries_of(run.raw_items, run.attempt.policy, self.identity(run.turn), plain=plain)
         try:
             async with asyncio.timeout(REMEMBER_SECONDS):
                 await self.memory.remember(run.turn.owner, entries, durable=self._runs[run].durable)

@@ -82,7 +82,7 @@ def test_the_table_of_programs_that_speak_acp_is_what_their_presets_say() -> Non
     assert list(found) == list(PRESETS)
     for name, preset in PRESETS.items():
         package, mode, usage, together, reopens, apart, largest = found[name]
-        assert package == f"`{preset.package}` {preset.tested}"
+        assert package == f"`{preset.package}` {preset.tested_release}"
         assert mode.startswith(f"`{preset.read_only[0].rpartition('#')[2]}`")
         assert usage == f"`{preset.usage}`"
         assert together == ("no" if preset.one_call_at_a_time else "yes")

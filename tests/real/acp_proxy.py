@@ -30,7 +30,7 @@ AGENTS = [
             pytest.mark.xdist_group(name),  # with `--dist loadgroup` one worker starts it
             pytest.mark.skipif(
                 shutil.which(preset.argv[0]) is None,
-                reason=f"{preset.title} is not installed: scripts/agent-programs installs {preset.tested}",
+                reason=f"{preset.title} is not installed: scripts/agent-programs installs {preset.tested_release}",
             ),
         ],
     )

@@ -87,9 +87,9 @@ def _confinement_checks(launch: AcpLaunch) -> list[Check]:
 def _release_check(preset: AcpPreset, declared: DeclaredFeatures) -> Check:
     title = declared.name or preset.title
     message = f"{title} {declared.version or 'of an unknown version'} speaks ACP."
-    if preset.tested and declared.version != preset.tested:
-        message = f"{message} The tested release is {preset.tested}."
-    return CheckBuilder("agent", version=declared.version, tested=preset.tested or None).ok(message)
+    if preset.tested_release and declared.version != preset.tested_release:
+        message = f"{message} The tested release is {preset.tested_release}."
+    return CheckBuilder("agent", version=declared.version, tested=preset.tested_release or None).ok(message)
 
 
 def _session_check(program: Program, process: AcpProcess) -> Check:

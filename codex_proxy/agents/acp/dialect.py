@@ -115,7 +115,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
     @property
     def is_tested(self) -> bool:
         """Whether the program was tested, so that it is known when it requests the client's tools."""
-        return bool(self._program.preset.tested)
+        return bool(self._program.preset.tested_release)
 
     @property
     def awaits_prompt(self) -> bool:

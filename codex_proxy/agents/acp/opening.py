@@ -106,7 +106,7 @@ class SessionOpening:
         if self._tools_listed:
             return
         self._tools_listed = True
-        if not message.in_time and self._program.preset.tested:
+        if not message.in_time and self._program.preset.tested_release:
             self._fail(NOT_LISTED)  # a model without the client's tools would do something else
         elif self.session and not self._requests:
             self._continue()

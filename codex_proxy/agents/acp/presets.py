@@ -1,4 +1,4 @@
-"""The known agents that speak ACP, found by experiments with the releases in `tested`."""
+"""The known agents that speak ACP, found by experiments with the releases in `tested_release`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     argv: tuple[str, ...]
     """The command; empty for the agent `acp`, whose command is in the settings."""
     package: str = ""
-    tested: str = ""
+    tested_release: str = ""
     apart: Apart = "processes"
     usage: UsageRule | None = None
     """What the agent's token count covers; None: that is not known, so no usage is reported."""
@@ -131,7 +131,7 @@ GEMINI: Final = AcpPreset(
     # An untrusted folder gets no MCP servers, and so no tools of the client.
     argv=("gemini", "--acp", "--skip-trust"),
     package="@google/gemini-cli",
-    tested="0.61.0",
+    tested_release="0.61.0",
     apart="sessions",
     max_output=None,
     usage="turn",
@@ -158,7 +158,7 @@ QWEN: Final = AcpPreset(
     title="Qwen Code",
     argv=("qwen", "--acp"),
     package="@qwen-code/qwen-code",
-    tested="0.24.4",
+    tested_release="0.24.4",
     apart="sessions",
     max_output=120_000,
     usage="chunks",
@@ -197,7 +197,7 @@ OPENCODE: Final = AcpPreset(
     title="opencode",
     argv=("opencode", "acp", "--print-logs", "--log-level", "ERROR"),
     package="opencode-ai",
-    tested="1.18.33",
+    tested_release="1.18.33",
     apart="folders",
     usage="last",
     reopens=True,
@@ -224,7 +224,7 @@ COPILOT: Final = AcpPreset(
     title="Copilot CLI",
     argv=("copilot", "--acp"),
     package="@github/copilot",
-    tested="1.0.102",
+    tested_release="1.0.102",
     apart="sessions",
     max_output=20_000,
     usage="session",
@@ -248,7 +248,7 @@ CLAUDE_ACP: Final = AcpPreset(
     title="Claude Code by its ACP adapter",
     argv=("claude-agent-acp",),
     package="@agentclientprotocol/claude-agent-acp",
-    tested="0.100.0",
+    tested_release="0.100.0",
     apart="sessions",
     max_output=CLAUDE_MAX_OUTPUT,
     usage="turn",
@@ -269,7 +269,7 @@ CODEX_ACP: Final = AcpPreset(
     title="Codex by its ACP adapter",
     argv=("codex-acp",),
     package="@agentclientprotocol/codex-acp",
-    tested="2.6.0",
+    tested_release="2.6.0",
     apart="sessions",
     max_output=None,  # as it is configured here
     usage="turn",

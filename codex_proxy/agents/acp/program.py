@@ -85,7 +85,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
             "images": declared.images,
             "system_prompt": declared.system_prompt,
             "sandbox": preset.sandboxed or self.confined,
-            "parallel_calls": bool(preset.tested) and not preset.one_call_at_a_time,
+            "parallel_calls": bool(preset.tested_release) and not preset.one_call_at_a_time,
             "exact_usage": preset.usage == "chunks",  # each request's model calls are told in that request
         }
         lacks = {name for name, there in has.items() if not there}

@@ -156,7 +156,7 @@ class CodexProto(ChildTurn):
     def _delta_target(self) -> str | None:
         if self._ended or self._reasoning or not self._step_has_output:
             return None
-        return self._messages.without_choice if self._spellings.get(DELTA) == DELTA else None
+        return self._messages.id_without_choice if self._spellings.get(DELTA) == DELTA else None
 
     # --- session ------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Messages:
         return bool(self._ids)
 
     @property
-    def without_choice(self) -> str | None:
+    def id_without_choice(self) -> str | None:
         return self._ids.get(None)
 
     def add_delta(self, choice: int | None, text: str) -> None:
@@ -163,7 +163,7 @@ _STOPS: dict[CallKind | None, Stop] = {
     "legacy": Stop.FUNCTION_CALL,
 }
 LEGACY_INDEX = "function_call"
-"""The index of a call in Chat's old `function_call`."""
+"""Stands for the index of a call that came as Chat's old `function_call`, which has none."""
 
 
 class Calls:
