@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -18,10 +17,6 @@ from codex_proxy.store.lock import StoreLock
 from codex_proxy.store.retention import JUMP_SECONDS, AgeClock
 from codex_proxy.store.store import Store, StoreOptions
 from codex_proxy.store.values import ContextLimits, Retention, StoreInUse, StoreRefused, StoreUnavailable
-
-if TYPE_CHECKING:
-    from codex_proxy.store.postgresql.store import PostgresStore
-    from codex_proxy.store.sqlite.store import SqliteStore
 
 log = structlog.get_logger(__name__)
 
@@ -134,7 +129,7 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
     return RamStepMemory(_step_memory_settings(settings), clock.epoch)
 
 
-async def open_store(settings: Settings, clock: Clock) -> SqliteStore | PostgresStore:
+async def open_store(settings: Settings, clock: Clock) -> Store:
     """Opens the store without locking it. Raises `UserError` for a file that is no store, damaged, newer or locked by
     SQLite, or a database that cannot be reached.
     """
@@ -146,7 +141,12 @@ async def open_store(settings: Settings, clock: Clock) -> SqliteStore | Postgres
     }
     try:
         if settings.in_database:
-            return await _database_store().open(settings.store, **options)
+            try:
+                from codex_proxy.store.postgresql.store import PostgresStore
+            except ModuleNotFoundError as error:
+                raise UserError(NEEDS_EXTRA) from error
+
+            return await PostgresStore.open(settings.store, **options)
         # Imported here, since a command line that only shows its help needs no database.
         from codex_proxy.store.sqlite.store import SqliteStore
 
@@ -155,14 +155,6 @@ async def open_store(settings: Settings, clock: Clock) -> SqliteStore | Postgres
         return await SqliteStore.open(settings.store_file, **options)
     except (StoreRefused, StoreUnavailable) as error:
         raise _open_error(error) from error
-
-
-def _database_store() -> type[PostgresStore]:
-    try:
-        from codex_proxy.store.postgresql.store import PostgresStore
-    except ModuleNotFoundError as error:
-        raise UserError(NEEDS_EXTRA) from error
-    return PostgresStore
 
 
 async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,10 +21,6 @@ from codex_proxy.store import copying
 from codex_proxy.store.lock import StoreLock
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import StoreError, StoreInUse, StoreRefused, StoreStats, StoreUnavailable
-
-if TYPE_CHECKING:
-    from codex_proxy.store.postgresql.store import PostgresStore
-    from codex_proxy.store.sqlite.store import SqliteStore
 
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:
@@ -88,7 +83,7 @@ async def copy_store(settings: Settings, source: str, target: str, tell: Callabl
 
 
 @asynccontextmanager
-async def _unused_store(settings: Settings, place: str) -> AsyncIterator[SqliteStore | PostgresStore]:
+async def _unused_store(settings: Settings, place: str) -> AsyncIterator[Store]:
     placed = _place(settings, place)
     async with AsyncExitStack() as stack:
         if not placed.in_database:

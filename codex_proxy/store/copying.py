@@ -5,10 +5,13 @@ keys, so that an interrupted copy goes on where it ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from codex_proxy.store.usage import FIGURES
 from codex_proxy.store.values import StoreRefused
+
+if TYPE_CHECKING:
+    from codex_proxy.store.store import Store
 
 Row: TypeAlias = Sequence[Any]
 """A row's values, in the order of `CopiedTable.columns`."""
@@ -62,18 +65,7 @@ FLAGS: Final = frozenset({"background", "unfinished", "deleted", "visible"})
 """Boolean columns, which SQLite has as numbers."""
 
 
-class CopyableStore(Protocol):
-    async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
-        """Returns at most `limit` rows in the order of their keys, from this key on (None: the first)."""
-
-    async def last_row(self, table: CopiedTable) -> Row | None:
-        """Returns the row with the largest key, if any."""
-
-    async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
-        """Adds all rows, or none."""
-
-
-async def copy(source: CopyableStore, target: CopyableStore, on_copied: Callable[[str, int], object]) -> int:
+async def copy(source: Store, target: Store, on_copied: Callable[[str, int], object]) -> int:
     """Copies what the target does not have, and returns how many rows. Calls `on_copied` with a table and its number of
     copied rows. Raises `StoreRefused`, before any change, if the target has other data.
     """
@@ -92,7 +84,7 @@ async def copy(source: CopyableStore, target: CopyableStore, on_copied: Callable
     return total
 
 
-async def _require_same(source: CopyableStore, table: CopiedTable, last: Row) -> None:
+async def _require_same(source: Store, table: CopiedTable, last: Row) -> None:
     found = await source.rows_from(table, last[: len(table.key)], 1)
     if not found or list(found[0]) != list(last):
         raise StoreRefused(
@@ -101,7 +93,7 @@ async def _require_same(source: CopyableStore, table: CopiedTable, last: Row) ->
         )
 
 
-async def _rows_after(source: CopyableStore, table: CopiedTable, last: Row | None) -> Sequence[Row]:
+async def _rows_after(source: Store, table: CopiedTable, last: Row | None) -> Sequence[Row]:
     if last is None:
         return await source.rows_from(table, None, table.at_once)
     # The first of them is `last` itself.

@@ -451,18 +451,21 @@ class Store(ABC):
     async def close(self) -> None:
         """Waits for operations that have begun. A second call does nothing."""
 
-    # --- copying (`copying.CopyableStore`) ------------------------------------------------------
+    # --- copying --------------------------------------------------------------------------------
 
     async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
+        """Returns at most `limit` rows in the order of their keys, from this key on (None: the first)."""
         sql = copying.select(table, first=key is None)
         return await self._ask(Query(sql, (*(key or ()), limit), _tuples))
 
     async def last_row(self, table: CopiedTable) -> Row | None:
+        """Returns the row with the largest key, if any."""
         rows = await self._ask(Query(copying.select_last(table), (), _tuples))
         return rows[0] if rows else None
 
     @abstractmethod
-    async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None: ...
+    async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
+        """Adds all rows, or none."""
 
 
 def _tuples(rows: Iterable[Row]) -> list[Row]:

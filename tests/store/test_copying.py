@@ -11,6 +11,7 @@ from codex_proxy.store import copying
 from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.store import Store
 from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
 from codex_proxy.store.values import (
     Frame,
@@ -21,7 +22,6 @@ from codex_proxy.store.values import (
 from tests.postgres import PostgresServer, empty
 from tests.store.stored import OTHER, OWNER, Hands, context_ids, conversation, hidden, item, response, turn
 
-AnyStore = SqliteStore | PostgresStore
 HOUR = UsageQuery(owner=None, start=0, end=7200, width=3600, by_model=True)
 
 
@@ -36,10 +36,10 @@ async def database(postgres_server: PostgresServer) -> AsyncIterator[PostgresSto
 @pytest.fixture(params=["file to database", "database to file", "file to file"])
 async def stores(
     request: pytest.FixtureRequest, tmp_path: Path, database: PostgresStore
-) -> AsyncIterator[tuple[AnyStore, AnyStore]]:
+) -> AsyncIterator[tuple[Store, Store]]:
     """A source and an empty target."""
     files = [await SqliteStore.open(tmp_path / name, clock=Hands()) for name in ("one.db", "two.db")]
-    pairs: dict[str, tuple[AnyStore, AnyStore]] = {
+    pairs: dict[str, tuple[Store, Store]] = {
         "file to database": (files[0], database),
         "database to file": (database, files[0]),
         "file to file": (files[0], files[1]),
@@ -49,7 +49,7 @@ async def stores(
         await store.close()
 
 
-async def filled(store: AnyStore) -> None:
+async def filled(store: Store) -> None:
     await store.add_conversation(conversation("conv_1", a="b"))
     await turn(store, "root")
     await turn(store, "leaf", after="root", append="conv_1")
@@ -67,14 +67,14 @@ async def filled(store: AnyStore) -> None:
     await store.add_usage([UsageEntry(OWNER, "model", 3600, Figures(turns=2, input=1 << 40))])
 
 
-async def exported(store: AnyStore) -> list[bytes]:
+async def exported(store: Store) -> list[bytes]:
     lines: list[bytes] = []
     await store.export(lines.append)
     return lines
 
 
 async def test_a_copy_has_everything_and_goes_on_as_the_first_would(
-    stores: tuple[AnyStore, AnyStore],
+    stores: tuple[Store, Store],
 ) -> None:
     source, target = stores
     await filled(source)
@@ -100,37 +100,28 @@ async def test_a_copy_has_everything_and_goes_on_as_the_first_would(
     assert (await target.stats()).items == 6, "the conversation's and the other owner's"
 
 
-class Interrupted:
-    """A target that fails when so many rows were added."""
-
-    def __init__(self, store: AnyStore, after: int) -> None:
-        self._store = store
-        self._left = after
-
-    async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
-        return await self._store.rows_from(table, key, limit)
-
-    async def last_row(self, table: CopiedTable) -> Row | None:
-        return await self._store.last_row(table)
-
-    async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
-        self._left -= len(rows)
-        if self._left < 0:
-            raise StoreUnavailable("no more")
-        await self._store.add_rows(table, rows)
-
-
 async def test_a_copy_that_was_interrupted_goes_on_where_it_ended(
-    stores: tuple[AnyStore, AnyStore], monkeypatch: pytest.MonkeyPatch
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = stores
     await filled(source)
     small = tuple(table._replace(at_once=3 if table.name != "frames" else 500) for table in copying.TABLES)
     monkeypatch.setattr(copying, "TABLES", small)
+    add_rows, left = target.add_rows, 0
+
+    async def add_until_it_fails(table: CopiedTable, rows: Sequence[Row]) -> None:
+        nonlocal left
+        left -= len(rows)
+        if left < 0:
+            raise StoreUnavailable("no more")
+        await add_rows(table, rows)
+
+    monkeypatch.setattr(target, "add_rows", add_until_it_fails)
     again = 0
     while True:
+        left = 600
         try:
-            await copying.copy(source, Interrupted(target, 600), lambda table, copied: None)
+            await copying.copy(source, target, lambda table, copied: None)
             break
         except StoreUnavailable:
             again += 1
@@ -139,7 +130,7 @@ async def test_a_copy_that_was_interrupted_goes_on_where_it_ended(
     assert await copying.copy(source, target, lambda table, copied: None) == 0
 
 
-async def test_a_target_with_data_of_its_own_is_left_as_it_is(stores: tuple[AnyStore, AnyStore]) -> None:
+async def test_a_target_with_data_of_its_own_is_left_as_it_is(stores: tuple[Store, Store]) -> None:
     source, target = stores
     await filled(source)
     await turn(target, "own")
