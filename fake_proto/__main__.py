@@ -78,7 +78,7 @@ def _agent_class(command: str) -> type[Agent]:
 
 
 def faults_and_stdout(settings: Settings) -> tuple[Faults, Wire]:
-    """Returns the faults of the process, which have begun, and stdout."""
+    """Returns the faults of the process, which are active from now on, and stdout."""
     pid_file = settings.text("PID_FILE")
     note_pid(pid_file, os.getpid())
     names, _, options = settings.text("MISBEHAVE").partition(" ")

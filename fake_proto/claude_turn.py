@@ -243,7 +243,7 @@ class ClaudeTurn:
         self._fail(action["text"], status, ERRORS.get(status, "server_error"))
 
     def _fail(self, text: str, status: int | None, code: str) -> None:
-        """Writes an error: a message that nobody has said, then a result that says so."""
+        """Writes an error as Claude Code does: a message of the model `<synthetic>`, then a failed result."""
         content = [{"type": "text", "text": text}]
         message = {"id": "synthetic", "model": "<synthetic>", "role": "assistant", "content": content}
         self._send({"type": "assistant", "message": message, "error": code})

@@ -31,7 +31,8 @@ A server describes its API at `/openapi.json` (OpenAPI 3.1; no key needed). Test
 - **Base URL**: `http://127.0.0.1:11435/v1`. Every path works with and without `/v1`, except those of the
   [server itself](#the-server-itself).
 - **Key**: `Authorization: Bearer KEY`, if the server requires one. A key sees only the objects that it created.
-- **Bodies** are `application/json`. Unknown fields are ignored and named. Null means the same as a missing field.
+- **Bodies** are `application/json`. Unknown fields are ignored, and named in `x-codex-ignored-params`. Null means
+  the same as a missing field.
 - **Streams** are server-sent events. Lines that begin with a colon are comments that keep the connection open.
 - **Headers and shared parameters** are explained [once](#parameters), at the end.
 

@@ -86,7 +86,7 @@ class Agent(Protocol):
         """Describes each process. Reads files of the system: not for every turn."""
 
     def trouble(self) -> Failure | None:
-        """Returns the failure with which a turn would end now, if known (nobody is signed in)."""
+        """Returns the failure with which a turn would end now, if known: for example, nobody is signed in."""
 
     async def close(self) -> None: ...
 

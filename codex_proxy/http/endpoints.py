@@ -305,7 +305,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _conversation(
         "POST /conversations/{id}",
         conversations.update_conversation,
-        summary="Merges metadata into a conversation's. null deletes a key.",
+        summary="Merges metadata into that of a conversation. A value of null deletes its key.",
         parameters=(_CONVERSATION_ID,),
         body="UpdateBody",
         answers={"200": Conversation},

@@ -18,7 +18,7 @@ _NESTED: Final = frozenset({"$ref", "anyOf", "properties", "items"})
 """Keywords below which there may be objects with optional properties."""
 
 
-def check_undoable(document: SchemaDocument) -> None:
+def check_placeholders(document: SchemaDocument) -> None:
     """Raises `CannotFitError` if the placeholders in an answer could be ambiguous."""
     _Shapes(document)
 

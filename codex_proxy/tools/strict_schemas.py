@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.tools.checks import StrictForm
-from codex_proxy.tools.strict_answers import WRAPPER, check_undoable
+from codex_proxy.tools.strict_answers import WRAPPER, check_placeholders
 from codex_proxy.tools.strict_subset import (
     ANNOTATIONS,
     DEFINITIONS,
@@ -44,7 +44,7 @@ def strict_form(schema: bytes) -> StrictForm | None:
         fitting = _Converter(document)
         form = fitting.of(document.root)
         if fitting.to_undo:
-            check_undoable(document)
+            check_placeholders(document)
         return StrictForm(msgspec.json.encode(form), fitting.to_undo) if is_strict(form) else None
     except (msgspec.DecodeError, RecursionError, CannotFitError):
         return None
