@@ -5,8 +5,8 @@ another way, and many change long or unusual ones: such a tool gets a generated 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -25,8 +25,15 @@ RENAMED_PREFIX: Final = "tool_"
 """The prefix of generated names. A client's name with it is replaced, too."""
 
 CALLED_BY_META: Final = ("toolName", "claudeCode", "is_mcp_tool_call")
-ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
-"""Kinds that a client tool's call never has, except in Codex's adapter."""
+ACTING_KINDS: Final[Mapping[str, Literal["command", "file_change"]]] = {
+    "execute": "command",
+    "edit": "file_change",
+    "delete": "file_change",
+    "move": "file_change",
+}
+"""What a tool call of ACP's kinds does, if it acts. A client tool's call never has these kinds, except in Codex's
+adapter.
+"""
 
 
 def agent_name(name: str) -> str:

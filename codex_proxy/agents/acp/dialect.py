@@ -7,10 +7,10 @@ when a later request brings the outputs. A turn that failed or was cancelled is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from codex_proxy.agents.acp.calls import ClientCalls
-from codex_proxy.agents.acp.client_tools import ClientTools
+from codex_proxy.agents.acp.client_tools import ACTING_KINDS, ClientTools
 from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.messages import (
     CANCELLED,
@@ -51,13 +51,6 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.json_values import object_at
 from codex_proxy.core.turn import Turn, without_content
-
-APPROVALS: Final[Mapping[str, ApprovalKind]] = {
-    "execute": "command",
-    "edit": "file_change",
-    "delete": "file_change",
-    "move": "file_change",
-}
 
 
 class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
@@ -260,7 +253,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             return
         name = self._new_id("ask_")
         self._questions[name] = (id, options)
-        kind = APPROVALS.get(call.kind or "", "permission")
+        kind: ApprovalKind = ACTING_KINDS.get(call.kind or "", "permission")
         self._events.append(ApprovalRequested(name, kind, ""))
 
     def _write_answer(self, request_id: str, question: tuple[int | str, Any], reply: Decision) -> None:

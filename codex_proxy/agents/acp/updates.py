@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.acp.client_tools import CALLED_BY_META, ClientTools
+from codex_proxy.agents.acp.client_tools import ACTING_KINDS, CALLED_BY_META, ClientTools
 from codex_proxy.agents.acp.failures import retry_event
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.acp.presets import AcpPreset
@@ -29,13 +29,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
 from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
 
-KINDS: Final[dict[str, ActivityKind]] = {
-    "execute": "command",
-    "edit": "file_change",
-    "delete": "file_change",
-    "move": "file_change",
-    "fetch": "web_search",
-}
+KINDS: Final[dict[str, ActivityKind]] = {**ACTING_KINDS, "fetch": "web_search"}
 """Activities by ACP's kinds of tool calls; others are `other`."""
 
 ENDED: Final = ("completed", "failed")
