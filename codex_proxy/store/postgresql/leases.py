@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
+from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.store.leases import (
     LEASE_SECONDS,
     RENEW_SECONDS,
@@ -180,9 +181,8 @@ class PostgresLeases:
 
     def leave(self, key: Key) -> None:
         """Gives up a conversation; the next turn may begin when that is stored."""
-        task = asyncio.get_running_loop().create_task(self._leave(key, self._turns.pop(key, None)))
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        leaving = self._leave(key, self._turns.pop(key, None))
+        keep_until_done(self._leaving, asyncio.get_running_loop().create_task(leaving))
 
     async def _leave(self, key: Key, row: int | None) -> None:
         try:
