@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, NotRequired, Protocol, TypedDict
+from typing import Any, Final, Literal, NotRequired, Protocol, TypeAlias, TypedDict, get_args
 
 import msgspec
 
@@ -26,7 +26,8 @@ DEFAULT_NAME: Final = "codex-5"
 OWN_DEFAULT: Final = "default"
 """An agent's default in the list, if none of its models is known."""
 
-EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+EFFORTS: Final[tuple[Effort, ...]] = get_args(Effort)
 """All efforts in OpenAI's types; each model supports some."""
 
 _ASSUMED_EFFORTS: Final = ("low", "medium", "high")

@@ -18,7 +18,6 @@ HistoryName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 """The name of a tool in the history, which may be another server's."""
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Positive: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Summary: TypeAlias = Literal["auto", "concise", "detailed", "none"]
 Verbosity: TypeAlias = Literal["low", "medium", "high"]
 TopK: TypeAlias = Annotated[int, Field(ge=-1, le=2**31 - 1)]

@@ -11,10 +11,10 @@ from pydantic import Field
 
 from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence
 from codex_proxy.surfaces.field_lists import Ignored, Refused
+from codex_proxy.surfaces.models import Effort
 from codex_proxy.surfaces.unions import ByKind
 from codex_proxy.surfaces.wire_types import (
     CallId,
-    Effort,
     HistoryName,
     Name,
     OpenAIRequest,

@@ -35,13 +35,6 @@ _WHOLES: Final = {
 }
 _STAGED: Final = frozenset({mcp_items.LIST, mcp_items.CALL})
 """Kinds with events for their beginning and end."""
-_ENDS: Final = {
-    "completed": "response.completed",
-    "incomplete": "response.incomplete",
-    "failed": "response.failed",
-    # The SDKs know no event for it; of the ends that they do know this one promises nothing.
-    "cancelled": "response.incomplete",
-}
 
 
 def payload_of(frame: bytes) -> bytes:
@@ -95,7 +88,10 @@ class ResponseEvents:
         self._add("error", **error, error={"type": row.type, **error})
 
     def finish(self, response: dict[str, Any]) -> None:
-        self._add(_ENDS[response["status"]], response=response)
+        status = response["status"]
+        # The SDKs know no event for `cancelled`; of the ends that they do know this one promises nothing.
+        end = "incomplete" if status == "cancelled" else status
+        self._add(f"response.{end}", response=response)
 
     # --- items and their parts ------------------------------------------------------------------
 

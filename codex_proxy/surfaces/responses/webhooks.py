@@ -15,12 +15,6 @@ import msgspec
 from codex_proxy.surfaces.base import json_bytes
 
 PREFIX: Final = "whsec_"
-EVENTS: Final = {
-    "completed": "response.completed",
-    "failed": "response.failed",
-    "incomplete": "response.incomplete",
-    "cancelled": "response.cancelled",
-}
 
 
 class Webhook(msgspec.Struct, frozen=True):
@@ -41,7 +35,7 @@ def webhook_body(*, event_id: str, response_id: str, status: str, created_at: in
         "id": event_id,
         "object": "event",
         "created_at": created_at,
-        "type": EVENTS[status],
+        "type": f"response.{status}",
         "data": {"id": response_id},
     }
     return json_bytes(event)

@@ -12,9 +12,10 @@ from pydantic import Field
 from codex_proxy.surfaces.body import RequestModel, StopSequence
 from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem
+from codex_proxy.surfaces.models import Effort
 from codex_proxy.surfaces.responses.wire_tools import AnyTool, ToolChoice
 from codex_proxy.surfaces.unions import ByKind
-from codex_proxy.surfaces.wire_types import Effort, Name, OpenAIRequest, Positive, Summary, Verbosity
+from codex_proxy.surfaces.wire_types import Name, OpenAIRequest, Positive, Summary, Verbosity
 
 Label: TypeAlias = Annotated[str, Field(max_length=512)]
 Include: TypeAlias = Literal[

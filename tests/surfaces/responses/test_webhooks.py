@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import InvalidWebhookSignatureError
 
-from codex_proxy.surfaces.responses.webhooks import EVENTS, Webhook, sign, webhook_body
+from codex_proxy.surfaces.responses.webhooks import Webhook, sign, webhook_body
 
 SECRETS = ["whsec_c2VjcmV0LXRoYXQtaXMtbG9uZw==", "a plain secret"]
 
@@ -23,7 +23,7 @@ def unwrap(webhook: Webhook, secret: str) -> object:
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-@pytest.mark.parametrize("status", EVENTS)
+@pytest.mark.parametrize("status", ["completed", "failed", "incomplete", "cancelled"])
 def test_the_sdk_unwraps_every_end_of_a_response(secret: str, status: str) -> None:
     event = unwrap(delivery(secret, status), secret)
     assert getattr(event, "type", None) == f"response.{status}"
