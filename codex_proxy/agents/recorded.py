@@ -5,7 +5,8 @@ them; other messages (parts of an HTTP answer, events of a tool server) as objec
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -94,6 +95,21 @@ def first_channel_id(name: str, id: Any) -> Any:
         channel = channel_of(id)
         return id if not channel else request_id(1, id - request_id(channel, 0))
     return id
+
+
+_UNREAD: Final = {
+    "claude-code": (re.compile(rb'"uuid":"[0-9a-f-]{36}"'), b'"uuid":""'),
+    "chat": (re.compile(rb'"obfuscation":"[A-Za-z0-9]*"'), b'"obfuscation":""'),
+}
+"""By dialect, a field that differs in each line and that the dialect does not read, and what is recorded for it."""
+
+
+def without_unread(name: str, lines: Sequence[bytes]) -> Sequence[bytes]:
+    """Returns lines without the field that the dialect does not read, so that deltas of one text differ in it alone."""
+    if name not in _UNREAD:
+        return lines
+    field, constant = _UNREAD[name]
+    return field.sub(constant, b"\n".join(lines)).split(b"\n")
 
 
 def rpc_of(line: bytes) -> tuple[Any, str | None]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -35,7 +36,7 @@ from codex_proxy.cassettes.format import (
 )
 from codex_proxy.cassettes.pieces import Run, is_json, with_text
 from codex_proxy.cassettes.replay import ReplayAgent
-from codex_proxy.cassettes.scrubbing import MIN_SECRET, Scrubber, StableIds, TurnIds, zero_numbers
+from codex_proxy.cassettes.scrubbing import MIN_SECRET, Scrubber, TurnIds, zero_numbers
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.cassettes.turn_recorder import MAX_BYTES, TurnRecorder
 from codex_proxy.core.events import Event, ItemStarted, Stop
@@ -55,7 +56,7 @@ MAX_WAITING: Final = 256 << 20
 DATA: Final = b"d{"
 """How the lines of a stream or WebSocket begin that have data, and are no comments or names of events."""
 _NUMBERED: Final = re.compile(r"(\d{4,})-")
-_NO_WORD: Final = re.compile("[^a-z0-9]+")
+_NO_WORD: Final = re.compile(b"[^a-z0-9]+")
 
 
 class RecordError(CassetteError):
@@ -76,7 +77,7 @@ class Recorder:
         self._scrubber = scrubber
         self._settings = dict(settings)
         self._match = list(match)
-        self._ids = StableIds()
+        self._ids: dict[bytes, bytes] = {}
         self._thread = ThreadPoolExecutor(1, "recorder")
         """Writes large cassettes one after the other, since one may continue another."""
         self._waiting: set[asyncio.Task[None]] = set()
@@ -160,14 +161,15 @@ class Recorder:
         return None
 
     def _write(self, recorded: TurnRecorder, exchange: ExchangeContent) -> Path:
-        keys = [*exchange.keys, *_mcp_secrets(exchange.body)]
+        keys = [
+            key.encode() for key in (*exchange.keys, *_mcp_secrets(exchange.body)) if len(key) >= MIN_SECRET
+        ]
+        scrub = partial(self._scrubber.scrub, keys)
         agent = recorded.agent
         if isinstance(agent, ReplayAgent) and agent.missing is not None:
             agent = agent_for(agent.missing, recorded.turn.model)
         content = content_of(recorded.turn)
-        digest = key_of(content, ("messages", "tools", "mode"))
-        ids = self._ids.turn(digest, exchange.body)
-        clean = _Cleaner(self._scrubber, ids, keys)
+        ids = TurnIds(self._ids, key_of(content, ("messages", "tools", "mode")), exchange.body)
         head = Head(
             agent=agent.name,
             version=agent.version,
@@ -183,11 +185,12 @@ class Recorder:
         for session, blocks in recorded.sessions():
             lines += session_lines(session, blocks)
         lines += answer_lines(exchange.answer())
-        words = _NO_WORD.sub("-", clean.text(_last_words(content)).lower())[:MAX_SLUG].strip("-")
-        texts = text_of(clean.join_secret_runs(lines), clean.clean)
+        words = scrub(_last_words(content).encode("utf-8", "replace")).lower()
+        slug = _NO_WORD.sub(b"-", words)[:MAX_SLUG].strip(b"-").decode() or "turn"
+        texts = text_of(_join_secret_runs(lines, scrub), lambda text: scrub(ids.replace(text)))
         while True:
             self._last += 1
-            recorded.name = f"{self._last:04d}-{words or 'turn'}"
+            recorded.name = f"{self._last:04d}-{slug}"
             try:
                 write_new(str(self.folder), f"{recorded.name}{SUFFIX}", texts)
             except FileExistsError:  # of another server that records here
@@ -224,39 +227,21 @@ def _mcp_of(turn: Turn, first: Sequence[Event]) -> list[dict[str, Any]]:
     ]
 
 
-class _Cleaner:
-    """Removes secrets from the lines of one cassette, and replaces ids."""
-
-    def __init__(self, scrubber: Scrubber, ids: TurnIds, keys: Sequence[str]) -> None:
-        self._scrubber = scrubber
-        self._ids = ids
-        self._keys = [key.encode() for key in keys if len(key) >= MIN_SECRET]
-
-    def clean(self, text: bytes) -> bytes:
-        """Returns the next lines of the file without secrets and with stable ids; the request keeps its own ids."""
-        return self._scrub(self._ids.replace(text))
-
-    def join_secret_runs(self, lines: list[bytes | Run]) -> list[bytes | Run]:
-        """Returns the lines, with one line in place of a line and the run after it that together say a secret."""
-        spoken = b"\n".join([each.text() for each in lines if isinstance(each, Run)])
-        if not self._scrubber.suspects(spoken, self._keys):
-            return lines
-        joined = list[bytes | Run]()
-        for each in lines:
-            if isinstance(each, Run) and isinstance(line := joined[-1], bytes):
-                text = each.text()
-                cleaned = self._scrub(text)
-                if cleaned != text:
-                    joined[-1] = with_text(line, each.name, b'"%b"' % cleaned)
-                    continue
-            joined.append(each)
-        return joined
-
-    def _scrub(self, text: bytes) -> bytes:
-        return self._scrubber.scrub(text, self._keys)
-
-    def text(self, text: str) -> str:
-        return self._scrub(text.encode("utf-8", "replace")).decode("utf-8", "replace")
+def _join_secret_runs(lines: list[bytes | Run], scrub: Callable[[bytes], bytes]) -> list[bytes | Run]:
+    """Returns the lines, with one line in place of a line and the run after it that together say a secret."""
+    spoken = b"\n".join([each.text() for each in lines if isinstance(each, Run)])
+    if scrub(spoken) == spoken:
+        return lines
+    joined = list[bytes | Run]()
+    for each in lines:
+        if isinstance(each, Run) and isinstance(line := joined[-1], bytes):
+            text = each.text()
+            cleaned = scrub(text)
+            if cleaned != text:
+                joined[-1] = with_text(line, each.name, b'"%b"' % cleaned)
+                continue
+        joined.append(each)
+    return joined
 
 
 class Exchange:
@@ -355,8 +340,8 @@ class ExchangeContent(msgspec.Struct):
         final = None if self.final is None else msgspec.Raw(self.final)
         if not self.socket and len(self.answered) == 1 and is_json(self.answered[0]):
             return Answer(self.status, msgspec.Raw(self.answered[0].strip()), None, final)
-        sent = [line for line in b"\n".join(self.answered).split(b"\n") if line and line[0] in DATA]
-        return Answer(self.status, None, zero_numbers(sent), final)
+        lines = zero_numbers(b"\n".join(self.answered)).split(b"\n")
+        return Answer(self.status, None, [line for line in lines if line and line[0] in DATA], final)
 
 
 def _mcp_secrets(body: bytes) -> list[str]:

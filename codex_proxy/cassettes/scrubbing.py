@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from pydantic_core import SchemaValidator, core_schema
@@ -49,11 +49,22 @@ _BEGINNINGS: Final = (b"-----BEGIN", b"AKIA", b"AIza", b"eyJ", b"Bearer", b"Basi
 _FIELD_ENDS: Final = tuple(
     b'horization" ookie" api_key" api-key" apikey" _token" secret" password" passwd"'.split()
 )
-_ANY: Final = rb"\b(?:%b)[-_]|%b|(?i:%b)" % tuple(map(b"|".join, (_DASHED, _BEGINNINGS, _FIELD_ENDS)))
-_may_have_secrets: Final = SchemaValidator(
-    core_schema.str_schema(pattern=f"(?-u:{_ANY.decode()})")
-).isinstance_python
-"""Whether a text has one of these texts. Pydantic's expressions are 20 times as fast as those of `re`."""
+
+
+def _finder(expression: str) -> Callable[[str], bool]:
+    """Returns a function that says whether a text has a match. Pydantic's expressions are 20 times as fast as those of
+    `re`; one for all that is looked for would be slower than several.
+    """
+    return SchemaValidator(core_schema.str_schema(pattern=expression)).isinstance_python
+
+
+_HINTS: Final = [
+    _finder(f"(?-u:{each})" % b"|".join(texts).decode())  # a boundary as `_TOKEN` has it: of ASCII letters
+    for each, texts in ((r"\b(?:%s)[-_]", _DASHED), ("%s", _BEGINNINGS), ("(?i:%s)", _FIELD_ENDS))
+]
+"""Each finds what some kinds of secrets have."""
+_MAX_SOUGHT: Final = 40
+"""The characters of a name that are looked for before it is replaced."""
 
 
 class ScrubError(CassetteError):
@@ -78,7 +89,7 @@ class Scrubber:
         found.sort(key=lambda each: (each[1] == KEY.encode(), len(each[0])), reverse=True)
         self._names = [
             (
-                name,
+                _finder(re.escape(name[:_MAX_SOUGHT].decode("latin-1"))),
                 re.compile(re.escape(name) + (b"" if placeholder == KEY.encode() else rb"(?![A-Za-z0-9])")),
                 placeholder,
             )
@@ -89,23 +100,16 @@ class Scrubber:
         except re.error as error:
             raise ScrubError(f"--scrub is not a valid regular expression: {error}.") from error
 
-    def suspects(self, text: bytes, keys: Sequence[bytes] = ()) -> bool:
-        """Whether the text may need replacements."""
-        return bool(
-            self._own
-            or any(_secrets_in(text))
-            or any(key in text for key in keys)
-            or any(name in text for name, _, _ in self._names)
-        )
-
-    def scrub(self, text: bytes, keys: Sequence[bytes] = ()) -> bytes:
+    def scrub(self, keys: Sequence[bytes], text: bytes) -> bytes:
         """Returns lines of JSON with placeholders. `keys` are the request's secrets."""
         for secret in keys:
             text = text.replace(secret, KEY.encode())
-        for name, pattern, placeholder in self._names:
-            if name in text:
+        searched = text.decode("latin-1")
+        for has_name, pattern, placeholder in self._names:
+            if has_name(searched):
                 text = pattern.sub(lambda found, placeholder=placeholder: _hide(found, placeholder), text)  # type: ignore[misc]
-        text = _without_secrets(text, sorted(_secrets_in(text)))
+        if any(has_hint(searched) for has_hint in _HINTS):
+            text = _without_secrets(text, sorted(_secrets_in(text)))
         if self._own:  # line by line: an expression may match the end of a line
             lines = text.split(b"\n")
             for own in self._own:
@@ -116,8 +120,6 @@ class Scrubber:
 
 def _secrets_in(text: bytes) -> Iterator[tuple[int, int]]:
     """Yields start and end of tokens, and of secret fields' values."""
-    if not _may_have_secrets(text.decode("latin-1")):
-        return
     small = text.lower()
     beginnings = (*(word + dash for word in _DASHED for dash in (b"-", b"_")), *_BEGINNINGS)
     tokens = (at for each in beginnings for at in _find_all(text, each))
@@ -186,24 +188,18 @@ _AFTER_REQUEST: Final = (b'{"session"', b'{"answer"')
 MAX_IDS: Final = 100_000
 
 
-class StableIds:
-    """Replaces random ids by ids that depend on the turn's content alone, the same in all turns, and times by 0."""
-
-    def __init__(self) -> None:
-        self._ids: dict[bytes, bytes] = {}
-
-    def turn(self, key: bytes, request: bytes) -> TurnIds:
-        """Returns the replacer of one turn's ids. `key` depends on its content alone; ids of its `request` stay."""
-        if len(self._ids) > MAX_IDS:
-            self._ids.clear()
-        return TurnIds(self._ids, key, frozenset(_WORD.findall(request)))
-
-
 class TurnIds:
-    def __init__(self, ids: dict[bytes, bytes], key: bytes, own: frozenset[bytes]) -> None:
+    """Replaces the random ids of a turn by ids that depend on its content alone, and times by 0."""
+
+    def __init__(self, ids: dict[bytes, bytes], key: bytes, request: bytes) -> None:
+        """`ids` has the replaced ids of all turns, and gets those of this one; `key` depends on the turn's content
+        alone; new ids in its `request` stay.
+        """
+        if len(ids) > MAX_IDS:
+            ids.clear()
         self._ids = ids
         self._key = key
-        self._own = own
+        self._own = frozenset(_WORD.findall(request))
         self._said = False
         self._count = 0
 
@@ -237,20 +233,22 @@ class TurnIds:
         return b':"%b"' % made
 
 
-_NUMBER: Final = re.compile(rb'"sequence_number":[0-9]+')
-_NO_NUMBER: Final = b'"sequence_number":0'
+_NUMBER: Final = re.compile(rb'"sequence_number":[0-9]+'), b'"sequence_number":0'
 
 
-def zero_numbers(events: list[bytes]) -> list[bytes]:
-    """Returns a stream's events with 0 for each sequence number, so that they differ in their deltas alone."""
-    if not events or _NUMBER.search(events[0]) is None:
-        return events  # no event of this stream has one
-    return _NUMBER.sub(_NO_NUMBER, b"\n".join(events)).split(b"\n")
+def zero_numbers(answer: bytes) -> bytes:
+    """Returns a stream's lines with 0 for each sequence number, so that its events differ in their deltas alone."""
+    number, zero = _NUMBER
+    first_event_end = answer.find(b"\n", answer.find(b"\n") + 1)
+    if number.search(answer, 0, first_event_end) is None:
+        return answer  # no event of this stream has one
+    return number.sub(zero, answer)
 
 
 def zero_times(text: bytes) -> bytes:
     """Returns JSON with 0, or the first second of 1970, for each time, and with 0 for each sequence number."""
-    return _NUMBER.sub(_NO_NUMBER, _without_clocks(_VALUE.sub(_zero_time, text)))
+    number, zero = _NUMBER
+    return number.sub(zero, _without_clocks(_VALUE.sub(_zero_time, text)))
 
 
 def _zero_time(found: re.Match[bytes]) -> bytes:

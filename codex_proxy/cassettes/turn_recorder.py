@@ -24,6 +24,7 @@ from codex_proxy.agents.recorded import (
     name_of,
     object_of,
     rpc_of,
+    without_unread,
 )
 from codex_proxy.cassettes.format import Block, Line, Session, blocks_of
 from codex_proxy.cassettes.pieces import is_json
@@ -200,14 +201,17 @@ def _blocks(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Bl
     for kind, same in itertools.groupby(entries, _kind_of):
         timed = [(max(0, round((at - began) * 1000)), value) for at, _, value in same]
         if kind == "from" and is_http:
-            yield from blocks_of(_body_lines([(ms, b"".join(pieces)) for ms, pieces in timed]))
+            body = [(ms, b"".join(pieces)) for ms, pieces in timed]
+            for part, times, values in blocks_of(_body_lines(body)):
+                yield part, times, without_unread(dialect, values) if part == "data" else values
         elif kind in ("from", "to"):
-            times, lines = list[int](), list[bytes]()
+            times, lines = [], list[bytes]()
             for ms, pieces in timed:
                 some = pieces if kind == "from" else _split_lines(pieces[0])
                 times += [ms] * len(some)
                 lines += some
-            yield kind, times, _with_stable_values(dialect, lines)
+            said = without_unread(dialect, lines) if kind == "from" else lines
+            yield kind, times, _with_stable_values(dialect, said)
         else:
             yield kind, [ms for ms, _ in timed], [value for _, value in timed]
 
@@ -226,7 +230,7 @@ TIME: Final = b'AtMs":'
 """The end of the name of a field with milliseconds, as a line's last field."""
 
 
-def _with_stable_values(dialect: str, lines: list[bytes]) -> list[bytes]:
+def _with_stable_values(dialect: str, lines: Sequence[bytes]) -> list[bytes]:
     """Returns lines with the ids that they would have on the first channel, and without the times at their ends."""
     begin = RPC_IDS.get(dialect, b"\n")
     size = len(begin)

@@ -5,25 +5,33 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import itertools
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 import pytest
 
+from codex_proxy.agents.agent import AgentBase
 from codex_proxy.cassettes import pieces, recorder
 from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.content import content_of
 from codex_proxy.cassettes.folder import Folder
-from codex_proxy.cassettes.format import read, write_new
+from codex_proxy.cassettes.format import read, session_lines, write_new
+from codex_proxy.cassettes.pieces import Run
 from codex_proxy.cassettes.turn_recorder import TurnRecorder
+from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.items import McpOrigin, Tool
 from codex_proxy.core.turn import Turn
 from tests.cassettes.talking import chat_loop, openai_client, serving
+from tests.upstreams.cases import text
 from tests.upstreams.serving import upstream
 from tests.waiting import eventually
 
@@ -75,10 +83,11 @@ async def test_planted_secrets_are_in_no_file_of_the_folder(
 
 async def test_a_recording_without_its_secrets_answers_the_request_that_has_them(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    asked = f"My token is {TOKEN}. [[fake:text]]"
+    asked = f"My token is ê{TOKEN}. [[fake:text]]"
     body: Any = {"model": "codex-5", "messages": [{"role": "user", "content": asked}]}
     async with serving(tmp_path, cassettes={"record": folder}) as server, openai_client(server) as client:
         await client.chat.completions.create(**body)
+    assert not [path for path in folder.iterdir() if TOKEN in path.read_text("utf-8")]
     async with serving(tmp_path, cassettes={"replay": folder}) as server, openai_client(server) as client:
         answer = await client.chat.completions.create(**body)
     assert answer.choices[0].message.content == "Hello from the deterministic fake agent."
@@ -258,6 +267,35 @@ async def test_a_secret_that_the_model_says_in_pieces_is_in_no_file(
     assert '"delta":"Take <key> and go."' in agent
     assert f'{said}"Take <key> and go."' in agent.partition('{"answer":200')[2]
     assert [line for line in agent.splitlines() if "planted" in line and "fake:text" not in line] == []
+
+
+async def test_a_secret_that_a_model_server_says_in_pieces_is_in_no_file(tmp_path: Path) -> None:
+    folder, numbers = tmp_path / "cassettes", itertools.count(100)
+    said = text(f"Take {TOKEN} and go.")
+    async with upstream() as model:
+        model.script = [re.sub(b"}\n\n", lambda _: b',"obfuscation":"a%d"}\n\n' % next(numbers), said)]
+        settings: dict[str, Any] = {"agent": "openai-chat", "upstream_url": model.url}
+        async with serving(tmp_path, cassettes={"record": folder}, **settings) as server:
+            await chat_loop(server, model="small", asked="Hello?")
+    (file,) = folder.iterdir()
+    recorded = file.read_text("utf-8")
+    assert '"obfuscation"' in recorded
+    assert '"content":"Take <key> and go."' in recorded.partition('"answer"')[0]
+    assert "planted" not in recorded
+
+
+def test_a_secret_that_claude_code_says_in_pieces_is_joined() -> None:
+    line = '{"type":"stream_event","event":{"delta":{"type":"text_delta","text":"%s"}},"session_id":"a","uuid":"%s"}'
+    lines = [(line % (text, uuid4())).encode() for text in ("gh", "p_pla", "nted")]
+    agent: Any = AgentBase()
+    session: Any = SimpleNamespace(recorder=None, origin=None)
+    turn = TurnRecorder(Turn(model="m", history=()), agent, (), lambda: None)
+    turn.session(session)
+    session.recorder.dialect = "claude-code"
+    session.recorder.read_lines(lines)
+    turn.ended(TurnEnded(stop="completed"))
+    ((head, blocks),) = turn.sessions()
+    assert [each.text() for each in session_lines(head, blocks) if isinstance(each, Run)] == [b"ghp_planted"]
 
 
 async def test_turns_are_recorded_while_contents_are_logged(tmp_path: Path) -> None:
