@@ -89,6 +89,8 @@ __all__ = ["Child", "ChildListener", "Command", "Exit", "SpawnError", "run_for_o
 STDERR_TAIL_BYTES = 8 * 1024
 # Twice what all requests that run may hold together with 4 GiB of memory.
 MAX_UNSENT_BYTES = 1 << 30
+# What a child may print while more and more input waits: it asks for answers that it does not read.
+MAX_UNHEEDING_BYTES = 32 << 20
 UNREAD = b"\nThe process was killed because it did not read its input.\n"
 # The largest pipe buffer that an unprivileged process can set (/proc/sys/fs/pipe-max-size).
 PIPE_BYTES = 1024 * 1024
@@ -157,8 +159,10 @@ class Child:
         os.set_blocking(launched.lifeline, False)
         self._stdin = PipeWriter(loop, launched.stdin)
         self._slot = launched.slot
-        received = listener.received if launched.slot is None else self._on_first_output
+        received = self._received if launched.slot is None else self._on_first_output
         self._stdout = PipeReader(loop, launched.stdout, received, self._on_stdout_closed)
+        self._printed = self._unread_before = 0
+        """The bytes that the child has printed while its input waits, and how much waited when that began."""
         self._stderr = PipeReader(loop, launched.stderr, self._keep_stderr_tail, lambda: None)
         call_at_exit(loop, launched.warden, self._on_exit)
 
@@ -173,14 +177,17 @@ class Child:
         return self._stdin.unsent
 
     def write(self, data: bytes) -> None:
-        """Sends data to stdin; neither blocks nor raises. A child that leaves more than `MAX_UNSENT_BYTES` unread is
-        killed, and its `Exit` says so.
+        """Sends data to stdin; neither blocks nor raises. A child that leaves more than `MAX_UNSENT_BYTES` unread, or
+        prints `MAX_UNHEEDING_BYTES` while no less input waits, is killed, and its `Exit` says so.
         """
         self._stdin.write(data)
         if self._stdin.unsent > MAX_UNSENT_BYTES:
-            self._stdin.close()
-            self._keep_stderr_tail(UNREAD)
-            self.kill()
+            self._kill_unheeding()
+
+    def _kill_unheeding(self) -> None:
+        self._stdin.close()
+        self._keep_stderr_tail(UNREAD)
+        self.kill()
 
     def close_stdin(self) -> None:
         self._stdin.close_when_sent()
@@ -267,7 +274,20 @@ class Child:
     def _on_first_output(self, chunk: bytes) -> None:
         if self._slot is not None:
             self._slot.free()
-        self._stdout.received = self._listener.received
+        self._stdout.received = self._received
+        self._received(chunk)
+
+    def _received(self, chunk: bytes) -> None:
+        if unsent := self._stdin.unsent:
+            if not self._printed:
+                self._unread_before = unsent
+            self._printed += len(chunk)
+            if self._printed > MAX_UNHEEDING_BYTES:
+                self._printed = 0
+                if unsent >= self._unread_before:
+                    self._kill_unheeding()
+        else:
+            self._printed = 0
         self._listener.received(chunk)
 
     def _on_stdout_closed(self) -> None:

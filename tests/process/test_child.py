@@ -65,6 +65,37 @@ async def test_a_child_that_does_not_read_its_input_is_killed_and_its_exit_says_
     assert child.unsent == 0
 
 
+ASKS = """
+import sys
+while True:
+    sys.stdout.write("ask\\n" * 10000)
+    if sys.argv[1] == "reads":
+        sys.stdin.read(40000)
+"""
+
+
+@pytest.mark.parametrize(("reads", "killed"), [("nothing", True), ("reads", False)])
+async def test_a_child_that_asks_and_does_not_read_the_answers_is_killed(
+    reads: str, killed: bool, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "MAX_UNHEEDING_BYTES", 1 << 20)
+    child, recorder = await start(python(ASKS, reads))
+    most = 0
+
+    def answer(chunk: bytes) -> None:
+        nonlocal most
+        recorder.data += chunk
+        child.write(chunk)
+        most = max(most, child.unsent)
+
+    monkeypatch.setattr(recorder, "received", answer)
+    await eventually(lambda: not child.alive or len(recorder.data) > 8 << 20)
+    assert child.alive is not killed
+    assert most < 4 << 20
+    exit = await child.end(grace=0)
+    assert ("did not read its input" in exit.stderr_tail) is killed
+
+
 async def test_a_child_that_does_not_end_on_the_end_of_stdin_gets_a_term(start: Start) -> None:
     child, recorder = await start(
         shell("trap 'echo asked; exit 5' TERM; echo up; while :; do sleep 0.01; done")
