@@ -103,8 +103,8 @@ class AcpAgent(RpcAgent):
         self.answer(identifier, {"sessionId": session.identifier, **self._offer(session)})
 
     def _load(self, identifier: Any, params: Params) -> None:
-        """Opens a closed session again, after an account of what was said. Like others it does not name it in the
-        answer, and is in its usual mode again.
+        """Opens a closed session again, after updates with its earlier messages. As with other programs, the session
+        is in its default mode again, and the answer does not have its id.
         """
         session = self._closed.pop(params["sessionId"], None)
         if session is None or self.faults.has("forgets"):

@@ -171,7 +171,7 @@ _WORD: Final = re.compile(rb'"([A-Za-z0-9_-]{20,80})"')
 _VALUE: Final = re.compile(
     rb':(?:"([A-Za-z0-9_-]{20,80})"|\s?(?:1[0-9]{9}(?:\.[0-9]{1,9})?|1[0-9]{12})(?=[,}\s]))'
 )
-"""A value that may be an id (the group) or a time."""
+"""Matches a value that may be an id (the group) or a time."""
 _ID: Final = re.compile(
     rb"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
     rb"|\b(?:resp|chatcmpl|msg|rs|fc|ctc|call|toolu|req|ws|item|mcp|mcpl|mcpr|lsh|ask|srvtoolu|gen|run|exec)[_-]"

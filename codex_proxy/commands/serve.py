@@ -32,7 +32,7 @@ COLLECT_AFTER = 20_000
 """The garbage collector's first threshold; Python's default is 700."""
 
 STDIN = 0
-"""A supervisor writes nothing there: it can be read when the supervisor has ended."""
+"""The descriptor of stdin. A supervisor writes nothing there: it is readable when the supervisor has ended."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
 BUILD_AFTER = 0.5

@@ -52,7 +52,7 @@ def breaks_off(method: Callable[Concatenate[B, P], R]) -> Callable[Concatenate[B
 
 
 def release_all(*releases: Callable[[], object]) -> None:
-    """Calls each in turn. An exception in one call is logged, and prevents no other call."""
+    """Calls the functions in order. An exception in one is logged, and the others are still called."""
     for release in releases:
         try:
             release()

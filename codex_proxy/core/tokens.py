@@ -66,7 +66,7 @@ class TokenLimit:
         self._sample_end = self._block_end = _EXACT
 
     def room_in(self, text: str) -> int | None:
-        """Takes the next delta: None if all of it fits, else how many characters do, once."""
+        """Takes the next delta. Returns None if all of it fits; else, once, how many of its characters fit."""
         before = self._chars
         self._tail.append(text)
         self._chars += len(text)

@@ -62,7 +62,7 @@ TOO_SLOW = Failure(
 
 
 def _entry(method: Callable[Concatenate[Run, P], None]) -> Callable[Concatenate[Run, P], None]:
-    """For a method that others call: an exception breaks the turn off, and the turn's end releases its session."""
+    """Wraps a method that others call: an exception breaks the turn off, and the turn's end releases its session."""
 
     @breaks_off
     @wraps(method)

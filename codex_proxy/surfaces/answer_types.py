@@ -18,7 +18,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Yes: TypeAlias = Annotated[bool, Meta(extra_json_schema={"const": True})]
 """A field that is true where it is present."""
 Object: TypeAlias = Annotated[Any, Meta(extra_json_schema={"type": "object"})]
-"""A JSON object, also one that is JSON already."""
+"""A JSON object, decoded or as JSON text."""
 
 
 def one_of(words: Iterable[str]) -> Meta:

@@ -194,8 +194,8 @@ def _header_mode(value: str | None) -> Mode | None:
 
 
 class Place(NamedTuple):
-    """A `turn` with only mode, folder and sandbox; its mode behind calls of the client's tools; what named the
-    folder.
+    """Where and how a turn runs: a `turn` with only mode, folder and sandbox, the mode of turns behind calls of the
+    client's tools, and the field or header that named the folder.
     """
 
     turn: Turn

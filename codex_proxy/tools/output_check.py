@@ -63,7 +63,7 @@ class OutputCheck:
         self._second_try = second_try
         self._in_strict_form = in_strict_form
         self._streams = streams
-        """False once it begins without `{`."""
+        """Whether the answer passes at once; becomes False if it does not begin with `{`."""
         self._held: list[Event] = []
         self._shown: list[Event] = []
         """Events that were passed on without being held."""

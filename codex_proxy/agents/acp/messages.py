@@ -20,7 +20,7 @@ INVALID_PARAMS: Final = -32602
 AUTH_REQUIRED: Final = -32000
 
 _IDS_PER_CHANNEL: Final = 1_000_000
-"""The ids of a channel are `channel * _PER_CHANNEL + n`: integers, which every agent returns unchanged."""
+"""The ids of a channel are `channel * _IDS_PER_CHANNEL + n`: integers, which every agent returns unchanged."""
 
 
 class RpcError(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from codex_proxy.agents.codex.sandbox_config import toml_array, toml_string
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 
 SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
-"""The release until which shell snapshots are switched off: they give commands variables such as the provider's key."""
+"""The first release whose shell snapshots are safe. In earlier ones they give commands the provider's key."""
 
 
 class Switch(NamedTuple):

@@ -65,7 +65,7 @@ TABLE = StateTable(
     },
     always={TurnChange.PROCESS_ENDED: TurnState.DONE},
 )
-"""ENDED_BADLY is possible in most states: a turn on a thread that cannot be resumed fails."""
+"""The changes of state. ENDED_BADLY is possible in most states: a turn on a thread that cannot be resumed fails."""
 
 STATES = ConversationStates(
     TABLE,

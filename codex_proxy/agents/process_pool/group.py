@@ -109,7 +109,7 @@ class ProcessGroup(Generic[P]):
         self._last_number = 0
         self._backoff = RestartBackoff()
         self._last_crash: Failure | None = None
-        """How the last process that ended unexpectedly did so."""
+        """How the last process that ended unexpectedly has ended."""
         self.last_failure: Failure | None = None
 
     async def acquire(self, open: Callable[[P], T]) -> T:

@@ -53,7 +53,7 @@ class PooledProcess:
 
     @property
     def signed_in(self) -> bool:
-        """Whether somebody was signed in at its start, as far as it says."""
+        """Whether somebody was signed in at the process's start, as far as the process reports that."""
         return True
 
     @property

@@ -28,8 +28,8 @@ _OWN_HEADERS: Final = frozenset(
     }
 )
 """Headers that a table may not set."""
-_SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
-"""Further headers by which clients prove who they are."""
+_CREDENTIAL_HEADERS: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
+"""Headers besides `Authorization` by which clients prove who they are."""
 
 
 class UpstreamApi(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ def _check_header(name: str) -> str:
 
 
 def _check_forwarded(name: str) -> str:
-    if _check_header(name).lower() in _SECRET:
+    if _check_header(name).lower() in _CREDENTIAL_HEADERS:
         raise ValueError("a client's credentials are never passed on")
     return name.lower()
 

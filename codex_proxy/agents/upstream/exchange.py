@@ -136,7 +136,7 @@ class Exchange:
 
     @breaks_off
     async def _send(self, *, in_memory: bool) -> None:
-        """Sends the request, after waiting for a connection. `in_memory`: the whole body is."""
+        """Sends the request, after waiting for a connection. `in_memory`: whether the whole body is in memory."""
         try:
             connection = await self._connections.open()
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -86,7 +86,7 @@ MAX_HEADERS: Final = 100
 MAX_HEADER_BYTES: Final = 32 << 10
 """Maximum bytes of headers, as in nginx; on localhost they have other servers' cookies."""
 MAX_LINE: Final = 64 << 10
-"""aiohttp answers a longer line in its own format."""
+"""Maximum bytes of a line of the headers; aiohttp answers a longer one with an error in its own format."""
 
 _OVERHEAD: Final = 4  # the colon, the blank and the end of each line
 

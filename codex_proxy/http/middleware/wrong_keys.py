@@ -22,7 +22,7 @@ FIRST_SECONDS: Final = 0.25
 MAX_SECONDS: Final = 5.0
 """The longest pause between two checks for one address."""
 MAX_WAIT_SECONDS: Final = 20.0
-"""A key that would wait longer is refused."""
+"""The longest wait of a key; one that would wait longer is refused."""
 FORGET_SECONDS: Final = 600.0
 """Seconds without a wrong key until an address is forgotten."""
 MAX_ADDRESSES: Final = 4096

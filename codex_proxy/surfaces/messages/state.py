@@ -16,7 +16,7 @@ VERSION: Final = 1
 MAX_BYTES: Final = 16 << 20
 """Maximum bytes of an unpacked block; encrypted reasoning has some KiB per step."""
 MAX_GROWTH: Final = 16
-"""How many times a block may grow; encrypted reasoning hardly compresses."""
+"""How many times its packed size an unpacked block may have; encrypted reasoning hardly compresses."""
 _FREE_BYTES: Final = 4096
 _DIGEST_BYTES: Final = 12
 
