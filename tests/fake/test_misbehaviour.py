@@ -17,9 +17,8 @@ from tests.waiting import eventually
 SAID = "Hello from the deterministic fake agent."
 
 
-def raw_lines(child: Child) -> list[bytes]:
-    """All lines of a turn of a child that is then ended, the last one that of the shutdown."""
-    child.send(user_input("[[fake:text]]"))
+def to_its_end(child: Child) -> list[bytes]:
+    """The lines up to the one that ends a turn."""
     lines: list[bytes] = []
     while not lines or b"task_complete" not in lines[-1]:
         line = child.read_line()
@@ -30,7 +29,8 @@ def raw_lines(child: Child) -> list[bytes]:
 
 def well_behaved() -> list[bytes]:
     with proto() as child:
-        return raw_lines(child)
+        child.send(user_input("[[fake:text]]"))
+        return to_its_end(child)
 
 
 def test_split_lines_come_in_several_reads_and_are_the_same_lines() -> None:
@@ -58,11 +58,7 @@ def test_joined_lines_come_in_one_write() -> None:
 def test_a_bad_line_comes_in_between(name: str) -> None:
     with proto() as child:
         child.send(user_input(f"[[fake:text misbehave={name} at=3]]"))
-        lines: list[bytes] = []
-        while not lines or b"task_complete" not in lines[-1]:
-            line = child.read_line()
-            assert line
-            lines.append(line)
+        lines = to_its_end(child)
     bad = lines.pop(4)
     assert lines == well_behaved()
     with pytest.raises(ValueError, match=r"utf-8|Expecting"):
@@ -283,11 +279,7 @@ def test_an_endless_line_is_as_long_as_asked_for_and_the_turn_goes_on_behind_it(
     with proto() as child:
         child.read_line()
         child.send(user_input("[[fake:text misbehave=endless at=4 bytes=3000000]]"))
-        lines: list[bytes] = []
-        while not lines or b"task_complete" not in lines[-1]:
-            line = child.read_line()
-            assert line
-            lines.append(line)
+        lines = to_its_end(child)
     assert 2_000_000 < len(lines.pop(4)) < 3_000_100
     assert lines == well_behaved()[1:]
 
