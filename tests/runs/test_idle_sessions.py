@@ -114,6 +114,12 @@ async def test_a_history_that_goes_on_gets_the_thread_and_what_is_new_to_it() ->
     assert threads.take(KEY, asking((*SEEN, new))) is None, "it serves one request at a time"
 
 
+def test_a_custom_call_is_another_than_a_function_of_the_same_words() -> None:
+    call = HistoryCall("x", "f", "{}")
+    custom = msgspec.structs.replace(call, kind="custom")
+    assert item_digests([call]) != item_digests([custom])
+
+
 @virtual
 async def test_an_answer_without_text_is_nothing_new_to_the_thread_that_gave_it() -> None:
     threads = kept_threads()
