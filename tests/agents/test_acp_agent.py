@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -13,18 +14,22 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import psutil
 import pytest
 
 from codex_proxy.agents.acp.agent import AcpAgent
 from codex_proxy.agents.acp.messages import ModelCallFailed, request, request_id
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess
+from codex_proxy.agents.acp.spec import ACP_SPEC
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.spec import NoAgentError
+from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.server import make_server
+from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import Failure
 from codex_proxy.process.child import Command
 from tests.http.serving import (
+    ENVIRONMENT,
     WEATHER,
     Answer,
     Proxy,
@@ -681,3 +686,21 @@ async def test_a_failed_model_call_in_the_agents_log_is_reported_to_its_session_
         assert other.messages == []
     finally:
         await process.end()
+
+
+def programs() -> set[int]:
+    """The processes of agents below this one."""
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it is just ending
+            if "acp" in child.cmdline():
+                found.add(child.pid)
+    return found
+
+
+async def test_a_checkup_ends_the_program_that_it_has_started(tmp_path: Path) -> None:
+    own = {"agent": "acp", "acp": {"command": f"{sys.executable} -P -m fake_proto acp", "unconfined": True}}
+    before = programs()
+    checks = await ACP_SPEC.check(AgentContext(settings_of(tmp_path, **own), ENVIRONMENT, SystemClock()))
+    assert "ok" in {check.status for check in checks}
+    assert programs() <= before
