@@ -71,6 +71,7 @@ def test_a_file_without_keys_has_none(text: str) -> None:
         (text_of(a={"models": "codex-5"}), "[keys.a]"),
         (text_of(a={"plain_model": "yes"}), "[keys.a]"),
         (text_of(a={"roots": ["src"]}), "absolute path"),
+        (text_of(a={"roots": ["/a\0b"]}), "absolute path"),
         (text_of(a={"name": "b"}), "[keys.a]"),
         (text_of(local={}), "'local'"),
         (text_of(**{"A B": {}}), "'A B'"),

@@ -298,6 +298,8 @@ async def test_without_the_program_the_start_ends_with_what_to_do(tmp_path: Path
     other = settings_of(tmp_path, agent="claude-code", claude_bin="/bin/echo")
     with pytest.raises(NoAgentError, match="did not print a version of Claude Code"):
         await make_server(other, ENVIRONMENT)
+    with pytest.raises(Fault, match="--version failed"):
+        await make_server(settings_of(tmp_path, agent="claude-code", claude_bin="/bin/false"), ENVIRONMENT)
 
 
 def without_mark(program: Path) -> None:

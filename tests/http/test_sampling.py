@@ -134,10 +134,11 @@ async def test_a_client_that_leaves_ends_every_choice(tmp_path: Path) -> None:
         await until(lambda: not [task for task in asyncio.all_tasks() if "Cursor.wait" in repr(task)])
 
 
-async def test_an_agent_that_may_write_is_not_sampled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sandbox", ["workspace-write", "danger-full-access"])
+async def test_an_agent_that_may_write_is_not_sampled(tmp_path: Path, sandbox: str) -> None:
     workdir = tmp_path / "work"
     workdir.mkdir()
-    async with sampling(tmp_path, sandbox="workspace-write", workdir=workdir) as proxy:
+    async with sampling(tmp_path, sandbox=sandbox, workdir=workdir) as proxy:
         answer = await proxy.ask(user(n=2))
         assert (answer.status, answer.error["param"]) == (400, "n")
         assert (await proxy.ask(user(n=1))).status == 200

@@ -323,6 +323,19 @@ async def test_a_second_try_sees_what_is_remembered_too() -> None:
 
 
 @virtual
+async def test_a_second_try_begins_with_the_history_that_is_stored() -> None:
+    scheduler, agent = managed()
+    thought = RawHistoryItem(b'{"type":"reasoning"}')
+    await scheduler.start(REQUIRED, replay=(thought, USER))
+    agent.transports[0].say(*words("No."))
+    await settled()
+    for dialect in agent.dialects:
+        assert isinstance(dialect, ToolDialect)
+        assert dialect.began is not None
+        assert dialect.began.history[:2] == (thought, USER)
+
+
+@virtual
 async def test_nobody_else_gets_a_waiting_turn() -> None:
     scheduler, agent = managed()
     await scheduler.start(ASKING, "ada")
