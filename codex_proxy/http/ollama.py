@@ -25,7 +25,7 @@ from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_timings
-from codex_proxy.surfaces.body import parse_as
+from codex_proxy.surfaces.body import missing_parameter, parse_as
 from codex_proxy.surfaces.models import listed_names, model_of, resolve
 from codex_proxy.surfaces.ollama.answer import OllamaModels, OllamaVersion
 from codex_proxy.surfaces.ollama.embeddings import (
@@ -179,7 +179,7 @@ async def show(request: web.Request) -> web.Response:
     asked = parse_as(OllamaShowRequest, await read_body(request))
     name = asked.model or asked.name
     if name is None:
-        raise bad_request("Missing required parameter: 'model'.", "model", "missing_required_parameter")
+        raise missing_parameter("model")
     name = known_name(name, client.catalog)
     if not client.may_use(name):
         raise model_not_allowed(name)

@@ -185,10 +185,10 @@ def _fault(error: ValidationError, prefix: str = "") -> Fault:
     if kind == "missing" or (value is None and kind in _EXPECTED):
         return missing_parameter(param)
     if kind in _EXPECTED:
-        return _wrong_type(param, value, _EXPECTED[kind])
+        return wrong_type(param, value, _EXPECTED[kind])
     if kind == "literal_error":
         if not isinstance(value, str):
-            return _wrong_type(param, value, f"one of {context['expected']}")
+            return wrong_type(param, value, f"one of {context['expected']}")
         return unsupported_value(param, value, context["expected"])
     problem, code = _problem(kind, value, context)
     if problem:
@@ -269,13 +269,13 @@ def _unknown_kind(param: str, value: Any, context: Mapping[str, str]) -> Fault:
     if value is None:
         return missing_parameter(param)
     if not isinstance(value, dict) or not context["kinds"]:
-        return _wrong_type(param, value, context["expected"])
+        return wrong_type(param, value, context["expected"])
     inner = f"{param}.{context['field']}"
     kind = value.get(context["field"])
     if kind is None:
         return missing_parameter(inner)
     if not isinstance(kind, str):
-        return _wrong_type(inner, kind, "a string")
+        return wrong_type(inner, kind, "a string")
     return unsupported_value(inner, kind, context["kinds"])
 
 
@@ -283,7 +283,7 @@ def missing_parameter(param: str) -> Fault:
     return bad_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
 
 
-def _wrong_type(param: str, value: Any, expected: str) -> Fault:
+def wrong_type(param: str, value: Any, expected: str) -> Fault:
     got = _GOT.get(type(value), "null")
     return bad_request(
         f"Invalid type for '{param}': expected {expected}, but got {got} instead.", param, "invalid_type"

@@ -12,7 +12,7 @@ import msgspec
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.passing import Body
 from codex_proxy.surfaces.base import json_text
-from codex_proxy.surfaces.body import decode_object
+from codex_proxy.surfaces.body import decode_object, wrong_type
 
 MAX_NAME: Final = 1_000
 MAX_PARTS: Final = 1_000
@@ -56,7 +56,7 @@ def json_body(body: bytes) -> PassedBody:
     """Reads JSON. Raises `Fault` if it is no object, or `model` no text."""
     model = decode_object(body).get("model")
     if model is not None and not isinstance(model, str):
-        raise bad_request("Invalid type for 'model': expected a string.", "model", "invalid_type")
+        raise wrong_type("model", model, "a string")
     return PassedBody(body, model, msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
 
 

@@ -13,7 +13,7 @@ from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox, Turn
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import MAX_ITEMS
+from codex_proxy.surfaces.body import MAX_ITEMS, invalid_value
 from codex_proxy.surfaces.models import ModelCatalog, ResolvedModel
 
 MODE_HEADER: Final = "X-Codex-Mode"
@@ -173,9 +173,7 @@ def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
         return server
     if asked not in SANDBOXES:
         known = ", ".join(f"'{each}'" for each in SANDBOXES)
-        raise bad_request(
-            f"Invalid value for '{SANDBOX_HEADER}': supported values are: {known}.", SANDBOX_HEADER
-        )
+        raise invalid_value(SANDBOX_HEADER, f"supported values are: {known}")
     if SANDBOXES.index(asked) > SANDBOXES.index(server):
         raise Fault.of(
             FaultKind.NOT_ALLOWED,
@@ -188,8 +186,7 @@ def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
 def _header_mode(value: str | None) -> Mode | None:
     asked = (value or "").strip().lower()
     if asked not in _HEADER_MODES:
-        message = f"Invalid value for '{MODE_HEADER}': supported values are: 'model', 'agent'."
-        raise bad_request(message, MODE_HEADER)
+        raise invalid_value(MODE_HEADER, "supported values are: 'model', 'agent'")
     return _HEADER_MODES[asked]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.surfaces.body import check_range, missing_parameter
+from codex_proxy.surfaces.body import check_range, missing_parameter, wrong_type
 from codex_proxy.surfaces.chat.wire import AssistantMessage, ChatRequest
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
@@ -42,7 +42,7 @@ def ignored_parameters(request: ChatRequest) -> tuple[str, ...]:
 def requested_logprobs(request: ChatRequest) -> tuple[str, ...]:
     given = request.logprobs
     if given is not None and not isinstance(given, bool | int):
-        raise bad_request("Invalid type for 'logprobs': expected a boolean.", "logprobs", "invalid_type")
+        raise wrong_type("logprobs", given, "a boolean")
     asked = {"logprobs": bool(given), "top_logprobs": request.top_logprobs is not None}
     return tuple(name for name, is_asked in asked.items() if is_asked)
 

@@ -14,7 +14,7 @@ from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import check_length, parse_as
+from codex_proxy.surfaces.body import check_length, invalid_value, missing_parameter, parse_as
 from codex_proxy.surfaces.field_lists import MAX_NAMED, FieldNotes, ignored_fields
 from codex_proxy.surfaces.messages.blocks import BlockReader
 from codex_proxy.surfaces.messages.history import (
@@ -141,9 +141,9 @@ def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type != "json_schema":
-        raise bad_request(f"Invalid value for '{field}.type': it must be 'json_schema'.", f"{field}.type")
+        raise invalid_value(f"{field}.type", "it must be 'json_schema'")
     if wanted.schema_ is None:
-        raise bad_request(f"Missing required parameter: '{field}.schema'.", f"{field}.schema")
+        raise missing_parameter(f"{field}.schema")
     return schema_json(wanted.schema_)
 
 

@@ -13,9 +13,11 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import ClientName, Tool
+from codex_proxy.core.json_values import text_at
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.body import invalid_value, missing_parameter, wrong_type
 from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.messages.wire import TOOL_FIELDS, GivenToolChoice
 from codex_proxy.surfaces.offered_tools import OfferedTools, refuse_duplicates
@@ -56,7 +58,7 @@ def offered_tools(
     web_search = False
     loaded = loaded_names(given, choice, referenced)
     for index, tool in enumerate(given):
-        kind, param = _type_of(tool), f"tools[{index}]"
+        kind, param = text_at(tool, "type"), f"tools[{index}]"
         if _WEB_SEARCH.fullmatch(kind):
             web_search = True
             ignored += [f"{param}.{field}" for field in _SEARCH_OPTIONS if tool.get(field) is not None]
@@ -65,7 +67,7 @@ def offered_tools(
         elif kind in ("", "custom"):
             made = _tool(tool, param)
             notes.add_unknown(tool, TOOL_FIELDS, "tools[]")
-            if not tool.get("defer_loading") or _name_of(tool) in loaded:
+            if not tool.get("defer_loading") or text_at(tool, "name") in loaded:
                 found.append((made, f"{param}.name"))
         else:
             raise _unsupported_tool(kind, param)
@@ -88,8 +90,8 @@ def loaded_names(
     names = set(referenced)
     if choice is not None and choice.type == "tool" and choice.name:
         names.add(choice.name)
-    if any(_TOOL_SEARCH.fullmatch(_type_of(tool)) for tool in given):
-        names.update(map(_name_of, given))
+    if any(_TOOL_SEARCH.fullmatch(text_at(tool, "type")) for tool in given):
+        names.update(text_at(tool, "name") for tool in given)
     return names
 
 
@@ -100,24 +102,12 @@ _SEARCH_OPTIONS: Final = (
 """Options of web search for which the agent has no setting."""
 
 
-def _type_of(tool: dict[str, Any]) -> str:
-    kind = tool.get("type")
-    return kind if isinstance(kind, str) else ""
-
-
-def _name_of(tool: dict[str, Any]) -> str:
-    name = tool.get("name")
-    return name if isinstance(name, str) else ""
-
-
 def _tool(tool: dict[str, Any], param: str) -> Tool:
-    name, schema, description = _name_of(tool), tool.get("input_schema"), tool.get("description")
+    name, schema, description = text_at(tool, "name"), tool.get("input_schema"), tool.get("description")
     if not name:
-        raise bad_request(f"Missing required parameter: '{param}.name'.", f"{param}.name")
+        raise missing_parameter(f"{param}.name")
     if schema is not None and not isinstance(schema, dict):
-        raise bad_request(
-            f"Invalid type for '{param}.input_schema': expected an object.", f"{param}.input_schema"
-        )
+        raise wrong_type(f"{param}.input_schema", schema, "an object")
     callers = tool.get("allowed_callers")
     if isinstance(callers, list) and callers and "direct" not in callers:
         raise bad_request(
@@ -160,9 +150,7 @@ def _choice(
         return "none"
     if choice.type not in _CHOICES:
         known = ", ".join(f"'{each}'" for each in _CHOICES)
-        raise bad_request(
-            f"Invalid value for 'tool_choice.type': supported values are: {known}.", "tool_choice.type"
-        )
+        raise invalid_value("tool_choice.type", f"supported values are: {known}")
     if not any_given:
         raise bad_request("'tool_choice' is only allowed when 'tools' are given.", "tool_choice")
     if choice.type == "any":
