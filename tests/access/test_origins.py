@@ -80,7 +80,7 @@ async def test_a_page_that_hides_its_origin_is_known_by_its_site(listing: Proxy,
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/responses/resp_1", "/healthz", "/metrics", "/nowhere"])
-async def test_a_foreign_page_loads_nothing_as_a_script_or_a_picture(listing: Proxy, path: str) -> None:
+async def test_a_foreign_page_loads_nothing_as_a_script_or_an_image(listing: Proxy, path: str) -> None:
     """Such a load says no origin. An old browser does not say whose it is: then it is told what the answer is not."""
     loaded = await listing.send("GET", path, headers={"Sec-Fetch-Site": "cross-site"})
     assert (loaded.status, loaded.error["code"]) == (403, "not_allowed")

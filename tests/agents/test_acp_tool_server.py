@@ -191,7 +191,9 @@ async def ask_stream(http: aiohttp.ClientSession, server: ToolServer, endpoint: 
         return await reply.text()
 
 
-async def test_an_agent_that_hangs_up_is_noticed(server: ToolServer, http: aiohttp.ClientSession) -> None:
+async def test_a_call_whose_agent_closes_the_connection_is_dropped(
+    server: ToolServer, http: aiohttp.ClientSession
+) -> None:
     endpoint = await server.open(TOOLS)
     heard = heard_by(endpoint)
     asked = asyncio.ensure_future(ask_stream(http, server, endpoint))

@@ -136,7 +136,7 @@ def test_calls_are_asked_for_though_nobody_counted_tokens(usage: Any) -> None:
         ({"arguments": '{"city": '}, ev.Notice("unreadable_arguments", "get_weather")),
     ],
 )
-def test_a_call_that_the_agent_answers_itself_is_noticed_with_its_response(
+def test_a_call_that_the_agent_answers_itself_gets_a_notice_with_its_response(
     call: dict[str, Any], noticed: ev.Notice
 ) -> None:
     dialogue = Dialogue().start()
@@ -217,7 +217,7 @@ def test_a_raw_item_of_which_a_field_is_null_is_kept() -> None:
     ],
 )
 @pytest.mark.parametrize("type", ["message", "reasoning", "function_call_output"])
-def test_a_raw_item_that_nobody_could_read_again_is_noticed_and_not_kept(
+def test_a_raw_item_that_could_not_be_read_again_gets_a_notice_and_is_not_kept(
     type: str, field: dict[str, Any]
 ) -> None:
     dialogue = Dialogue(mode="agent").start()
@@ -228,7 +228,7 @@ def test_a_raw_item_that_nobody_could_read_again_is_noticed_and_not_kept(
     assert not [event for event in dialogue.completes() if isinstance(event, ev.RawItem)]
 
 
-def test_a_call_without_an_id_cannot_be_asked_for_and_is_noticed() -> None:
+def test_a_call_without_an_id_cannot_be_asked_for_and_gets_a_notice() -> None:
     dialogue = Dialogue().start()
     assert dialogue.calls(1, call_id=None) == [ev.Notice("unreadable_message", "rawResponseItem/completed")]
     assert asks(dialogue.completes()) == []

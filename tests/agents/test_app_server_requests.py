@@ -82,7 +82,7 @@ def test_a_question_of_the_agent_is_answered_as_decided(
         assert dialogue.turn.answer(f"{method}:4", decision) == NOTHING, "only once"
 
 
-def test_a_request_that_nobody_knows_is_refused_at_once_and_noticed() -> None:
+def test_an_unknown_request_is_refused_at_once_and_gets_a_notice() -> None:
     dialogue = Dialogue().start()
     assert dialogue.agent_requests(9, "item/permissions/requestApproval") == [
         ev.Notice("unknown_request", "item/permissions/requestApproval")

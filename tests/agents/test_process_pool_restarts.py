@@ -46,7 +46,7 @@ async def test_a_process_that_ends_is_replaced_at_once_and_nobody_has_to_ask_for
 
 
 @virtual
-async def test_a_process_takes_only_its_own_turns_along() -> None:
+async def test_the_end_of_a_process_fails_only_its_own_turns() -> None:
     harness = await warm(busy_from=1)
     transport = await harness.acquire()
     await settled()

@@ -36,7 +36,7 @@ BAD = Failure(kind=K.REJECTED_BY_PROVIDER, message="No.")
 # --- the breaker ------------------------------------------------------------------------------------
 
 
-def test_a_breaker_opens_after_its_failures_in_a_row_and_lets_one_try_after_its_time() -> None:
+def test_a_breaker_opens_after_its_failures_in_a_row_and_admits_one_attempt_after_its_time() -> None:
     breaker = Breaker(3, 10.0)
     for now in (0.0, 1.0):
         assert breaker.admits(now)

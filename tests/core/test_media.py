@@ -57,7 +57,7 @@ def test_base64_of_any_usual_kind_becomes_canonical(data: bytes, written: object
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_behind_a_picture_survive_each_way_of_writing_them(more: bytes) -> None:
+def test_any_bytes_behind_an_image_survive_each_form_of_base64(more: bytes) -> None:
     data = PNG + more
     for text in (
         base64.urlsafe_b64encode(data).decode(),
@@ -130,7 +130,7 @@ def test_a_png_with_a_wrong_checksum_is_damaged(at: int) -> None:
         check(bytes(broken))
 
 
-def test_a_wrong_checksum_of_what_is_no_part_of_the_picture_does_not_matter() -> None:
+def test_a_wrong_checksum_outside_of_the_pixels_does_not_matter() -> None:
     note = bytearray(chunk(b"tEXt", b"Title\0x"))
     note[-1] ^= 0xFF
     assert check(PNG[:33] + bytes(note) + PNG[33:]) == "image/png"

@@ -203,7 +203,7 @@ def test_arguments_in_pieces_and_whole_are_sent_once() -> None:
     }
 
 
-def test_a_piece_of_a_call_that_nobody_started_is_noticed_and_dropped() -> None:
+def test_a_piece_of_a_call_that_was_not_started_is_dropped_with_a_notice() -> None:
     log = repaired(ev.ArgumentsDelta("c", "{}"), END)
     assert log[1:] == [ev.Notice("stray_delta", "ToolCall"), END]
 
@@ -253,7 +253,7 @@ def test_a_message_repeated_under_its_own_id_does_not_swallow_the_next_one() -> 
     assert texts(log) == {"a": "One.", "b": "Two."}
 
 
-def test_a_retry_after_a_call_was_handed_out_fails() -> None:
+def test_a_retry_after_a_tool_call_was_sent_fails() -> None:
     call = ItemStarted(ToolCall("c", "call_1", "get_weather"))
     assert failure_kind(repaired(call, ev.Retrying("again"))) == "upstream_disconnected"
 
@@ -310,7 +310,7 @@ def test_the_checker_finds_what_it_looks_for(complaint: str) -> None:
     assert violations(BAD_LOGS[complaint], ended=False) == [complaint]
 
 
-def test_a_message_that_is_started_twice_while_it_is_repeated_takes_no_other_ones_place() -> None:
+def test_a_message_that_is_started_twice_while_it_is_repeated_is_no_other_message() -> None:
     log = repaired(
         *(
             TextDelta("a", "One."),
@@ -326,7 +326,7 @@ def test_a_message_that_is_started_twice_while_it_is_repeated_takes_no_other_one
     assert log[-1] == END
 
 
-def test_the_late_end_of_a_broken_message_does_not_keep_the_next_try_from_going_on() -> None:
+def test_the_late_end_of_a_broken_message_does_not_stop_the_next_attempt() -> None:
     log = repaired(TextDelta("a", "Hel"), ev.Retrying("again"), ItemEnded("a"), TextDelta("b", "Hello"), END)
     assert texts(log) == {"a": "Hello"}
     assert log[-1] == END
@@ -349,7 +349,7 @@ def test_an_open_message_that_a_retry_calls_something_else_is_not_opened_again()
     assert log[-1] == END
 
 
-def test_a_late_delta_after_a_repeated_step_is_noticed_and_no_fault() -> None:
+def test_a_late_delta_after_a_repeated_step_is_a_notice_and_no_fault() -> None:
     log = repaired(
         *(TextDelta("a", "One."), ItemEnded("a"), ev.Retrying("again"), TextDelta("b", "One.")),
         *(ev.StepCompleted(), TextDelta("b", " More."), END),

@@ -153,7 +153,7 @@ def test_a_hanging_thread_leaves_the_others_alone() -> None:
         assert child.read_until(is_completed)[-1]["params"]["turn"]["status"] == "interrupted"
 
 
-def test_a_deaf_child_does_not_even_hear_an_interrupt() -> None:
+def test_a_child_that_reads_nothing_ignores_an_interrupt() -> None:
     with proto() as child:
         child.read_line()
         child.send(user_input("[[fake:text misbehave=deaf at=2]]"))

@@ -112,7 +112,7 @@ ROWS = [
 
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("row", ROWS, ids=str)
-async def test_a_client_that_leaves_takes_its_turn_along_and_leaves_nothing(there: Scene, row: Row) -> None:
+async def test_a_client_that_leaves_ends_its_turn_and_leaves_nothing(there: Scene, row: Row) -> None:
     for mode in MODES:
         if mode.stream or not row.streamed_only:
             async with line(there) as client:
@@ -139,7 +139,7 @@ async def test_a_client_that_sends_slowly_is_waited_for_and_answered(there: Scen
     await there.at_rest()
 
 
-async def test_a_client_that_leaves_while_it_waits_for_a_place_never_gets_one(there: Scene) -> None:
+async def test_a_client_that_leaves_while_it_waits_for_a_slot_never_gets_one(there: Scene) -> None:
     scheduler = there.proxy.server.runs
     async with line(there) as leaving:
         busy = [asyncio.create_task(there.ask(MODES[0], IN_THE_MIDDLE)) for _ in range(8)]

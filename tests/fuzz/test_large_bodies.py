@@ -46,7 +46,7 @@ def response(picture: str) -> tuple[str, dict[str, Any]]:
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("asking", [chat, response])
 @pytest.mark.parametrize("spoilt", [False, True])
-def test_a_large_picture_holds_nobody_up(port: int, asking: Any, spoilt: bool) -> None:
+def test_a_large_image_holds_nobody_up(port: int, asking: Any, spoilt: bool) -> None:
     path, body = asking(picture(12)[:-1000] if spoilt else picture(12))
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}",

@@ -73,7 +73,7 @@ async def test_an_answer_follows_a_schema(client: ollama.AsyncClient) -> None:
     assert set(json.loads(answer.message.content or "")) == {"name"}
 
 
-async def test_a_picture_reaches_the_agent(client: ollama.AsyncClient) -> None:
+async def test_an_image_reaches_the_agent(client: ollama.AsyncClient) -> None:
     messages = [{"role": "system", "content": "Look."}, *said("[[fake:echo]]", images=[png_of()])]
     answer = await client.chat("codex-5", messages)
     assert "data:image/png" in (answer.message.content or "") or '"images"' in (answer.message.content or "")

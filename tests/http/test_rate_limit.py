@@ -102,7 +102,7 @@ def test_what_was_let_through_too_much_is_made_up_for_within_a_minute() -> None:
     assert counted.rate.take("one", 60).allowed
 
 
-def test_requests_that_run_on_other_servers_take_their_places_until_they_have_ended() -> None:
+def test_requests_that_run_on_other_servers_count_until_they_have_ended() -> None:
     counted, _ = limits()
     counted.count_elsewhere({"one": KeyRequests(running=2)}, lambda _: 0)
     assert counted.running.enter("one", 3)

@@ -97,7 +97,7 @@ async def test_the_test_endpoints_do_not_answer_through_a_reverse_proxy(tmp_path
         assert (await proxy.send("GET", "/__test/conc", headers={header: "x"})).status == 403
 
 
-async def test_a_place_is_free_again_after_the_stream_has_finished(tmp_path: Path, logged: list[Any]) -> None:
+async def test_a_slot_is_free_again_after_the_stream_has_finished(tmp_path: Path, logged: list[Any]) -> None:
     async with guarded(tmp_path) as proxy:
         for _ in range(3):
             assert (await proxy.ask(user(stream=True))).status == 200
@@ -106,7 +106,7 @@ async def test_a_place_is_free_again_after_the_stream_has_finished(tmp_path: Pat
     assert {line["cause"] for line in logged if line.get("outcome") == "released"} == {"finish"}
 
 
-async def test_a_place_is_free_again_after_its_client_has_left(tmp_path: Path, logged: list[Any]) -> None:
+async def test_a_slot_is_free_again_after_its_client_has_left(tmp_path: Path, logged: list[Any]) -> None:
     async with guarded(tmp_path) as proxy:
         async with proxy.open(HELD) as held:
             await held.content.readline()
@@ -117,7 +117,7 @@ async def test_a_place_is_free_again_after_its_client_has_left(tmp_path: Path, l
     assert causes == ["aborted", "finish"]
 
 
-async def test_a_place_is_free_again_after_the_turn_has_failed(tmp_path: Path, logged: list[Any]) -> None:
+async def test_a_slot_is_free_again_after_the_turn_has_failed(tmp_path: Path, logged: list[Any]) -> None:
     async with guarded(tmp_path) as proxy:
         assert (await proxy.ask(user("[[fake:error_500]]", stream=True))).status == 502
         assert proxy.streams == 0
@@ -173,7 +173,7 @@ async def test_of_many_streams_at_once_exactly_the_limit_is_accepted(tmp_path: P
         assert [answer.status for answer in answers if answer] == [429] * 5
 
 
-def test_a_released_place_is_for_one_stream() -> None:
+def test_a_released_slot_is_for_one_stream() -> None:
     guard = StreamSlots(1, lambda: 1)
     guard.acquire("one", "key")
     guard.release("one", "key", "close")
@@ -184,7 +184,7 @@ def test_a_released_place_is_for_one_stream() -> None:
     assert guard.active == 1
 
 
-async def test_sampled_choices_share_one_place(tmp_path: Path) -> None:
+async def test_sampled_choices_share_one_slot(tmp_path: Path) -> None:
     async with guarded(tmp_path, choices="sample") as proxy:
         answer: Answer = await proxy.ask(user(n=3, stream=True))
         assert answer.status == 200

@@ -87,7 +87,7 @@ async def test_a_turn_that_fails_counts_with_what_it_cost_as_far_as_that_is_know
     assert found["output_tokens"] > 0
 
 
-async def test_a_turn_that_finds_no_place_counts_as_failed(tmp_path: Path) -> None:
+async def test_a_turn_that_gets_no_slot_counts_as_failed(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, max_running_turns=1, queue_wait=0) as proxy:
         async with proxy.open(user("[[fake:count n=500 delay=10]]", stream=True)) as reply:
             await reply.content.readany()

@@ -149,7 +149,7 @@ async def _created(
     return id, asyncio.create_task(stream_of(proxy, id))
 
 
-async def test_a_response_that_waits_for_its_place_is_cancelled_before_it_begins(tmp_path: Path) -> None:
+async def test_a_response_that_waits_for_its_slot_is_cancelled_before_it_begins(tmp_path: Path) -> None:
     async with holding(tmp_path, max_running_turns=1) as (proxy, client, release):
         first = await client.responses.create(model="codex-5", input=HELD, background=True)
         await until(lambda: proxy.server.runs.running == 1)
@@ -239,7 +239,7 @@ async def test_a_server_that_stops_fails_what_runs_with_a_reason(tmp_path: Path)
     assert "stopping" in response.error.message
 
 
-async def test_a_server_that_stops_fails_what_waits_for_a_place_too(
+async def test_a_server_that_stops_fails_what_waits_for_a_slot_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.05)

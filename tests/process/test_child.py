@@ -347,7 +347,7 @@ async def test_ends_at_the_same_time_agree_and_the_shortest_grace_holds(start: S
     assert await child.end() == exits[0]
 
 
-async def test_a_warden_that_hangs_is_killed_and_takes_the_child_along(
+async def test_a_warden_that_hangs_is_killed_and_the_child_ends_with_it(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child_module, "WARDEN_SECONDS", 0.2)

@@ -81,16 +81,14 @@ def noted(file: Path) -> list[int]:
 
 
 @FAULTS
-async def test_a_client_that_leaves_takes_a_child_of_its_own_along(
-    codex_home: CodexHome, faults: str
-) -> None:
+async def test_a_client_that_leaves_ends_a_child_of_its_own(codex_home: CodexHome, faults: str) -> None:
     async with misbehaving(codex_home, "proto", faults) as scene:
         await scene.talk.leave()
         await eventually(lambda: gone(scene.family))
 
 
 @pytest.mark.exhaustive
-async def test_a_client_that_leaves_takes_along_what_its_turn_left_on_a_shared_process(
+async def test_a_client_that_leaves_ends_what_its_turn_left_on_a_shared_process(
     codex_home: CodexHome,
 ) -> None:
     """The process goes too, when it is idle: only its warden can end a process that belongs to nobody."""
@@ -103,7 +101,9 @@ async def test_a_client_that_leaves_takes_along_what_its_turn_left_on_a_shared_p
 
 
 @pytest.mark.exhaustive
-async def test_a_client_that_leaves_a_deaf_shared_process_takes_it_along(codex_home: CodexHome) -> None:
+async def test_a_client_that_leaves_ends_a_shared_process_that_ignores_interrupts(
+    codex_home: CodexHome,
+) -> None:
     """It does not answer to the interrupt, so it is not used again."""
     async with misbehaving(codex_home, "app-server", "grandchild,deaf,ignore_sigterm") as scene:
         await scene.talk.leave()
@@ -124,7 +124,7 @@ async def test_a_child_that_is_killed_ends_its_stream_with_an_error_and_leaves_n
 
 @pytest.mark.sampled(every=2, first=1)
 @DIALECTS
-async def test_a_warden_that_is_killed_takes_everything_along_and_the_server_goes_on(
+async def test_the_kill_of_a_warden_ends_all_its_processes_and_the_server_goes_on(
     codex_home: CodexHome, dialect: str
 ) -> None:
     async with misbehaving(codex_home, dialect, "grandchild,hang") as scene:
@@ -142,7 +142,7 @@ async def test_a_warden_that_is_killed_takes_everything_along_and_the_server_goe
 @pytest.mark.sampled(every=5)
 @DIALECTS
 @FAULTS
-async def test_a_proxy_that_is_killed_takes_everything_along(
+async def test_the_kill_of_the_proxy_ends_all_its_processes(
     codex_home: CodexHome, dialect: str, faults: str
 ) -> None:
     async with misbehaving(codex_home, dialect, faults) as scene:

@@ -77,7 +77,7 @@ async def running(home: CodexHome, command: str, *arguments: str, **environment:
 @pytest.mark.sampled(every=2)
 @COMMANDS
 @SANDBOXES
-async def test_a_client_that_leaves_takes_its_command_along(
+async def test_a_client_that_leaves_ends_its_command(
     codex_home: CodexHome, command: str, sandbox: str
 ) -> None:
     async with running(codex_home, command, "--sandbox", sandbox) as scene:
@@ -89,7 +89,7 @@ async def test_a_client_that_leaves_takes_its_command_along(
 
 
 @COMMANDS
-async def test_an_agent_that_is_killed_takes_its_command_along_and_its_stream_ends_with_an_error(
+async def test_the_kill_of_an_agent_ends_its_command_and_its_stream_with_an_error(
     codex_home: CodexHome, command: str
 ) -> None:
     async with running(codex_home, command, "--sandbox", "danger-full-access") as scene:
@@ -105,7 +105,7 @@ async def test_an_agent_that_is_killed_takes_its_command_along_and_its_stream_en
 
 @COMMANDS
 @SANDBOXES
-async def test_a_proxy_that_is_killed_takes_everything_along(
+async def test_the_kill_of_the_proxy_ends_all_its_processes(
     codex_home: CodexHome, command: str, sandbox: str
 ) -> None:
     async with running(codex_home, command, "--sandbox", sandbox) as scene:

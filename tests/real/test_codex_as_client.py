@@ -126,7 +126,7 @@ async def test_a_script_calls_its_mcp_server_under_a_newer_model_name(chain: Cha
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("model", [PLAIN, DEFERRED, LITE])
-async def test_a_picture_reaches_the_model(chain: Chain, tmp_path: Path, model: str) -> None:
+async def test_an_image_reaches_the_model(chain: Chain, tmp_path: Path, model: str) -> None:
     picture = tmp_path / "pixel.png"
     picture.write_bytes(base64.b64decode(PIXEL.partition(",")[2]))
     done = await chain.session(model, "[[model:text say=Seen.]]", image=picture)

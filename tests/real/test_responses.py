@@ -310,7 +310,7 @@ async def test_of_an_answer_cut_at_a_stop_sequence_the_model_sees_what_its_clien
     assert [part["text"] for item in seen for part in item["content"]] == ["before."]
 
 
-async def test_a_call_deleted_from_a_conversation_takes_its_hidden_half_along(
+async def test_a_call_deleted_from_a_conversation_is_deleted_with_its_hidden_item(
     proxies: Proxies, model_server: ModelServer
 ) -> None:
     async with talk_of(proxies, "replayed", tools=[WEATHER]) as talk:

@@ -286,7 +286,7 @@ async def test_an_instruction_behind_the_outputs_is_reported_in_the_last_where_t
 
 
 @virtual
-async def test_an_instruction_behind_an_output_with_a_picture_stands_behind_the_picture() -> None:
+async def test_an_instruction_behind_an_output_with_an_image_stands_behind_the_image() -> None:
     threads = kept_threads()
     put(threads, ASKED, PARKED)
     shown = HistoryOutput("b", (ImagePart("data:"),))
@@ -401,7 +401,7 @@ async def test_closing_ends_every_thread() -> None:
 
 
 @virtual
-async def test_a_child_that_dies_takes_its_threads_along() -> None:
+async def test_the_end_of_a_child_ends_its_idle_sessions() -> None:
     threads = kept_threads()
     resting = put(threads)
     resting.session.ended(Ended(code=1))
@@ -431,7 +431,7 @@ async def test_an_internal_error_loses_the_thread_and_releases_its_transport() -
 
 @virtual
 @pytest.mark.parametrize("ask", [ApprovalRequested("q", "command", "rm"), InputRequested("q", "?")])
-async def test_a_question_of_a_resting_agent_is_declined_at_once(
+async def test_a_question_of_an_idle_agent_is_declined_at_once(
     ask: ApprovalRequested | InputRequested,
 ) -> None:
     threads = kept_threads()

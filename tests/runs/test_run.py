@@ -117,7 +117,7 @@ async def test_a_child_that_dies_fails_the_turn_and_releases_the_transport() -> 
 
 
 @virtual
-async def test_what_the_rules_refuse_ends_the_turn_and_stops_the_agent() -> None:
+async def test_what_the_repair_refuses_ends_the_turn_and_stops_the_agent() -> None:
     """The agent unsays what was streamed: the turn has failed, whatever the agent goes on to say."""
     run, lane, _ = await begun()
     lane.say(*said("One thing."))

@@ -283,7 +283,7 @@ async def test_output_of_an_earlier_attempt_is_ignored() -> None:
 
 
 @virtual
-async def test_a_second_try_that_finds_no_place_fails_the_turn() -> None:
+async def test_a_second_attempt_that_gets_no_session_fails_the_turn() -> None:
     scheduler, agent = managed()
     run = await scheduler.start(REQUIRED)
     agent.fault = Fault(Failure(kind=FaultKind.SPAWN_FAILED, message="no"))
@@ -296,7 +296,7 @@ async def test_a_second_try_that_finds_no_place_fails_the_turn() -> None:
 
 
 @virtual
-async def test_a_client_that_leaves_between_two_tries_gets_no_second_one() -> None:
+async def test_a_client_that_leaves_between_two_attempts_gets_no_second_one() -> None:
     scheduler, agent = managed()
     run = await scheduler.start(REQUIRED)
     agent.transports[0].say(*words("No."))
@@ -308,7 +308,7 @@ async def test_a_client_that_leaves_between_two_tries_gets_no_second_one() -> No
 
 
 @virtual
-async def test_a_second_try_sees_what_is_remembered_too() -> None:
+async def test_a_second_attempt_sees_what_is_remembered_too() -> None:
     scheduler, agent = managed(kept=0)
     await scheduler.start(ASKING)
     agent.transports[0].say(RawItem("reasoning", b'{"type":"reasoning"}'), *step(("a", GOOD)))

@@ -145,7 +145,7 @@ async def test_a_slot_that_comes_to_a_client_that_is_just_leaving_goes_on_to_the
 
 
 @virtual
-async def test_a_client_that_leaves_while_its_place_is_opened_gives_the_slot_back() -> None:
+async def test_a_client_that_leaves_while_its_session_is_opened_gives_the_slot_back() -> None:
     scheduler, agent = managed()
     agent.gate = asyncio.Event()
     opening = await started(scheduler)
@@ -157,7 +157,7 @@ async def test_a_client_that_leaves_while_its_place_is_opened_gives_the_slot_bac
 
 
 @virtual
-async def test_a_client_that_leaves_right_when_its_place_is_open_gives_everything_back() -> None:
+async def test_a_client_that_leaves_right_when_its_session_is_open_gives_everything_back() -> None:
     scheduler, agent = managed()
     agent.gate = asyncio.Event()
     opening = await started(scheduler)
@@ -169,7 +169,7 @@ async def test_a_client_that_leaves_right_when_its_place_is_open_gives_everythin
 
 @virtual
 @pytest.mark.parametrize("fault", [Fault(SPAWN_FAILED), ZeroDivisionError("a fault of ours")])
-async def test_a_place_that_cannot_be_opened_gives_the_slot_back(fault: Exception) -> None:
+async def test_a_session_that_cannot_be_opened_gives_the_slot_back(fault: Exception) -> None:
     scheduler, agent = managed(max_running=1)
     agent.fault = fault
     for _ in range(3):
@@ -243,7 +243,7 @@ async def test_what_does_not_end_in_its_time_of_grace_fails_and_is_never_called_
 
 
 @virtual
-async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_place_is_opened() -> None:
+async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_session_is_opened() -> None:
     scheduler, agent = managed()
     agent.gate = asyncio.Event()
     opening = await started(scheduler)
@@ -257,7 +257,7 @@ async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_p
 
 
 @virtual
-async def test_a_turn_whose_place_is_open_only_after_the_time_of_grace_fails_at_once() -> None:
+async def test_a_turn_whose_session_is_open_only_after_the_time_of_grace_fails_at_once() -> None:
     scheduler, agent = managed()
     agent.gate = asyncio.Event()
     opening = await started(scheduler)

@@ -173,7 +173,7 @@ PATHS = st.lists(st.sampled_from(["a", "b", "ab"]), max_size=4).map(lambda names
 
 
 @given(PATHS, PATHS, st.booleans())
-def test_a_place_is_in_danger_from_what_holds_it_and_from_what_lies_in_it(
+def test_a_path_is_in_danger_from_what_contains_it_and_from_what_it_contains(
     root: str, place: str, whole: bool
 ) -> None:
     upper, lower = Path(root), Path(place)

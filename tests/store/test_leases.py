@@ -106,7 +106,7 @@ async def test_turns_of_a_conversation_enter_one_after_the_other_and_others_do_n
     (await second).release()
 
 
-async def test_a_turn_that_no_longer_waits_is_in_nobodys_way(store: Store) -> None:
+async def test_a_turn_that_no_longer_waits_delays_no_other(store: Store) -> None:
     first = await store.leases.enter_conversation(OWNER, "conv_1")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):

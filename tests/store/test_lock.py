@@ -76,7 +76,7 @@ async def test_a_server_that_was_killed_holds_nothing(path: Path) -> None:
         (await StoreLock.take(path)).release()
 
 
-async def test_a_hold_is_not_handed_on_to_children(path: Path) -> None:
+async def test_children_do_not_inherit_the_lock(path: Path) -> None:
     lock = await StoreLock.take(path)
     with subprocess.Popen(["sleep", "60"]) as child:
         lock.release()

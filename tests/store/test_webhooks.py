@@ -45,7 +45,7 @@ async def test_a_webhook_is_given_to_one_claim_only(store: Store) -> None:
     assert await store.claim_webhooks(10) == []
 
 
-async def test_a_webhook_that_waits_for_its_next_try_is_given_to_nobody(store: Store) -> None:
+async def test_a_webhook_that_waits_for_its_next_attempt_is_claimed_by_nobody(store: Store) -> None:
     assert await ended(store, ONE, TWO)
     assert await store.claim_webhooks(1) == [ONE]
     await store.retry_webhook(ONE, 3600.0)
@@ -70,7 +70,7 @@ async def test_a_delivery_attempt_is_counted_and_the_webhook_keeps_its_place(sto
     assert await pending(store) == [tried, TWO]
 
 
-async def test_a_try_of_one_that_was_dropped_does_not_bring_it_back(store: Store) -> None:
+async def test_an_attempt_at_a_dropped_webhook_does_not_bring_it_back(store: Store) -> None:
     await ended(store, ONE)
     await store.drop_webhook(ONE.event_id, ONE.url)
     await store.retry_webhook(ONE, 0.0)

@@ -98,7 +98,7 @@ def test_a_text_that_the_agent_repeats_counts_once() -> None:
     assert passes(ItemStarted(Message("m")), TextDelta("m", RIGHT[:4]), *again)
 
 
-def test_a_repetition_that_says_something_else_is_left_to_the_rules() -> None:
+def test_a_repetition_that_says_something_else_is_left_to_the_repair() -> None:
     again: list[Event] = [ev.Retrying("again"), ItemStarted(Message("n")), TextDelta("n", "else")]
     check = OutputCheck(SCHEMA)
     log = TurnRepair().feed(check.feed([ItemStarted(Message("m")), TextDelta("m", RIGHT[:4]), *again, END]))

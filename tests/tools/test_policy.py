@@ -79,7 +79,7 @@ def test_text_before_a_call_comes_before_it() -> None:
     assert seen(done) == {"weather a": GOOD}
 
 
-def test_a_step_that_breaks_the_rules_ends_the_turn_before_its_call_is_seen() -> None:
+def test_a_step_that_the_repair_refuses_ends_the_turn_before_its_call_is_seen() -> None:
     retried: list[Event] = [
         ItemStarted(Message("m")),
         ev.TextDelta("m", "Hello"),
@@ -117,7 +117,7 @@ def test_a_retry_discards_the_calls_of_the_step_that_comes_anew() -> None:
     assert [each.call_id for each in policy.visible] == ["new"]
 
 
-def test_calls_of_a_step_that_never_completes_are_nobodys() -> None:
+def test_calls_of_a_step_that_never_completes_are_dropped() -> None:
     policy = ToolPolicy(turn())
     assert policy.feed([ask("a"), TurnEnded(Stop.INTERRUPTED)]).events == [TurnEnded(Stop.INTERRUPTED)]
     assert policy.visible == []
@@ -136,7 +136,7 @@ def test_a_call_that_breaks_its_schema_is_answered_and_the_turn_goes_on() -> Non
     assert seen(policy.feed([ask("b"), STEP])) == {"weather b": GOOD}
 
 
-def test_a_model_that_never_learns_gets_its_call_handed_on_and_it_is_noticed() -> None:
+def test_after_the_last_error_the_client_gets_the_invalid_call_and_the_log_a_notice() -> None:
     policy = ToolPolicy(turn())
     for number in range(MAX_FAULTS):
         assert output_texts(policy.feed([ask(str(number), BAD), STEP]).answers).keys() == {f"ask_{number}"}
@@ -146,7 +146,7 @@ def test_a_model_that_never_learns_gets_its_call_handed_on_and_it_is_noticed() -
     assert Notice("strict_violation", "weather") in done.events
 
 
-def test_only_what_is_handed_on_is_noticed() -> None:
+def test_only_invalid_calls_that_the_client_gets_have_a_notice() -> None:
     policy = ToolPolicy(turn(parallel=False))
     for number in range(MAX_FAULTS):
         policy.feed([ask(str(number), BAD), STEP])
@@ -377,7 +377,7 @@ def test_batches_without_a_decisive_event_may_go_by_it(
 
 
 @given(TURNS, STORIES)
-def test_whatever_comes_the_rules_make_a_turn_of_it_that_ends_once(asked: Turn, story: list[Event]) -> None:
+def test_any_events_become_a_turn_that_ends_once(asked: Turn, story: list[Event]) -> None:
     done = ToolPolicy(asked).feed([*story, END])
     assert done.again == (not any(isinstance(event, TurnEnded) for event in done.events))
     if not done.again:

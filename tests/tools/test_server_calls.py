@@ -119,7 +119,7 @@ def test_a_call_that_runs_here_is_the_call_that_is_required() -> None:
     assert not said.again
 
 
-def test_an_output_that_comes_after_the_end_is_nobody_s() -> None:
+def test_an_output_that_comes_after_the_end_is_ignored() -> None:
     policy = ToolPolicy(turn())
     step(policy, ask(1))
     policy.feed([TurnEnded(Stop.INTERRUPTED)])

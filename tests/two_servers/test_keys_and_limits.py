@@ -80,7 +80,7 @@ async def test_requests_on_one_server_count_on_the_other(two: tuple[Proxy, Proxy
     await polled(fewer)
 
 
-async def test_running_requests_of_one_server_take_places_on_the_other(
+async def test_running_requests_of_one_server_count_on_the_other(
     two: tuple[Proxy, Proxy], tmp_path: Path
 ) -> None:
     one, other = two

@@ -88,7 +88,7 @@ async def asked(proxy: Proxy) -> str:
 @pytest.mark.parametrize("when", ["with the answer", "while it is idle", "while nobody reads"])
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("name", UNASKED)
-async def test_what_comes_between_two_requests_is_nobodys_answer(
+async def test_bytes_between_two_requests_are_no_answer(
     name: str, agent: str, when: str, tmp_path: Path
 ) -> None:
     sender = Sender(agent, UNASKED[name](agent), together=when == "with the answer")

@@ -76,7 +76,7 @@ class Hall:
 
 
 @given(steps, st.integers(1, 8), st.integers(1, 4))
-def test_no_place_is_given_twice_kept_back_or_beyond_a_share(
+def test_no_slot_is_given_twice_kept_back_or_beyond_a_share(
     steps: list[tuple[str, str, int]], places: int, owners: int
 ) -> None:
     hall = Hall(places, owners)
@@ -119,7 +119,7 @@ def test_everybody_who_waits_is_let_in_in_the_end_in_the_order_of_its_owner(
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 8))
-def test_a_single_owner_is_served_as_it_came_in_every_place(coming: list[bool], places: int) -> None:
+def test_a_single_owner_gets_every_slot_in_the_order_of_arrival(coming: list[bool], places: int) -> None:
     hall = Hall(places, owners=1)
     for comes in coming:
         if comes:
@@ -132,7 +132,7 @@ def test_a_single_owner_is_served_as_it_came_in_every_place(coming: list[bool], 
 
 
 @given(st.integers(2, 200), st.integers(1, 500))
-def test_the_first_turn_of_another_owner_has_a_place_whatever_one_owner_does(places: int, turns: int) -> None:
+def test_the_first_turn_of_another_owner_has_a_slot_whatever_one_owner_does(places: int, turns: int) -> None:
     hall = Hall(places, owners=2)
     for _ in range(turns):
         hall.come("a")

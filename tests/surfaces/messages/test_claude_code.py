@@ -216,12 +216,12 @@ CASES: dict[str, Callable[[], None]] = {
 }
 
 
-def test_every_recorded_case_has_what_we_do_in_its_place() -> None:
+def test_every_recorded_case_has_an_answer_of_this_server() -> None:
     assert set(CASES) == set(SEEN)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_we_answer_in_the_place_of(name: str) -> None:
+def test_the_answer_of_this_server_to_a_recorded_case(name: str) -> None:
     CASES[name]()
 
 

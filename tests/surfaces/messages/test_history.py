@@ -139,7 +139,7 @@ def test_a_result_that_is_an_error_says_so(content: Any, shown: str) -> None:
     assert texts(told)[1] == f"a: {shown}"
 
 
-def test_pictures_in_results_reach_the_model() -> None:
+def test_images_in_results_reach_the_model() -> None:
     told = history(
         said("assistant", use("a")), said("user", result("a", [PICTURE, {"type": "text", "text": "x"}]))
     )
@@ -234,7 +234,7 @@ def test_a_text_document_is_its_text_with_title_and_context() -> None:
     assert answer.ignored == ("citations",)
 
 
-def test_a_document_of_blocks_keeps_its_pictures() -> None:
+def test_a_document_of_blocks_keeps_its_images() -> None:
     block = document({"type": "content", "content": [{"type": "text", "text": "All."}, PICTURE]})
     (message,) = history(said("user", block))
     assert isinstance(message, HistoryMessage)
@@ -293,14 +293,14 @@ def test_a_search_result_that_the_user_brings_is_reported() -> None:
     ],
     ids=["torn", "of the Files API", "without a source", "of another scheme"],
 )
-def test_a_picture_that_cannot_be_shown_is_refused_in_the_newest_message_only(block: dict[str, Any]) -> None:
+def test_an_image_that_cannot_be_shown_is_refused_in_the_newest_message_only(block: dict[str, Any]) -> None:
     failure = refused(messages=[said("user", "Hi."), said("user", block)])
     assert (failure.param or "").startswith("messages[1].content[0].source")
     told = history(said("user", block), said("assistant", "Hm."), said("user", "Go on."))
     assert "left out" in texts(told)[0]
 
 
-def test_an_agent_that_takes_no_images_gets_a_note_for_pictures_of_the_history() -> None:
+def test_an_agent_that_takes_no_images_gets_a_note_for_images_of_the_history() -> None:
     blind = {"takes_images": lambda turn: False}
     answer = ask(messages=[said("user", PICTURE), said("user", "So?")], how=blind)
     assert "An image was left out" in texts(answer.turn.history)[0]

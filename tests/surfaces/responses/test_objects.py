@@ -33,7 +33,7 @@ def test_a_deleted_response_says_so() -> None:
     }
 
 
-def test_a_synchronous_response_cannot_be_cancelled_in_the_seeds_words() -> None:
+def test_a_synchronous_response_cannot_be_cancelled_in_the_contracts_words() -> None:
     with pytest.raises(Fault) as raised:
         response_object.cancel_action(DONE)
     error = json.loads(error_body(raised.value.failure, "responses"))["error"]

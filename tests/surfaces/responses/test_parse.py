@@ -43,7 +43,7 @@ def test_a_string_is_what_the_user_says() -> None:
     assert turn(input="hello").history == (HistoryMessage("user", (TextPart("hello"),)),)
 
 
-def test_the_structured_input_of_the_seed_is_the_same_as_its_string() -> None:
+def test_the_structured_input_of_the_contract_is_the_same_as_its_string() -> None:
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello!"}]}
     assert ask(input=[item]).input_items == ask(input="Hello!").input_items
 
@@ -214,7 +214,7 @@ def wire_error(failure: Any) -> Any:
     return json.loads(error_body(failure, "responses"))["error"]
 
 
-def test_an_id_that_is_not_a_conversations_is_refused_in_the_seeds_words() -> None:
+def test_an_id_that_is_not_a_conversations_is_refused_in_the_contracts_words() -> None:
     failure = refused(conversation="invalid-id")
     assert status_of(failure, "responses") == 400
     assert wire_error(failure) == {
@@ -226,7 +226,9 @@ def test_an_id_that_is_not_a_conversations_is_refused_in_the_seeds_words() -> No
 
 
 @pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}, "invalid-id"])
-def test_conversation_and_previous_response_exclude_each_other_in_the_seeds_words(conversation: Any) -> None:
+def test_conversation_and_previous_response_exclude_each_other_in_the_contracts_words(
+    conversation: Any,
+) -> None:
     failure = refused(conversation=conversation, previous_response_id="resp_1")
     assert wire_error(failure) == {
         "message": "Mutually exclusive parameters. Ensure you are only providing one of: "

@@ -160,7 +160,7 @@ def test_a_message_of_the_assistant_that_says_nothing_does_not_count() -> None:
 
 
 @given(HISTORIES, HISTORIES)
-def test_two_histories_have_the_same_prints_exactly_if_a_client_sees_the_same(
+def test_two_histories_have_the_same_digests_exactly_if_a_client_sees_the_same(
     one: list[HistoryItem], other: list[HistoryItem]
 ) -> None:
     assert (seen(one) == seen(other)) is (plain(one) == plain(other))
