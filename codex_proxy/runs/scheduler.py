@@ -271,10 +271,20 @@ class RunScheduler:
         given = await self._with_memory(_with_replay(turn, turn, replay), owner)
         if given is not turn:
             attempt = attempt.restart(given)
-        opened = await self.agent.open(attempt.turn)
+        opened = await self._open(attempt.turn)
         if closed is not None:
             opened.reopen(closed.thread, closed.new_items)
         return attempt, opened
+
+    async def _open(self, turn: Turn) -> AgentSession:
+        """Opens a session. Raises `Fault`: UNAVAILABLE if the system has no room for its files."""
+        try:
+            return await self.agent.open(turn)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            log.error("session_not_opened", agent=self.agent_of(turn).name, reason=reason)
+            message = f"The server cannot prepare the agent's turn: {reason}. The operator must correct that."
+            raise Fault.of(FaultKind.UNAVAILABLE, message) from error
 
     async def _first_attempt(self, turn: Turn) -> Attempt:
         able, form = self.agent_of(turn).capabilities, None
@@ -303,7 +313,7 @@ class RunScheduler:
         with self._fail_on_error(run):
             state = self._runs.get(run)
             given = _with_replay(attempt.turn, run.turn, state.replay if state else None)
-            opened = await self.agent.open(await self._with_memory(given, run.turn.owner))
+            opened = await self._open(await self._with_memory(given, run.turn.owner))
             self._begin_session(run, opened)
 
     async def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> None:

@@ -203,3 +203,17 @@ async def test_doctor_warns_where_less_drives_the_release_than_could(tmp_path: P
     assert "thread/inject_items" in checks["protocol"].message
     assert checks["protocol"].facts == {"agent": "codex-exec"}
     assert checks["sign-in"].status == "ok"
+
+
+async def test_a_turn_for_whose_files_there_is_no_room_is_a_503_that_says_why(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    async with exec_proxy(tmp_path, store="off", state_dir=state) as proxy:
+        picture = {"type": "image_url", "image_url": {"url": PIXEL}}
+        body = {"model": "codex-5", "messages": [{"role": "user", "content": [picture]}]}
+        state.rename(tmp_path / "elsewhere")
+        refused = await proxy.ask(body)
+        assert (refused.status, refused.error["code"]) == (503, "service_unavailable")
+        assert "No such file or directory" in refused.error["message"]
+        assert str(tmp_path) not in refused.text
+        (tmp_path / "elsewhere").rename(state)
+        assert (await proxy.ask(body)).status == 200
