@@ -174,9 +174,12 @@ class Played:
             else:
                 self.take(self.turn.receive([message]))
 
-    def last_request(self, method: str) -> dict[str, Any] | None:
-        """Our newest request of this method."""
-        return next((each for each in reversed(self.requests) if each.get("method") == method), None)
+    def has_asked(self, method: str) -> bool:
+        return any(each.get("method") == method for each in self.requests)
+
+    def last_request(self, method: str) -> dict[str, Any]:
+        """Our newest request of this method. There must be one."""
+        return next(each for each in reversed(self.requests) if each.get("method") == method)
 
     def answer_setup(self) -> None:
         """Answers the requests that set up the session, one after the other."""
@@ -271,13 +274,12 @@ def play(
     session = sessions_of(name)[nth]
     if not session.prompts:
         return played
-    prompt = played.last_request("session/prompt")
     messages = messages_of(name, nth)
     for index, message in enumerate(messages):
         if isinstance(message, dict) and (_is_answer(message) or _ends_a_call(message)):
             _ask(played, ToolsSettled(last=True))
-        if prompt is not None and isinstance(message, dict) and _is_answer(message):
-            message = {**message, "id": prompt["id"]}
+        if isinstance(message, dict) and _is_answer(message) and played.has_asked("session/prompt"):
+            message = {**message, "id": played.last_request("session/prompt")["id"]}
         played.receive([message])
         following = messages[index + 1] if index + 1 < len(messages) else None
         _ask(played, None if isinstance(following, ToolCalled) else ToolsSettled())

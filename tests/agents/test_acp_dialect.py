@@ -150,7 +150,6 @@ def test_the_count_of_the_last_model_call_is_not_that_of_a_request_with_two_mess
     messages = messages_of("opencode-text")
     played.receive(messages[:-1])
     session = played.last_request("session/prompt")
-    assert session is not None
     update = {
         "sessionUpdate": "agent_message_chunk",
         "messageId": "another",
@@ -228,7 +227,6 @@ def test_a_call_that_only_looks_like_one_of_the_clients_tools_is_not_allowed(cal
         {"optionId": "n", "name": "No", "kind": "reject_once"},
     ]
     session = played.last_request("session/prompt")
-    assert session is not None
     params = {"sessionId": session["params"]["sessionId"], "toolCall": call, "options": options}
     played.receive([{"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": params}])
     assert played.answers == [
@@ -267,7 +265,6 @@ def test_an_agent_with_a_sandbox_of_its_own_is_put_into_the_mode_of_the_turns_sa
     sandbox: str, mode: str
 ) -> None:
     request = opened("codex-acp-text", sandbox=sandbox).last_request("session/set_mode")
-    assert request is not None
     assert request["params"]["modeId"] == mode
 
 
@@ -313,7 +310,6 @@ def test_a_session_is_opened_with_the_options_that_keep_the_agent_from_acting_on
 def test_a_turn_with_tools_gets_the_mode_in_which_they_are_called() -> None:
     played = opened("qwen-client_tool_parked", tools=TOOLS)
     request = played.last_request("session/set_mode")
-    assert request is not None
     assert request["params"]["modeId"] == "default"
 
 
@@ -321,13 +317,12 @@ def test_an_agent_that_asks_nobody_is_not_prompted() -> None:
     played = opened("hermes-text")
     assert played.end.failure is not None
     assert "--agent-unconfined" in played.end.failure.message
-    assert played.last_request("session/prompt") is None
+    assert not played.has_asked("session/prompt")
 
 
 def test_other_requests_of_the_agent_are_refused_at_once() -> None:
     played = opened("qwen-text")
     session = played.last_request("session/prompt")
-    assert session is not None
     params = {"sessionId": session["params"]["sessionId"]}
     played.receive([{"jsonrpc": "2.0", "id": 3, "method": "craft/drainMidTurnQueue", "params": params}])
     assert played.answers[-1]["error"]["code"] == -32601
@@ -376,7 +371,6 @@ def test_a_foreign_call_is_refused_at_the_latest_when_the_turn_ends(ends: str) -
     played.receive([CALLED, ToolsSettled()])
     if ends == "by itself":
         prompt = played.last_request("session/prompt")
-        assert prompt is not None
         result = {"stopReason": "end_turn", "usage": {}}
         played.receive([{"jsonrpc": "2.0", "id": prompt["id"], "result": result}])
     else:
@@ -494,9 +488,9 @@ def test_the_first_prompt_waits_for_the_list_of_tools_and_is_not_sent_without_it
     answer = {**sessions_of("gemini-client_tool_parked")[0].opened, "id": 1_000_001}
     played.receive([answer])
     played.answer_setup()
-    assert played.last_request("session/prompt") is None
+    assert not played.has_asked("session/prompt")
     played.receive([ToolsListed(in_time=in_time)])
-    assert (played.last_request("session/prompt") is not None) == in_time
+    assert played.has_asked("session/prompt") == in_time
     assert in_time or played.end.failure == NOT_LISTED
 
 
@@ -513,7 +507,6 @@ def test_the_turn_after_one_whose_call_was_given_up_waits_for_its_own_outputs() 
     played.receive([report("a"), ToolCalled("call-1", "", "get_weather", "{}"), ToolsSettled(last=True)])
     played.receive([ToolDropped("call-1")])
     prompt = played.last_request("session/prompt")
-    assert prompt is not None
     played.receive(
         [{"jsonrpc": "2.0", "id": prompt["id"], "result": {"stopReason": "end_turn", "usage": {}}}]
     )
@@ -636,7 +629,6 @@ def test_the_error_says_how_to_sign_in() -> None:
 def test_a_text_that_begins_like_an_error_is_sent_where_the_result_shows_a_success() -> None:
     played = opened("copilot-text")
     prompt = played.last_request("session/prompt")
-    assert prompt is not None
     session = prompt["params"]["sessionId"]
     for text in ("Error: ", "is what you asked me to say."):
         update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
@@ -655,7 +647,7 @@ def test_a_model_that_is_not_offered_fails_before_anything_is_asked() -> None:
     played = opened("gemini-text", model="nonexist-9")
     assert played.end.failure is not None
     assert played.end.failure.kind is K.MODEL_NOT_FOUND
-    assert played.last_request("session/prompt") is None
+    assert not played.has_asked("session/prompt")
 
 
 @pytest.mark.parametrize(
@@ -665,9 +657,8 @@ def test_a_model_that_is_not_offered_fails_before_anything_is_asked() -> None:
 def test_a_model_is_chosen_by_an_option_or_by_set_model(agent: str, model: str, method: str) -> None:
     played = opened(f"{agent}-text", model=model)
     request = played.last_request(method)
-    assert request is not None
     assert model in request["params"].values()
-    assert played.last_request("session/prompt") is not None
+    assert played.has_asked("session/prompt")
 
 
 @pytest.mark.parametrize(
@@ -695,10 +686,9 @@ def test_an_interrupted_turn_is_cancelled_and_finished_once_the_agent_says_so(ag
     played.receive(messages[: len(messages) // 2])
     played.take(played.turn.interrupt())
     assert played.end.stop == Stop.INTERRUPTED
-    assert played.last_request("session/cancel") is not None
+    assert played.has_asked("session/cancel")
     assert not played.turn.finished
     prompt = played.last_request("session/prompt")
-    assert prompt is not None
     played.receive([{**messages[-1], "id": prompt["id"]}])
     assert played.turn.finished
     assert not played.turn.can_resume
@@ -712,7 +702,6 @@ def test_a_session_whose_turn_ended_well_takes_another_prompt() -> None:
         played.turn.resume(Turn(model="", history=()), (HistoryMessage("user", (TextPart("more"),)),))
     )
     prompt = played.last_request("session/prompt")
-    assert prompt is not None
     assert prompt["params"]["prompt"] == [{"type": "text", "text": "more"}]
     assert sum(1 for request in played.requests if request["method"] == "session/new") == 1
 
@@ -720,7 +709,7 @@ def test_a_session_whose_turn_ended_well_takes_another_prompt() -> None:
 def test_a_session_is_closed_where_the_agent_can_close_it() -> None:
     played = play("codex-acp-text")
     played.take(played.turn.interrupt())
-    assert played.last_request("session/close") is not None
+    assert played.has_asked("session/close")
     assert played.turn.finished
 
 
@@ -739,7 +728,6 @@ def test_one_user_message_goes_in_as_it_is_with_its_images() -> None:
     parts = (TextPart("look"), ImagePart("data:image/png;base64,aGk="))
     played = opened("gemini-text", history=(HistoryMessage("user", parts),))
     prompt = played.last_request("session/prompt")
-    assert prompt is not None
     assert prompt["params"]["prompt"] == [
         {"type": "text", "text": "look"},
         {"type": "image", "mimeType": "image/png", "data": "aGk="},
@@ -753,7 +741,6 @@ def test_instructions_are_a_system_prompt_where_the_agent_declares_one() -> None
     )
     played = opened("claude-acp-text", history=history)
     new = played.last_request("session/new")
-    assert new is not None
     assert new["params"]["systemPrompt"] == {
         "mode": "append",
         "content": [{"type": "text", "text": "Be terse."}],
@@ -767,7 +754,6 @@ def test_instructions_behind_a_message_are_blocks_of_their_own() -> None:
     )
     played = opened("gemini-text", history=history)
     prompt = played.last_request("session/prompt")
-    assert prompt is not None
     assert prompt["params"]["prompt"] == [
         {"type": "text", "text": "look"},
         {"type": "image", "mimeType": "image/png", "data": "aGk="},
@@ -784,7 +770,6 @@ def test_any_other_history_goes_in_as_one_labelled_text() -> None:
     )
     played = opened("gemini-text", history=history)
     prompt = played.last_request("session/prompt")
-    assert prompt is not None
     text = prompt["params"]["prompt"][0]["text"]
     assert text.startswith(PREAMBLE)
     assert "[system]\nBe terse.\n\n[user]\nHi\n\n[assistant]\nHello.\n\n[user]\nMore" in text

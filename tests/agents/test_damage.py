@@ -109,15 +109,15 @@ def acp(turn: tuple[str, int, int], messages: Sequence[Any], *, resumes: bool = 
     played = acp_replayer.opened(
         name, nth, tools=acp_replayer.TOOLS if "client_tool" in name else (), unconfined=True
     )
-    prompt = played.last_request("session/prompt")
+    prompt = played.last_request("session/prompt")["id"] if played.has_asked("session/prompt") else None
     for message in messages:
         if message is INTERRUPT:
             played.take(played.turn.interrupt())
             continue
         if prompt is not None and isinstance(message, dict) and "method" not in message:
-            message = {**message, "id": prompt["id"]}
+            message = {**message, "id": prompt}
         elif prompt is not None and isinstance(message, bytes):
-            message = message.replace(PROMPT_ID, str(prompt["id"]).encode())
+            message = message.replace(PROMPT_ID, str(prompt).encode())
         played.receive([message])
         if resumes and "client_tool" in name:
             played.receive([ToolsSettled(last=True)])
