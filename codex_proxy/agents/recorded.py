@@ -4,7 +4,7 @@ them; other messages (parts of an HTTP answer, events of a tool server) as objec
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -57,9 +57,8 @@ def facts_of(dialect: Any) -> dict[str, Any]:
 
 def remake(name: str, facts: Mapping[str, Any], context: RemakeContext) -> Dialect[Any]:
     """Makes a recorded dialect again. Raises `UnknownDialectError`."""
-    module, _, attribute = DIALECTS.get(name, name).partition(":")
     try:
-        kind = getattr(importlib.import_module(module), attribute)
+        kind = pkgutil.resolve_name(DIALECTS.get(name, name))
         make = kind.remake if issubclass(kind, Remakeable) else lambda facts, _: kind(**facts)
         dialect: Dialect[Any] = make(facts, context)
         return dialect

@@ -9,6 +9,7 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
+import pkgutil
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -96,8 +97,7 @@ def chosen_spec(settings: Settings) -> AgentSpec:
 
 
 def _load(line: str) -> AgentSpec:
-    module, _, attribute = line.partition(":")
-    spec: AgentSpec = getattr(importlib.import_module(module), attribute)
+    spec: AgentSpec = pkgutil.resolve_name(line)
     return spec
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -114,9 +114,8 @@ def child_limits(settings: Settings) -> ChildLimits:
 
 def later(function: str, *first: Any) -> Callable[[AgentContext], Awaitable[Any]]:
     """Returns a function that imports `module:function` when it is called, and passes it `first` and the context."""
-    module, _, name = function.partition(":")
 
     async def call(context: AgentContext) -> Any:
-        return await getattr(importlib.import_module(module), name)(*first, context)
+        return await pkgutil.resolve_name(function)(*first, context)
 
     return call

@@ -14,6 +14,7 @@ from codex_proxy.admission.routes import Route
 from codex_proxy.agents import registry
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.cassettes.settings import CassetteSettings
+from codex_proxy.core.turn import Sandbox
 from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file
 from codex_proxy.settings.tables import AcpTable, AgentTable, TableName, WebhookTable, join_list
@@ -122,9 +123,7 @@ class Settings(SourcedSettings):
     )
     workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
     workdir_roots: str = Field("", description="folders that requests may choose, separated by colons")
-    sandbox: Literal["read-only", "workspace-write", "danger-full-access"] = Field(
-        "read-only", description="what the agent's own commands may do"
-    )
+    sandbox: Sandbox = Field("read-only", description="what the agent's own commands may do")
     builtin_tools: Literal["auto", "always", "never"] = Field(
         "auto", description="which turns are agent turns, not plain-model turns; auto: the request decides"
     )

@@ -169,6 +169,11 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     recovery: bytes = b""
     """What is needed to run a background response again."""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it is in the background, and has not ended."""
+        return self.background and self.status in UNFINISHED
+
 
 class PendingWebhook(msgspec.Struct, frozen=True):
     """An event to be posted to one URL."""

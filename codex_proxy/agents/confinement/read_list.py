@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from codex_proxy.core.safety import is_inside
 from codex_proxy.process.child import Command
 from codex_proxy.process.launch import find_program
 
@@ -65,8 +66,7 @@ def _is_path(text: str, home: str) -> bool:
 
 
 def _contains(folder: str, path: str) -> bool:
-    folder, path = os.path.realpath(folder), os.path.realpath(path) if path else ""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+    return is_inside(os.path.realpath(path) if path else "", os.path.realpath(folder))
 
 
 def _argument(path: str, home: str) -> Iterator[str]:

@@ -176,7 +176,7 @@ class PostgresResponses(PostgresRemoval):
             response.status,
             response.background,
             response.created,
-            response.background and response.status in UNFINISHED,
+            response.is_running,
             response.json,
             checksum(response.json),
             response.recovery,
@@ -195,7 +195,7 @@ class PostgresResponses(PostgresRemoval):
             _check_added(row, response, append)
         if response.previous_id is not None:
             self._continued.pop((response.owner, response.previous_id), None)
-        if response.background and response.status in UNFINISHED:
+        if response.is_running:
             self.leases.hold(response.id)
         await self._trim()
 

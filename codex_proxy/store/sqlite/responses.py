@@ -49,7 +49,7 @@ def add(
                 response.status,
                 response.background,
                 response.created,
-                response.background and response.status in UNFINISHED,
+                response.is_running,
             ),
         )
     except sqlite3.IntegrityError as error:

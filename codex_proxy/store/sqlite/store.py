@@ -151,7 +151,7 @@ class SqliteStore(Store):
     ) -> None:
         if response.previous_id is not None:
             self._continued.pop((response.owner, response.previous_id), None)
-        unfinished = response.background and response.status in UNFINISHED
+        unfinished = response.is_running
         held = unfinished and self.leases.hold_new(response.owner, response.id)
         try:
             await self._write_and_trim(responses.add, response, input, output, append, self._now)
