@@ -17,7 +17,7 @@ from codex_proxy.agents.spec import child_limits
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock, IdSource
-from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
+from codex_proxy.core.items import McpOrigin, McpTools, Tool, texts_of
 from codex_proxy.core.mcp_names import ListedTool, offered_name
 from codex_proxy.mcp.config import Definition, StdioServer, parse_servers
 from codex_proxy.mcp.request_servers import NamedServer, RequestServers
@@ -202,7 +202,7 @@ class _Runner:
 
 
 def _text_of(result: McpResult) -> str:
-    texts = [part.text for part in result.parts if isinstance(part, TextPart)]
+    texts = texts_of(result.parts)
     return texts[0] if len(texts) == 1 else result.text
 
 

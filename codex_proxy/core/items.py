@@ -4,6 +4,7 @@ the index of its choice; None if there is only one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -23,6 +24,12 @@ class ImagePart(msgspec.Struct, frozen=True):
 
 
 Part: TypeAlias = TextPart | ImagePart
+
+
+def texts_of(parts: Iterable[Part]) -> list[str]:
+    return [part.text for part in parts if isinstance(part, TextPart)]
+
+
 Role = Literal["developer", "user", "assistant"]
 
 

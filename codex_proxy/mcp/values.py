@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from codex_proxy.core.items import Part, TextPart
+from codex_proxy.core.items import Part, TextPart, texts_of
 from codex_proxy.core.mcp_names import ListedTool
 
 MIB = 1024 * 1024
@@ -126,7 +126,7 @@ class McpResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def text_array(parts: tuple[Part, ...]) -> str:
-    return msgspec.json.encode([part.text for part in parts if isinstance(part, TextPart)]).decode()
+    return msgspec.json.encode(texts_of(parts)).decode()
 
 
 def failed_result(fault: McpFault) -> McpResult:

@@ -25,6 +25,7 @@ from codex_proxy.core.items import (
     Part,
     RawHistoryItem,
     TextPart,
+    texts_of,
 )
 from codex_proxy.core.owned_entries import OwnedEntries
 from codex_proxy.core.turn import Turn
@@ -368,7 +369,7 @@ def _is_instruction(item: HistoryItem) -> bool:
 def _with_instructions(output: HistoryOutput, instructions: Sequence[HistoryItem]) -> HistoryOutput:
     """Adds developer messages to an output: a waiting thread takes no others."""
     words = [
-        INSTRUCTION_WORDS.format("".join(part.text for part in item.parts if isinstance(part, TextPart)))
+        INSTRUCTION_WORDS.format("".join(texts_of(item.parts)))
         for item in instructions
         if isinstance(item, HistoryMessage)
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -10,12 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.core.tool_names import generated_name
 from codex_proxy.surfaces.base import json_text
 
 MAX_CHARS: Final = 64
 """Maximum characters that providers accept; Anthropic accepts 128."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST: Final = 8
 
 
@@ -25,8 +24,7 @@ def model_name(name: str) -> str:
     """
     if _PLAIN_NAME.fullmatch(name):
         return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
-    return f"{_INVALID_CHARS.sub('_', name)[: MAX_CHARS - _DIGEST - 1]}_{digest}"
+    return generated_name(name, "", kept=MAX_CHARS - _DIGEST - 1, digits=_DIGEST)
 
 
 def input_of(arguments: str) -> str | None:

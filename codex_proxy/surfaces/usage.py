@@ -8,7 +8,14 @@ from typing import Final
 import msgspec
 
 from codex_proxy.core.events import Spending, StepCompleted, TurnEnded, Usage, UsageReported
-from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Part, TextPart
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    Part,
+    texts_of,
+)
 from codex_proxy.core.tokens import estimate_tokens
 
 _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
@@ -25,7 +32,7 @@ def texts_in(history: Iterable[HistoryItem]) -> Iterator[str]:
         if isinstance(item, HistoryCall):
             yield item.arguments
         elif isinstance(item, HistoryMessage | HistoryOutput):
-            yield from (part.text for part in item.parts if isinstance(part, TextPart))
+            yield from texts_of(item.parts)
 
 
 def parts_in(history: Iterable[HistoryItem]) -> Iterator[Part]:

@@ -22,6 +22,7 @@ from codex_proxy.core.items import (
     Part,
     RawHistoryItem,
     TextPart,
+    texts_of,
 )
 from codex_proxy.core.step_memory import StepMemory
 from codex_proxy.core.turn import Turn
@@ -231,7 +232,7 @@ def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
 def assistant_text(items: Sequence[HistoryItem]) -> str:
     """Returns the assistant's texts, joined with blank lines."""
     texts = (
-        "".join(part.text for part in item.parts if isinstance(part, TextPart))
+        "".join(texts_of(item.parts))
         for item in items
         if isinstance(item, HistoryMessage) and item.role == "assistant"
     )
@@ -350,7 +351,7 @@ def _outputs_of(memory: RememberedTurn, given: Sequence[HistoryItem]) -> list[Hi
 def wire_output(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
     """Returns an output's parts as `output` of a Responses item."""
     if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
-        return "".join(part.text for part in parts if isinstance(part, TextPart))
+        return "".join(texts_of(parts))
     return [_wire_part(part) for part in parts]
 
 

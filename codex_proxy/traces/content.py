@@ -28,6 +28,7 @@ from codex_proxy.core.items import (
     Reasoning,
     TextPart,
     ToolCall,
+    texts_of,
 )
 from codex_proxy.core.turn import Turn
 
@@ -92,7 +93,7 @@ def _message(item: HistoryItem) -> dict[str, Any] | None:
     if isinstance(item, HistoryCall):
         return {"role": "assistant", "parts": [_call(item.call_id, item.name, item.arguments)]}
     if isinstance(item, HistoryOutput):
-        text = "".join(part.text for part in item.parts if isinstance(part, TextPart))
+        text = "".join(texts_of(item.parts))
         return {
             "role": "tool",
             "parts": [{"type": "tool_call_response", "id": item.call_id, "response": text}],

@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.agents.dialects.conversions import mcp_content
 from codex_proxy.agents.dialects.transcript import flatten
-from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
+from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart, texts_of
 
 _COMMAND: Final = re.compile(r"[\s\u200b-\u200f\u2060\ufeff]*/")
 """Matches a text that an agent may take for a command."""
@@ -60,4 +60,4 @@ def _is_instruction(item: HistoryItem) -> bool:
 
 def _texts(item: HistoryItem) -> list[str]:
     parts = item.parts if isinstance(item, HistoryMessage) else ()
-    return [part.text for part in parts if isinstance(part, TextPart)]
+    return texts_of(parts)

@@ -24,7 +24,7 @@ from codex_proxy.core.items import (
     ImagePart,
     Part,
     RawHistoryItem,
-    TextPart,
+    texts_of,
 )
 
 Block = dict[str, Any]
@@ -238,7 +238,7 @@ def _usable_id(call_id: str) -> str:
 
 
 def _text(parts: Sequence[Part]) -> str:
-    return "\n\n".join(part.text for part in parts if isinstance(part, TextPart) and part.text)
+    return "\n\n".join(filter(None, texts_of(parts)))
 
 
 def _text_block(text: str) -> Block:

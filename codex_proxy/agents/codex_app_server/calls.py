@@ -14,10 +14,11 @@ import msgspec
 from codex_proxy.agents.codex_app_server.wire import Params, RawItemCall, RawItemHead, check_readable
 from codex_proxy.agents.dialect import UNREADABLE, HeldSize
 from codex_proxy.agents.dialects.conversions import custom_input, function_parameters
-from codex_proxy.agents.dialects.tool_names import OfferedTools, generated_name
+from codex_proxy.agents.dialects.tool_names import OfferedTools
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
 from codex_proxy.core.limits import ITEM_SIZE
+from codex_proxy.core.tool_names import generated_name
 
 VALID_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 IGNORED_NAMES = frozenset({"exec_command", "shell_command", "functions"})

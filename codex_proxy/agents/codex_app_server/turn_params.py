@@ -24,6 +24,7 @@ from codex_proxy.core.items import (
     Part,
     RawHistoryItem,
     TextPart,
+    texts_of,
 )
 from codex_proxy.core.turn import Turn
 
@@ -101,7 +102,7 @@ def split_input(
     if turn.mode == "agent" and history:
         last = history[-1]
         if isinstance(last, HistoryMessage) and last.role == "user" and last.parts:
-            texts = [part.text for part in last.parts if isinstance(part, TextPart)]
+            texts = texts_of(last.parts)
             if sum(map(len, texts)) <= MAX_TURN_INPUT and not any(MENTION.search(text) for text in texts):
                 return history_items(history[:-1], first=first), [_input(part) for part in last.parts]
     return history_items(history, first=first), []

@@ -21,6 +21,7 @@ from codex_proxy.core.items import (
     Role,
     TextPart,
     Tool,
+    texts_of,
 )
 from codex_proxy.core.json_values import objects_in
 
@@ -230,7 +231,7 @@ def reasoning_text(raw: bytes) -> str:
     item = json.loads(raw)
     if item.get("type") != "reasoning":
         return ""
-    return "".join(part.text for part in _parts(item.get("content")) if isinstance(part, TextPart))
+    return "".join(texts_of(_parts(item.get("content"))))
 
 
 def _parts(content: Any) -> tuple[Part, ...]:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from codex_proxy.agents.dialects.loose_values import encoded
 from codex_proxy.core.events import RawItem, ToolCallRequested
-from codex_proxy.core.items import ImagePart, Part, TextPart
+from codex_proxy.core.items import ImagePart, Part, TextPart, texts_of
 
 DetailOf: TypeAlias = Callable[[ImagePart], str | None]
 
@@ -34,7 +34,7 @@ def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
 def output_of(parts: Sequence[Part], detail_of: DetailOf = lambda image: image.detail) -> Any:
     """Returns an output as a string if it is at most one text, else as content parts."""
     if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
-        return "".join(part.text for part in parts if isinstance(part, TextPart))
+        return "".join(texts_of(parts))
     return content_of(parts, "input_text", detail_of)
 
 

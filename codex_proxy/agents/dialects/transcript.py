@@ -15,6 +15,7 @@ from codex_proxy.core.items import (
     Part,
     RawHistoryItem,
     TextPart,
+    texts_of,
 )
 
 PREAMBLE = "This is the conversation so far, oldest message first. Answer its last message."
@@ -26,7 +27,7 @@ def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
     """Returns a history's prompt and images. A single user message with text stays as it is; others: see `flatten`."""
     first = history[0] if len(history) == 1 else None
     if isinstance(first, HistoryMessage) and first.role == "user":
-        text = "\n".join(part.text for part in first.parts if isinstance(part, TextPart))
+        text = "\n".join(texts_of(first.parts))
         if text.strip():
             return text, [part for part in first.parts if isinstance(part, ImagePart)]
     return flatten(history)
@@ -40,7 +41,7 @@ def instructions_as_user_messages(history: Iterable[HistoryItem]) -> tuple[Histo
 def _as_user_message(item: HistoryItem) -> HistoryItem:
     if not isinstance(item, HistoryMessage) or item.role != "developer":
         return item
-    texts = [part.text for part in item.parts if isinstance(part, TextPart)]
+    texts = texts_of(item.parts)
     return HistoryMessage("user", (TextPart("\n".join((f"[{_ROLES[item.role]}]", *texts))),))
 
 

@@ -19,6 +19,7 @@ from codex_proxy.core.items import (
     Part,
     RawHistoryItem,
     TextPart,
+    texts_of,
 )
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
@@ -135,7 +136,7 @@ def _message(item: HistoryMessage) -> dict[str, Any]:
     if item.role == "user":
         return {"role": "user", "content": _content(item.parts)}
     between = "" if item.role == "assistant" else "\n\n"
-    text = between.join(part.text for part in item.parts if isinstance(part, TextPart))
+    text = between.join(texts_of(item.parts))
     return {"role": _ROLES[item.role], "content": text}
 
 
