@@ -73,10 +73,14 @@ async def test_there_is_a_most_of_keys(
 
 
 async def test_of_one_name_given_at_once_one_is_stored(teams: tuple[PostgresTeam, PostgresTeam]) -> None:
-    put = [team.put_key(key("a", rpm=number), replace=False) for number, team in enumerate(teams * 4, 1)]
-    results = await asyncio.gather(*put, return_exceptions=True)
-    assert [each for each in results if not isinstance(each, KeysError)] == [False]
-    assert (await teams[0].exchange({})).version == 1
+    for name in map(str, range(20)):  # two statements begin at the same moment in one of four rounds
+        put = [team.put_key(key(name, rpm=number), replace=False) for number, team in enumerate(teams * 8, 1)]
+        results = await asyncio.gather(*put, return_exceptions=True)
+        assert [each for each in results if not isinstance(each, KeysError)] == [False]
+        assert {str(each) for each in results if isinstance(each, KeysError)} == {
+            f"there is already a key '{name}'; replace it with --replace"
+        }
+    assert (await teams[0].exchange({})).version == 20
 
 
 async def test_requests_of_other_nodes_are_reported_once_and_own_ones_never(

@@ -46,9 +46,9 @@ WITH before AS (
     SELECT EXISTS (SELECT FROM codex_proxy.keys WHERE name = $1) AS there, count(*) AS keys FROM codex_proxy.keys
 ), put AS (
     INSERT INTO codex_proxy.keys (name, key) SELECT $1, $2 FROM before WHERE CASE WHEN there THEN $3 ELSE keys < $4 END
-    ON CONFLICT (name) DO UPDATE SET key = excluded.key RETURNING 1
+    ON CONFLICT (name) DO UPDATE SET key = excluded.key WHERE $3 RETURNING 1
 ), {_CHANGED.format("put")}
-SELECT there, EXISTS (SELECT FROM put) AS stored FROM before"""
+SELECT there, keys < $4 AS has_room, EXISTS (SELECT FROM put) AS stored FROM before"""
 _REMOVE: Final = f"""
 WITH removed AS (
     DELETE FROM codex_proxy.keys WHERE name = $1 RETURNING 1
@@ -93,7 +93,7 @@ class PostgresTeam:
         (row,) = await self._database.write(_PUT, key.name, msgspec.json.encode(key), replace, MAX_KEYS)
         if row["stored"]:
             return bool(row["there"])
-        if row["there"]:
+        if row["there"] or row["has_room"]:  # the latter: one was added at the same moment
             raise KeysError(f"there is already a key '{key.name}'; replace it with --replace")
         raise KeysError(f"there are {MAX_KEYS} keys in the store, which is the maximum")
 
