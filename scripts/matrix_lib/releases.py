@@ -20,8 +20,8 @@ PYPI: Final = (
 )
 """Of each minor release of `openai-codex-cli-bin` the last patch."""
 
-NPM: Final = ("0.42.0", "0.169.0")
-"""The last with `codex proto`, and the newest that this version was made with."""
+NPM: Final = ("0.42.0", "0.169.0", "0.171.0")
+"""The last with `codex proto`, and later ones than PyPI has."""
 
 FIRST_OF_PYPI: Final = Version(0, 133, 0)
 LAST_OF_PYPI: Final = Version(0, 163, 0)

@@ -41,13 +41,12 @@ def run(release: str, binary: Path, wanted: Tests, jobs: int, arguments: Sequenc
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", *FILES[tests], "-n", str(jobs), f"--junitxml={report}"]
-        command += ["-p", "no:cacheprovider", *arguments]
+        pytest = [sys.executable, "-m", "pytest", "--all", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command = [*pytest, *FILES[tests], "-n", str(jobs), *arguments]
         environment = {**os.environ, "TEST_CODEX_PROTO" if proto else "TEST_CODEX": str(binary)}
         passed, failed, left_out = _outcome(command, report, environment)
         if failed:  # once more and alone, since a busy machine is no fault of the release
-            alone = [sys.executable, "-m", "pytest", *map(_id_of, failed), f"--junitxml={report}"]
-            recovered, failed, _ = _outcome([*alone, "-p", "no:cacheprovider"], report, environment)
+            recovered, failed, _ = _outcome([*pytest, *map(_id_of, failed)], report, environment)
             passed += recovered
     return Result(
         release=release,
