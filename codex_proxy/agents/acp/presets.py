@@ -54,7 +54,7 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_modes: tuple[str, ...] = ()
     """Modes for turns with client tools, if the agent calls no such tools in the modes of `read_only`."""
     writing: Mapping[str, str] = {}
-    """The mode for each sandbox that may write, if the agent has its own sandbox."""
+    """The mode for sandboxes that may write, where the session's first mode will not do."""
     sandboxed: bool = False
     env: Mapping[str, str] = {}
     settings_file: SettingsFile | None = None
@@ -248,13 +248,14 @@ CLAUDE_ACP: Final = AcpPreset(
     title="Claude Code by its ACP adapter",
     argv=("claude-agent-acp",),
     package="@agentclientprotocol/claude-agent-acp",
-    tested_release="0.100.0",
+    tested_release="0.101.0",
     apart="sessions",
     max_output=CLAUDE_MAX_OUTPUT,
     usage="turn",
     reopens=True,
-    # In the mode `plan` a model of its own decides what runs without being asked.
+    # In the modes `plan` and `auto` (the first one from 0.101.0 on) a model decides what runs without being asked.
     read_only=("default",),
+    writing={"danger-full-access": "default"},
     env=CLAUDE_VARIABLES,
     # Prompts are delivered as written: no `@path`, no commands, no words that add something (Claude Code from 2.1.248).
     session_meta={"claudeCode": {"options": {"verbatimPrompts": True, "promptSuggestions": False}}},

@@ -73,7 +73,7 @@ sign-in.
 KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 """Keys that the operator may pass on (PROXY_CHILD_ENV)."""
 
-NEWEST_TESTED: Final = (2, 1, 330)
+NEWEST_TESTED: Final = (2, 1, 332)
 """The newest tested release; others are used, too."""
 _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code", re.MULTILINE)
 
