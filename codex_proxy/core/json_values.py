@@ -14,14 +14,16 @@ def value_at(value: object, *names: str) -> Any:
 
 def object_at(value: object, *names: str) -> dict[str, Any]:
     """Returns the object at a path of fields, or an empty one."""
-    found = value_at(value, *names)
-    return found if isinstance(found, dict) else {}
+    for name in names:  # not by `value_at`: these are called for every message and event
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def text_at(value: object, *names: str) -> str:
     """Returns the text at a path of fields, or empty."""
-    found = value_at(value, *names)
-    return found if isinstance(found, str) else ""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def count_at(value: object, *names: str) -> int | None:

@@ -20,6 +20,8 @@ _MAX_HELD: Final = 1024
 
 def usage_of(given: Any) -> Usage | None:
     """Reads Chat Completions' or Responses' `usage`; None if it does not count the input."""
+    if not isinstance(given, dict):
+        return None  # most chunks
     for input, output in (("prompt", "completion"), ("input", "output")):
         count = count_at(given, f"{input}_tokens")
         if count is not None:
