@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
     failure: str | None = None
 
 
-def says(*texts: str, usage: Tokens | None = ONE) -> Outcome:
+def answer(*texts: str, usage: Tokens | None = ONE) -> Outcome:
     return Outcome("stop", texts, usage)
 
 
@@ -49,33 +49,33 @@ def _all(names: str, outcome: Outcome) -> dict[tuple[str, int], Outcome]:
 
 OUTCOMES: dict[tuple[str, int], Outcome] = {
     # Agent turns: the agent works, then says so.
-    **_all("approval_accept approval_acceptForSession approval_answer_bogus", says(COMMAND, usage=TWO)),
-    **_all("approval_answer_empty approval_answer_rpc_error approval_decline", says(COMMAND, usage=TWO)),
-    **_all("approval_never_esc approval_onrequest_accept", says(COMMAND, usage=TWO)),
-    **_all("approval_onrequest_decline approval_onrequest_noesc", says(COMMAND, usage=TWO)),
-    **_all("approval_patch_accept approval_patch_decline approval_patch_never", says(PATCH, usage=TWO)),
+    **_all("approval_accept approval_acceptForSession approval_answer_bogus", answer(COMMAND, usage=TWO)),
+    **_all("approval_answer_empty approval_answer_rpc_error approval_decline", answer(COMMAND, usage=TWO)),
+    **_all("approval_never_esc approval_onrequest_accept", answer(COMMAND, usage=TWO)),
+    **_all("approval_onrequest_decline approval_onrequest_noesc", answer(COMMAND, usage=TWO)),
+    **_all("approval_patch_accept approval_patch_decline approval_patch_never", answer(PATCH, usage=TWO)),
     **_all("approval_cancel", cut(usage=ONE)),
-    **_all("patch patch_heredoc patch_streaming_feature", says(PATCH, usage=TWO)),
-    **_all("shell shell_readonly_denied shell_yield", says(COMMAND, usage=TWO)),
-    **_all("plan", says("The plan is done.", usage=(300, 120, 60, 15))),
-    **_all("search", says("Found it.")),
-    **_all("image_gen", says("Painted.")),
-    **_all("elicit_accept elicit_decline elicit_error elicit_never", says(TOOLS, usage=TWO)),
-    **_all("mcp_http_add mcp_http_boom mcp_stdio_add mcp_stdio_boom", says(TOOLS, usage=TWO)),
-    **_all("mcp_stdio_add_startup_race", says(TOOLS, usage=TWO)),
-    **_all("mcp_thread_config mcp_thread_config_nested", says(TOOLS, usage=TWO)),
-    **_all("mcp_dead mcp_dead_stdio", says(HELLO)),
-    **_all("ask request_user_input_answer", says("Asked.", usage=TWO)),
-    **_all("request_user_input_empty request_user_input_error", says("Asked.", usage=TWO)),
+    **_all("patch patch_heredoc patch_streaming_feature", answer(PATCH, usage=TWO)),
+    **_all("shell shell_readonly_denied shell_yield", answer(COMMAND, usage=TWO)),
+    **_all("plan", answer("The plan is done.", usage=(300, 120, 60, 15))),
+    **_all("search", answer("Found it.")),
+    **_all("image_gen", answer("Painted.")),
+    **_all("elicit_accept elicit_decline elicit_error elicit_never", answer(TOOLS, usage=TWO)),
+    **_all("mcp_http_add mcp_http_boom mcp_stdio_add mcp_stdio_boom", answer(TOOLS, usage=TWO)),
+    **_all("mcp_stdio_add_startup_race", answer(TOOLS, usage=TWO)),
+    **_all("mcp_thread_config mcp_thread_config_nested", answer(TOOLS, usage=TWO)),
+    **_all("mcp_dead mcp_dead_stdio", answer(HELLO)),
+    **_all("ask request_user_input_answer", answer("Asked.", usage=TWO)),
+    **_all("request_user_input_empty request_user_input_error", answer("Asked.", usage=TWO)),
     # Texts.
-    **_all("text rate_limits err_garbage_line", says(HELLO)),
-    **_all("no_deltas", says("All at once.")),
-    **_all("empty refusal", says("")),
-    **_all("two_messages two_messages_phase", says("Message 0 here.", "Message 1 here.")),
-    **_all("reasoning reasoning_hidden reasoning_raw raw_events_text", says(ANSWER)),
-    **_all("usage_missing", says(HELLO, usage=None)),
-    **_all("usage_multistep", says(COMMAND, usage=(3000, 900, 150, 15))),
-    **_all("auto_compact", says(HELLO, usage=TWO)),
+    **_all("text rate_limits err_garbage_line", answer(HELLO)),
+    **_all("no_deltas", answer("All at once.")),
+    **_all("empty refusal", answer("")),
+    **_all("two_messages two_messages_phase", answer("Message 0 here.", "Message 1 here.")),
+    **_all("reasoning reasoning_hidden reasoning_raw raw_events_text", answer(ANSWER)),
+    **_all("usage_missing", answer(HELLO, usage=None)),
+    **_all("usage_multistep", answer(COMMAND, usage=(3000, 900, 150, 15))),
+    **_all("auto_compact", answer(HELLO, usage=TWO)),
     # The client's tools: with raw events the calls of a response are handed out together, with the model's text.
     **_all("raw_events_tool_parallel", calls(PARIS, ROME, texts=("Look.",))),
     **_all(
@@ -86,9 +86,9 @@ OUTCOMES: dict[tuple[str, int], Outcome] = {
     ("direct_lite", 1): calls(PARIS, ROME),
     ("direct_nolite", 1): calls(PARIS, ROME),
     **_all("stateless_flow_0.163.0", calls(PARIS, ROME, OSLO, texts=("Let me check.",))),
-    ("stateless_flow_0.163.0", 1): says("It is sunny."),
+    ("stateless_flow_0.163.0", 1): answer("It is sunny."),
     **_all("stateless_flow_0.169.0", calls(PARIS, ROME, OSLO, texts=("Let me check.",))),
-    ("stateless_flow_0.169.0", 1): says("It is sunny."),
+    ("stateless_flow_0.169.0", 1): answer("It is sunny."),
     # Without them, or where the model calls out of a program, each one is handed out as the agent asks for it.
     **_all("code_mode_dynamic_tool", calls(TIGHT)),
     **_all(
@@ -99,14 +99,14 @@ OUTCOMES: dict[tuple[str, int], Outcome] = {
     **_all("tool_schema_violation", calls('{"x":1}', usage=None)),
     **_all("tool_single", calls(TIGHT, texts=("Let me look.",), usage=None)),
     # Calls that the agent answers by itself.
-    **_all("tool_bad_json_args tool_unknown_name", says(TOOLS, usage=TWO)),
+    **_all("tool_bad_json_args tool_unknown_name", answer(TOOLS, usage=TWO)),
     # Histories and forks.
-    **_all("inject_history fork_resume login_api_key", says(HELLO)),
-    ("inject_history", 1): says(TOOLS),
-    ("inject_history", 2): says(HELLO),
+    **_all("inject_history fork_resume login_api_key", answer(HELLO)),
+    ("inject_history", 1): answer(TOOLS),
+    ("inject_history", 2): answer(HELLO),
     ("inject_history", 5): fails("rejected_by_provider"),
     ("inject_history", 6): fails("rejected_by_provider"),
-    ("fork_resume", 1): says(HELLO),
+    ("fork_resume", 1): answer(HELLO),
     ("fork_resume", 2): fails("rejected_by_provider"),
     ("fork_resume", 3): fails("rejected_by_provider"),
     ("login_api_key", 1): fails("upstream_unauthorized"),
@@ -116,8 +116,8 @@ OUTCOMES: dict[tuple[str, int], Outcome] = {
     **_all("interrupt_stalled_stream", cut("word0 word1 word2 ")),
     **_all("interrupt_shell_running", cut(usage=ONE)),
     # Faults that the agent got over by itself.
-    **_all("err_drop_once", says(WORDS)),
-    **_all("err_drop_at_end_once err_failed_rate_limit err_http_429_once err_http_500_once", says(HELLO)),
+    **_all("err_drop_once", answer(WORDS)),
+    **_all("err_drop_at_end_once err_failed_rate_limit err_http_429_once err_http_500_once", answer(HELLO)),
     # Ends that are not faults.
     **_all("err_incomplete_content_filter", Outcome("content_filter", (HELLO,))),
     **_all("err_incomplete_max_tokens", Outcome("length", (HELLO,), ONE)),

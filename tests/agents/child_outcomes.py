@@ -15,7 +15,7 @@ HELLO = "Hello from the mock model."
 WORDS = "word0 word1 "
 
 
-def says(names: str, *texts: str, stop: str = "stop") -> Outcomes:
+def answer(names: str, *texts: str, stop: str = "stop") -> Outcomes:
     """The recordings with these names end so, with these messages."""
     return {name: (stop, None, list(texts)) for name in names.split()}
 
@@ -30,21 +30,21 @@ def both(outcomes: Outcomes) -> Outcomes:
 
 
 OF_ALL: Outcomes = {
-    **says("approval_never_esc shell shell_readonly_denied usage_multistep", "The command is done."),
-    **says("ask", "Asked."),
-    **says("empty", ""),
-    **says("err_drop_at_end_once", HELLO, HELLO),
-    **says("err_failed_rate_limit err_garbage_line err_http_429_once err_http_500_once mcp_dead", HELLO),
-    **says("rate_limits text usage_missing", HELLO),
-    **says("image_gen", "Painted."),
-    **says("mcp_stdio_add mcp_stdio_boom", "Tools are done."),
-    **says("no_deltas", "All at once."),
-    **says("patch", "The patch is done."),
-    **says("plan", "The plan is done."),
-    **says("reasoning reasoning_hidden reasoning_raw", "The answer is 42."),
-    **says("refusal"),
-    **says("search", "Found it."),
-    **says("two_messages two_messages_phase", "Message 0 here.", "Message 1 here."),
+    **answer("approval_never_esc shell shell_readonly_denied usage_multistep", "The command is done."),
+    **answer("ask", "Asked."),
+    **answer("empty", ""),
+    **answer("err_drop_at_end_once", HELLO, HELLO),
+    **answer("err_failed_rate_limit err_garbage_line err_http_429_once err_http_500_once mcp_dead", HELLO),
+    **answer("rate_limits text usage_missing", HELLO),
+    **answer("image_gen", "Painted."),
+    **answer("mcp_stdio_add mcp_stdio_boom", "Tools are done."),
+    **answer("no_deltas", "All at once."),
+    **answer("patch", "The patch is done."),
+    **answer("plan", "The plan is done."),
+    **answer("reasoning reasoning_hidden reasoning_raw", "The answer is 42."),
+    **answer("refusal"),
+    **answer("search", "Found it."),
+    **answer("two_messages two_messages_phase", "Message 0 here.", "Message 1 here."),
     **fails("bad_config env_key_missing", K.AGENT_MISCONFIGURED),
     **fails("err_error_event err_failed_cyber err_failed_unknown", K.UPSTREAM_DISCONNECTED),
     **fails("err_failed_context err_http_400_context", K.CONTEXT_LENGTH_EXCEEDED),

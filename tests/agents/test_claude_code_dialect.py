@@ -71,7 +71,7 @@ def written(writes: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in writes.splitlines()]
 
 
-def said(text: str, role: Any = "user") -> HistoryMessage:
+def message(text: str, role: Any = "user") -> HistoryMessage:
     return HistoryMessage(role, (TextPart(text),))
 
 
@@ -211,10 +211,10 @@ def test_a_call_that_the_program_answers_itself_cannot_be_resumed() -> None:
 def test_history_goes_in_line_by_line_and_each_waits_for_its_result() -> None:
     dialect = ClaudeCodeTurn()
     history = (
-        said("Be brief.", "developer"),
-        said("I am Rumpel."),
-        said("Noted.", "assistant"),
-        said("Who am I?"),
+        message("Be brief.", "developer"),
+        message("I am Rumpel."),
+        message("Noted.", "assistant"),
+        message("Who am I?"),
     )
     first = written(dialect.begin(Turn(model="opus", history=history, mode="model", effort="high")).writes)
     assert [line["request"]["subtype"] for line in first] == ["initialize", "apply_flag_settings"]
@@ -232,13 +232,13 @@ def test_history_goes_in_line_by_line_and_each_waits_for_its_result() -> None:
 def test_the_next_turn_of_a_conversation_in_an_idle_process_gives_only_what_is_new() -> None:
     dialect = resumable("text")
     turn = recorded_turn("text")
-    [asked] = written(dialect.resume(turn, [said("And now?")]).writes)
+    [asked] = written(dialect.resume(turn, [message("And now?")]).writes)
     assert asked["message"]["content"] == [{"type": "text", "text": "And now?"}]
 
 
 def test_what_a_sub_agent_says_is_not_the_answer() -> None:
     dialect = ClaudeCodeTurn()
-    dialect.begin(Turn(model="", history=(said("Hi"),)))
+    dialect.begin(Turn(model="", history=(message("Hi"),)))
     dialect.receive([INITIALIZED])
     events: list[Event] = []
     for line in output_lines("text"):
@@ -253,7 +253,7 @@ def test_what_a_sub_agent_says_is_not_the_answer() -> None:
 def test_an_error_of_an_earlier_turn_of_the_conversation_is_not_that_of_the_next() -> None:
     dialect = resumable("text")
     dialect.receive([NOT_SIGNED_IN])
-    dialect.resume(recorded_turn("text"), [said("And now?")])
+    dialect.resume(recorded_turn("text"), [message("And now?")])
     failed = b'{"type":"result","subtype":"success","is_error":true,"num_turns":1,"result":"It broke."}'
     failure = end_of(list(dialect.receive([failed]).events)).failure
     assert failure is not None
@@ -263,7 +263,7 @@ def test_an_error_of_an_earlier_turn_of_the_conversation_is_not_that_of_the_next
 def test_a_warm_process_is_given_prompt_tools_and_schema_with_the_turn() -> None:
     schema = msgspec.Raw(b'{"type":\n"object"}')
     tool = Tool("look", "Looks", msgspec.Raw(b'{"type":"object"}'))
-    turn = Turn(model="", history=(said("Hi"),), mode="model", tools=(tool,), output_schema=schema)
+    turn = Turn(model="", history=(message("Hi"),), mode="model", tools=(tool,), output_schema=schema)
     [line] = written(ClaudeCodeTurn().begin(turn).writes)
     assert line["request"]["sdkMcpServers"] == ["client"]
     assert line["request"]["jsonSchema"] == {"type": "object"}

@@ -34,7 +34,7 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Turn
 
 
-def said(role: Any, text: str) -> HistoryMessage:
+def message_of(role: Any, text: str) -> HistoryMessage:
     return HistoryMessage(role, (TextPart(text),))
 
 
@@ -48,10 +48,10 @@ def lines(*history: HistoryItem) -> list[tuple[str, list[dict[str, Any]]]]:
 
 def test_instructions_at_the_beginning_are_the_system_prompt_and_later_ones_the_users() -> None:
     history = (
-        said("developer", "Be brief."),
-        said("developer", "Be kind."),
-        said("user", "Hi"),
-        said("developer", "Now in French."),
+        message_of("developer", "Be brief."),
+        message_of("developer", "Be kind."),
+        message_of("user", "Hi"),
+        message_of("developer", "Now in French."),
     )
     given = conversation(history)
     assert given.system == "Be brief.\n\nBe kind."
@@ -60,12 +60,12 @@ def test_instructions_at_the_beginning_are_the_system_prompt_and_later_ones_the_
 
 
 def test_where_only_the_system_speaks_it_is_what_is_answered() -> None:
-    assert conversation([said("developer", "Say hello.")]).system == ""
-    assert lines(said("developer", "Say hello.")) == [("user", [text("Say hello.")])]
+    assert conversation([message_of("developer", "Say hello.")]).system == ""
+    assert lines(message_of("developer", "Say hello.")) == [("user", [text("Say hello.")])]
 
 
 def test_the_first_and_the_last_line_are_the_users() -> None:
-    assert lines(said("assistant", "Hello.")) == [
+    assert lines(message_of("assistant", "Hello.")) == [
         ("user", [text(BEGIN)]),
         ("assistant", [text("Hello.")]),
         ("user", [text(CONTINUE)]),
@@ -75,7 +75,11 @@ def test_the_first_and_the_last_line_are_the_users() -> None:
 def test_outputs_stand_before_words_and_a_call_that_nobody_answered_has_one() -> None:
     call, other = HistoryCall("c1", "look", '{"at": 1}'), HistoryCall("c.2", "look", "no json")
     given = lines(
-        said("user", "Go"), call, other, said("user", "Well?"), HistoryOutput("c1", (TextPart("x"),))
+        message_of("user", "Go"),
+        call,
+        other,
+        message_of("user", "Well?"),
+        HistoryOutput("c1", (TextPart("x"),)),
     )
     assert given[1] == (
         "assistant",
@@ -98,7 +102,7 @@ def test_items_of_the_responses_api_are_read_and_reasoning_is_left_out() -> None
     reasoning = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
     message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]}
     raw = [RawHistoryItem(json.dumps(each).encode()) for each in (reasoning, message)]
-    assert lines(said("user", "?"), *raw, said("user", "So?"))[1] == ("assistant", [text("Yes.")])
+    assert lines(message_of("user", "?"), *raw, message_of("user", "So?"))[1] == ("assistant", [text("Yes.")])
 
 
 @given(st.lists(st.text(min_size=1), unique=True, max_size=8))
@@ -112,7 +116,11 @@ def test_every_name_can_be_offered_and_no_two_become_one(names: list[str]) -> No
 
 def test_a_line_of_the_history_that_is_confirmed_in_no_readable_way_fails_the_turn() -> None:
     dialect = ClaudeCodeTurn()
-    dialect.begin(Turn(model="", history=(said("user", "a"), said("assistant", "b"), said("user", "c"))))
+    dialect.begin(
+        Turn(
+            model="", history=(message_of("user", "a"), message_of("assistant", "b"), message_of("user", "c"))
+        )
+    )
     answer = {"type": "control_response", "response": {"subtype": "success", "request_id": "initialize"}}
     dialect.receive([json.dumps(answer).encode()])
     [end] = dialect.receive([b'{"type":"result","is_error":[]}']).events
@@ -122,7 +130,11 @@ def test_a_line_of_the_history_that_is_confirmed_in_no_readable_way_fails_the_tu
 
 def test_an_error_about_a_line_of_the_history_fails_the_turn_and_nothing_more_is_given() -> None:
     dialect = ClaudeCodeTurn()
-    dialect.begin(Turn(model="", history=(said("user", "a"), said("assistant", "b"), said("user", "c"))))
+    dialect.begin(
+        Turn(
+            model="", history=(message_of("user", "a"), message_of("assistant", "b"), message_of("user", "c"))
+        )
+    )
     answer = {"type": "control_response", "response": {"subtype": "success", "request_id": "initialize"}}
     assert dialect.receive([json.dumps(answer).encode()]).writes
     error = {"type": "result", "is_error": True, "api_error_status": 401, "result": "API Error: 401 no key"}
@@ -184,7 +196,12 @@ def raw(thought: ThinkingBlock) -> RawHistoryItem:
 
 
 def test_a_thinking_block_stands_in_front_of_what_was_said_and_names_the_model_that_signed_it() -> None:
-    history = (said("user", "Hi"), raw(HM), said("assistant", "Noted."), said("user", "Who?"))
+    history = (
+        message_of("user", "Hi"),
+        raw(HM),
+        message_of("assistant", "Noted."),
+        message_of("user", "Who?"),
+    )
     _, line, _ = conversation(history).lines
     assert line.blocks == [{"type": "thinking", "thinking": "hm", "signature": "Sig/+="}, text("Noted.")]
     assert line.model == "opus"
@@ -192,30 +209,43 @@ def test_a_thinking_block_stands_in_front_of_what_was_said_and_names_the_model_t
     feed.next()
     written = [json.loads(each) for each in feed.next()[0].splitlines()]
     assert written[0]["message"]["model"] == "opus"
-    secret = (said("user", "Hi"), raw(ThinkingBlock("opus", data="abc")), said("assistant", "Noted."))
+    secret = (
+        message_of("user", "Hi"),
+        raw(ThinkingBlock("opus", data="abc")),
+        message_of("assistant", "Noted."),
+    )
     assert lines(*secret)[1][1][0] == {"type": "redacted_thinking", "data": "abc"}
 
 
 def test_a_thinking_block_of_another_model_in_the_same_line_is_left_out() -> None:
     history = (
         raw(HM),
-        said("assistant", "One."),
+        message_of("assistant", "One."),
         raw(ThinkingBlock("sonnet", "so", "S")),
-        said("assistant", "Two."),
+        message_of("assistant", "Two."),
     )
     _, line, _ = conversation(history).lines
     assert [block["type"] for block in line.blocks] == ["thinking", "text", "text"]
 
 
 def test_a_thinking_block_that_nothing_was_said_after_is_left_out() -> None:
-    assert lines(said("user", "Hi"), raw(HM), said("user", "Who?")) == [("user", [text("Hi"), text("Who?")])]
-    assert lines(said("user", "Hi"), said("assistant", "Yes."), raw(HM))[1] == ("assistant", [text("Yes.")])
+    assert lines(message_of("user", "Hi"), raw(HM), message_of("user", "Who?")) == [
+        ("user", [text("Hi"), text("Who?")])
+    ]
+    assert lines(message_of("user", "Hi"), message_of("assistant", "Yes."), raw(HM))[1] == (
+        "assistant",
+        [text("Yes.")],
+    )
 
 
 @given(st.text() | st.just("claude-thinking:") | st.binary().map(lambda raw: f"claude-thinking:{raw.hex()}"))
 def test_reasoning_of_others_and_damaged_thinking_blocks_are_left_out(sealed: str) -> None:
     item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
-    history = (said("user", "Hi"), RawHistoryItem(json.dumps(item).encode()), said("assistant", "Noted."))
+    history = (
+        message_of("user", "Hi"),
+        RawHistoryItem(json.dumps(item).encode()),
+        message_of("assistant", "Noted."),
+    )
     assert lines(*history)[1] == ("assistant", [text("Noted.")])
 
 
@@ -245,8 +275,13 @@ def user_lines(*history: HistoryItem, takes_mark: bool = True) -> list[dict[str,
 def test_every_line_of_the_user_is_marked_as_text_that_nobody_typed(words: str) -> None:
     call = HistoryCall("c", "get_weather", "{}")
     history = (
-        *(said("user", words), said("developer", words), said("assistant", words), said("user", words)),
-        *(call, HistoryOutput("c", (TextPart(words),)), said("user", words)),
+        *(
+            message_of("user", words),
+            message_of("developer", words),
+            message_of("assistant", words),
+            message_of("user", words),
+        ),
+        *(call, HistoryOutput("c", (TextPart(words),)), message_of("user", words)),
     )
     given = user_lines(*history)
     assert [line["text_not_typed"] for line in given] == [True] * 3
@@ -256,7 +291,10 @@ def test_every_line_of_the_user_is_marked_as_text_that_nobody_typed(words: str) 
 @pytest.mark.parametrize("words", LOOKS_TYPED)
 def test_a_release_that_does_not_know_the_mark_is_given_no_text_that_begins_as_a_command(words: str) -> None:
     for line in user_lines(
-        said("user", words), said("assistant", "Yes."), said("user", words), takes_mark=False
+        message_of("user", words),
+        message_of("assistant", "Yes."),
+        message_of("user", words),
+        takes_mark=False,
     ):
         [block] = line["message"]["content"]
         assert not block["text"].startswith("/")

@@ -9,30 +9,30 @@ from codex_proxy.core import events as ev
 from codex_proxy.core.faults import FaultKind as K
 from codex_proxy.core.items import Activity, HistoryMessage, ImagePart, TextPart
 from codex_proxy.core.turn import Turn
-from tests.agents.child_outcomes import HELLO, OF_ALL, both, fails, says
+from tests.agents.child_outcomes import HELLO, OF_ALL, answer, both, fails
 from tests.agents.exec_child import ALL, DONE, begun, events_of, item, line
 from tests.agents.proto_child import HISTORY, PROMPT, assert_well_formed, end_of, messages
 
 SCRIPTED = "Hello from the scripted model."
 OUTCOMES = {
     **OF_ALL,
-    **says("approval_on_request_esc shell_yield", "The command is done."),
-    **says("elicit mcp_http_add mcp_http_boom mcp_readonly_approve", "Tools are done."),
-    **says("err_drop_once", "word0 word1 word2 word3 word4 word5 "),
-    **says("err_incomplete_content_filter", HELLO, HELLO, HELLO, stop="content_filter"),
-    **says("err_incomplete_max_tokens", HELLO, stop="length"),
-    **says("err_incomplete_max_tokens_item_not_done", stop="length"),
-    **says("output_schema", '{"answer":"42","ok":true}'),
-    **says("resume_1", "first"),
-    **says("resume_2", "second"),
-    **both(says("incomplete_filter", SCRIPTED, stop="content_filter")),
-    **both(says("incomplete_max_tokens", SCRIPTED, stop="length")),
-    **both(says("multi", "Message number 0.", "Message number 1.")),
-    **both(says("reasoning", "The answer is 42.")),
-    **both(says("refusal")),
-    **both(says("schema", '{"answer": "42"}')),
-    **both(says("shell", "Shell is done.")),
-    **both(says("text", "Hello there, you.")),
+    **answer("approval_on_request_esc shell_yield", "The command is done."),
+    **answer("elicit mcp_http_add mcp_http_boom mcp_readonly_approve", "Tools are done."),
+    **answer("err_drop_once", "word0 word1 word2 word3 word4 word5 "),
+    **answer("err_incomplete_content_filter", HELLO, HELLO, HELLO, stop="content_filter"),
+    **answer("err_incomplete_max_tokens", HELLO, stop="length"),
+    **answer("err_incomplete_max_tokens_item_not_done", stop="length"),
+    **answer("output_schema", '{"answer":"42","ok":true}'),
+    **answer("resume_1", "first"),
+    **answer("resume_2", "second"),
+    **both(answer("incomplete_filter", SCRIPTED, stop="content_filter")),
+    **both(answer("incomplete_max_tokens", SCRIPTED, stop="length")),
+    **both(answer("multi", "Message number 0.", "Message number 1.")),
+    **both(answer("reasoning", "The answer is 42.")),
+    **both(answer("refusal")),
+    **both(answer("schema", '{"answer": "42"}')),
+    **both(answer("shell", "Shell is done.")),
+    **both(answer("text", "Hello there, you.")),
     **fails("approval_untrusted interrupt_mid_text killed_sig15 killed_sig2", K.AGENT_CRASHED),
     **fails("err_drop_always err_failed_server_error_after_text", K.UPSTREAM_DISCONNECTED),
     **fails("err_failed_overloaded", K.UNAVAILABLE),

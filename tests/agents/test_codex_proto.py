@@ -20,7 +20,7 @@ from codex_proxy.core.items import (
     Activity,
 )
 from codex_proxy.core.turn import Turn
-from tests.agents.child_outcomes import HELLO, OF_ALL, WORDS, fails, says
+from tests.agents.child_outcomes import HELLO, OF_ALL, WORDS, answer, fails
 from tests.agents.proto_child import (
     ALL,
     PROMPT,
@@ -34,17 +34,17 @@ from tests.agents.proto_child import (
 
 OUTCOMES = {
     **OF_ALL,
-    **says("approval_exec_approved approval_exec_approved_for_session", "The command is done."),
-    **says("approval_exec_denied approval_on_request", "The command is done."),
-    **says("approval_patch_approved approval_patch_denied patch_shell_heredoc", "The patch is done."),
-    **says("err_drop_once", WORDS, "word0 word1 word2 word3 word4 word5 "),
-    **says("no_auth", HELLO),
-    **says("two_turns", "A1"),
-    **says("user_turn", '{"answer":"42","ok":true}'),
-    **says("approval_exec_abort interrupt_in_retry_backoff interrupt_no_headers_yet", stop="interrupted"),
-    **says("interrupt_shell_running", stop="interrupted"),
-    **says("interrupt_mid_text", "".join(f"word{i} " for i in range(20)), stop="interrupted"),
-    **says("interrupt_stalled_stream", WORDS + "word2 ", stop="interrupted"),
+    **answer("approval_exec_approved approval_exec_approved_for_session", "The command is done."),
+    **answer("approval_exec_denied approval_on_request", "The command is done."),
+    **answer("approval_patch_approved approval_patch_denied patch_shell_heredoc", "The patch is done."),
+    **answer("err_drop_once", WORDS, "word0 word1 word2 word3 word4 word5 "),
+    **answer("no_auth", HELLO),
+    **answer("two_turns", "A1"),
+    **answer("user_turn", '{"answer":"42","ok":true}'),
+    **answer("approval_exec_abort interrupt_in_retry_backoff interrupt_no_headers_yet", stop="interrupted"),
+    **answer("interrupt_shell_running", stop="interrupted"),
+    **answer("interrupt_mid_text", "".join(f"word{i} " for i in range(20)), stop="interrupted"),
+    **answer("interrupt_stalled_stream", WORDS + "word2 ", stop="interrupted"),
     **fails("err_drop_always", K.UPSTREAM_DISCONNECTED, *[WORDS] * 3),
     **fails("err_failed_overloaded", K.UPSTREAM_DISCONNECTED),
     **fails("err_failed_server_error_after_text", K.UPSTREAM_DISCONNECTED, *[WORDS + "word2 "] * 3),

@@ -11,10 +11,10 @@ from codex_proxy.agents.processes.session import FINISH_SECONDS, AgentSession
 from codex_proxy.core.events import Event, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart
-from tests.runs.actors import DONE, TURN, WordDialect, WordTransport, said
+from tests.runs.actors import DONE, TURN, WordDialect, WordTransport, deltas
 from tests.runs.virtual import virtual
 
-WORDS = said("Hi.")
+WORDS = deltas("Hi.")
 
 
 class Heard:

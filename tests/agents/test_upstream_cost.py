@@ -95,7 +95,7 @@ def whole(message: dict[str, Any]) -> bytes:
     return json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
 
 
-def said(count: int, **delta: Any) -> bytes:
+def chunks_of(count: int, **delta: Any) -> bytes:
     return chunks([delta] * count)
 
 
@@ -120,41 +120,41 @@ CHOICE: Final = {"index": 0, "delta": {"content": "a"}}
 NESTED: Final = json.loads("[" * 50 + "]" * 50)
 
 CHAT_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
-    "many deltas": (1500, lambda n: said(n, content="word " * 20)),
-    "many deltas of reasoning": (800, lambda n: said(n, reasoning="word " * 20)),
-    "many deltas of a refusal": (800, lambda n: said(n, refusal="word")),
+    "many deltas": (1500, lambda n: chunks_of(n, content="word " * 20)),
+    "many deltas of reasoning": (800, lambda n: chunks_of(n, reasoning="word " * 20)),
+    "many deltas of a refusal": (800, lambda n: chunks_of(n, refusal="word")),
     "one long text": (1 << 19, lambda n: whole({"content": "word " * (n // 5)})),
-    "one long event": (1 << 19, lambda n: said(1, content="word " * (n // 5))),
+    "one long event": (1 << 19, lambda n: chunks_of(1, content="word " * (n // 5))),
     "spaces, one at a time": (800, lambda n: chunks([{"content": " " * 500 * n}, *[{"content": " "}] * n])),
     "half a tag at a time": (800, lambda n: chunks([{"content": "<think>"}, *[{"content": "</thin"}] * n])),
     "spaces behind a tag": (800, lambda n: chunks([{"content": "<think></think>"}, *[{"content": " "}] * n])),
-    "many parts": (8000, lambda n: said(1, content=[{"type": "text", "text": "a"}] * n)),
+    "many parts": (8000, lambda n: chunks_of(1, content=[{"type": "text", "text": "a"}] * n)),
     "many calls": (500, lambda n: calls(n, lambda i: call(index=i, id=f"c{i}"))),
     "many calls at once": (1500, lambda n: whole({"tool_calls": [piece(i) for i in range(n)]})),
     "many unknown calls": (500, lambda n: calls(n, lambda i: call("x", "g", index=i, id=f"c{i}"))),
     "many calls without an id": (500, lambda n: calls(n, lambda i: call())),
     "many calls of one id": (500, lambda n: calls(n, lambda i: call(id="same"))),
     "many calls without a name": (500, lambda n: calls(n, lambda i: call(name="", id=f"c{i}"))),
-    "many calls in one delta": (1500, lambda n: said(1, tool_calls=[piece(i) for i in range(n)])),
+    "many calls in one delta": (1500, lambda n: chunks_of(1, tool_calls=[piece(i) for i in range(n)])),
     "arguments with a name and no id": (800, lambda n: arguments(n, '{"a":"' + "x" * 100 * n, "x")),
     "arguments that are no JSON": (800, lambda n: arguments(n, "x" * 100 * n, "x")),
     "arguments of many brackets": (800, lambda n: arguments(n, "[" * 20 * n, "]")),
     "arguments in many deltas": (800, lambda n: arguments(n, "{", "xy" * 50, id="c")),
     "input of a custom tool": (800, lambda n: arguments(n, '{"input":"', "\\u00e9" * 5, id="c", name="patch")),
-    "calls in the old form": (800, lambda n: said(n, function_call={"name": "f", "arguments": "x"})),
-    "annotations": (800, lambda n: said(n, content="a", annotations=[SOURCE])),
-    "images": (1500, lambda n: said(n, images=[{"image_url": {"url": "x" * 20}}])),
+    "calls in the old form": (800, lambda n: chunks_of(n, function_call={"name": "f", "arguments": "x"})),
+    "annotations": (800, lambda n: chunks_of(n, content="a", annotations=[SOURCE])),
+    "images": (1500, lambda n: chunks_of(n, images=[{"image_url": {"url": "x" * 20}}])),
     "log probabilities": (1500, lambda n: chunks([{"content": "a"}] * n, logprobs={"content": [{"token": "a"}]})),
     "unknown fields": (1500, lambda n: chunks({f"field_{i}": "x" * 50} for i in range(n))),
     "nested lists": (500, lambda n: line({"choices": [], "x": NESTED}) * n),
     "many choices": (1500, lambda n: b"".join(line({"choices": [{**CHOICE, "index": i}]}) for i in range(n))),
-    "blank lines": (1 << 17, lambda n: b"\n" * n + said(1, content="a")),
-    "blank lines in a stream": (1 << 17, lambda n: said(1, content="a") + b"\n" * n),
+    "blank lines": (1 << 17, lambda n: b"\n" * n + chunks_of(1, content="a")),
+    "blank lines in a stream": (1 << 17, lambda n: chunks_of(1, content="a") + b"\n" * n),
     "carriage returns": (1 << 17, lambda n: b"data: {}\n\n" + b"\r\n" * n),
     "comments": (3000, lambda n: b": keep-alive\n\n" * n),
     "spaces before the answer": (1 << 20, lambda n: b" " * n),
-    "data without blank lines": (800, lambda n: said(n, content="a").replace(b"\n\n", b"\n")),
-    "half of a surrogate pair": (300, lambda n: said(n, content="\ud83d")),
+    "data without blank lines": (800, lambda n: chunks_of(n, content="a").replace(b"\n\n", b"\n")),
+    "half of a surrogate pair": (300, lambda n: chunks_of(n, content="\ud83d")),
     "one long number": (1 << 14, lambda n: b'data: {"choices":[],"x":' + b"9" * n + b"}\n\n"),
     "usage in each chunk": (800, lambda n: line({"choices": [CHOICE], "usage": {"prompt_tokens": 1}}) * n),
     "an error of many values": (1 << 14, lambda n: line({"error": {"message": "x", "more": [[]] * n}})),
@@ -341,7 +341,7 @@ def test_values_nested_hundreds_deep_are_merged_or_refused(reader: str, place: s
         "logprobs": b'{"index":0,"delta":{"content":"a"},"logprobs":%b}' % nested,
         "tool_calls": b'{"index":0,"delta":%b}' % calls,
     }[place]
-    ended = read(CHAT[reader](), b'data: {"choices":[%b]}\n\n' % choice * 3 + said(1, content="a"))[-1]
+    ended = read(CHAT[reader](), b'data: {"choices":[%b]}\n\n' % choice * 3 + chunks_of(1, content="a"))[-1]
     failure = getattr(ended, "failure", None)
     assert failure is None or failure.kind in (FaultKind.UPSTREAM_ERROR, FaultKind.UPSTREAM_DISCONNECTED)
 

@@ -25,7 +25,7 @@ from codex_proxy.commands.supervisor import Supervisor
 from codex_proxy.core.faults import UserError
 from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, settings_of
-from tests.http_responses.asking import said
+from tests.http_responses.asking import saying
 from tests.waiting import PATIENCE, eventually, polled
 
 ROOT = Path(__file__).parents[2]
@@ -349,7 +349,7 @@ async def test_workers_on_one_database_serve_on_through_a_kill_a_reload_and_thei
     settings = {"PROXY_STORE": postgres_url, "STREAM_RELEASE_FILE": str(release)}
     async with two_workers(tmp_path, **settings) as serving:
         async with at_worker(serving, 1) as one, at_worker(serving, 2) as two:
-            first = await serving.post(one, input=said("Blue."))
+            first = await serving.post(one, input=saying("Blue."))
             second = await serving.post(two, input="[[fake:echo]]", previous_response_id=first["id"])
             assert "Blue." in str(second["output"])
         nodes = [node["name"] for node in (await serving.get("/v1/cluster"))["data"]]

@@ -241,7 +241,7 @@ class Hands:
         return 1_700_000_000 + self.now
 
 
-async def heard(proxy: Proxy, body: dict[str, Any]) -> dict[str, Any]:
+async def model_input(proxy: Proxy, body: dict[str, Any]) -> dict[str, Any]:
     """What the agent was given for a request with the scenario `echo`."""
     answer = await proxy.ask(body)
     assert answer.status == 200, answer.text

@@ -20,7 +20,7 @@ from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Mode, Turn
-from tests.http.serving import ENVIRONMENT, Proxy, alive, heard, running, settings_of, until, user
+from tests.http.serving import ENVIRONMENT, Proxy, alive, model_input, running, settings_of, until, user
 from tests.pictures import PIXEL
 
 SCRIPT = """#!/bin/sh
@@ -93,7 +93,7 @@ async def test_roles_model_and_effort_reach_it_as_what_they_are(proxy: Proxy) ->
         {"role": "assistant", "content": "Noted."},
         {"role": "user", "content": "[[fake:echo]]"},
     ]
-    told = await heard(proxy, {"model": "sonnet", "messages": messages, "reasoning_effort": "low"})
+    told = await model_input(proxy, {"model": "sonnet", "messages": messages, "reasoning_effort": "low"})
     assert told["instructions"] == ["Be brief."]
     assert [(each["role"], each["text"]) for each in told["history"]] == [
         ("user", "I am Rumpel."),
@@ -107,7 +107,7 @@ async def test_roles_model_and_effort_reach_it_as_what_they_are(proxy: Proxy) ->
 async def test_images_and_a_schema_reach_it(proxy: Proxy) -> None:
     image = {"type": "image_url", "image_url": {"url": PIXEL}}
     content = [{"type": "text", "text": "[[fake:echo]]"}, image]
-    told = await heard(
+    told = await model_input(
         proxy, {"model": "codex-5", "messages": [SYSTEM, {"role": "user", "content": content}]}
     )
     assert told["history"][0]["images"] == 1
@@ -146,7 +146,7 @@ async def test_a_conversation_that_goes_on_keeps_its_process(proxy: Proxy) -> No
         first.body["choices"][0]["message"],
         {"role": "user", "content": "[[fake:echo]]"},
     ]
-    told = await heard(proxy, {**body, "messages": messages})
+    told = await model_input(proxy, {**body, "messages": messages})
     assert [each["text"] for each in told["history"]] == ["[[fake:text say=One]]", "[[fake:echo]]"], (
         "the process was given what is new alone; its own answer it knows"
     )
@@ -316,12 +316,12 @@ async def test_a_release_that_runs_commands_in_marked_text_is_found_and_given_no
     flags = {"agent": "claude-code", "claude_bin": str(tmp_path / "claude"), "state_dir": tmp_path / "state"}
     body = plain("/help [[fake:echo]]")
     async with running(await make_server(settings, ENVIRONMENT)) as proxy:
-        assert (await heard(proxy, body))["history"][0]["text"] == "/help [[fake:echo]]"
+        assert (await model_input(proxy, body))["history"][0]["text"] == "/help [[fake:echo]]"
     found = {each.name: each for each in (await examine(flags, None, ENVIRONMENT)).checks}
     assert found["client text"].status == "ok"
     without_mark(tmp_path / "claude")
     async with running(await make_server(settings, ENVIRONMENT)) as proxy:
-        assert (await heard(proxy, body))["history"][0]["text"] == "\n/help [[fake:echo]]"
+        assert (await model_input(proxy, body))["history"][0]["text"] == "\n/help [[fake:echo]]"
     found = {each.name: each for each in (await examine(flags, None, ENVIRONMENT)).checks}
     assert found["client text"].status == "warning"
     assert "claude update" in found["client text"].advice

@@ -19,7 +19,7 @@ from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import Fault
 from tests.codex_schemas import NEWEST, TOO_OLD
 from tests.commands.codexes import codex
-from tests.http.serving import ENVIRONMENT, Proxy, heard, running, settings_of, until, user
+from tests.http.serving import ENVIRONMENT, Proxy, model_input, running, settings_of, until, user
 from tests.pictures import PIXEL
 
 SCHEMA = {
@@ -84,7 +84,7 @@ async def test_a_conversation_is_flattened_and_the_answer_says_so(proxy: Proxy) 
 async def test_images_and_a_schema_reach_it_as_files_that_are_gone_afterwards(proxy: Proxy) -> None:
     image = {"type": "image_url", "image_url": {"url": PIXEL}}
     content = [{"type": "text", "text": "[[fake:echo]]"}, image, image]
-    told = await heard(proxy, {"model": "codex-5", "messages": [{"role": "user", "content": content}]})
+    told = await model_input(proxy, {"model": "codex-5", "messages": [{"role": "user", "content": content}]})
     assert told["images"] == 2
     answer = await proxy.ask(
         user(

@@ -13,8 +13,8 @@ from tests import pdfs
 from tests.access.keyed import bearing, keyed_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy
 from tests.surfaces.messages.answering import fold, frames
+from tests.surfaces.messages.asking import message_of as spoken
 from tests.surfaces.messages.asking import recorded, result, tool, use
-from tests.surfaces.messages.asking import said as spoken
 
 pytestmark = pytest.mark.sampled(every=2, first=1)
 
@@ -26,13 +26,13 @@ def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def said(text: str = "Hello.", **fields: Any) -> dict[str, Any]:
+def body(text: str = "Hello.", **fields: Any) -> dict[str, Any]:
     """A request with one message of the user's."""
     messages = [{"role": "user", "content": text}]
     return {"model": "codex-5", "max_tokens": 32000, "messages": messages, **fields}
 
 
-async def ask(proxy: Proxy, body: Any, path: str = "/v1/messages?beta=true", **more: Any) -> Answer:
+async def post(proxy: Proxy, body: Any, path: str = "/v1/messages?beta=true", **more: Any) -> Answer:
     """As Claude Code asks."""
     given = more.pop("headers", {})
     headers = {
@@ -51,7 +51,7 @@ def folded(answer: Answer) -> dict[str, Any]:
 
 
 async def test_a_whole_answer_is_a_message(proxy: Proxy) -> None:
-    answer = await ask(proxy, said())
+    answer = await post(proxy, body())
     assert answer.status == 200
     assert answer.body["content"] == [{"type": "text", "text": TEXT}]
     assert (answer.body["stop_reason"], answer.body["model"]) == ("end_turn", "codex-5")
@@ -70,7 +70,7 @@ def _names_in(block: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_a_stream_is_server_sent_events_that_nobody_may_keep(proxy: Proxy) -> None:
-    answer = await ask(proxy, said(stream=True))
+    answer = await post(proxy, body(stream=True))
     assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     assert answer.headers["Cache-Control"] == "no-cache"
     assert answer.headers["request-id"].startswith("req_")
@@ -78,13 +78,13 @@ async def test_a_stream_is_server_sent_events_that_nobody_may_keep(proxy: Proxy)
 
 
 async def test_what_changes_nothing_is_named(proxy: Proxy) -> None:
-    answer = await ask(proxy, said(metadata={"user_id": "x"}, of_tomorrow=1))
+    answer = await post(proxy, body(metadata={"user_id": "x"}, of_tomorrow=1))
     assert answer.headers["x-codex-ignored-params"] == "metadata, of_tomorrow"
 
 
 async def test_a_silent_stream_begins_and_is_kept_alive_by_pings(tmp_path: Path, dialect: str) -> None:
     async with fake_proxy(tmp_path, heartbeat_interval=0.02, fake_dialect=dialect) as proxy:
-        answer = await ask(proxy, said("[[fake:text first=150]]", stream=True))
+        answer = await post(proxy, body("[[fake:text first=150]]", stream=True))
     kinds = [frame["type"] for frame in frames(answer.text.encode())]
     assert kinds[:2] == ["message_start", "ping"]
     assert kinds.count("message_start") == 1
@@ -95,7 +95,7 @@ async def test_what_the_agent_does_unseen_ends_no_silence(tmp_path: Path) -> Non
     """A call is told in one piece; until then the client hears pings, and not nothing."""
     async with fake_proxy(tmp_path, heartbeat_interval=0.03) as proxy:
         marker = '[[fake:tool_call delay=15 n=12 args=\'{"city": "' + "Rome " * 20 + "\"}']]"
-        answer = await ask(proxy, said(marker, tools=[tool()], stream=True))
+        answer = await post(proxy, body(marker, tools=[tool()], stream=True))
     kinds = [frame["type"] for frame in frames(answer.text.encode())]
     assert "ping" in kinds
     assert folded(answer)["content"][-1]["type"] == "tool_use"
@@ -103,14 +103,14 @@ async def test_what_the_agent_does_unseen_ends_no_silence(tmp_path: Path) -> Non
 
 async def test_a_stop_sequence_ends_the_answer_and_is_reported(tmp_path: Path, dialect: str) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
-        answer = await ask(proxy, said('[[fake:text say="one two three"]]', stop_sequences=["two"]))
+        answer = await post(proxy, body('[[fake:text say="one two three"]]', stop_sequences=["two"]))
     assert answer.body["content"] == [{"type": "text", "text": "one "}]
     assert (answer.body["stop_reason"], answer.body["stop_sequence"]) == ("stop_sequence", "two")
 
 
 async def test_max_tokens_cuts_the_answer(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
-        answer = await ask(proxy, said("[[fake:long_text n=500]]", max_tokens=3))
+        answer = await post(proxy, body("[[fake:long_text n=500]]", max_tokens=3))
     assert answer.body["stop_reason"] == "max_tokens"
 
 
@@ -120,15 +120,15 @@ async def test_max_tokens_cuts_the_answer(tmp_path: Path) -> None:
 async def test_a_call_and_its_result(tmp_path: Path, dialect: str) -> None:
     tools = [tool()]
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
-        first = await ask(proxy, said("What is the weather in Rome?", tools=tools, stream=True))
+        first = await post(proxy, body("What is the weather in Rome?", tools=tools, stream=True))
         call = folded(first)["content"][-1]
         assert (call["type"], call["name"]) == ("tool_use", "get_weather")
         messages = [
-            *said("What is the weather in Rome?")["messages"],
+            *body("What is the weather in Rome?")["messages"],
             {"role": "assistant", "content": folded(first)["content"]},
             spoken("user", result(call["id"], "sunny")),
         ]
-        second = await ask(proxy, said(tools=tools, messages=messages))
+        second = await post(proxy, body(tools=tools, messages=messages))
     assert folded(first)["stop_reason"] == "tool_use"
     assert "sunny" in second.body["content"][0]["text"]
 
@@ -136,12 +136,12 @@ async def test_a_call_and_its_result(tmp_path: Path, dialect: str) -> None:
 async def test_a_long_name_comes_back_as_the_client_wrote_it(tmp_path: Path, dialect: str) -> None:
     name = "mcp__server__" + "weather_" * 12
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
-        answer = await ask(proxy, said("[[fake:tool_call]]", tools=[tool(name)]))
+        answer = await post(proxy, body("[[fake:tool_call]]", tools=[tool(name)]))
     assert answer.body["content"][-1]["name"] == name
 
 
 async def test_a_tool_of_anthropics_servers_is_refused_with_what_to_do(proxy: Proxy) -> None:
-    answer = await ask(proxy, said(tools=[{"type": "code_execution_20250825", "name": "code_execution"}]))
+    answer = await post(proxy, body(tools=[{"type": "code_execution_20250825", "name": "code_execution"}]))
     assert answer.status == 400
     assert answer.error["type"] == "invalid_request_error"
     assert "custom tool" in answer.error["message"]
@@ -157,7 +157,7 @@ async def test_a_history_of_anything_is_answered(tmp_path: Path, dialect: str) -
         spoken("user", "Well?"),
     ]
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
-        assert (await ask(proxy, said(messages=messages, system="You are it."))).status == 200
+        assert (await post(proxy, body(messages=messages, system="You are it."))).status == 200
 
 
 RECORDED = ["01-print-session", "05-web", "09-signature-interleaved"]
@@ -166,7 +166,7 @@ RECORDED = ["01-print-session", "05-web", "09-signature-interleaved"]
 async def test_recorded_sessions_are_answered(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, {"FAKE_CODEX_MODELS": "any"}, fake_dialect="app-server") as proxy:
         for name, entry in recorded(*RECORDED):
-            answer = await ask(proxy, entry["body"], entry["path"])
+            answer = await post(proxy, entry["body"], entry["path"])
             assert answer.status == 200, (name, answer.text)
             assert folded(answer)["role"] == "assistant"
 
@@ -194,7 +194,7 @@ async def test_a_fault_before_the_first_byte_is_a_plain_status(
     tmp_path: Path, scenario: str, stream: bool, dialect: str
 ) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
-        answer = await ask(proxy, said(f"[[fake:{scenario}]]", stream=stream))
+        answer = await post(proxy, body(f"[[fake:{scenario}]]", stream=stream))
     status, kind, lasting = FAULTS[scenario]
     assert (answer.status, answer.error["type"]) == (status, kind), answer.text
     assert answer.headers["Content-Type"].startswith("application/json")
@@ -206,7 +206,7 @@ async def test_too_long_a_context_is_reported_in_the_words_by_which_clients_comp
     tmp_path: Path, dialect: str
 ) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
-        answer = await ask(proxy, said("[[fake:context_length]]", stream=True))
+        answer = await post(proxy, body("[[fake:context_length]]", stream=True))
     words = answer.error["message"].split()
     assert words[:4] == ["prompt", "is", "too", "long:"]
     assert words[5:7] == ["tokens", ">"]
@@ -215,7 +215,7 @@ async def test_too_long_a_context_is_reported_in_the_words_by_which_clients_comp
 
 async def test_a_body_that_is_no_request_is_refused_in_anthropics_shape(proxy: Proxy) -> None:
     for body in (b"{", b"[]", b'{"messages": 5}'):
-        answer = await ask(proxy, body)
+        answer = await post(proxy, body)
         assert (answer.status, answer.body["type"]) == (400, "error")
     wrong = await proxy.send("GET", "/v1/messages", headers={"anthropic-version": "2026-10-21"})
     assert (wrong.status, wrong.error["type"]) == (405, "invalid_request_error")
@@ -223,14 +223,14 @@ async def test_a_body_that_is_no_request_is_refused_in_anthropics_shape(proxy: P
 
 async def test_a_body_that_is_too_large_is_413_in_anthropics_shape(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, body_limit=2000) as proxy:
-        answer = await ask(proxy, said("x" * 3000))
+        answer = await post(proxy, body("x" * 3000))
     assert (answer.status, answer.error["type"]) == (413, "request_too_large")
 
 
 async def test_a_server_without_room_is_a_rate_limit(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, rate_limit_rpm=1) as proxy:
-        await ask(proxy, said())
-        answer = await ask(proxy, said())
+        await post(proxy, body())
+        answer = await post(proxy, body())
     assert (answer.status, answer.error["type"]) == (429, "rate_limit_error")
     assert int(answer.headers["Retry-After"]) >= 1
 
@@ -240,8 +240,8 @@ async def test_a_server_without_room_is_a_rate_limit(tmp_path: Path) -> None:
 
 async def test_a_fault_in_mid_stream_is_an_error_event_and_no_end(tmp_path: Path, dialect: str) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
-        answer = await ask(proxy, said("[[fake:error_mid_text]]", stream=True))
-        whole = await ask(proxy, said("[[fake:error_mid_text]]"))
+        answer = await post(proxy, body("[[fake:error_mid_text]]", stream=True))
+        whole = await post(proxy, body("[[fake:error_mid_text]]"))
     events = frames(answer.text.encode())
     assert events[0]["type"] == "message_start"
     assert events[-1]["type"] == "error"
@@ -256,14 +256,14 @@ def events_status(event: dict[str, Any]) -> int:
 
 async def test_an_agent_that_dies_in_mid_stream_is_an_error_event(tmp_path: Path, dialect: str) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
-        answer = await ask(proxy, said("[[fake:long_text n=200 misbehave=crash at=8]]", stream=True))
+        answer = await post(proxy, body("[[fake:long_text n=200 misbehave=crash at=8]]", stream=True))
     last = frames(answer.text.encode())[-1]
     assert (last["type"], last["error"]["type"]) == ("error", "api_error")
 
 
 async def test_after_a_ping_a_fault_is_an_event(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, heartbeat_interval=0.02, first_event_timeout=0.3) as proxy:
-        answer = await ask(proxy, said("[[fake:text misbehave=hang at=1]]", stream=True))
+        answer = await post(proxy, body("[[fake:text misbehave=hang at=1]]", stream=True))
     kinds = [event["type"] for event in frames(answer.text.encode())]
     assert (kinds[0], kinds[1], kinds[-1]) == ("message_start", "ping", "error")
 
@@ -273,8 +273,8 @@ async def test_after_a_ping_a_fault_is_an_event(tmp_path: Path) -> None:
 
 async def test_a_key_that_may_not_use_a_model_gets_an_error_that_says_so(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"bob": {"models": ["codex-5-low"]}}) as proxy:
-        answer = await ask(proxy, said(), headers=bearing("bob"))
-        low = await ask(proxy, said(output_config={"effort": "low"}), headers=bearing("bob"))
+        answer = await post(proxy, body(), headers=bearing("bob"))
+        low = await post(proxy, body(output_config={"effort": "low"}), headers=bearing("bob"))
     assert (answer.status, answer.error["type"]) == (403, "permission_error")
     assert low.status == 200
 
@@ -282,8 +282,8 @@ async def test_a_key_that_may_not_use_a_model_gets_an_error_that_says_so(tmp_pat
 async def test_the_log_names_the_session_and_no_word_of_it(tmp_path: Path, logged: list[Any]) -> None:
     session = "ffdb129f-e764-453f-a8bf-4f9c5fe6955b"
     async with fake_proxy(tmp_path) as proxy:
-        await ask(proxy, said("secret words"), headers={"x-claude-code-session-id": session})
-        await ask(proxy, said("secret words"), headers={"x-claude-code-session-id": "not one"})
+        await post(proxy, body("secret words"), headers={"x-claude-code-session-id": session})
+        await post(proxy, body("secret words"), headers={"x-claude-code-session-id": "not one"})
     lines = [line for line in logged if line["event"] == "request" and line["path"] == "/v1/messages"]
     assert [line.get("session") for line in lines] == [session, None]
     assert "secret" not in json.dumps(logged, default=str)
@@ -300,7 +300,7 @@ def document(data: bytes) -> dict[str, Any]:
 async def test_a_pdf_is_read_and_one_that_cannot_be_is_a_note(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
         for data in (pdfs.pdf("Hello from the file."), pdfs.locked("Hello.", "secret")):
-            answer = await ask(proxy, said(messages=[spoken("user", document(data), "[[fake:echo]]")]))
+            answer = await post(proxy, body(messages=[spoken("user", document(data), "[[fake:echo]]")]))
             assert answer.status == 200
             readable = "Hello from the file." in answer.text
             assert readable is ("cannot read it" not in answer.text)
@@ -312,14 +312,14 @@ async def test_an_address_that_may_not_be_fetched_is_refused_in_the_newest_messa
 ) -> None:
     image = {"type": "image", "source": {"type": "url", "url": "https://example.invalid/a.png"}}
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
-        newest = await ask(proxy, said(messages=[spoken("user", image, "Look.")]))
+        newest = await post(proxy, body(messages=[spoken("user", image, "Look.")]))
         messages = [
             spoken("user", image, "Look."),
             spoken("assistant", "I see."),
             spoken("user", "[[fake:echo]]"),
         ]
-        earlier = await ask(proxy, said(messages=messages))
-        both = await ask(proxy, said(messages=[*messages, spoken("user", image)]))
+        earlier = await post(proxy, body(messages=messages))
+        both = await post(proxy, body(messages=[*messages, spoken("user", image)]))
     assert (newest.status, both.status) == (400, 400)
     assert "messages[0].content[0].source.url" in newest.error["message"]
     assert "messages[3].content[0].source.url" in both.error["message"]
@@ -328,13 +328,13 @@ async def test_an_address_that_may_not_be_fetched_is_refused_in_the_newest_messa
 
 
 async def test_messages_that_say_nothing_are_refused(proxy: Proxy) -> None:
-    answer = await ask(proxy, said(""))
+    answer = await post(proxy, body(""))
     assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
 
 
 async def test_the_reason_of_an_end_is_counted(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, metrics=True) as proxy:
-        await ask(proxy, said())
+        await post(proxy, body())
         counted = await proxy.send("GET", "/metrics")
     (line,) = [
         line for line in counted.text.splitlines() if line.startswith("codex_proxy_finish_reasons_total{")

@@ -58,7 +58,7 @@ def text(kind: str, said: str = ECHO) -> dict[str, Any]:
     return {"type": kind, "text": said}
 
 
-def heard(answer: Answer) -> str:
+def model_text(answer: Answer) -> str:
     """All that the agent has got, as it echoes it."""
     assert answer.status == 200, answer.text
     return json.dumps(answer.body)
@@ -70,13 +70,13 @@ def escaped(shown: str) -> str:
 
 
 async def test_in_chat_the_model_gets_the_text_with_the_files_name(proxy: Proxy) -> None:
-    assert escaped(SHOWN) in heard(await proxy.ask(chat(in_chat())))
+    assert escaped(SHOWN) in model_text(await proxy.ask(chat(in_chat())))
 
 
 @pytest.mark.exhaustive
 async def test_in_responses_too_and_the_text_is_what_is_kept(proxy: Proxy) -> None:
     answer = await proxy.send("POST", "/v1/responses", response(in_responses()))
-    assert escaped(SHOWN) in heard(answer)
+    assert escaped(SHOWN) in model_text(answer)
     items = await proxy.send("GET", f"/v1/responses/{answer.body['id']}/input_items")
     assert items.body["data"][0]["content"][1] == {"type": "input_text", "text": SHOWN}
 
@@ -90,11 +90,11 @@ async def test_in_the_output_of_a_tool(proxy: Proxy) -> None:
         {"role": "tool", "tool_call_id": "call_1", "content": [in_chat()]},
     ]
     asked["tools"] = [{"type": "function", "function": {"name": "get_weather"}}]
-    assert escaped(SHOWN) in heard(await proxy.ask(asked))
+    assert escaped(SHOWN) in model_text(await proxy.ask(asked))
     done = {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "call_1", "output": [in_responses()]}
     body = {"model": "codex-5", "input": [message(), done, output], "tools": [WEATHER]}
-    assert escaped(SHOWN) in heard(await proxy.send("POST", "/v1/responses", body))
+    assert escaped(SHOWN) in model_text(await proxy.send("POST", "/v1/responses", body))
 
 
 @pytest.mark.exhaustive
@@ -115,7 +115,7 @@ async def test_a_pdf_in_a_conversation_is_stored_and_given_as_text(proxy: Proxy)
     added = await proxy.send("POST", f"/v1/conversations/{made.body['id']}/items", body)
     assert added.body["data"][0]["content"][1] == {"type": "input_text", "text": SHOWN}
     answer = await proxy.send("POST", "/v1/responses", response(conversation=made.body["id"]))
-    assert heard(answer).count(escaped(SHOWN)) == 2
+    assert model_text(answer).count(escaped(SHOWN)) == 2
 
 
 @pytest.mark.exhaustive

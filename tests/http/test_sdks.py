@@ -30,7 +30,7 @@ class GetWeather(BaseModel):
     city: str
 
 
-def said(text: str) -> list[ChatCompletionMessageParam]:
+def user(text: str) -> list[ChatCompletionMessageParam]:
     return [{"role": "user", "content": text}]
 
 
@@ -53,7 +53,7 @@ async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
 
 
 async def test_create_gives_a_whole_answer(client: AsyncOpenAI) -> None:
-    answer = await client.chat.completions.create(model="codex-5", messages=said("Hello."))
+    answer = await client.chat.completions.create(model="codex-5", messages=user("Hello."))
     assert answer.choices[0].message.content == TEXT
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage is not None
@@ -64,7 +64,7 @@ async def test_create_gives_a_whole_answer(client: AsyncOpenAI) -> None:
 
 async def test_create_with_stream_gives_chunks_and_the_usage_last(client: AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(
-        model="codex-5", messages=said("Hello."), stream=True, stream_options={"include_usage": True}
+        model="codex-5", messages=user("Hello."), stream=True, stream_options={"include_usage": True}
     )
     *chunks, usage = [chunk async for chunk in stream]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == TEXT
@@ -74,7 +74,7 @@ async def test_create_with_stream_gives_chunks_and_the_usage_last(client: AsyncO
 
 
 async def test_the_stream_helper_folds_text_to_the_whole_answer(client: AsyncOpenAI) -> None:
-    async with client.chat.completions.stream(model="codex-5", messages=said("Hello.")) as stream:
+    async with client.chat.completions.stream(model="codex-5", messages=user("Hello.")) as stream:
         kinds = [event.type async for event in stream]
         final = await stream.get_final_completion()
     assert kinds.count("content.done") == 1
@@ -84,7 +84,7 @@ async def test_the_stream_helper_folds_text_to_the_whole_answer(client: AsyncOpe
 async def test_the_stream_helper_folds_tool_calls_to_the_whole_answer(client: AsyncOpenAI) -> None:
     request: dict[str, Any] = {
         "model": "codex-5",
-        "messages": said("[[fake:tool_calls]]"),
+        "messages": user("[[fake:tool_calls]]"),
         "tools": [openai.pydantic_function_tool(GetWeather, name="get_weather")],
     }
     async with client.chat.completions.stream(**request) as stream:
@@ -103,7 +103,7 @@ async def test_the_stream_helper_folds_tool_calls_to_the_whole_answer(client: As
 async def test_parse_reads_the_arguments_of_strict_tools(client: AsyncOpenAI) -> None:
     answer = await client.chat.completions.parse(
         model="codex-5",
-        messages=said("[[fake:tool_call]]"),
+        messages=user("[[fake:tool_call]]"),
         tools=[openai.pydantic_function_tool(GetWeather, name="get_weather")],
     )
     calls = answer.choices[0].message.tool_calls
@@ -114,7 +114,7 @@ async def test_parse_reads_the_arguments_of_strict_tools(client: AsyncOpenAI) ->
 async def test_parse_reads_structured_output(client: AsyncOpenAI) -> None:
     answer = await client.chat.completions.parse(
         model="codex-5",
-        messages=said("""[[fake:text say='{"city": "Rome"}']]"""),
+        messages=user("""[[fake:text say='{"city": "Rome"}']]"""),
         response_format=GetWeather,
     )
     assert answer.choices[0].message.parsed == GetWeather(city="Rome")
@@ -129,14 +129,14 @@ async def test_parse_with_a_response_format_is_400_where_the_contract_demands_it
     ):
         with pytest.raises(openai.BadRequestError) as caught:
             await client.chat.completions.parse(
-                model="codex-5", messages=said("Hello."), response_format=GetWeather
+                model="codex-5", messages=user("Hello."), response_format=GetWeather
             )
     assert caught.value.param == "response_format"
 
 
 async def test_the_raw_response_helper_shows_headers_and_parses(client: AsyncOpenAI) -> None:
     raw = await client.chat.completions.with_raw_response.create(
-        model="codex-5", messages=said("Hello."), temperature=0.1
+        model="codex-5", messages=user("Hello."), temperature=0.1
     )
     assert raw.headers["x-codex-ignored-params"] == "temperature"
     assert raw.request_id == raw.headers["x-request-id"]
@@ -144,7 +144,7 @@ async def test_the_raw_response_helper_shows_headers_and_parses(client: AsyncOpe
 
 
 async def test_a_tool_loop_comes_back_with_the_output(client: AsyncOpenAI) -> None:
-    messages: list[Any] = said("[[fake:tool_call]]")
+    messages: list[Any] = user("[[fake:tool_call]]")
     request: dict[str, Any] = {"model": "codex-5", "tools": [WEATHER]}
     first = (await client.chat.completions.create(messages=messages, **request)).choices[0].message
     assert first.tool_calls is not None
@@ -160,22 +160,22 @@ async def test_a_tool_loop_comes_back_with_the_output(client: AsyncOpenAI) -> No
     ("fields", "error"),
     [
         ({"n": 99}, openai.BadRequestError),
-        ({"messages": said("[[fake:error_rate_limit]]")}, openai.RateLimitError),
-        ({"messages": said("[[fake:context_length]]")}, openai.BadRequestError),
-        ({"messages": said("[[fake:error_500]]")}, openai.InternalServerError),
+        ({"messages": user("[[fake:error_rate_limit]]")}, openai.RateLimitError),
+        ({"messages": user("[[fake:context_length]]")}, openai.BadRequestError),
+        ({"messages": user("[[fake:error_500]]")}, openai.InternalServerError),
     ],
 )
 async def test_errors_are_the_sdks_own(
     client: AsyncOpenAI, fields: dict[str, Any], error: type[openai.APIStatusError]
 ) -> None:
     with pytest.raises(error) as caught:
-        await client.chat.completions.create(**{"model": "codex-5", "messages": said("Hello."), **fields})
+        await client.chat.completions.create(**{"model": "codex-5", "messages": user("Hello."), **fields})
     assert caught.value.request_id is not None
 
 
 async def test_a_failure_in_mid_stream_is_raised_by_the_sdk(client: AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(
-        model="codex-5", messages=said("[[fake:error_mid_text]]"), stream=True
+        model="codex-5", messages=user("[[fake:error_mid_text]]"), stream=True
     )
     with pytest.raises(openai.APIError):
         [chunk async for chunk in stream]
@@ -240,7 +240,7 @@ async def test_langchain_knows_a_context_that_is_too_long(proxy: Proxy, stream: 
 
 
 async def test_the_sdk_sees_when_a_usage_limit_is_reset(proxy: Proxy, client: AsyncOpenAI) -> None:
-    await client.chat.completions.create(model="codex-5", messages=said("[[fake:text limits=100]]"))
+    await client.chat.completions.create(model="codex-5", messages=user("[[fake:text limits=100]]"))
     with pytest.raises(openai.RateLimitError) as refused:
-        await client.chat.completions.create(model="codex-5", messages=said("[[fake:usage_limit]]"))
+        await client.chat.completions.create(model="codex-5", messages=user("[[fake:usage_limit]]"))
     assert int(refused.value.response.headers["Retry-After"]) > 0

@@ -45,7 +45,7 @@ async def serving(
         yield proxy, client
 
 
-async def ask(proxy: Proxy, input: Any = "Hello.", **fields: Any) -> Answer:
+async def create(proxy: Proxy, input: Any = "Hello.", **fields: Any) -> Answer:
     """POST /v1/responses, read to its end."""
     return await proxy.send("POST", "/v1/responses", {"model": "codex-5", "input": input, **fields})
 
@@ -92,6 +92,6 @@ def text_of(response: Response) -> str:
     return response.output_text
 
 
-def said(text: str) -> str:
+def saying(text: str) -> str:
     """A prompt to which the fake agent answers with this text."""
     return f'[[fake:text say="{text}"]]'

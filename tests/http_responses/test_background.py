@@ -20,7 +20,7 @@ from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoredResponse, StoreUnavailable
 from tests.faults.scene import agent_of, write_program
 from tests.http.serving import ENVIRONMENT, Proxy, proxy_of, until
-from tests.http_responses.asking import ask, blocks_of, checked, events_of, said, serving, types_of
+from tests.http_responses.asking import blocks_of, checked, create, events_of, saying, serving, types_of
 from tests.waiting import polled
 
 HELD = '[[fake:text say="one two three" hold=1]]'
@@ -92,7 +92,7 @@ async def test_a_background_stream_outlives_its_creator_and_is_resumed_to_the_ev
 
 async def test_the_sdk_resumes_a_background_stream(client: AsyncOpenAI) -> None:
     stream = await client.responses.create(
-        model="codex-5", input=said("one two three"), background=True, stream=True
+        model="codex-5", input=saying("one two three"), background=True, stream=True
     )
     events = [event async for event in stream]
     id = events[0].response.id  # type: ignore[union-attr]
@@ -101,7 +101,7 @@ async def test_the_sdk_resumes_a_background_stream(client: AsyncOpenAI) -> None:
 
 
 async def test_a_stream_read_behind_its_last_event_has_nothing_but_its_end(proxy: Proxy) -> None:
-    answer = await ask(proxy, background=True, stream=True)
+    answer = await create(proxy, background=True, stream=True)
     events = events_of(answer.text)
     id, last = events[0]["response"]["id"], events[-1]["sequence_number"]
     for after in (last, last + 5):
@@ -110,14 +110,14 @@ async def test_a_stream_read_behind_its_last_event_has_nothing_but_its_end(proxy
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"background": True}])
 async def test_only_background_streams_can_be_resumed(proxy: Proxy, fields: dict[str, Any]) -> None:
-    answer = await ask(proxy, said("Hi."), **fields)
+    answer = await create(proxy, saying("Hi."), **fields)
     id = events_of(answer.text)[0]["response"]["id"] if "stream" in fields else answer.body["id"]
     refused = await proxy.send("GET", f"/v1/responses/{id}?stream=true")
     assert (refused.status, refused.error["code"]) == (400, "stream_not_resumable")
 
 
 async def test_a_wrong_number_to_resume_from_is_a_400(proxy: Proxy) -> None:
-    answer = await ask(proxy, background=True, stream=True)
+    answer = await create(proxy, background=True, stream=True)
     id = events_of(answer.text)[0]["response"]["id"]
     refused = await proxy.send("GET", f"/v1/responses/{id}?stream=true&starting_after=-1")
     assert (refused.status, refused.error["param"]) == (400, "starting_after")
@@ -169,7 +169,7 @@ async def test_a_failed_background_turn_says_why(proxy: Proxy, client: AsyncOpen
 
 
 async def test_a_failed_background_stream_ends_with_error_and_failed(proxy: Proxy) -> None:
-    events = events_of((await ask(proxy, "[[fake:error_500]]", background=True, stream=True)).text)
+    events = events_of((await create(proxy, "[[fake:error_500]]", background=True, stream=True)).text)
     assert types_of(events)[-2:] == ["error", "response.failed"]
 
 
@@ -186,14 +186,14 @@ async def test_a_response_deleted_while_it_runs_is_stopped_and_gone(tmp_path: Pa
 async def test_a_running_response_cannot_be_continued_yet(tmp_path: Path) -> None:
     async with holding(tmp_path) as (proxy, client, _):
         created = await client.responses.create(model="codex-5", input=HELD, background=True)
-        answer = await ask(proxy, previous_response_id=created.id)
+        answer = await create(proxy, previous_response_id=created.id)
         assert (answer.status, answer.error["code"]) == (400, "previous_response_not_finished")
 
 
 async def test_a_conversation_takes_a_background_turn_when_it_has_completed(client: AsyncOpenAI) -> None:
     conversation = await client.conversations.create()
     created = await client.responses.create(
-        model="codex-5", input=said("Hello."), conversation=conversation.id, background=True
+        model="codex-5", input=saying("Hello."), conversation=conversation.id, background=True
     )
     await ended(client, created.id)
     items = (await client.conversations.items.list(conversation.id, order="asc")).data
@@ -202,7 +202,7 @@ async def test_a_conversation_takes_a_background_turn_when_it_has_completed(clie
 
 async def test_what_is_wrong_is_an_error_before_anything_is_queued(proxy: Proxy) -> None:
     for fields in ({"previous_response_id": "resp_nobody"}, {"store": False}):
-        answer = await ask(proxy, background=True, **fields)
+        answer = await create(proxy, background=True, **fields)
         assert answer.status == 400
     assert proxy.server.store_lifecycle is not None
     assert (await proxy.server.store_lifecycle.store.stats()).responses == 0
@@ -210,7 +210,7 @@ async def test_what_is_wrong_is_an_error_before_anything_is_queued(proxy: Proxy)
 
 async def test_without_a_store_there_is_no_background(tmp_path: Path) -> None:
     async with serving(tmp_path, store="off") as (proxy, _):
-        answer = await ask(proxy, background=True)
+        answer = await create(proxy, background=True)
     assert (answer.status, answer.error["param"]) == (400, "background")
 
 
@@ -244,7 +244,7 @@ async def test_a_server_that_stops_fails_what_waits_for_a_slot_too(
 ) -> None:
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.05)
     async with holding(tmp_path, max_running_turns=1, queue_wait=0) as (proxy, client, _):
-        in_front = asyncio.ensure_future(ask(proxy, HELD))
+        in_front = asyncio.ensure_future(create(proxy, HELD))
         await until(lambda: proxy.server.runs.running == 1)
         waits = await client.responses.create(model="codex-5", input=HELD, background=True)
     left = proxy.server.background.find("local", waits.id)
@@ -284,7 +284,7 @@ async def test_a_turn_whose_context_cannot_be_read_at_the_start_is_run_again_onc
 ) -> None:
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.01)
     async with serving(tmp_path) as (proxy, _):
-        first = await ask(proxy, said("Hello."))
+        first = await create(proxy, saying("Hello."))
     id = await left_by_a_killed_server(tmp_path, previous_response_id=first.body["id"])
     (tmp_path / "go").write_text("go")
 
@@ -313,7 +313,7 @@ async def test_a_turn_that_waits_for_a_process_when_the_server_stops_is_run_agai
         [process] = agent.pool.processes
         process.kill()
         await until(lambda: not agent.pool.processes)
-        created = await ask(proxy, said("Hello."), background=True, instructions="Be brief.")
+        created = await create(proxy, saying("Hello."), background=True, instructions="Be brief.")
         await until(lambda: proxy.server.runs.running == 1)
     async with serving(tmp_path, background_recovery="rerun") as (_, client):
         response = await ended(client, created.body["id"])
@@ -332,7 +332,7 @@ async def test_a_stream_that_a_kill_cut_off_still_ends(tmp_path: Path) -> None:
     async with holding(tmp_path) as (proxy, _, _):
         assert proxy.server.store_lifecycle is not None
         store = proxy.server.store_lifecycle.store
-        answer = await ask(proxy, said("one two"), background=True, stream=True)
+        answer = await create(proxy, saying("one two"), background=True, stream=True)
         events = events_of(answer.text)
         id = events[0]["response"]["id"]
         frames = await store.frames("local", id)

@@ -15,7 +15,7 @@ from codex_proxy.store.checksums import checksum
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoreUnavailable
 from tests.http.serving import Proxy, until
-from tests.http_responses.asking import ask, said, serving
+from tests.http_responses.asking import create, saying, serving
 from tests.http_responses.leaving import CancelledAt
 
 MAX_WAITS = 40
@@ -48,7 +48,7 @@ async def test_a_client_that_leaves_at_any_moment_of_the_creation_leaves_nothing
     while not left or left[-1].reached:
         assert len(left) < MAX_WAITS
         try:
-            await ask(proxy, said("Hello."), background=True, stream=stream)
+            await create(proxy, saying("Hello."), background=True, stream=stream)
             answers += 1
         except aiohttp.ServerDisconnectedError:
             pass
@@ -72,7 +72,7 @@ async def test_a_creation_whose_write_is_too_slow_for_its_client_leaves_nothing_
         raise StoreUnavailable("the store did not answer in time")
 
     monkeypatch.setattr(store, "add_response", too_slow)
-    answer = await ask(proxy, said("Hello."), background=True)
+    answer = await create(proxy, saying("Hello."), background=True)
     assert answer.status == 503
     await until(lambda: statuses(proxy) == {})
 
@@ -82,7 +82,7 @@ async def test_what_cannot_be_recovered_at_the_start_is_as_soon_as_the_store_tak
 ) -> None:
     monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.01)
     async with serving(tmp_path) as (proxy, _):
-        created = (await ask(proxy, said("Hello."), background=True)).body["id"]
+        created = (await create(proxy, saying("Hello."), background=True)).body["id"]
         await all_ended(proxy)
     with sqlite3.connect(proxy.server.settings.store_file) as connection:
         connection.execute("UPDATE responses SET status = 'queued', unfinished = 1")
@@ -98,7 +98,7 @@ async def test_what_cannot_be_recovered_at_the_start_is_as_soon_as_the_store_tak
     monkeypatch.setattr(SqliteStore, "update_response", refuse)
     async with serving(tmp_path) as (proxy, _):
         assert statuses(proxy) == {created: "queued"}
-        later = (await ask(proxy, said("Hello."), background=True)).body["id"]
+        later = (await create(proxy, saying("Hello."), background=True)).body["id"]
         full.set()
         await until(lambda: statuses(proxy) == {created: "failed", later: "completed"})
 
@@ -108,7 +108,7 @@ async def test_a_response_whose_recovery_is_not_understood_is_failed_and_holds_u
 ) -> None:
     async with serving(tmp_path, background_recovery="rerun") as (proxy, _):
         for _ in range(2):
-            await ask(proxy, said("Hello."), background=True, instructions="Be brief.")
+            await create(proxy, saying("Hello."), background=True, instructions="Be brief.")
         await all_ended(proxy)
     with sqlite3.connect(proxy.server.settings.store_file) as connection:
         connection.execute("UPDATE responses SET status = 'queued', unfinished = 1")

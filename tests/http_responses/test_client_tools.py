@@ -9,7 +9,7 @@ from openai.types.responses import Response
 from structlog.testing import capture_logs
 
 from tests.http.serving import Proxy
-from tests.http_responses.asking import ask, events_of
+from tests.http_responses.asking import create, events_of
 
 READ: dict[str, Any] = {"type": "function", "name": "read", "parameters": {"type": "object"}}
 PATCH: dict[str, Any] = {"type": "custom", "name": "apply_patch"}
@@ -32,7 +32,7 @@ def calls(name: str, arguments: str = "{}") -> str:
 
 
 async def test_a_function_of_a_namespace_is_called_by_its_name_and_namespace(proxy: Proxy) -> None:
-    answer = await ask(proxy, calls("files__read", '{"path": "a"}'), tools=[FILES])
+    answer = await create(proxy, calls("files__read", '{"path": "a"}'), tools=[FILES])
     (call,) = Response.model_validate(answer.body).output
     assert (call.type, call.name, call.namespace) == ("function_call", "read", "files")  # type: ignore[union-attr]
     assert json.loads(call.arguments) == {"path": "a"}  # type: ignore[union-attr, arg-type]
@@ -41,15 +41,15 @@ async def test_a_function_of_a_namespace_is_called_by_its_name_and_namespace(pro
 
 async def test_the_output_of_such_a_call_goes_back_to_the_same_tool(proxy: Proxy) -> None:
     prompt = {"role": "user", "content": calls("files__read")}
-    first = await ask(proxy, [prompt], tools=[FILES], store=False)
+    first = await create(proxy, [prompt], tools=[FILES], store=False)
     (call,) = first.body["output"]
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "its content"}
-    second = await ask(proxy, [prompt, call, output], tools=[FILES], store=False)
+    second = await create(proxy, [prompt, call, output], tools=[FILES], store=False)
     assert second.body["output"][0]["content"][0]["text"] == "Seen: its content"
 
 
 async def test_the_events_of_such_a_call_name_it_as_the_client_does(proxy: Proxy) -> None:
-    events = events_of((await ask(proxy, calls("files__read"), tools=[FILES], stream=True)).text)
+    events = events_of((await create(proxy, calls("files__read"), tools=[FILES], stream=True)).text)
     done = next(event for event in events if event["type"] == "response.function_call_arguments.done")
     assert done["name"] == "read"
     items = [event["item"] for event in events if event["type"].startswith("response.output_item")]
@@ -57,22 +57,22 @@ async def test_the_events_of_such_a_call_name_it_as_the_client_does(proxy: Proxy
 
 
 async def test_the_default_namespace_adds_nothing_to_a_name(proxy: Proxy) -> None:
-    answer = await ask(proxy, calls("read"), tools=[FILES | {"name": "functions"}])
+    answer = await create(proxy, calls("read"), tools=[FILES | {"name": "functions"}])
     (call,) = answer.body["output"]
     assert (call["name"], call["namespace"]) == ("read", "functions")
 
 
 async def test_tools_that_come_as_an_item_are_offered(proxy: Proxy) -> None:
     brought = {"type": "additional_tools", "role": "developer", "tools": [FILES]}
-    answer = await ask(proxy, [brought, {"role": "user", "content": calls("files__read")}])
+    answer = await create(proxy, [brought, {"role": "user", "content": calls("files__read")}])
     assert answer.body["output"][0]["name"] == "read"
     assert answer.body["tools"] == []
 
 
 async def test_tools_that_came_as_an_item_are_offered_in_what_goes_on_from_there(proxy: Proxy) -> None:
     brought = {"type": "additional_tools", "role": "developer", "tools": [FILES]}
-    first = await ask(proxy, [brought, {"role": "user", "content": "Hello."}])
-    second = await ask(proxy, calls("files__read"), previous_response_id=first.body["id"])
+    first = await create(proxy, [brought, {"role": "user", "content": "Hello."}])
+    second = await create(proxy, calls("files__read"), previous_response_id=first.body["id"])
     (call,) = second.body["output"]
     assert (call["name"], call["namespace"]) == ("read", "files")
 
@@ -80,12 +80,12 @@ async def test_tools_that_came_as_an_item_are_offered_in_what_goes_on_from_there
 async def test_what_goes_on_from_calls_of_the_clients_tools_is_no_agent_turn(proxy: Proxy) -> None:
     """Also where the request itself shows nothing of them: no tools and no outputs."""
     with capture_logs() as logs:
-        first = await ask(proxy, calls("files__read"), tools=[FILES])
+        first = await create(proxy, calls("files__read"), tools=[FILES])
         (call,) = first.body["output"]
         output = {"type": "function_call_output", "call_id": call["call_id"], "output": "its content"}
-        second = await ask(proxy, [output], previous_response_id=first.body["id"])
-        await ask(proxy, "And now?", previous_response_id=second.body["id"])
-        await ask(proxy, "And now?")
+        second = await create(proxy, [output], previous_response_id=first.body["id"])
+        await create(proxy, "And now?", previous_response_id=second.body["id"])
+        await create(proxy, "And now?")
     modes = [line["mode"] for line in logs if line["event"] == "request"]
     assert modes == ["model", "model", "model", "agent"]
 
@@ -93,7 +93,7 @@ async def test_what_goes_on_from_calls_of_the_clients_tools_is_no_agent_turn(pro
 async def test_a_tool_search_comes_back_as_a_call_for_the_client(proxy: Proxy) -> None:
     deferred = FILES | {"tools": [READ | {"defer_loading": True}]}
     prompt = calls("tool_search", '{"query": "files"}')
-    answer = await ask(proxy, prompt, tools=[deferred, SEARCH])
+    answer = await create(proxy, prompt, tools=[deferred, SEARCH])
     (call,) = Response.model_validate(answer.body).output
     assert (call.type, call.execution, call.arguments) == (  # type: ignore[union-attr]
         "tool_search_call",
@@ -105,12 +105,12 @@ async def test_a_tool_search_comes_back_as_a_call_for_the_client(proxy: Proxy) -
 async def test_a_deferred_tool_is_offered_once_a_search_has_found_it(proxy: Proxy) -> None:
     deferred = FILES | {"tools": [READ | {"defer_loading": True}]}
     prompt = {"role": "user", "content": "[[fake:echo]]"}
-    before = await ask(proxy, [prompt], tools=[deferred, SEARCH], store=False)
+    before = await create(proxy, [prompt], tools=[deferred, SEARCH], store=False)
     found = [
         {"type": "tool_search_call", "call_id": "call_1", "execution": "client", "arguments": {"query": "x"}},
         {"type": "tool_search_output", "call_id": "call_1", "execution": "client", "tools": [deferred]},
     ]
-    after = await ask(proxy, [prompt, *found, prompt], tools=[deferred, SEARCH], store=False)
+    after = await create(proxy, [prompt, *found, prompt], tools=[deferred, SEARCH], store=False)
     names = [_offered(answer.body) for answer in (before, after)]
     assert names == [["tool_search"], ["tool_search", "files__read"]]
 
@@ -124,19 +124,19 @@ def _offered(body: Any) -> list[str]:
 
 async def test_without_a_search_of_the_clients_deferred_tools_are_offered_at_once(proxy: Proxy) -> None:
     deferred = FILES | {"tools": [READ | {"defer_loading": True}]}
-    answer = await ask(proxy, "[[fake:echo]]", tools=[deferred, {"type": "tool_search"}])
+    answer = await create(proxy, "[[fake:echo]]", tools=[deferred, {"type": "tool_search"}])
     assert _offered(answer.body) == ["files__read"]
     assert answer.headers["x-codex-ignored-params"] == "tools[tool_search]"
 
 
 async def test_an_item_with_a_broken_tool_is_a_400_that_names_its_place(proxy: Proxy) -> None:
     broken = {"type": "additional_tools", "tools": [{"type": "function", "name": 5}]}
-    answer = await ask(proxy, [broken, {"role": "user", "content": "Hello."}])
+    answer = await create(proxy, [broken, {"role": "user", "content": "Hello."}])
     assert (answer.status, answer.error["param"]) == (400, "input[0].tools[0].name")
 
 
 async def test_the_same_name_twice_in_a_namespace_is_a_400_that_names_the_second(proxy: Proxy) -> None:
-    answer = await ask(proxy, "Hello.", tools=[FILES | {"tools": [READ, READ]}])
+    answer = await create(proxy, "Hello.", tools=[FILES | {"tools": [READ, READ]}])
     assert (answer.status, answer.error["param"]) == (400, "tools[0].tools[1].name")
 
 
@@ -150,5 +150,5 @@ async def test_what_a_sub_agent_says_reaches_the_model_as_its_users_word(proxy: 
             {"type": "encrypted_content", "encrypted_content": '[[fake:text say="Understood."]]'},
         ],
     }
-    answer = await ask(proxy, [said])
+    answer = await create(proxy, [said])
     assert answer.body["output"][0]["content"][0]["text"] == "Understood."

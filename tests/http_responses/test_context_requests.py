@@ -17,7 +17,7 @@ from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import ContextLimits, StoredItem
 from codex_proxy.surfaces.responses.context import parse_context
 from tests.http.serving import Proxy
-from tests.http_responses.asking import ask, said, serving
+from tests.http_responses.asking import create, saying, serving
 from tests.store.stored import OWNER, Hands, conversation
 from tests.surfaces.responses.answering import Counting
 from tests.surfaces.responses.asking import CATALOG
@@ -40,7 +40,7 @@ async def test_a_context_is_counted_without_a_model(proxy: Proxy) -> None:
 
 
 async def test_an_answer_cut_by_max_output_tokens_reports_no_more_than_its_limit(proxy: Proxy) -> None:
-    text = said("one two three four five six seven eight")
+    text = saying("one two three four five six seven eight")
     for tokens in (1, 3, 5):
         body = {"model": "codex-5", "input": text, "max_output_tokens": tokens}
         answer = await proxy.send("POST", "/v1/responses", body)
@@ -57,7 +57,7 @@ async def test_an_answer_cut_by_max_output_tokens_reports_no_more_than_its_limit
 
 
 async def test_what_was_said_before_is_counted_too(client: AsyncOpenAI) -> None:
-    first = await client.responses.create(model="codex-5", input=said("word " * 100))
+    first = await client.responses.create(model="codex-5", input=saying("word " * 100))
     alone = await client.responses.input_tokens.count(model="codex-5", input="Go on.")
     chained = await client.responses.input_tokens.count(
         model="codex-5", input="Go on.", previous_response_id=first.id
@@ -67,13 +67,13 @@ async def test_what_was_said_before_is_counted_too(client: AsyncOpenAI) -> None:
 
 async def test_an_image_by_address_is_not_given_to_the_model_that_compacts_unfetched(proxy: Proxy) -> None:
     picture = {"type": "input_image", "image_url": "https://example.org/a.png"}
-    input = [{"role": "user", "content": [{"type": "input_text", "text": said("Blue.")}, picture]}]
+    input = [{"role": "user", "content": [{"type": "input_text", "text": saying("Blue.")}, picture]}]
     answer = await proxy.send("POST", "/v1/responses/compact", {"model": "codex-5", "input": input})
     assert (answer.status, answer.error["param"]) == (400, "input[0].content[1].image_url")
 
 
 async def test_a_compacted_context_begins_a_new_chain_as_it_is(client: AsyncOpenAI) -> None:
-    first = await client.responses.create(model="codex-5", input=said("Blue."))
+    first = await client.responses.create(model="codex-5", input=saying("Blue."))
     compacted = await client.responses.compact(model="codex-5", previous_response_id=first.id)
     assert compacted.object == "response.compaction"
     assert compacted.usage.total_tokens > 0
@@ -108,7 +108,7 @@ async def test_a_conversation_that_holds_too_much_takes_no_further_item_and_no_t
         assert (answer.status, answer.error["param"]) == (400, "items")
         assert answer.error["code"] == "context_too_large"
         # A turn that begins below the limit ends whole, though it ends above it.
-        turn = await ask(proxy, "Four.", conversation=made.id)
+        turn = await create(proxy, "Four.", conversation=made.id)
         assert turn.status == 200
         listed = [item async for item in await client.conversations.items.list(made.id)]
         assert len(listed) == 5
@@ -118,7 +118,7 @@ async def test_a_conversation_that_holds_too_much_takes_no_further_item_and_no_t
             assert (answer.status, answer.error["param"]) == (400, "conversation")
             assert "Delete items of it, or begin another one" in answer.error["message"]
         await client.conversations.items.delete(added.data[0].id or "", conversation_id=made.id)
-        assert (await ask(proxy, "Five.", conversation=made.id)).status == 200
+        assert (await create(proxy, "Five.", conversation=made.id)).status == 200
 
 
 async def test_a_chain_of_responses_that_holds_too_much_is_not_continued(
@@ -126,13 +126,13 @@ async def test_a_chain_of_responses_that_holds_too_much_is_not_continued(
 ) -> None:
     monkeypatch.setattr(store_lifecycle, "CONTEXT_LIMITS", ContextLimits(max_items=20_000, max_bytes=100_000))
     async with serving(tmp_path) as (proxy, _):
-        first = (await ask(proxy, "word " * 10_000)).body
-        second = (await ask(proxy, "word " * 10_000, previous_response_id=first["id"])).body
-        answer = await ask(proxy, "Go on.", previous_response_id=second["id"])
+        first = (await create(proxy, "word " * 10_000)).body
+        second = (await create(proxy, "word " * 10_000, previous_response_id=first["id"])).body
+        answer = await create(proxy, "Go on.", previous_response_id=second["id"])
         assert (answer.status, answer.error["param"]) == (400, "previous_response_id")
         assert answer.error["code"] == "context_too_large"
         assert "the limits are 20000 items and 100000 bytes" in answer.error["message"]
-        assert (await ask(proxy, "Go on.", previous_response_id=first["id"])).status == 200
+        assert (await create(proxy, "Go on.", previous_response_id=first["id"])).status == 200
 
 
 async def test_references_to_too_much_are_refused_however_often_they_name_it(
@@ -140,11 +140,11 @@ async def test_references_to_too_much_are_refused_however_often_they_name_it(
 ) -> None:
     monkeypatch.setattr(store_lifecycle, "CONTEXT_LIMITS", ContextLimits(max_items=20_000, max_bytes=100_000))
     async with serving(tmp_path) as (proxy, _):
-        first = (await ask(proxy, "word " * 10_000)).body
+        first = (await create(proxy, "word " * 10_000)).body
         items = await proxy.send("GET", f"/v1/responses/{first['id']}/input_items")
         reference = {"type": "item_reference", "id": items.body["data"][0]["id"]}
-        assert (await ask(proxy, [reference])).status == 200
-        answer = await ask(proxy, [reference, reference])
+        assert (await create(proxy, [reference])).status == 200
+        answer = await create(proxy, [reference, reference])
         assert (answer.status, answer.error["param"]) == (400, "input")
         assert answer.error["code"] == "context_too_large"
 

@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.http_responses.asking import ask, said, serving
+from tests.http_responses.asking import create, saying, serving
 
 
 async def test_a_conversation_lives_as_the_reference_says(client: AsyncOpenAI) -> None:
@@ -55,7 +55,7 @@ async def test_a_turn_sees_the_conversation_and_leaves_both_sides_in_it(client: 
         items=[{"type": "message", "role": "user", "content": "I am Ada."}]
     )
     first = await client.responses.create(
-        model="codex-5", input=said("Hello Ada."), conversation=conversation.id
+        model="codex-5", input=saying("Hello Ada."), conversation=conversation.id
     )
     assert first.conversation is not None
     assert first.conversation.id == conversation.id
@@ -70,7 +70,7 @@ async def test_a_turn_sees_the_conversation_and_leaves_both_sides_in_it(client: 
 
 async def test_a_failed_turn_leaves_the_conversation_as_it_was(proxy: Proxy, client: AsyncOpenAI) -> None:
     conversation = await client.conversations.create()
-    answer = await ask(proxy, "[[fake:error_mid_text]]", conversation=conversation.id, stream=True)
+    answer = await create(proxy, "[[fake:error_mid_text]]", conversation=conversation.id, stream=True)
     assert "response.failed" in answer.text
     assert (await client.conversations.items.list(conversation.id)).data == []
 
@@ -100,10 +100,10 @@ async def test_a_turn_that_waits_too_long_for_another_one_gets_a_retry_after(tmp
     async with serving(tmp_path, {"STREAM_RELEASE_FILE": str(release)}, queue_wait=0.1) as (proxy, client):
         conversation = await client.conversations.create()
         first = asyncio.create_task(
-            ask(proxy, '[[fake:text say="First one." hold=1]]', conversation=conversation.id)
+            create(proxy, '[[fake:text say="First one." hold=1]]', conversation=conversation.id)
         )
         await until(lambda: proxy.server.runs.running == 1)
-        second = await ask(proxy, conversation=conversation.id)
+        second = await create(proxy, conversation=conversation.id)
         assert (second.status, second.error["code"]) == (429, "concurrency_exceeded")
         assert int(second.headers["Retry-After"]) > 0
         release.write_text("go")
@@ -142,7 +142,7 @@ async def test_an_item_is_shared_and_stays_where_another_conversation_refers_to_
 async def test_a_wrong_conversation_is_refused_in_the_references_words(
     proxy: Proxy, fields: dict[str, str], message: str, param: str | None, code: str
 ) -> None:
-    answer = await ask(proxy, **fields)
+    answer = await create(proxy, **fields)
     assert answer.status == 400
     assert answer.error == {
         "message": message,
@@ -188,7 +188,7 @@ async def test_another_owner_sees_no_conversation(tmp_path: Path, method: str, p
 
 
 async def test_a_response_on_an_unknown_conversation_is_a_404(proxy: Proxy) -> None:
-    answer = await ask(proxy, conversation="conv_nobody")
+    answer = await create(proxy, conversation="conv_nobody")
     assert (answer.status, answer.error["code"]) == (404, "not_found")
 
 

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 
 from tests.http.serving import Proxy
-from tests.http_responses.asking import WEATHER, ask, events_of, said, types_of
+from tests.http_responses.asking import WEATHER, create, events_of, saying, types_of
 
 TEXT_TYPES = [
     "response.created",
@@ -26,7 +26,7 @@ TEXT_TYPES = [
 
 
 async def test_a_string_is_answered_with_a_whole_response(client: AsyncOpenAI) -> None:
-    response = await client.responses.create(model="codex-5", input=said("Hello there."))
+    response = await client.responses.create(model="codex-5", input=saying("Hello there."))
     assert response.output_text == "Hello there."
     assert (response.status, response.object, response.store) == ("completed", "response", True)  # type: ignore[attr-defined]
     assert response.usage is not None
@@ -34,7 +34,7 @@ async def test_a_string_is_answered_with_a_whole_response(client: AsyncOpenAI) -
 
 
 async def test_a_stream_has_openais_events_and_ends_with_done(proxy: Proxy) -> None:
-    answer = await ask(proxy, said("one two three"), stream=True)
+    answer = await create(proxy, saying("one two three"), stream=True)
     assert answer.headers["Content-Type"].startswith("text/event-stream")
     events = events_of(answer.text)
     assert types_of(events) == TEXT_TYPES
@@ -44,16 +44,16 @@ async def test_a_stream_has_openais_events_and_ends_with_done(proxy: Proxy) -> N
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_was_acknowledged_can_be_continued(proxy: Proxy, stream: bool) -> None:
-    answer = await ask(proxy, said("Blue."), stream=stream)
+    answer = await create(proxy, saying("Blue."), stream=stream)
     first = events_of(answer.text)[-1]["response"] if stream else answer.body
-    second = await ask(proxy, "[[fake:echo]]", previous_response_id=first["id"])
+    second = await create(proxy, "[[fake:echo]]", previous_response_id=first["id"])
     echo = json.dumps(second.body["output"])
     assert "Blue." in echo
     assert second.body["previous_response_id"] == first["id"]
 
 
 async def test_the_sdks_stream_helper_gives_the_final_response(client: AsyncOpenAI) -> None:
-    async with client.responses.stream(model="codex-5", input=said("Hello.")) as stream:
+    async with client.responses.stream(model="codex-5", input=saying("Hello.")) as stream:
         async for _ in stream:
             pass
         response = await stream.get_final_response()
@@ -79,18 +79,18 @@ async def test_a_call_is_answered_by_its_output_and_the_previous_id(client: Asyn
 
 
 async def test_the_path_without_v1_is_the_same(proxy: Proxy) -> None:
-    answer = await proxy.send("POST", "/responses", {"model": "codex-5", "input": said("Hi.")})
+    answer = await proxy.send("POST", "/responses", {"model": "codex-5", "input": saying("Hi.")})
     assert answer.body["output"][-1]["content"][0]["text"] == "Hi."
 
 
 async def test_a_failure_before_the_first_event_is_a_plain_status(proxy: Proxy) -> None:
-    answer = await ask(proxy, "[[fake:no_such_scenario]]", stream=True)
+    answer = await create(proxy, "[[fake:no_such_scenario]]", stream=True)
     assert answer.status >= 500
     assert set(answer.error) == {"message", "type", "param", "code"}
 
 
 async def test_a_failure_behind_the_first_event_is_an_error_and_a_failed_response(proxy: Proxy) -> None:
-    answer = await ask(proxy, "[[fake:error_mid_text]]", stream=True)
+    answer = await create(proxy, "[[fake:error_mid_text]]", stream=True)
     events = events_of(answer.text)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     assert events[-1]["response"]["status"] == "failed"
@@ -98,7 +98,7 @@ async def test_a_failure_behind_the_first_event_is_an_error_and_a_failed_respons
 
 async def test_what_is_accepted_and_changes_nothing_is_named_in_a_header(proxy: Proxy) -> None:
     tools = [{"type": "tool_search"}, {"type": "web_search"}]
-    answer = await ask(proxy, said("Hi."), tools=tools, top_k=4, min_p=0.1, temperature=0.2)
+    answer = await create(proxy, saying("Hi."), tools=tools, top_k=4, min_p=0.1, temperature=0.2)
     assert answer.status == 200
     named = answer.headers["x-codex-ignored-params"].split(", ")
     assert named == ["temperature", "top_k", "min_p", "tools[tool_search]", "tools[web_search]"]
@@ -142,22 +142,22 @@ async def test_an_unknown_output_that_brings_its_call_is_made_whole(proxy: Proxy
         "arguments": "{}",
     }
     user = {"role": "user", "content": "[[fake:echo]]"}
-    answer = await ask(proxy, [output, user], tools=[WEATHER])
+    answer = await create(proxy, [output, user], tools=[WEATHER])
     echo = answer.body["output"][0]["content"][0]["text"]
     assert "get_weather" in echo
     assert "sunny" in echo
 
 
 async def test_unanswered_calls_of_the_previous_response_are_a_400(proxy: Proxy) -> None:
-    first = await ask(proxy, "[[fake:tool_call name=get_weather]]", tools=[WEATHER])
-    answer = await ask(proxy, "Never mind.", previous_response_id=first.body["id"])
+    first = await create(proxy, "[[fake:tool_call name=get_weather]]", tools=[WEATHER])
+    answer = await create(proxy, "Never mind.", previous_response_id=first.body["id"])
     assert answer.status == 400
     assert answer.error["message"].startswith("No tool output found for function call")
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_reply_names_its_request_and_agent(proxy: Proxy, stream: bool) -> None:
-    answer = await ask(proxy, said("Hi."), stream=stream)
+    answer = await create(proxy, saying("Hi."), stream=stream)
     assert answer.headers["x-request-id"]
     assert answer.headers["x-codex-agent"] == "fake"
 
@@ -170,7 +170,7 @@ async def test_parallel_calls_reasoning_and_activity_are_streamed_as_the_sdk_wan
         ("content_filter", "response.incomplete"),
         ("multi_message", "response.output_text.delta"),
     ):
-        events = events_of((await ask(proxy, f"[[fake:{scenario}]]", stream=True, tools=[WEATHER])).text)
+        events = events_of((await create(proxy, f"[[fake:{scenario}]]", stream=True, tools=[WEATHER])).text)
         assert type in types_of(events), scenario
         final = events[-1]["response"]
         done = [event["item"] for event in events if event["type"] == "response.output_item.done"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.forking import run_command
-from tests.http_responses.asking import ask, said, serving
+from tests.http_responses.asking import create, saying, serving
 from tests.postgres import PostgresServer, server
 from tests.waiting import polled
 
@@ -27,13 +27,13 @@ async def test_responses_and_conversations_are_kept_in_the_database_that_proxy_s
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     async with serving(tmp_path / "first", store=postgres_url) as (proxy, client):
-        first = (await ask(proxy, said("Hello."))).body
+        first = (await create(proxy, saying("Hello."))).body
         conversation = await client.conversations.create()
-        await ask(proxy, said("Hello."), conversation=conversation.id)
+        await create(proxy, saying("Hello."), conversation=conversation.id)
     assert not list((tmp_path / "first").rglob("store.sqlite3"))
     async with serving(tmp_path / "second", store=postgres_url) as (proxy, client):
         assert (await client.responses.retrieve(first["id"])).id == first["id"]
-        second = await ask(proxy, said("Again."), previous_response_id=first["id"])
+        second = await create(proxy, saying("Again."), previous_response_id=first["id"])
         assert second.status == 200
         assert len((await client.conversations.items.list(conversation.id)).data) == 2
         assert (await proxy.send("GET", "/v1/usage")).body["kept"] == "disk"
@@ -49,14 +49,14 @@ async def test_a_store_in_a_file_is_copied_into_a_database_and_served_from_there
 ) -> None:
     file = tmp_path / "state" / "store.sqlite3"
     async with serving(tmp_path) as (proxy, _):
-        first = (await ask(proxy, said("Hello."))).body["id"]
+        first = (await create(proxy, saying("Hello."))).body["id"]
         status, _, refused = as_child(tmp_path, "sqlite", "copy", str(file), postgres_url)
         assert (status, "another server" in refused) == (1, True)
     status, done, progress = as_child(tmp_path, "sqlite", "copy", str(file), postgres_url)
     assert (status, "rows copied" in done, "responses: 1 rows" in progress) == (0, True, True)
     assert "0 rows copied" in as_child(tmp_path, "sqlite", "copy", str(file), postgres_url)[1]
     async with serving(tmp_path, store=postgres_url) as (proxy, _):
-        assert (await ask(proxy, said("Again."), previous_response_id=first)).status == 200
+        assert (await create(proxy, saying("Again."), previous_response_id=first)).status == 200
     status, _, said_why = as_child(tmp_path, "sqlite", "copy", str(tmp_path / "nowhere"), postgres_url)
     assert (status, "there is no store" in said_why) == (1, True)
 
@@ -68,7 +68,7 @@ async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_aga
     monkeypatch.setattr("codex_proxy.store.health.FRESH_SECONDS", 0.0)
     with server() as database:
         async with serving(tmp_path, store=database.url) as (proxy, client):
-            kept = (await ask(proxy, said("Hello."))).body["id"]
+            kept = (await create(proxy, saying("Hello."))).body["id"]
             database.stop("immediate")
 
             async def is_unready() -> bool:
@@ -78,9 +78,9 @@ async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_aga
             ready = await proxy.send("GET", "/readyz")
             assert (ready.headers["Retry-After"], ready.body["status"]) == ("1", "unready")
             assert str(database.folder) not in ready.text
-            refused = await ask(proxy, said("Again."), previous_response_id=kept)
+            refused = await create(proxy, saying("Again."), previous_response_id=kept)
             assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
-            assert (await ask(proxy, said("Hello."), store=False)).status == 200
+            assert (await create(proxy, saying("Hello."), store=False)).status == 200
             assert (await proxy.send("GET", "/livez")).status == 200
             database.start()
 
@@ -89,7 +89,7 @@ async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_aga
 
             await polled(is_ready)
             assert (await client.responses.retrieve(kept)).id == kept
-            assert (await ask(proxy, said("Again."), previous_response_id=kept)).status == 200
+            assert (await create(proxy, saying("Again."), previous_response_id=kept)).status == 200
 
 
 async def test_a_server_without_its_database_does_not_start_and_says_why(

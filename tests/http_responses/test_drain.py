@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 
 from tests.http.serving import user
-from tests.http_responses.asking import said, serving
+from tests.http_responses.asking import saying, serving
 from tests.http_responses.killing import server_process
 from tests.waiting import PATIENCE, polled
 
@@ -116,7 +116,7 @@ async def ask_steadily(kept: Line, turn: bool) -> list[Reply]:
     """One request after the other until an answer says that the connection ends. Each gets its answer."""
     replies: list[Reply] = []
     while not replies or not replies[-1].closes:
-        replies.append(await (kept.ask(*chat(said("ok"))) if turn else kept.ask("GET", "/v1/models")))
+        replies.append(await (kept.ask(*chat(saying("ok"))) if turn else kept.ask("GET", "/v1/models")))
     return replies
 
 
@@ -153,11 +153,11 @@ async def test_every_request_on_an_accepted_connection_is_answered_while_the_ser
 
         ready = await lines[0].ask("GET", "/readyz")
         assert (ready.status, ready.closes) == (503, True)
-        background = {"model": "codex-5", "input": said("ok"), "background": True}
+        background = {"model": "codex-5", "input": saying("ok"), "background": True}
         for number, kept in enumerate(lines[1:]):
             streams = {"stream": number % 4 < 2}
             reply = await (
-                kept.ask(*chat(said("ok"), **streams))
+                kept.ask(*chat(saying("ok"), **streams))
                 if number % 2
                 else kept.ask("POST", "/v1/responses", background | streams)
             )

@@ -20,7 +20,7 @@ from codex_proxy.core.faults import UserError
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.store.values import StoreUnavailable
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.http_responses.asking import ask, events_of, said, serving
+from tests.http_responses.asking import create, events_of, saying, serving
 from tests.http_responses.killing import server_process
 from tests.waiting import PATIENCE
 
@@ -33,7 +33,7 @@ async def ask_until_it_dies(url: str, stream: bool, acknowledged: list[str]) -> 
         while True:
             body = {
                 "model": "codex-5",
-                "input": said("ok"),
+                "input": saying("ok"),
                 "stream": stream,
                 "previous_response_id": previous,
             }
@@ -58,7 +58,7 @@ async def test_a_second_server_on_one_store_does_not_start_and_says_why(tmp_path
         ):
             async with fake_proxy(tmp_path):
                 raise AssertionError("it started")
-        assert (await ask(proxy, said("Hello."))).status == 200
+        assert (await create(proxy, saying("Hello."))).status == 200
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.exhaustive)])
@@ -79,7 +79,7 @@ async def test_every_acknowledged_response_survives_a_kill(tmp_path: Path, kills
     async with serving(tmp_path) as (proxy, _):
         for id in acknowledged:
             assert (await proxy.send("GET", f"/v1/responses/{id}")).body["status"] == "completed"
-        last = await ask(proxy, "[[fake:echo]]", previous_response_id=acknowledged[-1])
+        last = await create(proxy, "[[fake:echo]]", previous_response_id=acknowledged[-1])
         assert last.body["status"] == "completed"
 
 
@@ -122,16 +122,16 @@ def failing(proxy: Proxy, *names: str) -> Iterator[Failing]:
 
 async def test_an_answer_that_cannot_be_stored_is_a_503_without_the_servers_paths(proxy: Proxy) -> None:
     with failing(proxy, "add_response"):
-        answer = await ask(proxy, said("Hello."))
+        answer = await create(proxy, saying("Hello."))
     assert (answer.status, answer.error["code"]) == (503, "service_unavailable")
     assert "Retry-After" in answer.headers
     assert "/secret/path" not in answer.text
-    assert (await ask(proxy, said("Hello."))).status == 200
+    assert (await create(proxy, saying("Hello."))).status == 200
 
 
 async def test_a_stream_that_cannot_be_stored_ends_well_formed_and_failed(proxy: Proxy) -> None:
     with failing(proxy, "add_response"):
-        events = events_of((await ask(proxy, said("one two three"), stream=True)).text)
+        events = events_of((await create(proxy, saying("one two three"), stream=True)).text)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     failed = events[-1]["response"]
     assert (failed["status"], failed["completed_at"]) == ("failed", None)
@@ -143,7 +143,7 @@ async def test_a_stream_that_cannot_be_stored_ends_well_formed_and_failed(proxy:
 
 async def test_store_false_needs_no_store(proxy: Proxy) -> None:
     with failing(proxy, "add_response"):
-        assert (await ask(proxy, said("Hello."), store=False)).status == 200
+        assert (await create(proxy, saying("Hello."), store=False)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ async def test_a_background_end_that_cannot_be_written_is_written_when_it_can(
     monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.01)
     monkeypatch.setattr("codex_proxy.responses.running.SAVE_SECONDS", patience)
     with failing(proxy, "update_response") as store:
-        created = await ask(proxy, said("Hello."), background=True)
+        created = await create(proxy, saying("Hello."), background=True)
         live = proxy.server.background.find("local", created.body["id"])
         assert live is not None
         await until(lambda: store.failed > 2)  # its beginning, and its end again and again
@@ -200,7 +200,7 @@ async def test_a_conversation_deleted_meanwhile_fails_the_turn(tmp_path: Path) -
     async with serving(tmp_path, {"STREAM_RELEASE_FILE": str(release)}) as (proxy, client):
         conversation = await client.conversations.create()
         body = '[[fake:text say="one two" hold=1]]'
-        asking = asyncio.create_task(ask(proxy, body, conversation=conversation.id))
+        asking = asyncio.create_task(create(proxy, body, conversation=conversation.id))
         await until(lambda: proxy.server.runs.running == 1)
         await client.conversations.delete(conversation.id)
         release.write_text("go")

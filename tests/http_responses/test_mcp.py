@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy, user
-from tests.http_responses.asking import ask, events_of, types_of
+from tests.http_responses.asking import create, events_of, types_of
 from tests.http_responses.test_websocket import answer_to, open_socket
 from tests.mcp.serving import PROGRAM, web_server
 from tests.waiting import eventually, polled
@@ -192,7 +192,7 @@ async def test_the_streaming_of_the_contract_runs_as_written_and_has_the_calls(
 
 
 async def test_a_stream_of_mcp_is_valid_event_by_event(proxy: Proxy, port: int) -> None:
-    answer = await ask(proxy, tools=[weather(port)], stream=True)
+    answer = await create(proxy, tools=[weather(port)], stream=True)
     assert types_of(events_of(answer.text))[2:14] == [
         "response.output_item.added",
         "response.mcp_list_tools.in_progress",
@@ -224,7 +224,7 @@ async def test_only_the_tools_that_a_request_allows_are_listed_and_run(
 async def test_secrets_of_a_server_are_neither_shown_nor_stored(tmp_path: Path, port: int) -> None:
     async with fake_proxy(tmp_path, CALLS, **settings(port)) as proxy:
         tool = weather(port, headers={"X-Token": "planted-secret"}, authorization="planted-too")
-        answer = await ask(proxy, tools=[tool])
+        answer = await create(proxy, tools=[tool])
         assert answer.status == 200
         kept = await proxy.send("GET", f"/v1/responses/{answer.body['id']}")
     stored = b"".join(file.read_bytes() for file in (tmp_path / "state").glob("store*"))
@@ -336,7 +336,7 @@ async def test_a_background_response_that_is_cancelled_ends_its_call(tmp_path: P
     more: dict[str, Any] = {"fake_dialect": "app-server", "mcp_config": operators(tmp_path, "hang")}
     prompt = f"[[fake:tool_call args='{json.dumps({'folder': str(tmp_path)})}']]"
     async with fake_proxy(tmp_path, **more) as proxy:
-        queued = (await ask(proxy, prompt, background=True)).body
+        queued = (await create(proxy, prompt, background=True)).body
         await eventually((tmp_path / "called").exists)
         cancelled = await proxy.send("POST", f"/v1/responses/{queued['id']}/cancel")
         assert cancelled.body["status"] == "cancelled"
@@ -376,7 +376,7 @@ async def test_a_server_that_stops_ends_a_list_under_way(tmp_path: Path) -> None
 @pytest.mark.exhaustive
 async def test_an_agent_that_ends_its_turn_with_calls_takes_no_servers(tmp_path: Path, port: int) -> None:
     async with fake_proxy(tmp_path, CALLS, **settings(port) | {"fake_dialect": "proto"}) as proxy:
-        answer = await ask(proxy, tools=[weather(port)])
+        answer = await create(proxy, tools=[weather(port)])
     assert (answer.status, answer.error["code"], answer.error["param"]) == (
         400,
         "unsupported_by_agent",
@@ -388,10 +388,10 @@ async def test_an_agent_that_ends_its_turn_with_calls_takes_no_servers(tmp_path:
 async def test_a_request_for_approval_may_be_brought_by_its_id(proxy: Proxy, port: int) -> None:
     """As the AI SDK does: no chain, but references to what is stored."""
     tools = [weather(port, require_approval="always")]
-    first = await ask(proxy, "Sunny?", tools=tools)
+    first = await create(proxy, "Sunny?", tools=tools)
     request = first.body["output"][-1]
     reference = {"type": "item_reference", "id": request["id"]}
     approval = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
-    last = await ask(proxy, [{"role": "user", "content": "Sunny?"}, reference, approval], tools=tools)
+    last = await create(proxy, [{"role": "user", "content": "Sunny?"}, reference, approval], tools=tools)
     assert [item["type"] for item in last.body["output"]] == ["mcp_list_tools", "mcp_call", "message"]
     assert last.body["output"][1]["approval_request_id"] == request["id"]

@@ -45,7 +45,7 @@ def gave(call_id: str, text: str = "done") -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": call_id, "output": text}
 
 
-def said(text: str) -> dict[str, Any]:
+def message(text: str) -> dict[str, Any]:
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return {"type": "message", "role": "assistant", "id": "msg_1", "content": content, "status": "completed"}
 
@@ -64,7 +64,7 @@ def run(call_id: str, request: str | None = None) -> dict[str, Any]:
     }
 
 
-def asked(call_id: str) -> dict[str, Any]:
+def call(call_id: str) -> dict[str, Any]:
     return {
         "type": "mcp_approval_request",
         "id": f"mcpr_0123456789ab-{call_id}",
@@ -131,15 +131,17 @@ def brief(history: Sequence[HistoryItem]) -> list[str]:
 
 
 def test_calls_that_ran_side_by_side_come_back_in_the_models_order() -> None:
-    own = [reasoning_item("rs_1"), called("a"), called("b"), gave("a"), gave("b"), said("Done.")]
-    talk = Talk().asks(HELLO).answers([run("a"), run("b"), said("Done.")], own).asks(HELLO)
+    own = [reasoning_item("rs_1"), called("a"), called("b"), gave("a"), gave("b"), message("Done.")]
+    talk = Talk().asks(HELLO).answers([run("a"), run("b"), message("Done.")], own).asks(HELLO)
     assert brief(talk.told()) == [
         "user", "reasoning*", "call a*", "call b*", "output a*", "output b*", "message*", "user",
     ]  # fmt: skip
 
 
 def test_outputs_that_the_agent_did_not_keep_come_from_what_was_shown() -> None:
-    talk = Talk().asks(HELLO).answers([run("a"), said("Done.")], [called("a"), said("Done.")]).asks(HELLO)
+    talk = (
+        Talk().asks(HELLO).answers([run("a"), message("Done.")], [called("a"), message("Done.")]).asks(HELLO)
+    )
     assert brief(talk.told()) == ["user", "call a*", "output a", "message*", "user"]
 
 
@@ -152,21 +154,21 @@ def test_a_step_with_a_call_of_the_clients_has_both_outputs_in_the_order_of_the_
 
 
 def test_an_approved_call_is_where_the_model_made_it_and_its_output_at_the_approval() -> None:
-    talk = Talk().asks(HELLO).answers([asked("a")], [reasoning_item("rs_1"), called("a")])
+    talk = Talk().asks(HELLO).answers([call("a")], [reasoning_item("rs_1"), called("a")])
     talk.asks(approved("a"), HELLO)
     assert brief(talk.told()) == ["user", "reasoning*", "call a*", "output a to run", "user"]
-    talk.answers([run("a", asked("a")["id"]), said("Done.")], [said("Done.")]).asks(HELLO)
+    talk.answers([run("a", call("a")["id"]), message("Done.")], [message("Done.")]).asks(HELLO)
     assert brief(talk.told()) == ["user", "reasoning*", "call a*", "output a", "user", "message*", "user"]
 
 
 def test_an_approved_call_whose_output_the_agent_reports_too_has_one_output() -> None:
-    talk = Talk().asks(HELLO).answers([asked("a")], [called("a")]).asks(approved("a"))
-    talk.answers([run("a", asked("a")["id"]), said("Done.")], [gave("a"), said("Done.")]).asks(HELLO)
+    talk = Talk().asks(HELLO).answers([call("a")], [called("a")]).asks(approved("a"))
+    talk.answers([run("a", call("a")["id"]), message("Done.")], [gave("a"), message("Done.")]).asks(HELLO)
     assert brief(talk.told()) == ["user", "call a*", "output a*", "message*", "user"]
 
 
 def test_a_call_that_the_client_did_not_answer_is_still_a_call_of_the_models() -> None:
-    talk = Talk().asks(HELLO).answers([asked("a")], [called("a")]).asks(HELLO)
+    talk = Talk().asks(HELLO).answers([call("a")], [called("a")]).asks(HELLO)
     assert brief(talk.told()) == ["user", "call a*", "output a", "user"]
 
 
@@ -174,15 +176,15 @@ def test_calls_that_a_provider_numbers_anew_in_every_answer_are_all_sent_back() 
     talk = Talk()
     for number in range(2):
         shown = run("a") | {"id": f"mcp_00000000000{number}-a"}
-        talk.asks(HELLO).answers([shown, said("Done.")], [called("a"), gave("a"), said("Done.")])
-    talk.asks(HELLO).answers([asked("a")], [called("a")]).asks(approved("a"))
+        talk.asks(HELLO).answers([shown, message("Done.")], [called("a"), gave("a"), message("Done.")])
+    talk.asks(HELLO).answers([call("a")], [called("a")]).asks(approved("a"))
     once = ["user", "call a*", "output a*", "message*"]
     assert brief(talk.told()) == [*once, *once, "user", "call a*", "output a to run"]
 
 
 def test_another_model_gets_all_but_reasoning() -> None:
-    own = [reasoning_item("rs_1"), called("a"), gave("a"), said("Done.")]
-    talk = Talk().asks(HELLO).answers([run("a"), said("Done.")], own).asks(HELLO)
+    own = [reasoning_item("rs_1"), called("a"), gave("a"), message("Done.")]
+    talk = Talk().asks(HELLO).answers([run("a"), message("Done.")], own).asks(HELLO)
     assert brief(talk.told("gpt-4@other")) == ["user", "call a*", "output a*", "message*", "user"]
 
 
@@ -218,8 +220,8 @@ def _step(kinds: list[str], numbers: itertools.count[int], calls: list[str]) -> 
     for kind in kinds:
         id = f"c{next(numbers)}."
         if kind == "say":
-            shown.append(said(id))
-            own.append(said(id))
+            shown.append(message(id))
+            own.append(message(id))
             continue
         calls.append(id)
         own.append(called(id))
@@ -227,7 +229,7 @@ def _step(kinds: list[str], numbers: itertools.count[int], calls: list[str]) -> 
             shown.append(run(id))
             outputs.append(gave(id))
         elif kind == "ask":
-            shown.append(asked(id))
+            shown.append(call(id))
             answers.append(approved(id))
         else:
             shown.append(called(id))

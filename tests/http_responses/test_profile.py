@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy, frames_of
-from tests.http_responses.asking import WEATHER, ask
+from tests.http_responses.asking import WEATHER, create
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
 
 async def stream_of(proxy: Proxy, prompt: str, **fields: Any) -> tuple[list[str], list[dict[str, Any]]]:
     """The types, each run of deltas once, and the events."""
-    *events, done = frames_of((await ask(proxy, prompt, stream=True, **fields)).text)
+    *events, done = frames_of((await create(proxy, prompt, stream=True, **fields)).text)
     assert done == "[DONE]"
     types: list[str] = []
     for event in events:
@@ -41,15 +41,15 @@ async def test_a_fault_before_the_first_word_is_a_completed_event_too(proxy: Pro
 
 
 async def test_a_whole_answer_and_a_context_that_is_too_long_still_have_a_status(proxy: Proxy) -> None:
-    assert (await ask(proxy, "[[fake:error_500]]")).status == 502
-    assert (await ask(proxy, "[[fake:context_length]]", stream=True)).status == 400
+    assert (await create(proxy, "[[fake:error_500]]")).status == 502
+    assert (await create(proxy, "[[fake:context_length]]", stream=True)).status == 400
 
 
 async def test_the_output_of_a_ready_call_is_taken_in_the_next_request(proxy: Proxy) -> None:
     prompt = """[[fake:tool_call name=get_weather say="{outputs}"]]"""
-    first = (await ask(proxy, prompt, tools=[WEATHER])).body
+    first = (await create(proxy, prompt, tools=[WEATHER])).body
     output = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "sunny"}
-    second = await ask(proxy, [output], previous_response_id=first["id"], tools=[WEATHER])
+    second = await create(proxy, [output], previous_response_id=first["id"], tools=[WEATHER])
     assert "sunny" in json.dumps(second.body["output"])
 
 
@@ -63,5 +63,5 @@ async def test_a_background_stream_has_these_events_too(proxy: Proxy) -> None:
 
 async def test_a_silent_stream_gets_heartbeats(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, heartbeat_interval=0.02) as proxy:
-        answer = await ask(proxy, '[[fake:text say="Hello." first=200]]', stream=True)
+        answer = await create(proxy, '[[fake:text say="Hello." first=200]]', stream=True)
     assert answer.text.count(": heartbeat\n\n") > 1

@@ -15,7 +15,7 @@ from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import BODY_BUDGET
 from codex_proxy.store.values import UNFINISHED
 from tests.http.serving import Answer, Proxy, fake_proxy
-from tests.http_responses.asking import ask
+from tests.http_responses.asking import create
 from tests.postgres import PostgresServer, empty
 
 DELAYS = (0, 1, 2, 5, 10, 30, 100, 300, 1000)
@@ -74,11 +74,11 @@ class Race:
             "follow": lambda: proxy.send("GET", f"{path}?stream=true"),
             "cancel": lambda: proxy.send("POST", f"{path}/cancel"),
             "delete": lambda: proxy.send("DELETE", path),
-            "continue": lambda: ask(proxy, "Go on.", previous_response_id=self._response),
+            "continue": lambda: create(proxy, "Go on.", previous_response_id=self._response),
             "read": lambda: proxy.send("GET", f"{shared}/items"),
             "add": lambda: proxy.send("POST", f"{shared}/items", {"items": [message]}),
             "drop": lambda: proxy.send("DELETE", shared),
-            "join": lambda: ask(proxy, "And?", conversation=self._conversation),
+            "join": lambda: create(proxy, "And?", conversation=self._conversation),
         }
         return requests[kind]()
 

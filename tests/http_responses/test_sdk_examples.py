@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.http_responses.asking import ask
+from tests.http_responses.asking import create
 
 FUNCTION_CALLING = """
 from openai import OpenAI
@@ -172,7 +172,7 @@ async def test_an_example_of_openais_runs_as_written(proxy: Proxy, example: str,
 
 async def test_markers_can_be_switched_off(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, {"FAKE_CODEX_MARKERS": "off"}) as proxy:
-        answer = await ask(proxy, "[[fake:error_500]]")
+        answer = await create(proxy, "[[fake:error_500]]")
     assert (answer.status, answer.body["status"]) == (200, "completed")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.forking import run_command
-from tests.http_responses.asking import ask, said, serving
+from tests.http_responses.asking import create, saying, serving
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def store_command(folder: Path, *arguments: str) -> Done:
 
 async def test_stats_and_export_show_what_a_server_has_stored(tmp_path: Path) -> None:
     async with serving(tmp_path) as (proxy, client):
-        response = (await ask(proxy, said("Hello."))).body
+        response = (await create(proxy, saying("Hello."))).body
         conversation = await client.conversations.create()
         stats = store_command(tmp_path, "stats", "--json")  # while the server runs
     assert json.loads(stats.stdout)["responses"] == 1
@@ -49,7 +49,7 @@ async def test_an_exported_file_is_for_its_owner_alone_also_in_the_place_of_an_o
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as (proxy, _):
-        await ask(proxy, said("Hello."))
+        await create(proxy, saying("Hello."))
     before = os.umask(0)
     try:
         for name in ("new", "open"):
@@ -66,7 +66,7 @@ async def test_an_exported_file_is_for_its_owner_alone_also_in_the_place_of_an_o
 
 async def test_what_is_damaged_on_the_disk_is_a_500_and_the_operator_finds_it(tmp_path: Path) -> None:
     async with serving(tmp_path) as (proxy, _):
-        first, second = [(await ask(proxy, said(text))).body["id"] for text in ("One.", "Two.")]
+        first, second = [(await create(proxy, saying(text))).body["id"] for text in ("One.", "Two.")]
         assert "rows are intact" in store_command(tmp_path, "check").stdout
         database = sqlite3.connect(tmp_path / "state" / "store.sqlite3")
         database.execute("UPDATE response_bodies SET json = x'7b7d' WHERE response = 1")
@@ -83,7 +83,7 @@ async def test_what_is_damaged_on_the_disk_is_a_500_and_the_operator_finds_it(tm
 
 async def test_prune_removes_what_is_too_old(tmp_path: Path) -> None:
     async with serving(tmp_path) as (proxy, _):
-        await ask(proxy)
+        await create(proxy)
     database = sqlite3.connect(tmp_path / "state" / "store.sqlite3")
     database.execute("UPDATE responses SET created = created - 3600")
     database.commit()

@@ -10,7 +10,7 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.http_responses.asking import WEATHER, ask, client_of, events_of, said, serving
+from tests.http_responses.asking import WEATHER, client_of, create, events_of, saying, serving
 
 EVERY_PATH = pytest.mark.parametrize(
     ("method", "path"),
@@ -25,14 +25,14 @@ EVERY_PATH = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_stored_response_is_the_one_that_was_answered(proxy: Proxy, stream: bool) -> None:
-    answer = await ask(proxy, said("Hello."), stream=stream, metadata={"a": "b"})
+    answer = await create(proxy, saying("Hello."), stream=stream, metadata={"a": "b"})
     told = events_of(answer.text)[-1]["response"] if stream else answer.body
     found = await proxy.send("GET", f"/v1/responses/{told['id']}")
     assert found.body == told
 
 
 async def test_a_deleted_response_is_gone_everywhere(client: AsyncOpenAI) -> None:
-    response = await client.responses.create(model="codex-5", input=said("Hello."))
+    response = await client.responses.create(model="codex-5", input=saying("Hello."))
     await client.responses.delete(response.id)
     with pytest.raises(NotFoundError):
         await client.responses.retrieve(response.id)
@@ -41,7 +41,7 @@ async def test_a_deleted_response_is_gone_everywhere(client: AsyncOpenAI) -> Non
 
 
 async def test_deleting_says_so_in_openais_words(proxy: Proxy) -> None:
-    id = (await ask(proxy)).body["id"]
+    id = (await create(proxy)).body["id"]
     deleted = await proxy.send("DELETE", f"/v1/responses/{id}")
     assert deleted.body == {"id": id, "object": "response.deleted", "deleted": True}
 
@@ -59,7 +59,7 @@ async def test_an_unknown_id_is_a_404_on_every_path(proxy: Proxy, method: str, p
 @EVERY_PATH
 async def test_another_owner_sees_nothing(tmp_path: Path, method: str, path: str) -> None:
     async with fake_proxy(tmp_path) as proxy:
-        id = (await ask(proxy)).body["id"]
+        id = (await create(proxy)).body["id"]
     async with fake_proxy(tmp_path, api_key="secret") as proxy:
         headers = {"Authorization": "Bearer secret"}
         assert (await proxy.send(method, path.format(id=id), headers=headers)).status == 404
@@ -69,7 +69,7 @@ async def test_another_owner_sees_nothing(tmp_path: Path, method: str, path: str
 
 
 async def test_an_unknown_previous_response_is_named_in_a_400(proxy: Proxy) -> None:
-    answer = await ask(proxy, previous_response_id="resp_nobody")
+    answer = await create(proxy, previous_response_id="resp_nobody")
     assert answer.status == 400
     assert (answer.error["code"], answer.error["param"]) == (
         "previous_response_not_found",
@@ -104,13 +104,13 @@ async def test_input_items_are_listed_with_ids_and_normalised_parts(client: Asyn
     ],
 )
 async def test_a_wrong_query_names_its_parameter(proxy: Proxy, query: str, param: str) -> None:
-    id = (await ask(proxy)).body["id"]
+    id = (await create(proxy)).body["id"]
     answer = await proxy.send("GET", f"/v1/responses/{id}/input_items?{query}")
     assert (answer.status, answer.error["param"]) == (400, param)
 
 
 async def test_a_response_that_was_not_in_the_background_cannot_be_cancelled(proxy: Proxy) -> None:
-    id = (await ask(proxy)).body["id"]
+    id = (await create(proxy)).body["id"]
     answer = await proxy.send("POST", f"/v1/responses/{id}/cancel")
     assert answer.status == 400
     assert answer.error["code"] == "cancellation_not_supported"
@@ -129,7 +129,7 @@ async def test_store_false_leaves_nothing_behind(tmp_path: Path) -> None:
         )
         assert response.store is False  # type: ignore[attr-defined]
         assert (await proxy.send("GET", f"/v1/responses/{response.id}")).status == 404
-        answer = await ask(proxy, previous_response_id=response.id)
+        answer = await create(proxy, previous_response_id=response.id)
         assert answer.error["code"] == "previous_response_not_found"
     database = sqlite3.connect(tmp_path / "state" / "store.sqlite3")
     for table in ("responses", "items", "steps", "conversations"):
@@ -140,9 +140,9 @@ async def test_store_false_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 async def test_a_chain_is_a_tree_and_its_branches_do_not_see_each_other(client: AsyncOpenAI) -> None:
-    root = await client.responses.create(model="codex-5", input="root " + said("Root."))
+    root = await client.responses.create(model="codex-5", input="root " + saying("Root."))
     left = await client.responses.create(
-        model="codex-5", input="left " + said("Left."), previous_response_id=root.id
+        model="codex-5", input="left " + saying("Left."), previous_response_id=root.id
     )
     right = await client.responses.create(
         model="codex-5", input="right [[fake:echo]]", previous_response_id=root.id
@@ -153,9 +153,9 @@ async def test_a_chain_is_a_tree_and_its_branches_do_not_see_each_other(client: 
 
 
 async def test_a_deleted_response_is_still_the_context_of_those_that_continue_it(client: AsyncOpenAI) -> None:
-    root = await client.responses.create(model="codex-5", input=said("Root."))
+    root = await client.responses.create(model="codex-5", input=saying("Root."))
     middle = await client.responses.create(
-        model="codex-5", input=said("Middle."), previous_response_id=root.id
+        model="codex-5", input=saying("Middle."), previous_response_id=root.id
     )
     await client.responses.delete(root.id)
     last = await client.responses.create(
@@ -166,7 +166,7 @@ async def test_a_deleted_response_is_still_the_context_of_those_that_continue_it
 
 async def test_a_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, client):
-        first = await client.responses.create(model="codex-5", input=said("Blue."))
+        first = await client.responses.create(model="codex-5", input=saying("Blue."))
     async with serving(tmp_path) as (_, client):
         second = await client.responses.create(
             model="codex-5", input="[[fake:echo]]", previous_response_id=first.id
@@ -176,7 +176,7 @@ async def test_a_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_an_item_reference_brings_the_stored_item(client: AsyncOpenAI) -> None:
-    first = await client.responses.create(model="codex-5", input=said("Blue."))
+    first = await client.responses.create(model="codex-5", input=saying("Blue."))
     reference: Any = {"type": "item_reference", "id": first.output[-1].id}
     second = await client.responses.create(
         model="codex-5", input=[reference, {"role": "user", "content": "[[fake:echo]]"}]
@@ -185,13 +185,13 @@ async def test_an_item_reference_brings_the_stored_item(client: AsyncOpenAI) -> 
 
 
 async def test_a_reference_to_nothing_is_named(proxy: Proxy) -> None:
-    answer = await ask(proxy, [{"type": "item_reference", "id": "msg_nobody"}])
+    answer = await create(proxy, [{"type": "item_reference", "id": "msg_nobody"}])
     assert (answer.status, answer.error["param"]) == (400, "input[0].id")
 
 
 async def test_a_server_without_a_store_answers_and_keeps_nothing(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, store="off") as proxy, client_of(proxy) as client:
-        response = await client.responses.create(model="codex-5", input=said("Hello."))
+        response = await client.responses.create(model="codex-5", input=saying("Hello."))
         assert (response.output_text, response.store) == ("Hello.", False)  # type: ignore[attr-defined]
         assert (await proxy.send("GET", f"/v1/responses/{response.id}")).status == 404
         refused = await proxy.send("POST", "/v1/conversations", {})

@@ -13,7 +13,7 @@ from codex_proxy.app.server import make_server
 from codex_proxy.core.faults import UserError
 from codex_proxy.http import webhook_sender
 from tests.http.serving import settings_of
-from tests.http_responses.asking import ask, said, serving
+from tests.http_responses.asking import create, saying, serving
 from tests.http_responses.receiving import SECRET, receiver, undelivered
 from tests.waiting import eventually
 
@@ -21,7 +21,7 @@ from tests.waiting import eventually
 @pytest.mark.parametrize(
     ("prompt", "event"),
     [
-        (said("Hello."), "response.completed"),
+        (saying("Hello."), "response.completed"),
         ("[[fake:error_500]]", "response.failed"),
         ("[[fake:truncation]]", "response.incomplete"),
     ],
@@ -33,7 +33,7 @@ async def test_the_end_of_a_background_response_is_reported_as_the_sdk_unwraps_i
         receiver() as target,
         serving(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _),
     ):
-        created = await ask(proxy, prompt, background=True)
+        created = await create(proxy, prompt, background=True)
         ((body, headers),) = await target.deliveries(1)
     told = OpenAI(api_key="no key").webhooks.unwrap(body, headers, secret=SECRET)
     assert (told.type, told.data.id) == (event, created.body["id"])  # type: ignore[union-attr]
@@ -44,7 +44,7 @@ async def test_a_cancelled_response_is_reported_too(tmp_path: Path) -> None:
     async with receiver() as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, environment, **settings) as (proxy, client):
-            created = await ask(proxy, '[[fake:text say="one two" hold=1]]', background=True)
+            created = await create(proxy, '[[fake:text say="one two" hold=1]]', background=True)
             await client.responses.cancel(created.body["id"])
             ((body, _),) = await target.deliveries(1)
     assert '"response.cancelled"' in body
@@ -57,7 +57,7 @@ async def test_a_receiver_that_fails_is_asked_again_with_the_same_event(
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         monkeypatch.setattr(webhook_sender, "DELAYS", (0.01, 0.01))
         async with serving(tmp_path, **settings) as (proxy, _):
-            await ask(proxy, background=True)
+            await create(proxy, background=True)
             got = await target.deliveries(3)
     assert len({body for body, _ in got}) == 1
     assert len({headers["webhook-id"] for _, headers in got}) == 1
@@ -73,7 +73,7 @@ async def test_a_redirect_is_not_followed_to_where_no_operator_has_sent_it(
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         monkeypatch.setattr(webhook_sender, "DELAYS", (0.01,))
         async with serving(tmp_path, **settings) as (proxy, _):
-            await ask(proxy, background=True)
+            await create(proxy, background=True)
             await target.deliveries(2)
     assert other.got == []
 
@@ -84,7 +84,7 @@ async def test_what_was_not_taken_when_the_server_stopped_is_reported_after_its_
     async with receiver(503) as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, **settings) as (proxy, _):
-            await ask(proxy, background=True)
+            await create(proxy, background=True)
             await target.deliveries(1)
         async with serving(tmp_path, **settings) as (proxy, _):
             ((first, headers), (second, again)) = await target.deliveries(2)
@@ -99,7 +99,7 @@ async def test_what_was_not_taken_when_the_server_stopped_is_reported_after_its_
 async def test_a_webhook_for_a_target_that_no_longer_exists_is_dropped(tmp_path: Path) -> None:
     async with receiver(503) as gone, receiver() as target:
         async with serving(tmp_path, webhooks={"urls": gone.url, "secret": SECRET}) as (proxy, _):
-            await ask(proxy, background=True)
+            await create(proxy, background=True)
             await gone.deliveries(1)
         async with serving(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _):
             store = proxy.server.settings.store_file
@@ -111,8 +111,8 @@ async def test_a_response_that_is_not_in_the_background_sends_no_webhook(tmp_pat
     async with receiver() as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, **settings) as (proxy, _):
-            await ask(proxy)
-            created = await ask(proxy, background=True)
+            await create(proxy)
+            created = await create(proxy, background=True)
             await target.deliveries(1)
     assert len(target.got) == 1
     assert created.body["id"] in target.got[0][0]
@@ -139,7 +139,7 @@ async def test_a_response_that_is_cancelled_when_nobody_runs_it_any_more_is_repo
     async with receiver() as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, environment, **settings) as (proxy, client):
-            created = await ask(proxy, '[[fake:text say="one two" hold=1]]', background=True)
+            created = await create(proxy, '[[fake:text say="one two" hold=1]]', background=True)
             monkeypatch.setattr(proxy.server.background, "find", lambda owner, id: None)
             await client.responses.cancel(created.body["id"])
             ((body, _),) = await target.deliveries(1)
@@ -153,6 +153,6 @@ async def test_more_webhooks_than_may_wait_stay_in_the_outbox_until_there_is_roo
     async with receiver() as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, **settings) as (proxy, _):
-            created = [(await ask(proxy, background=True)).body["id"] for _ in range(4)]
+            created = [(await create(proxy, background=True)).body["id"] for _ in range(4)]
             got = await target.deliveries(4)
     assert sorted(json.loads(body)["data"]["id"] for body, _ in got) == sorted(created)

@@ -24,13 +24,13 @@ import aiohttp
 
 from codex_proxy.store.store import Store
 from tests.http.serving import until
-from tests.http_responses.asking import said, serving
+from tests.http_responses.asking import saying, serving
 from tests.http_responses.killing import server_process
 from tests.http_responses.receiving import SECRET, Receiver, receiver, undelivered
 from tests.waiting import PATIENCE, polled
 
 CLIENTS = 3
-PROMPTS = (said("ok"), "[[fake:error_500]]", "[[fake:truncation]]", said("ok"))
+PROMPTS = (saying("ok"), "[[fake:error_500]]", "[[fake:truncation]]", saying("ok"))
 
 
 async def _ended(session: aiohttp.ClientSession, address: str) -> bool:

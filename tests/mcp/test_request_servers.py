@@ -69,7 +69,7 @@ async def make(clock: ManualClock) -> AsyncIterator[Make]:
         await servers.close()
 
 
-def named(port: int, path: str = "/mcp", **more: object) -> NamedServer:
+def server_at(port: int, path: str = "/mcp", **more: object) -> NamedServer:
     url = f"http://127.0.0.1:{port}{path}"
     return msgspec.structs.replace(NamedServer(server_label="tests", server_url=url), **more)
 
@@ -80,7 +80,7 @@ def names(listing: McpListing) -> set[str]:
 
 async def test_no_address_is_allowed_unless_the_operator_lists_it(make: Make) -> None:
     with pytest.raises(Fault) as caught:
-        await make().tools(named(80), "me")
+        await make().tools(server_at(80), "me")
     assert caught.value.failure.kind == FaultKind.INVALID_REQUEST
     assert SETTING in caught.value.failure.message
 
@@ -90,7 +90,7 @@ async def test_tools_are_listed_and_run_over_both_transports(
     make: Make, request: pytest.FixtureRequest, transport: str
 ) -> None:
     port = request.getfixturevalue(transport)
-    servers, server = make(f"http://127.0.0.1:{port}/"), named(port)
+    servers, server = make(f"http://127.0.0.1:{port}/"), server_at(port)
     listing = await servers.tools(server, "me")
     assert listing.faults == ()
     assert "echo" in names(listing)
@@ -99,13 +99,13 @@ async def test_tools_are_listed_and_run_over_both_transports(
 
 
 async def test_a_url_that_ends_in_sse_is_taken_for_an_sse_server(make: Make, sse: int) -> None:
-    assert "echo" in names(await make(f"http://127.0.0.1:{sse}").tools(named(sse, "/sse"), "me"))
+    assert "echo" in names(await make(f"http://127.0.0.1:{sse}").tools(server_at(sse, "/sse"), "me"))
 
 
 async def test_an_sse_server_whose_address_for_messages_is_not_listed_is_refused(
     make: Make, sse: int
 ) -> None:
-    listing = await make(f"http://127.0.0.1:{sse}/sse").tools(named(sse, "/sse"), "me")
+    listing = await make(f"http://127.0.0.1:{sse}/sse").tools(server_at(sse, "/sse"), "me")
     assert listing.tools == ()
     assert listing.faults[0].kind == McpFaultKind.FORBIDDEN
     assert SETTING in listing.faults[0].message
@@ -113,7 +113,7 @@ async def test_an_sse_server_whose_address_for_messages_is_not_listed_is_refused
 
 async def test_headers_and_authorization_reach_the_server(make: Make, streamable: int) -> None:
     servers = make(f"http://127.0.0.1:{streamable}/mcp")
-    server = named(streamable, headers={"X-Key": "k1", "authorization": "Basic x"}, authorization="t0ken")
+    server = server_at(streamable, headers={"X-Key": "k1", "authorization": "Basic x"}, authorization="t0ken")
     for name, value in (("x-key", "k1"), ("authorization", "Bearer t0ken")):
         result = await servers.call(server, "me", "header", arguments(text=name), LONG)
         assert texts(result) == [value]
@@ -125,10 +125,10 @@ async def test_a_server_that_wants_credentials_is_a_fault_that_says_so_and_holds
     caplog.set_level(logging.DEBUG)
     with web_server("http", "--token", "right-token") as (port, _):
         servers = make(f"http://127.0.0.1:{port}/")
-        listing = await servers.tools(named(port, authorization="wrong-token"), "me")
+        listing = await servers.tools(server_at(port, authorization="wrong-token"), "me")
         assert listing.faults[0].kind == McpFaultKind.UNAUTHORIZED
         assert "wrong-token" not in str(listing.faults)
-        right = named(port, authorization="right-token")
+        right = server_at(port, authorization="right-token")
         assert "echo" in names(await servers.tools(right, "me"))
         assert texts(await servers.call(right, "me", "echo", arguments(text="in"), LONG)) == ["in"]
     assert "-token" not in caplog.text
@@ -137,27 +137,27 @@ async def test_a_server_that_wants_credentials_is_a_fault_that_says_so_and_holds
 @pytest.mark.parametrize("name", ["Host", "content-length", "Mcp-Session-Id", "X-Bad Name", "X:Y"])
 async def test_headers_that_lead_elsewhere_or_break_the_protocol_are_refused(make: Make, name: str) -> None:
     with pytest.raises(Fault, match="header") as caught:
-        make("http://127.0.0.1:80/").check(named(80, headers={name: "secret-value"}))
+        make("http://127.0.0.1:80/").check(server_at(80, headers={name: "secret-value"}))
     assert "secret-value" not in caught.value.failure.message
 
 
 async def test_a_line_break_in_a_header_or_token_is_refused(make: Make) -> None:
     servers = make("http://127.0.0.1:80/")
     with pytest.raises(Fault, match="header"):
-        servers.check(named(80, headers={"X-Key": "a\r\nHost: b"}))
+        servers.check(server_at(80, headers={"X-Key": "a\r\nHost: b"}))
     with pytest.raises(Fault, match="authorization"):
-        servers.check(named(80, authorization="a\r\nHost: b"))
+        servers.check(server_at(80, authorization="a\r\nHost: b"))
 
 
 async def test_a_redirect_on_the_list_is_followed(make: Make, streamable: int) -> None:
-    listing = await make(f"http://127.0.0.1:{streamable}/").tools(named(streamable, "/same"), "me")
+    listing = await make(f"http://127.0.0.1:{streamable}/").tools(server_at(streamable, "/same"), "me")
     assert "echo" in names(listing)
 
 
 async def test_a_redirect_off_the_list_is_not_followed(make: Make, streamable: int) -> None:
     servers = make(f"http://127.0.0.1:{streamable}/away", f"http://127.0.0.1:{streamable}/same")
     for path in ("/away", "/same"):
-        listing = await servers.tools(named(streamable, path), "me")
+        listing = await servers.tools(server_at(streamable, path), "me")
         assert listing.tools == ()
         assert listing.faults[0].kind == McpFaultKind.FORBIDDEN
 
@@ -226,7 +226,7 @@ async def test_an_unreachable_server_is_a_fault_without_its_url(make: Make) -> N
 
 
 async def test_sessions_are_kept_for_an_owner_and_shared_with_no_other(make: Make, streamable: int) -> None:
-    servers, server = make(f"http://127.0.0.1:{streamable}/mcp"), named(streamable)
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp"), server_at(streamable)
 
     async def session(owner: str, of: NamedServer = server) -> list[str]:
         return texts(await servers.call(of, owner, "header", arguments(text="mcp-session-id"), LONG))
@@ -234,13 +234,13 @@ async def test_sessions_are_kept_for_an_owner_and_shared_with_no_other(make: Mak
     mine = await session("me")
     assert mine == await session("me")
     assert mine != await session("you")
-    assert mine != await session("me", named(streamable, authorization="other"))
+    assert mine != await session("me", server_at(streamable, authorization="other"))
 
 
 async def test_a_call_to_a_server_that_lost_the_session_is_repeated_in_a_new_one(
     make: Make, streamable: int
 ) -> None:
-    servers, server = make(f"http://127.0.0.1:{streamable}/mcp"), named(streamable)
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp"), server_at(streamable)
 
     async def session() -> list[str]:
         return texts(await servers.call(server, "me", "header", arguments(text="mcp-session-id"), LONG))
@@ -255,7 +255,7 @@ async def test_a_call_to_a_server_that_lost_the_session_is_repeated_in_a_new_one
 async def test_a_server_that_lost_the_session_lists_its_tools_in_a_new_one(
     make: Make, streamable: int, clock: ManualClock
 ) -> None:
-    servers, server = make(f"http://127.0.0.1:{streamable}/mcp"), named(streamable)
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp"), server_at(streamable)
     await servers.call(server, "me", "lose_session", "{}", LONG)
     clock.now += 10
     listing = await servers.tools(server, "me")
@@ -263,7 +263,7 @@ async def test_a_server_that_lost_the_session_lists_its_tools_in_a_new_one(
 
 
 async def test_a_session_that_nobody_uses_is_closed_after_a_while(make: Make, streamable: int) -> None:
-    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle_seconds=0.05), named(streamable)
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle_seconds=0.05), server_at(streamable)
 
     async def session() -> list[str]:
         return texts(await servers.call(server, "me", "header", arguments(text="mcp-session-id"), LONG))
@@ -276,7 +276,7 @@ async def test_a_session_that_nobody_uses_is_closed_after_a_while(make: Make, st
 async def test_a_session_in_use_outlives_the_time_of_those_that_nobody_uses(
     make: Make, streamable: int
 ) -> None:
-    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle_seconds=0.1), named(streamable)
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle_seconds=0.1), server_at(streamable)
     first = asyncio.create_task(servers.call(server, "me", "meet", arguments(count=2, text="1"), LONG))
     await eventually(lambda: len(servers._sessions) == 1)
     await servers.tools(server, "you")
@@ -289,7 +289,7 @@ async def test_the_time_of_a_session_begins_at_the_end_of_its_last_use(
     make: Make, streamable: int, tmp_path: Path
 ) -> None:
     idle, clock = 0.1, asyncio.get_running_loop().time
-    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle_seconds=idle), named(streamable)
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle_seconds=idle), server_at(streamable)
     call = asyncio.create_task(servers.call(server, "me", "hang", arguments(folder=str(tmp_path)), LONG))
     await eventually((tmp_path / "called").exists)
     longer = clock() + 0.5 * idle
@@ -303,7 +303,7 @@ async def test_the_time_of_a_session_begins_at_the_end_of_its_last_use(
 async def test_the_package_logs_nothing_since_it_would_log_addresses_and_messages(
     make: Make, streamable: int
 ) -> None:
-    await make(f"http://127.0.0.1:{streamable}/mcp").tools(named(streamable), "me")
+    await make(f"http://127.0.0.1:{streamable}/mcp").tools(server_at(streamable), "me")
     for name in ("mcp.client.sse", "mcp.client.streamable_http", "client", "httpx2", "httpcore2.http11"):
         assert not logging.getLogger(name).isEnabledFor(logging.CRITICAL)
 
@@ -312,7 +312,7 @@ async def test_the_package_logs_nothing_since_it_would_log_addresses_and_message
 async def test_a_session_in_use_is_not_closed_for_another(
     make: Make, streamable: int, tmp_path: Path
 ) -> None:
-    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", max_sessions=1), named(streamable)
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", max_sessions=1), server_at(streamable)
     call = asyncio.create_task(servers.call(server, "me", "hang", arguments(folder=str(tmp_path)), LONG))
     await eventually((tmp_path / "called").exists)
     listing = await servers.tools(server, "you")
@@ -327,7 +327,7 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_asked_to
     make: Make, request: pytest.FixtureRequest, transport: str, tmp_path: Path
 ) -> None:
     port = request.getfixturevalue(transport)
-    servers, server = make(f"http://127.0.0.1:{port}/"), named(port)
+    servers, server = make(f"http://127.0.0.1:{port}/"), server_at(port)
     await servers.tools(server, "me")
     result = await servers.call(server, "me", "hang", arguments(folder=str(tmp_path)), 0.3)
     assert result.fault is not None
@@ -339,23 +339,23 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_asked_to
 @pytest.mark.exhaustive
 async def test_a_result_of_20_mb_is_cut_over_streamable_http_too(make: Make, streamable: int) -> None:
     servers = make(f"http://127.0.0.1:{streamable}/mcp")
-    result = await servers.call(named(streamable), "me", "big", arguments(size=20_000_000), LONG)
+    result = await servers.call(server_at(streamable), "me", "big", arguments(size=20_000_000), LONG)
     assert (result.truncated, len(texts(result)[0])) == (True, McpLimits().text_bytes)
 
 
 @pytest.mark.exhaustive
 async def test_an_event_above_what_the_older_transport_takes_is_an_error_result(make: Make, sse: int) -> None:
     servers = make(f"http://127.0.0.1:{sse}/")
-    result = await servers.call(named(sse), "me", "big", arguments(size=20_000_000), LONG)
+    result = await servers.call(server_at(sse), "me", "big", arguments(size=20_000_000), LONG)
     assert (result.is_error, result.fault is not None) == (True, True)
-    assert texts(await servers.call(named(sse), "me", "echo", arguments(text="well"), LONG)) == ["well"]
+    assert texts(await servers.call(server_at(sse), "me", "echo", arguments(text="well"), LONG)) == ["well"]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_a_server_that_dies_in_a_call_gives_an_error_result(make: Make, transport: str) -> None:
     with web_server(transport) as (port, process):
-        servers, server = make(f"http://127.0.0.1:{port}/"), named(port)
+        servers, server = make(f"http://127.0.0.1:{port}/"), server_at(port)
         result = await servers.call(server, "me", "die", "{}", LONG)
         assert result.is_error
         assert result.fault is not None
@@ -385,6 +385,6 @@ async def test_an_operators_server_may_have_any_url_and_gets_its_headers(streama
 @pytest.mark.exhaustive
 async def test_after_close_a_session_is_refused(make: Make, streamable: int) -> None:
     servers = make(f"http://127.0.0.1:{streamable}/mcp")
-    await servers.tools(named(streamable), "me")
+    await servers.tools(server_at(streamable), "me")
     await servers.close()
-    assert (await servers.tools(named(streamable), "me")).faults[0].kind == McpFaultKind.CLOSED
+    assert (await servers.tools(server_at(streamable), "me")).faults[0].kind == McpFaultKind.CLOSED

@@ -15,7 +15,7 @@ import pytest
 from tests.process.children import gone
 from tests.process_left.talk import Talk, talk
 from tests.real.codex_home import CodexHome
-from tests.real.proxy import ProxyProcess, ask, proxy_process
+from tests.real.proxy import ProxyProcess, chat_request, proxy_process
 from tests.waiting import eventually
 
 DIALECTS = pytest.mark.parametrize("dialect", ["proto", "app-server"])
@@ -48,7 +48,7 @@ async def misbehaving(home: CodexHome, dialect: str, faults: str, drain: int = 0
     prompt = f"[[fake:count n=50 misbehave={faults} at={at}]]"
     async with (
         proxy_process(home, "--agent", "fake", environment=environment) as proxy,
-        talk(proxy.url, ask(prompt)) as client,
+        talk(proxy.url, chat_request(prompt)) as client,
     ):
         await client.says(b'"content"')
         await eventually(lambda: len(noted(pids)) >= 2)
@@ -95,7 +95,7 @@ async def test_a_client_that_leaves_ends_what_its_turn_left_on_a_shared_process(
     async with misbehaving(codex_home, "app-server", "grandchild,hang") as scene:
         await scene.talk.leave()
         await eventually(lambda: gone(scene.family))
-        async with talk(scene.proxy.url, ask("[[fake:text]]")) as next_one:
+        async with talk(scene.proxy.url, chat_request("[[fake:text]]")) as next_one:
             await next_one.end()
             assert next_one.status == 200
 
@@ -134,7 +134,7 @@ async def test_the_kill_of_a_warden_ends_all_its_processes_and_the_server_goes_o
         assert scene.talk.error_code == "agent_crashed"
         await eventually(lambda: gone(scene.family))
         await eventually(lambda: not uncollected(scene.proxy.pid))
-        async with talk(scene.proxy.url, ask("[[fake:text]]")) as next_one:
+        async with talk(scene.proxy.url, chat_request("[[fake:text]]")) as next_one:
             await next_one.end()
             assert next_one.status == 200
 

@@ -18,7 +18,7 @@ from tests.process.children import gone
 from tests.process_left.talk import Talk, talk
 from tests.real.codex_home import CodexHome
 from tests.real.model_server import ModelServer
-from tests.real.proxy import ProxyProcess, ask, proxy_process
+from tests.real.proxy import ProxyProcess, chat_request, proxy_process
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.real, pytest.mark.exhaustive]
@@ -68,7 +68,7 @@ async def running(home: CodexHome, command: str, *arguments: str, **environment:
     expected = command.count("sleep")
     async with (
         proxy_process(home, *arguments, environment=environment) as proxy,
-        talk(proxy.url, ask(f'[[model:shell cmd="{command}"]]')) as client,
+        talk(proxy.url, chat_request(f'[[model:shell cmd="{command}"]]')) as client,
     ):
         await eventually(lambda: len(sleepers(proxy)) == expected)
         yield Scene(proxy, client, proxy.family(), sleepers(proxy))
@@ -83,7 +83,7 @@ async def test_a_client_that_leaves_ends_its_command(
     async with running(codex_home, command, "--sandbox", sandbox) as scene:
         await scene.talk.leave()
         await eventually(lambda: gone(scene.commands))
-        async with talk(scene.proxy.url, ask("[[model:text say=Hi.]]")) as next_one:
+        async with talk(scene.proxy.url, chat_request("[[model:text say=Hi.]]")) as next_one:
             await next_one.end()
             assert b"Hi." in next_one.body
 
@@ -98,7 +98,7 @@ async def test_the_kill_of_an_agent_ends_its_command_and_its_stream_with_an_erro
         await eventually(lambda: gone(scene.family))
         await scene.talk.end()
         assert scene.talk.error_code == "agent_crashed"
-        async with talk(scene.proxy.url, ask("[[model:text say=Hi.]]")) as next_one:
+        async with talk(scene.proxy.url, chat_request("[[model:text say=Hi.]]")) as next_one:
             await next_one.end()
             assert b"Hi." in next_one.body
 
@@ -146,7 +146,7 @@ async def test_a_command_that_outlives_its_turn_is_ended_after_it(
     """The turn ends well, but has left a process that only the warden can find."""
     command = "(setsid sleep 1000.5 &) ; echo hi"
     async with proxy_process(codex_home, "--sandbox", "danger-full-access") as proxy:
-        async with talk(proxy.url, ask(f'[[model:shell cmd="{command}"]]')) as client:
+        async with talk(proxy.url, chat_request(f'[[model:shell cmd="{command}"]]')) as client:
             await client.end()
         assert client.body.endswith(b"data: [DONE]\n\n")
         assert len(model_server.calls) == 2
@@ -159,12 +159,12 @@ async def test_a_running_stream_is_finished_while_the_server_drains_and_listens_
     environment = {"PROXY_DRAIN_MS": "30000"}
     async with proxy_process(codex_home, environment=environment) as proxy:
         family = proxy.family()
-        async with talk(proxy.url, ask("[[model:stall n=2 gate=go]]")) as stream:
+        async with talk(proxy.url, chat_request("[[model:stall n=2 gate=go]]")) as stream:
             await stream.says(b"word1")
             os.kill(proxy.pid, signal.SIGTERM)
             await eventually(lambda: any("stopping" in line for line in proxy.said))
             with pytest.raises(aiohttp.ClientConnectorError):  # it listens no longer
-                async with talk(proxy.url, ask("[[model:text]]")):
+                async with talk(proxy.url, chat_request("[[model:text]]")):
                     pass
             model_server.open_gate("go")
             await stream.end()
@@ -180,7 +180,7 @@ async def test_a_proxy_that_dies_while_its_agent_starts_leaves_no_process(
 ) -> None:
     """The process of plain-model turns starts with the first that needs it; the signal comes in the middle."""
     async with proxy_process(codex_home, environment={"PROXY_DRAIN_MS": "0"}) as proxy:
-        asking = asyncio.create_task(_outcome(proxy.url, ask("[[model:text]]", system="Be brief.")))
+        asking = asyncio.create_task(_outcome(proxy.url, chat_request("[[model:text]]", system="Be brief.")))
         wardens = psutil.Process(proxy.pid).children
         await eventually(lambda: len(wardens()) == 2)
         family = proxy.family()

@@ -214,7 +214,7 @@ async def _read(process: asyncio.subprocess.Process, said: list[str]) -> None:
         said.append(line.decode())  # noqa: PERF401 - each line as it comes
 
 
-def ask(prompt: str, **more: Any) -> dict[str, Any]:
+def chat_request(prompt: str, **more: Any) -> dict[str, Any]:
     """The arguments of a request that says this; a plain-model turn where `system` is given."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
     system = more.pop("system", None)

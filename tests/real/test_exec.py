@@ -14,7 +14,7 @@ from tests.pictures import PIXEL
 from tests.real.codex_home import CodexHome
 from tests.real.model_plans import call, plan, say, think, wait
 from tests.real.model_server import ModelServer
-from tests.real.proxy import Proxy, ask, proxy
+from tests.real.proxy import Proxy, chat_request, proxy
 from tests.real.release import PLAIN_MODEL
 from tests.real.shared import living_on
 from tests.waiting import eventually
@@ -42,7 +42,7 @@ async def test_items_are_streamed_while_the_turn_goes_on(
         [wait("second"), say("Second.")],
     )
     stream = await exec_proxy.client.chat.completions.create(
-        **ask(prompt), stream=True, stream_options={"include_usage": True}
+        **chat_request(prompt), stream=True, stream_options={"include_usage": True}
     )
     texts, reasoning, usage = [], "", None
     async for chunk in stream:
@@ -66,7 +66,7 @@ async def test_a_plain_model_gets_the_conversation_and_nothing_else(
     exec_proxy: Proxy, model_server: ModelServer
 ) -> None:
     raw = await exec_proxy.client.chat.completions.with_raw_response.create(
-        **ask("[[model:echo]]", system="Be brief.")
+        **chat_request("[[model:echo]]", system="Be brief.")
     )
     assert raw.headers["x-codex-history"] == "flattened"
     told = json.loads(raw.parse().choices[0].message.content or "")
@@ -79,7 +79,7 @@ async def test_a_plain_model_gets_the_conversation_and_nothing_else(
 async def test_a_schema_reaches_the_model_and_holds(exec_proxy: Proxy, model_server: ModelServer) -> None:
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}
     answer = await exec_proxy.client.chat.completions.create(
-        **ask("""[[model:json body='{"answer": "42"}']]"""), response_format=wanted
+        **chat_request("""[[model:json body='{"answer": "42"}']]"""), response_format=wanted
     )
     assert json.loads(answer.choices[0].message.content or "") == {"answer": "42"}
     assert model_server.calls[-1].body["text"]["format"]["schema"]["required"] == ["answer"]
@@ -91,7 +91,7 @@ async def test_an_image_reaches_the_model(exec_proxy: Proxy, model_server: Model
         {"type": "text", "text": "[[model:text]]"},
         {"type": "image_url", "image_url": {"url": PIXEL}},
     ]
-    await exec_proxy.client.chat.completions.create(**ask(content))
+    await exec_proxy.client.chat.completions.create(**chat_request(content))
     parts = [part for item in model_server.calls[-1].body["input"] for part in item.get("content") or []]
     assert any(str(part.get("image_url", "")).startswith("data:image/png;base64,") for part in parts)
     state = exec_proxy.server.settings.state_dir
@@ -114,7 +114,7 @@ async def test_a_fault_of_the_provider_is_that_fault(
     exec_proxy: Proxy, marker: str, status: int, code: str
 ) -> None:
     with pytest.raises(openai.APIStatusError) as error:
-        await exec_proxy.client.chat.completions.create(**ask(f"[[model:{marker}]]"))
+        await exec_proxy.client.chat.completions.create(**chat_request(f"[[model:{marker}]]"))
     assert (error.value.status_code, error.value.code) == (status, code)
 
 
@@ -124,7 +124,7 @@ async def test_a_client_that_leaves_ends_the_child_and_its_commands(
 ) -> None:
     command = "(sleep 7719 & sleep 7719 & wait); true"
     stream = await exec_proxy.client.chat.completions.create(
-        **ask(plan([say("Now."), call("exec_command", cmd=command)], [say("Never.")])), stream=True
+        **chat_request(plan([say("Now."), call("exec_command", cmd=command)], [say("Never.")])), stream=True
     )
     await eventually(lambda: len(sleeping()) == 2)
     await stream.close()

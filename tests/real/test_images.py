@@ -14,7 +14,7 @@ from tests.pictures import GIF, JPEG, LOSSY_WEBP, PICTURES, PNG, WEBP, png_of, u
 from tests.real.codex_home import MODEL
 from tests.real.model_scenarios import items_of
 from tests.real.model_server import ModelServer
-from tests.real.proxy import Proxy, ask
+from tests.real.proxy import Proxy, chat_request
 
 BOTH_MODES = pytest.mark.parametrize("system", [None, "Be brief."], ids=["agent", "plain model"])
 TEXT = base64.b64encode(PNG).decode()
@@ -33,7 +33,7 @@ NO_IMAGES = {
 
 def showing(url: str, system: str | None) -> dict[str, Any]:
     """A chat request with this image."""
-    request = ask("", system=system)
+    request = chat_request("", system=system)
     part = {"type": "image_url", "image_url": {"url": url}}
     request["messages"][-1]["content"] = [{"type": "text", "text": "[[model:text say=Seen.]]"}, part]
     return request

@@ -19,7 +19,7 @@ from tests.real.codex_home import CodexHome
 from tests.real.model_plans import plan, say, think, wait
 from tests.real.model_scenarios import items_of, text_of
 from tests.real.model_server import ModelServer
-from tests.real.proxy import Proxy, ask, proxy
+from tests.real.proxy import Proxy, chat_request, proxy
 from tests.real.release import PROTO_VARIABLE, proto_path
 from tests.real.shared import living_on
 from tests.waiting import eventually
@@ -51,7 +51,7 @@ async def test_a_text_comes_word_by_word_with_its_usage(
     proto_proxy: Proxy, model_server: ModelServer
 ) -> None:
     stream = await proto_proxy.client.chat.completions.create(
-        **ask("[[model:stall n=3 gate=rest]]"), stream=True, stream_options={"include_usage": True}
+        **chat_request("[[model:stall n=3 gate=rest]]"), stream=True, stream_options={"include_usage": True}
     )
     texts, usage = [], None
     async for chunk in stream:
@@ -66,7 +66,7 @@ async def test_a_text_comes_word_by_word_with_its_usage(
 
 
 async def test_reasoning_comes_before_the_text(proto_proxy: Proxy) -> None:
-    answer: Any = await proto_proxy.client.chat.completions.create(**ask("[[model:reasoning]]"))
+    answer: Any = await proto_proxy.client.chat.completions.create(**chat_request("[[model:reasoning]]"))
     assert "think0.0" in answer.choices[0].message.reasoning_content
     assert answer.choices[0].message.content == "The answer is 42."
 
@@ -75,7 +75,7 @@ async def test_a_conversation_reaches_the_model_as_one_text(
     proto_proxy: Proxy, model_server: ModelServer
 ) -> None:
     raw = await proto_proxy.client.chat.completions.with_raw_response.create(
-        **ask("[[model:text say=Yes.]]", system="Be brief.")
+        **chat_request("[[model:text say=Yes.]]", system="Be brief.")
     )
     assert raw.headers["x-codex-history"] == "flattened"
     said = "\n".join(text_of(item) for item in items_of(model_server.calls[-1].body))
@@ -87,14 +87,14 @@ async def test_an_image_reaches_the_model(proto_proxy: Proxy, model_server: Mode
         {"type": "text", "text": "[[model:text]]"},
         {"type": "image_url", "image_url": {"url": PIXEL}},
     ]
-    await proto_proxy.client.chat.completions.create(**ask(content))
+    await proto_proxy.client.chat.completions.create(**chat_request(content))
     assert PIXEL in json.dumps(model_server.calls[-1].body)
 
 
 async def test_tools_of_the_client_are_refused(proto_proxy: Proxy) -> None:
     tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     with pytest.raises(openai.BadRequestError) as error:
-        await proto_proxy.client.chat.completions.create(**ask("[[model:text]]"), tools=[tool])
+        await proto_proxy.client.chat.completions.create(**chat_request("[[model:text]]"), tools=[tool])
     assert error.value.code == "unsupported_by_agent"
 
 
@@ -112,13 +112,13 @@ async def test_a_fault_of_the_provider_is_that_fault(
     proto_proxy: Proxy, marker: str, status: int, code: str
 ) -> None:
     with pytest.raises(openai.APIStatusError) as error:
-        await proto_proxy.client.chat.completions.create(**ask(f"[[model:{marker}]]"))
+        await proto_proxy.client.chat.completions.create(**chat_request(f"[[model:{marker}]]"))
     assert (error.value.status_code, error.value.code) == (status, code)
 
 
 async def test_a_client_that_leaves_ends_the_child(proto_proxy: Proxy, model_server: ModelServer) -> None:
     stream = await proto_proxy.client.chat.completions.create(
-        **ask(plan([think(), say("Now."), wait()])), stream=True
+        **chat_request(plan([think(), say("Now."), wait()])), stream=True
     )
     async for chunk in stream:
         if any(choice.delta.content for choice in chunk.choices):

@@ -16,7 +16,7 @@ from codex_proxy.core.faults import UserError
 from tests.real.codex_home import CodexHome
 from tests.real.model_scenarios import items_of
 from tests.real.model_server import ModelServer
-from tests.real.proxy import Proxy, ask, settings_of
+from tests.real.proxy import Proxy, chat_request, settings_of
 from tests.real.proxy import proxy as running
 from tests.real.shared import Proxies
 from tests.waiting import eventually
@@ -26,7 +26,7 @@ SECRET = "the private file says this"
 
 async def ran(proxy: Proxy, model: ModelServer, command: str) -> str:
     """What a command said, which the model has asked for."""
-    await proxy.client.chat.completions.create(**ask(f'[[model:shell cmd="{command}"]]'))
+    await proxy.client.chat.completions.create(**chat_request(f'[[model:shell cmd="{command}"]]'))
     return str(items_of(model.calls[-1].body)[-1]["output"])
 
 
@@ -87,7 +87,7 @@ async def test_a_command_for_a_client_with_a_key_reads_nothing_that_the_server_k
     private = proxies.home.user / "private"
     private.write_text(SECRET)
     proxy = await proxies.of(agent=agent, sandbox=sandbox, state_dir=state, api_key=KEY)
-    asked = ask(
+    asked = chat_request(
         f'[[model:shell cmd="cat {private}; ls {state}; cat {sign_in} {state}/another.sqlite3; touch within"]]'
     )
     await proxy.client.with_options(api_key=KEY).chat.completions.create(**asked)
@@ -154,7 +154,7 @@ async def test_a_writable_workspace_with_the_servers_own_files_is_refused(
     }
     async with running(codex_home, sandbox="workspace-write", **settings) as proxy:
         headers = {"X-Codex-Workdir": str(codex_home.workdir)}
-        prompt = ask('[[model:shell cmd="touch state/made"]]', extra_headers=headers)
+        prompt = chat_request('[[model:shell cmd="touch state/made"]]', extra_headers=headers)
         with pytest.raises(BadRequestError, match="the state folder is") as refused:
             await proxy.client.chat.completions.create(**prompt)
         assert refused.value.param == "X-Codex-Workdir"
@@ -182,7 +182,7 @@ async def test_a_command_ends_with_its_turn_also_where_the_thread_is_kept(
     proxy = await proxies.of(sandbox=sandbox, kept_threads=kept_threads)
     seconds = 4000 + kept_threads
     answer = await proxy.client.chat.completions.create(
-        **ask(f'[[model:shell cmd="echo HERE; sleep {seconds}" yield=500]]')
+        **chat_request(f'[[model:shell cmd="echo HERE; sleep {seconds}" yield=500]]')
     )
     assert answer.choices[0].message.content
     output = str(items_of(model_server.calls[-1].body)[-1]["output"])
@@ -211,8 +211,10 @@ async def test_a_trusted_projects_own_mcp_servers_run_outside_of_the_sandbox_for
             codex_home.config.read_text() + f'[projects."{codex_home.workdir}"]\ntrust_level = "trusted"\n'
         )
     async with running(codex_home, sandbox="read-only") as proxy:
-        await proxy.client.chat.completions.create(**ask("[[model:text]]", system="You are a model."))
+        await proxy.client.chat.completions.create(
+            **chat_request("[[model:text]]", system="You are a model.")
+        )
         assert not started.exists()
-        await proxy.client.chat.completions.create(**ask('[[model:shell cmd="true"]]'))
+        await proxy.client.chat.completions.create(**chat_request('[[model:shell cmd="true"]]'))
         await eventually(lambda: started.exists() or not trusted)
     assert started.exists() is trusted

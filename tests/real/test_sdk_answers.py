@@ -13,7 +13,7 @@ from codex_proxy.agents.codex.catalog import published_models
 from tests.real.codex_home import MODEL, CodexHome, bundled_catalog
 from tests.real.model_scenarios import items_of, text_of, tools_of
 from tests.real.model_server import ModelServer, Request
-from tests.real.proxy import Proxy, ask
+from tests.real.proxy import Proxy, chat_request
 from tests.real.proxy import proxy as running_proxy
 from tests.real.release import ENDS_MODEL_CALLS, PLAIN_MODEL, since
 from tests.real.shared import Proxies
@@ -56,7 +56,7 @@ def counted(usage: CompletionUsage | None) -> tuple[int, int, int | None, int | 
 async def test_a_streamed_answer_is_a_role_then_deltas_then_a_finalizer_then_usage(
     proxy: Proxy, system: str | None
 ) -> None:
-    request = ask('[[model:text say="One two three."]]', system=system)
+    request = chat_request('[[model:text say="One two three."]]', system=system)
     chunks = await chunks_of(proxy, stream_options={"include_usage": True}, **request)
     first, *deltas, final, usage = chunks
     assert first.choices[0].delta.role == "assistant"
@@ -73,7 +73,7 @@ async def test_a_streamed_answer_is_a_role_then_deltas_then_a_finalizer_then_usa
 
 @BOTH_MODES
 async def test_a_whole_answer_says_the_same_as_a_streamed_one(proxy: Proxy, system: str | None) -> None:
-    request = ask('[[model:reasoning say="The answer is 42." in=31 out=17]]', system=system)
+    request = chat_request('[[model:reasoning say="The answer is 42." in=31 out=17]]', system=system)
     whole = await proxy.client.chat.completions.create(**request)
     chunks = await chunks_of(proxy, stream_options={"include_usage": True}, **request)
     assert whole.choices[0].message.content == text(chunks) == "The answer is 42."
@@ -83,7 +83,7 @@ async def test_a_whole_answer_says_the_same_as_a_streamed_one(proxy: Proxy, syst
 
 
 async def test_reasoning_arrives_as_reasoning_content_before_the_text(proxy: Proxy) -> None:
-    request = ask("[[model:reasoning parts=2 n=3 say=42.]]", system="Think.")
+    request = chat_request("[[model:reasoning parts=2 n=3 say=42.]]", system="Think.")
     chunks = await chunks_of(proxy, **request)
     thought = [getattr(chunk.choices[0].delta, "reasoning_content", None) or "" for chunk in chunks]
     for part in ("Head0", "think0.0", "think0.2", "Head1", "think1.2"):
@@ -96,7 +96,7 @@ async def test_reasoning_arrives_as_reasoning_content_before_the_text(proxy: Pro
 
 @BOTH_MODES
 async def test_usage_is_what_the_model_server_sent(proxy: Proxy, system: str | None) -> None:
-    request = ask("[[model:text say=Hi. in=1234 cached=1000 out=56 reasoning=7]]", system=system)
+    request = chat_request("[[model:text say=Hi. in=1234 cached=1000 out=56 reasoning=7]]", system=system)
     whole = await proxy.client.chat.completions.create(**request)
     chunks = await chunks_of(proxy, stream_options={"include_usage": True}, **request)
     assert counted(whole.usage) == counted(chunks[-1].usage) == (1234, 56, 1000, 7, 1290)
@@ -105,7 +105,9 @@ async def test_usage_is_what_the_model_server_sent(proxy: Proxy, system: str | N
 async def test_usage_of_a_turn_with_several_model_calls_is_their_sum(
     proxy: Proxy, model_server: ModelServer
 ) -> None:
-    answer = await proxy.client.chat.completions.create(**ask('[[model:shell cmd="echo hi" in=100 out=20]]'))
+    answer = await proxy.client.chat.completions.create(
+        **chat_request('[[model:shell cmd="echo hi" in=100 out=20]]')
+    )
     assert len(model_server.calls) == 2
     assert counted(answer.usage)[:2] == (200, 40)
 
@@ -135,8 +137,8 @@ async def test_a_plain_model_request_carries_no_tool_and_nothing_of_the_users_ho
     proxy = await own_proxies.of()
     (codex_home.path / "AGENTS.md").write_text("PLANTED in the home")
     (codex_home.workdir / "AGENTS.md").write_text("PLANTED in the folder")
-    await proxy.client.chat.completions.create(**ask("[[model:text]]", system="Be brief."))
-    await proxy.client.chat.completions.create(**ask("[[model:text]]"))
+    await proxy.client.chat.completions.create(**chat_request("[[model:text]]", system="Be brief."))
+    await proxy.client.chat.completions.create(**chat_request("[[model:text]]"))
     plain, agent = model_server.calls
     assert tools_of(plain.body) == {}
     assert "PLANTED" not in json.dumps(plain.body)
@@ -147,7 +149,7 @@ async def test_a_plain_model_request_carries_no_tool_and_nothing_of_the_users_ho
 async def test_an_agent_turn_has_codexs_own_prompt_tools_and_folder(
     proxies: Proxies, model_server: ModelServer, proxy: Proxy
 ) -> None:
-    await proxy.client.chat.completions.create(**ask("[[model:text]]"))
+    await proxy.client.chat.completions.create(**chat_request("[[model:text]]"))
     [call] = model_server.calls
     assert {"exec_command", "shell_command", "shell"} & tools_of(call.body).keys()
     assert "Codex" in json.dumps(call.body)
@@ -158,7 +160,9 @@ async def test_an_agent_works_in_the_folder_with_its_sandbox(
     proxies: Proxies, model_server: ModelServer, proxy: Proxy
 ) -> None:
     """The server's sandbox is read-only unless the operator says otherwise."""
-    answer = await proxy.client.chat.completions.create(**ask('[[model:shell cmd="pwd; touch made"]]'))
+    answer = await proxy.client.chat.completions.create(
+        **chat_request('[[model:shell cmd="pwd; touch made"]]')
+    )
     assert answer.choices[0].message.content == "Shell is done."
     output = str(items_of(model_server.calls[1].body)[-1]["output"])
     assert str(proxies.home.workdir) in output
@@ -169,7 +173,7 @@ async def test_an_agent_works_in_the_folder_with_its_sandbox(
 async def test_effort_and_verbosity_reach_the_model(
     model_server: ModelServer, proxy: Proxy, system: str | None
 ) -> None:
-    request = ask("[[model:text]]", system=system, reasoning_effort="low", verbosity="low")
+    request = chat_request("[[model:text]]", system=system, reasoning_effort="low", verbosity="low")
     await proxy.client.chat.completions.create(**request | {"model": "gpt-5.5"})
     [call] = model_server.calls
     assert call.body["model"] == "gpt-5.5"
@@ -186,7 +190,7 @@ async def test_an_image_reaches_the_model_as_it_is(
         {"type": "text", "text": "[[model:text say=Seen.]] What is this?"},
         {"type": "image_url", "image_url": {"url": url}},
     ]
-    request = ask("", system=system)
+    request = chat_request("", system=system)
     request["messages"][-1]["content"] = content
     answer = await proxy.client.chat.completions.create(**request)
     assert answer.choices[0].message.content == "Seen."
@@ -195,7 +199,7 @@ async def test_an_image_reaches_the_model_as_it_is(
 
 
 async def test_an_unknown_model_passes_to_a_custom_provider(model_server: ModelServer, proxy: Proxy) -> None:
-    request = ask("[[model:text say=Hi.]]", system="Be brief.") | {"model": "nobody/knows-it"}
+    request = chat_request("[[model:text say=Hi.]]", system="Be brief.") | {"model": "nobody/knows-it"}
     answer = await proxy.client.chat.completions.create(**request)
     assert answer.choices[0].message.content == "Hi."
     assert answer.model == model_server.calls[0].body["model"] == "nobody/knows-it"
@@ -205,7 +209,7 @@ async def test_an_unknown_model_passes_to_a_custom_provider(model_server: ModelS
 async def test_a_stop_sequence_ends_the_answer_and_the_model_call(
     model_server: ModelServer, proxy: Proxy
 ) -> None:
-    request = ask('[[model:stall n=6 say="never sent"]]', system="Count.", stop=["word3"])
+    request = chat_request('[[model:stall n=6 say="never sent"]]', system="Count.", stop=["word3"])
     chunks = await chunks_of(proxy, **request)
     assert text(chunks) == "word0 word1 word2 "
     assert chunks[-1].choices[0].finish_reason == "stop"
@@ -214,7 +218,9 @@ async def test_a_stop_sequence_ends_the_answer_and_the_model_call(
 
 @ENDS_MODEL_CALLS
 async def test_max_tokens_ends_the_answer_and_the_model_call(model_server: ModelServer, proxy: Proxy) -> None:
-    request = ask('[[model:stall n=100 say="never sent"]]', system="Count.", max_completion_tokens=10)
+    request = chat_request(
+        '[[model:stall n=100 say="never sent"]]', system="Count.", max_completion_tokens=10
+    )
     chunks = await chunks_of(proxy, **request)
     assert text(chunks).split() == ["word0", "word1", "word2", "word3", "word4"]
     assert chunks[-1].choices[0].finish_reason == "length"
@@ -251,7 +257,7 @@ async def test_the_service_tier_of_an_answer_is_the_one_that_the_provider_was_as
     async with running_proxy(codex_home) as proxy:
         for tier in TIERS:
             asked: dict[str, Any] = {} if tier is None else {"service_tier": tier}
-            chat = {**ask("[[model:text say=Hi.]]", system=system), "model": model}
+            chat = {**chat_request("[[model:text say=Hi.]]", system=system), "model": model}
             answer: Any = await proxy.client.chat.completions.with_raw_response.create(**chat, **asked)
             used = model_server.calls[-1].body.get("service_tier", "default")
             assert answer.parse().service_tier == (None if tier is None else used)

@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.model_server import ModelServer, model_server
-from tests.real.proxy import Proxy, ask, proxy
+from tests.real.proxy import Proxy, chat_request, proxy
 from tests.waiting import out_of_patience
 
 
@@ -101,7 +101,7 @@ async def test_a_fault_before_any_text_is_a_plain_status(
     proxy: Proxy, system: str | None, stream: bool
 ) -> None:
     for scenario, wire in BEFORE_TEXT.items():
-        request = ask(f"[[model:{scenario}]]", system=system)
+        request = chat_request(f"[[model:{scenario}]]", system=system)
         with pytest.raises(openai.APIStatusError) as caught:
             await proxy.client.chat.completions.create(stream=stream, **request)
         error = caught.value
@@ -114,7 +114,7 @@ async def test_a_fault_before_any_text_is_a_plain_status(
 @BOTH_MODES
 async def test_a_fault_after_some_text_is_a_frame_and_the_end(proxy: Proxy, system: str | None) -> None:
     for name, (scenario, kind, code) in AFTER_TEXT.items():
-        request = ask(f"[[model:{scenario}]]", system=system)
+        request = chat_request(f"[[model:{scenario}]]", system=system)
         text, error = await heard(proxy, **request)
         assert (name, text) == (name, "word0 word1 word2 ")
         assert (name, error.type, error.code, error.param) == (name, kind, code, None)
@@ -124,13 +124,15 @@ async def test_a_fault_after_some_text_is_a_frame_and_the_end(proxy: Proxy, syst
 async def test_a_fault_after_some_text_is_a_plain_status_where_the_answer_is_whole(proxy: Proxy) -> None:
     for scenario, kind, code in AFTER_TEXT.values():
         with pytest.raises(openai.APIStatusError) as caught:
-            await proxy.client.chat.completions.create(**ask(f"[[model:{scenario}]]", system="Be brief."))
+            await proxy.client.chat.completions.create(
+                **chat_request(f"[[model:{scenario}]]", system="Be brief.")
+            )
         assert (caught.value.type, caught.value.code) == (kind, code)
 
 
 async def test_a_usage_limit_says_when_it_ends(proxy: Proxy) -> None:
     body = '{"error":{"type":"usage_limit_reached","message":"limit","plan_type":"pro","resets_in_seconds":3600}}'
-    request = ask(f"[[model:http status=429 raw='{body}']]", system="Be brief.")
+    request = chat_request(f"[[model:http status=429 raw='{body}']]", system="Be brief.")
     with pytest.raises(openai.RateLimitError) as caught:
         await proxy.client.chat.completions.create(**request)
     assert caught.value.code == "usage_limit_reached"
@@ -144,7 +146,7 @@ async def test_a_usage_limit_says_when_it_ends(proxy: Proxy) -> None:
 async def test_an_incomplete_answer_says_why_it_ended(
     proxy: Proxy, system: str | None, why: str, finish: str
 ) -> None:
-    request = ask(f"[[model:incomplete n=3 why={why}]]", system=system)
+    request = chat_request(f"[[model:incomplete n=3 why={why}]]", system=system)
     whole = await proxy.client.chat.completions.create(**request)
     assert whole.choices[0].finish_reason == finish
     assert whole.choices[0].message.content == "word0 word1 word2 "
@@ -155,7 +157,7 @@ async def test_an_incomplete_answer_says_why_it_ended(
 @BOTH_MODES
 async def test_a_refusal_is_a_refusal_and_not_an_empty_answer(proxy: Proxy, system: str | None) -> None:
     """Codex keeps the text of a refusal to itself, so there is a standing one."""
-    answer = await proxy.client.chat.completions.create(**ask("[[model:refusal]]", system=system))
+    answer = await proxy.client.chat.completions.create(**chat_request("[[model:refusal]]", system=system))
     assert answer.choices[0].message.refusal
     assert not answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
@@ -167,7 +169,7 @@ async def test_a_provider_that_cannot_be_reached_is_an_error_at_once(tmp_path: P
         home = make_codex_home(tmp_path, gone.base_url)
     async with proxy(home) as running:
         with pytest.raises(openai.APIStatusError) as caught:
-            await running.client.chat.completions.create(**ask("Hello", system="Be brief."))
+            await running.client.chat.completions.create(**chat_request("Hello", system="Be brief."))
         assert (caught.value.status_code, caught.value.code) == (502, "upstream_unreachable")
 
 
@@ -178,7 +180,7 @@ async def test_without_a_sign_in_the_error_comes_at_once(
     async with proxy(codex_home) as running:
         processes = {process.pid for process in running.processes}
         for system in (None, "Be brief.", None):
-            request = ask("Hello", system=system) | {"model": "codex-5"}
+            request = chat_request("Hello", system=system) | {"model": "codex-5"}
             with pytest.raises(openai.AuthenticationError) as caught:
                 await running.client.chat.completions.create(**request)
             assert caught.value.code == "agent_not_authenticated"
@@ -198,11 +200,11 @@ async def test_a_sign_in_is_seen_without_a_restart(codex_home: CodexHome, model_
     )
     async with proxy(codex_home) as running:
         with pytest.raises(openai.AuthenticationError):
-            await running.client.chat.completions.create(**ask("Hello"))
+            await running.client.chat.completions.create(**chat_request("Hello"))
         (codex_home.path / "auth.json").write_text('{"OPENAI_API_KEY": "sk-of-the-user", "tokens": null}')
         for system in (None, "Be brief."):
             answer = await running.client.chat.completions.create(
-                **ask("[[model:text say=Hi.]]", system=system)
+                **chat_request("[[model:text say=Hi.]]", system=system)
             )
             assert answer.choices[0].message.content == "Hi."
     keys = {call.headers["authorization"] for call in model_server.calls}

@@ -19,7 +19,7 @@ from codex_proxy.core.turn import Mode
 from tests.real.codex_home import CodexHome
 from tests.real.model_server import ModelServer
 from tests.real.outside_sink import OutsideSink
-from tests.real.proxy import Proxy, ask, proxy
+from tests.real.proxy import Proxy, chat_request, proxy
 from tests.real.release import codex_path
 from tests.real.shared import Proxies
 from tests.waiting import PATIENCE, eventually, polled
@@ -30,7 +30,7 @@ BOTH_MODES = pytest.mark.parametrize("system", [None, "Be brief."], ids=["agent"
 async def streaming(proxy: Proxy, prompt: str, **more: Any) -> AsyncStream[ChatCompletionChunk]:
     """A stream that has begun: its first text has arrived."""
     stream: AsyncStream[ChatCompletionChunk]
-    stream = await proxy.client.chat.completions.create(stream=True, **ask(prompt, **more))
+    stream = await proxy.client.chat.completions.create(stream=True, **chat_request(prompt, **more))
     async for chunk in stream:
         if chunk.choices[0].delta.content:
             return stream
@@ -42,7 +42,7 @@ async def rest_of(stream: AsyncStream[ChatCompletionChunk]) -> str:
 
 
 async def answer(proxy: Proxy, prompt: str, **more: Any) -> str | None:
-    completion = await proxy.client.chat.completions.create(**ask(prompt, **more))
+    completion = await proxy.client.chat.completions.create(**chat_request(prompt, **more))
     content: str | None = completion.choices[0].message.content
     return content
 
@@ -78,7 +78,9 @@ async def test_a_client_that_leaves_before_the_first_word_drops_the_model_connec
     proxy: Proxy, model_server: ModelServer, system: str | None
 ) -> None:
     for stream in (False, True):
-        request = proxy.client.chat.completions.create(stream=stream, **ask("[[model:hang]]", system=system))
+        request = proxy.client.chat.completions.create(
+            stream=stream, **chat_request("[[model:hang]]", system=system)
+        )
         asking = asyncio.create_task(request)
         call = await model_server.call(int(stream))
         asking.cancel()
@@ -204,7 +206,7 @@ async def test_twenty_streams_on_two_processes_keep_their_texts_apart(codex_home
     async def one(index: int) -> None:
         system = "Be brief." if index % 2 else None
         stream = await running.client.chat.completions.create(
-            stream=True, **ask(f"[[model:text n=60 word=w{index}_ delay=2]]", system=system)
+            stream=True, **chat_request(f"[[model:text n=60 word=w{index}_ delay=2]]", system=system)
         )
         assert await rest_of(stream) == "".join(f"w{index}_{word} " for word in range(60))
 
@@ -269,7 +271,7 @@ async def test_a_missing_default_home_is_no_obstacle_but_nobody_is_signed_in(
         await server.start()
         async with client_of(f"http://127.0.0.1:{server.port}") as client:
             for system in (None, "Be brief."):
-                request = ask("Hello", system=system) | {"model": "codex-5"}
+                request = chat_request("Hello", system=system) | {"model": "codex-5"}
                 with pytest.raises(openai.AuthenticationError) as caught:
                     await client.chat.completions.create(**request)
                 assert caught.value.code == "agent_not_authenticated"

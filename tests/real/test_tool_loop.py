@@ -11,7 +11,7 @@ import pytest
 from tests.real.model_plans import call, plan, say, think
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
-from tests.real.proxy import Proxy, ask
+from tests.real.proxy import Proxy, chat_request
 from tests.real.release import PLAIN_MODEL
 from tests.real.shared import EVERY_WAY, Proxies
 from tests.real.tool_loop import (
@@ -195,7 +195,7 @@ async def test_after_an_answer_the_conversation_goes_on_with_more_calls(
 async def test_a_stream_has_the_index_id_and_name_of_each_call_and_then_its_arguments(
     proxy: Proxy, model_server: ModelServer
 ) -> None:
-    asked = ask("[[model:tool n=2 pre='Let me look.']] Weather?", tools=[WEATHER], stream=True)
+    asked = chat_request("[[model:tool n=2 pre='Let me look.']] Weather?", tools=[WEATHER], stream=True)
     asked["stream_options"] = {"include_usage": True}
     stream = await proxy.client.chat.completions.create(**asked)
     chunks = [chunk async for chunk in stream]

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from tests.real.codex_home import MODEL
-from tests.real.proxy import Proxy, ask
+from tests.real.proxy import Proxy, chat_request
 
 
 async def read(proxy: Proxy, path: str) -> dict[str, Any]:
@@ -33,7 +33,7 @@ async def spent(proxy: Proxy) -> Counter[str]:
 
 async def test_usage_is_what_the_agent_counted_for_both_surfaces(proxy: Proxy) -> None:
     before = await spent(proxy)
-    chat = (await proxy.client.chat.completions.create(**ask("[[model:text say=Hi.]]"))).usage
+    chat = (await proxy.client.chat.completions.create(**chat_request("[[model:text say=Hi.]]"))).usage
     response = (await proxy.client.responses.create(model=MODEL, input="[[model:text say=Hi.]]")).usage
     assert chat is not None
     assert chat.prompt_tokens_details is not None
@@ -53,7 +53,7 @@ async def test_usage_is_what_the_agent_counted_for_both_surfaces(proxy: Proxy) -
 
 @pytest.mark.exhaustive
 async def test_limits_are_those_that_the_provider_sent_with_the_last_turn(proxy: Proxy) -> None:
-    await proxy.client.chat.completions.create(**ask("[[model:limits]]"))
+    await proxy.client.chat.completions.create(**chat_request("[[model:limits]]"))
     found = await read(proxy, "/usage/limits")
     (limit,) = found["limits"]
     windows = {each["name"]: (each["window_seconds"], each["used_percent"]) for each in limit["windows"]}

@@ -93,7 +93,7 @@ def raw(i: int, kind: str = "function_call") -> RawHistoryItem:
     return RawHistoryItem(msgspec.json.encode({"type": kind, "call_id": f"c{i}"}))
 
 
-def said(role: Any) -> HistoryMessage:
+def message(role: Any) -> HistoryMessage:
     return HistoryMessage(role, (TextPart("word"),))
 
 
@@ -109,10 +109,10 @@ HISTORIES: Final[dict[str, Callable[[int], list[HistoryItem]]]] = {
     "raw outputs without calls": lambda n: each(n, call) + each(n, lambda i: raw(-1 - i, "function_call_output")),
     "raw calls without outputs": lambda n: each(n, raw) + each(n, lambda i: output(-1 - i)),
     "calls of one id": lambda n: each(n, lambda _: call(0), lambda _: output(0)),
-    "messages of the user": lambda n: each(n, lambda _: said("user")),
-    "messages of the assistant": lambda n: each(n, lambda _: said("assistant")),
-    "messages by turns": lambda n: each(n, lambda _: said("user"), lambda _: said("assistant")),
-    "raw items between messages": lambda n: each(n, lambda _: said("assistant"), lambda i: raw(i, "reasoning")),
+    "messages of the user": lambda n: each(n, lambda _: message("user")),
+    "messages of the assistant": lambda n: each(n, lambda _: message("assistant")),
+    "messages by turns": lambda n: each(n, lambda _: message("user"), lambda _: message("assistant")),
+    "raw items between messages": lambda n: each(n, lambda _: message("assistant"), lambda i: raw(i, "reasoning")),
 }  # fmt: skip
 READERS: Final[dict[str, Callable[[list[HistoryItem]], object]]] = {
     "calls with their outputs": with_whole_calls,

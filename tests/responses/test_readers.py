@@ -22,7 +22,7 @@ from codex_proxy.runs.event_log import HIGH_WATER
 from codex_proxy.surfaces.request_options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.parse import parse
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.http_responses.asking import ask, blocks_of, checked, events_of, said
+from tests.http_responses.asking import blocks_of, checked, create, events_of, saying
 from tests.waiting import PATIENCE
 
 HELD = '[[fake:text say="one two three" hold=1]]'
@@ -65,7 +65,7 @@ async def rest_of(reader: ResponseReader | Follower) -> str:
 
 
 async def test_a_response_is_saved_while_its_client_does_not_read(proxy: Proxy) -> None:
-    response, reader = await started(proxy, said("one two three"))
+    response, reader = await started(proxy, saying("one two three"))
     await until(lambda: response.ended)
     stored = await proxy.send("GET", f"/v1/responses/{response.id}")
     assert stored.body["status"] == "completed"
@@ -86,7 +86,7 @@ async def test_the_last_frames_come_when_the_response_is_saved_and_not_before(
         await write(*given, **more)
 
     monkeypatch.setattr(store, "add_response", held_up)
-    _, reader = await started(proxy, said("one two"))
+    _, reader = await started(proxy, saying("one two"))
     await is_asked.wait()
     begun = reader.take().decode()
     assert "output_text.delta" in begun
@@ -157,9 +157,9 @@ async def test_a_response_that_waits_for_its_slot_can_be_cancelled_by_several_at
     async with fake_proxy(
         tmp_path, {"STREAM_RELEASE_FILE": str(tmp_path / "go")}, max_running_turns=1
     ) as proxy:
-        await ask(proxy, HELD, background=True)
+        await create(proxy, HELD, background=True)
         await until(lambda: proxy.server.runs.running == 1)
-        waits = (await ask(proxy, HELD, background=True)).body["id"]
+        waits = (await create(proxy, HELD, background=True)).body["id"]
         response = proxy.server.background.find("local", waits)
         assert response is not None
         await asyncio.gather(response.cancel_and_wait(), response.cancel_and_wait())
@@ -167,7 +167,7 @@ async def test_a_response_that_waits_for_its_slot_can_be_cancelled_by_several_at
 
 
 async def test_a_response_that_is_deleted_before_it_is_followed_is_a_404(proxy: Proxy) -> None:
-    created = await ask(proxy, HELD, background=True)
+    created = await create(proxy, HELD, background=True)
     store = service_of(proxy).store
     assert store is not None
     found = await store.response("local", created.body["id"])

@@ -21,7 +21,7 @@ STARTED = ItemStarted(Message("a"))
 DONE = TurnEnded(Stop.STOP)
 
 
-def said(*words: str) -> list[Event]:
+def deltas(*words: str) -> list[Event]:
     """The first item of a turn, with these deltas."""
     return [STARTED, *(TextDelta("a", word) for word in words)]
 

@@ -41,7 +41,7 @@ REMINDER = "<system-reminder>\nbe brief\n</system-reminder>"
 PARKED = PendingOutputs(frozenset({"a", "b"}))
 
 
-def said(text: str, role: Any = "user") -> HistoryMessage:
+def message(text: str, role: Any = "user") -> HistoryMessage:
     return HistoryMessage(role, (TextPart(text),))
 
 
@@ -49,8 +49,8 @@ def output(call_id: str, text: str = "out") -> HistoryOutput:
     return HistoryOutput(call_id, (TextPart(text),))
 
 
-SEEN: tuple[HistoryItem, ...] = (said("hi"), said("hello", "assistant"))
-ASKED: tuple[HistoryItem, ...] = (said("hi"), *CALLS)
+SEEN: tuple[HistoryItem, ...] = (message("hi"), message("hello", "assistant"))
+ASKED: tuple[HistoryItem, ...] = (message("hi"), *CALLS)
 
 
 class Nobody:
@@ -106,7 +106,7 @@ def asking(history: tuple[HistoryItem, ...], **more: Any) -> Turn:
 async def test_a_history_that_goes_on_gets_the_thread_and_what_is_new_to_it() -> None:
     threads = kept_threads()
     resting = put(threads)
-    new = said("and now?")
+    new = message("and now?")
     hit = threads.take(KEY, asking((*SEEN, new)))
     assert hit is not None
     assert (hit.session, hit.new_items) == (resting.session, (new,))
@@ -124,8 +124,8 @@ def test_a_custom_call_is_another_than_a_function_of_the_same_words() -> None:
 async def test_an_answer_without_text_is_nothing_new_to_the_thread_that_gave_it() -> None:
     threads = kept_threads()
     put(threads, seen=SEEN[:1])
-    new = said("and now?")
-    hit = threads.take(KEY, asking((*SEEN[:1], said("", "assistant"), new)))
+    new = message("and now?")
+    hit = threads.take(KEY, asking((*SEEN[:1], message("", "assistant"), new)))
     assert hit is not None
     assert hit.new_items == (new,)
 
@@ -136,9 +136,9 @@ async def test_an_answer_without_text_is_nothing_new_to_the_thread_that_gave_it(
     [
         SEEN,
         SEEN[:1],
-        (said("hi"), said("other", "assistant"), said("now?")),
-        (said("ho"), *SEEN[1:], said("now?")),
-        (said("before"), *SEEN, said("now?")),
+        (message("hi"), message("other", "assistant"), message("now?")),
+        (message("ho"), *SEEN[1:], message("now?")),
+        (message("before"), *SEEN, message("now?")),
         (*SEEN, HistoryCall("x", "f", "{}"), output("x")),
         (),
     ],
@@ -157,12 +157,12 @@ async def test_any_other_history_gets_none(history: tuple[HistoryItem, ...]) -> 
 async def test_a_closed_session_that_its_agent_can_reopen_is_remembered_for_one_request() -> None:
     threads = kept_threads(seconds=60.0)
     resting = put(threads, thread="thread_1")
-    new = said("and now?")
+    new = message("and now?")
     assert threads.take_closed(KEY, asking((*SEEN, new))) is None, "it is not closed yet"
     await asyncio.sleep(61)
     assert resting.closed
     assert threads.take_closed(b"another", asking((*SEEN, new))) is None
-    assert threads.take_closed(KEY, asking((said("hi"), said("other", "assistant"), new))) is None
+    assert threads.take_closed(KEY, asking((message("hi"), message("other", "assistant"), new))) is None
     assert threads.take_closed(KEY, asking(SEEN)) is None
     assert threads.take_closed(KEY, asking((*SEEN, new))) == ClosedSession("thread_1", (new,))
     assert threads.take_closed(KEY, asking((*SEEN, new))) is None
@@ -175,7 +175,7 @@ async def test_a_session_is_remembered_when_its_process_ends_but_not_when_it_wai
     idle, waiting = put(threads, thread="idle"), put(threads, ASKED, PARKED, thread="waiting")
     for resting in (idle, waiting):
         resting.session.ended(Ended())
-    new = said("and now?")
+    new = message("and now?")
     assert threads.take_closed(KEY, asking((*ASKED, output("a"), output("b")))) is None
     assert threads.take_closed(KEY, asking((*ASKED, new))) is None
     assert threads.take_closed(KEY, asking((*SEEN, new))) == ClosedSession("idle", (new,))
@@ -184,11 +184,11 @@ async def test_a_session_is_remembered_when_its_process_ends_but_not_when_it_wai
 @virtual
 async def test_of_closed_sessions_the_one_that_has_seen_the_most_is_reopened() -> None:
     threads = kept_threads(count=1)
-    longer = (*SEEN, said("more"), said("sure", "assistant"))
+    longer = (*SEEN, message("more"), message("sure", "assistant"))
     put(threads, SEEN, thread="shorter")
     put(threads, longer, thread="longer")
-    put(threads, (said("x"), said("y", "assistant")))
-    new = said("and now?")
+    put(threads, (message("x"), message("y", "assistant")))
+    new = message("and now?")
     assert threads.take_closed(KEY, asking((*longer, new))) == ClosedSession("longer", (new,))
     hit = threads.take_closed(KEY, asking((*longer, new)))
     assert hit is not None
@@ -202,19 +202,19 @@ async def test_closed_sessions_are_forgotten_after_a_day_and_the_oldest_beyond_t
     monkeypatch.setattr("codex_proxy.runs.idle_sessions.MAX_CLOSED", 2)
     threads = kept_threads(count=1)
     for name in "abcd":
-        put(threads, (said(name), *SEEN), thread=name)
-    new = said("and now?")
-    assert threads.take_closed(KEY, asking((said("a"), *SEEN, new))) is None
-    assert threads.take_closed(KEY, asking((said("b"), *SEEN, new))) == ClosedSession("b", (new,))
+        put(threads, (message(name), *SEEN), thread=name)
+    new = message("and now?")
+    assert threads.take_closed(KEY, asking((message("a"), *SEEN, new))) is None
+    assert threads.take_closed(KEY, asking((message("b"), *SEEN, new))) == ClosedSession("b", (new,))
     await asyncio.sleep(CLOSED_SECONDS + 1)
-    assert threads.take_closed(KEY, asking((said("c"), *SEEN, new))) is None
+    assert threads.take_closed(KEY, asking((message("c"), *SEEN, new))) is None
 
 
 @virtual
 async def test_a_turn_with_another_thread_key_gets_no_idle_session() -> None:
     threads = kept_threads()
     put(threads)
-    assert threads.take(b"another", asking((*SEEN, said("now?")))) is None
+    assert threads.take(b"another", asking((*SEEN, message("now?")))) is None
     threads.close()
 
 
@@ -229,8 +229,8 @@ async def test_a_turn_with_another_thread_key_gets_no_idle_session() -> None:
         ([output("a"), output("c")], False),
         ([output("a"), output("b"), output("c")], False),
         ([output("a"), output("b"), output("b")], False),
-        ([output("a"), output("b"), said("and this")], False),
-        ([said("never mind")], False),
+        ([output("a"), output("b"), message("and this")], False),
+        ([message("never mind")], False),
     ],
     ids=[
         "both",
@@ -263,9 +263,9 @@ async def test_a_waiting_session_takes_exactly_the_outputs_that_it_waits_for(
     ("behind", "last"),
     [
         ((), (TextPart("out"),)),
-        ((said("be brief", "developer"),), (TextPart(f"out\n\n{REMINDER}"),)),
-        ((said("be brief"),), None),
-        ((said("be brief", "developer"), said("and you?")), None),
+        ((message("be brief", "developer"),), (TextPart(f"out\n\n{REMINDER}"),)),
+        ((message("be brief"),), None),
+        ((message("be brief", "developer"), message("and you?")), None),
         ((HistoryMessage("developer", (ImagePart("data:"),)),), None),
     ],
     ids=["nothing", "an instruction", "the user", "both", "a picture"],
@@ -290,7 +290,7 @@ async def test_an_instruction_behind_an_output_with_an_image_stands_behind_the_i
     threads = kept_threads()
     put(threads, ASKED, PARKED)
     shown = HistoryOutput("b", (ImagePart("data:"),))
-    history = (*ASKED, output("a"), shown, said("be brief", "developer"))
+    history = (*ASKED, output("a"), shown, message("be brief", "developer"))
     hit = threads.take(KEY, asking(history, instructions_in_outputs=True))
     assert hit is not None
     assert hit.new_items[1] == HistoryOutput("b", (ImagePart("data:"), TextPart(REMINDER)))
@@ -301,7 +301,7 @@ async def test_an_instruction_behind_an_output_with_an_image_stands_behind_the_i
 async def test_of_two_threads_that_fit_the_one_kept_last_is_taken() -> None:
     threads = kept_threads()
     first, last = put(threads), put(threads)
-    hit = threads.take(KEY, asking((*SEEN, said("now?"))))
+    hit = threads.take(KEY, asking((*SEEN, message("now?"))))
     assert hit is not None
     assert hit.session is last.session
     threads.close()
@@ -336,7 +336,7 @@ async def test_an_owner_with_many_closed_sessions_displaces_none_of_another(
     put(threads, key=b"other", thread="thr_other", owner="other")
     for number in range(5):
         put(threads, key=b"busy", thread=f"thr_{number}", owner="busy")
-    assert threads.take_closed(b"other", asking((*SEEN, said("now?")))) is not None
+    assert threads.take_closed(b"other", asking((*SEEN, message("now?")))) is not None
 
 
 @virtual
@@ -362,7 +362,7 @@ async def test_a_thread_that_nobody_comes_back_for_ends_when_its_time_is_up() ->
 async def test_a_thread_that_was_taken_has_no_time_limit_any_more() -> None:
     threads = kept_threads(seconds=60.0)
     resting = put(threads)
-    assert threads.take(KEY, asking((*SEEN, said("now?")))) is not None
+    assert threads.take(KEY, asking((*SEEN, message("now?")))) is not None
     await asyncio.sleep(120)
     assert not resting.closed
 
@@ -372,7 +372,7 @@ async def test_a_thread_that_is_kept_again_has_all_of_its_time_again() -> None:
     threads = kept_threads(seconds=60.0)
     resting = put(threads)
     await asyncio.sleep(40)
-    assert threads.take(KEY, asking((*SEEN, said("now?")))) is not None
+    assert threads.take(KEY, asking((*SEEN, message("now?")))) is not None
     threads.put("", KEY, resting.session, item_digests(SEEN)[0], PendingOutputs())
     await asyncio.sleep(40)
     assert not resting.closed
@@ -407,7 +407,7 @@ async def test_the_end_of_a_child_ends_its_idle_sessions() -> None:
     resting.session.ended(Ended(code=1))
     assert len(threads) == 0
     assert resting.released == [True]
-    assert threads.take(KEY, asking((*SEEN, said("now?")))) is None
+    assert threads.take(KEY, asking((*SEEN, message("now?")))) is None
 
 
 @virtual

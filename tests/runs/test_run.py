@@ -27,7 +27,7 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from tests.runs.actors import DONE, TURN, WordAgent, WordDialect, WordTransport, end_of, read, said, text_of
+from tests.runs.actors import DONE, TURN, WordAgent, WordDialect, WordTransport, deltas, end_of, read, text_of
 from tests.runs.virtual import settled, virtual
 
 
@@ -44,7 +44,7 @@ async def begun(
 @virtual
 async def test_a_turn_is_logged_as_it_comes_and_its_transport_is_released_once() -> None:
     run, lane, _ = await begun()
-    lane.say(TurnStarted("t", "m"), *said("Hello,"))
+    lane.say(TurnStarted("t", "m"), *deltas("Hello,"))
     assert not run.log.ended
     lane.say(TextDelta("a", " world."), DONE)
     assert text_of(read(run)) == "Hello, world."
@@ -58,7 +58,7 @@ async def test_an_interrupted_turn_ends_its_log_at_once_and_interrupts_the_agent
     agent = WordAgent()
     agent.slow_to_finish = True
     run, lane, dialect = await begun(agent)
-    lane.say(*said("Hel"))
+    lane.say(*deltas("Hel"))
     run.interrupt()
     assert end_of(run).stop == Stop.INTERRUPTED
     assert lane.sent[-1] == b"interrupt"
@@ -73,7 +73,7 @@ async def test_an_interrupted_turn_ends_its_log_at_once_and_interrupts_the_agent
 @virtual
 async def test_an_interrupt_after_the_end_changes_nothing() -> None:
     run, lane, _ = await begun()
-    lane.say(*said("Hi."), DONE)
+    lane.say(*deltas("Hi."), DONE)
     run.interrupt()
     run.fail(Failure(kind=FaultKind.TIMED_OUT, message="late"))
     assert end_of(run).stop == Stop.STOP
@@ -106,7 +106,7 @@ async def test_a_child_that_serves_one_session_is_not_waited_for() -> None:
 @virtual
 async def test_a_child_that_dies_fails_the_turn_and_releases_the_transport() -> None:
     run, lane, _ = await begun()
-    lane.say(*said("half"))
+    lane.say(*deltas("half"))
     assert lane.reader is not None
     lane.reader.ended(Ended(signal=9))
     end = end_of(run)
@@ -120,7 +120,7 @@ async def test_a_child_that_dies_fails_the_turn_and_releases_the_transport() -> 
 async def test_what_the_repair_refuses_ends_the_turn_and_stops_the_agent() -> None:
     """The agent unsays what was streamed: the turn has failed, whatever the agent goes on to say."""
     run, lane, _ = await begun()
-    lane.say(*said("One thing."))
+    lane.say(*deltas("One thing."))
     lane.say(Retrying("again"), FullText("a", "Quite another."), DONE)
     assert end_of(run).stop == Stop.FAILED
     assert text_of(read(run)) == "One thing."
@@ -132,7 +132,7 @@ async def test_what_the_repair_refuses_ends_the_turn_and_stops_the_agent() -> No
 @virtual
 async def test_an_internal_error_in_the_middle_ends_this_turn_and_releases_the_transport() -> None:
     run, lane, dialect = await begun()
-    lane.say(*said("Hel"))
+    lane.say(*deltas("Hel"))
     dialect.breaks = "receive"
     lane.say(TextDelta("a", "lo"))
     end = end_of(run)
@@ -154,7 +154,7 @@ async def test_questions_of_the_agent_are_declined_at_once() -> None:
 @virtual
 async def test_a_stop_sequence_ends_the_turn_of_client_and_agent() -> None:
     run, lane, _ = await begun(stop=("END",))
-    lane.say(*said("One E"))
+    lane.say(*deltas("One E"))
     assert text_of(read(run)) == "One ", "the beginning of a stop sequence is held back"
     lane.say(TextDelta("a", "ND two"), size=3)
     end = end_of(run)
@@ -170,7 +170,7 @@ async def test_a_stop_sequence_ends_the_turn_of_client_and_agent() -> None:
 @virtual
 async def test_max_tokens_ends_the_turn_with_length() -> None:
     run, lane, _ = await begun(max_tokens=3)
-    lane.say(*said("123456789"))
+    lane.say(*deltas("123456789"))
     assert not run.log.ended
     lane.say(TextDelta("a", "0"))
     assert end_of(run).stop == Stop.LENGTH
@@ -186,7 +186,7 @@ async def test_a_limit_that_is_hit_in_the_last_words_ends_the_turn_once(
 ) -> None:
     """The agent's own end is in the same read of the pipe."""
     run, lane, _ = await begun(**limit)
-    lane.say(*said("12345END9"), UsageReported(Usage(1, 0, 1)), DONE)
+    lane.say(*deltas("12345END9"), UsageReported(Usage(1, 0, 1)), DONE)
     assert end_of(run).stop == stop
     await settled()
     assert lane.released == [True]
@@ -195,7 +195,7 @@ async def test_a_limit_that_is_hit_in_the_last_words_ends_the_turn_once(
 @virtual
 async def test_a_text_of_just_the_limit_ends_as_the_agent_says() -> None:
     run, lane, _ = await begun(max_tokens=3)
-    lane.say(*said("123456789"), DONE)
+    lane.say(*deltas("123456789"), DONE)
     assert end_of(run).stop == Stop.STOP
 
 
@@ -207,14 +207,14 @@ async def test_of_two_limits_the_first_in_the_text_counts_however_it_is_cut(cut:
         ("123 END and too long", "123 ", Stop.STOP),
     ):
         run, lane, _ = await begun(max_tokens=3, stop=("END",))
-        lane.say(*said(*(text[start : start + cut] for start in range(0, len(text), cut))), DONE)
+        lane.say(*deltas(*(text[start : start + cut] for start in range(0, len(text), cut))), DONE)
         assert (text_of(read(run)), end_of(run).stop) == (expected, stop)
 
 
 @virtual
 async def test_what_was_held_back_may_still_be_too_long_when_the_turn_is_ended() -> None:
     run, lane, _ = await begun(max_tokens=3, stop=("LONG",))
-    lane.say(*said("123456789"))
+    lane.say(*deltas("123456789"))
     lane.say(TextDelta("a", "LO"))
     run.interrupt()
     assert end_of(run).stop == Stop.LENGTH
@@ -225,7 +225,7 @@ async def test_what_was_held_back_may_still_be_too_long_when_the_turn_is_ended()
 async def test_a_slow_reader_makes_a_child_that_serves_one_session_wait() -> None:
     run, lane, _ = await begun(WordAgent(exclusive=True))
     cursor = run.log.cursor()
-    lane.say(*said("a"), size=HIGH_WATER)
+    lane.say(*deltas("a"), size=HIGH_WATER)
     assert not lane.paused
     lane.say(TextDelta("a", "b"), size=1)
     assert lane.paused
@@ -238,7 +238,7 @@ async def test_a_slow_reader_makes_a_child_that_serves_one_session_wait() -> Non
 async def test_a_child_that_was_made_to_wait_is_not_idle() -> None:
     run, lane, _ = await begun(WordAgent(exclusive=True), deadlines=Deadlines(first=5, idle=10, total=1000))
     cursor = run.log.cursor()
-    lane.say(*said("a"), size=HIGH_WATER + 1)
+    lane.say(*deltas("a"), size=HIGH_WATER + 1)
     await asyncio.sleep(100)
     assert not run.log.ended
     cursor.take()
@@ -255,7 +255,7 @@ async def test_a_child_that_was_made_to_wait_is_not_idle() -> None:
 async def test_a_paused_child_goes_on_when_its_client_leaves() -> None:
     run, lane, _ = await begun(WordAgent(exclusive=True))
     cursor = run.log.cursor()
-    lane.say(*said("a"), size=HIGH_WATER + 1)
+    lane.say(*deltas("a"), size=HIGH_WATER + 1)
     assert lane.paused
     cursor.detach()
     run.interrupt()
@@ -268,7 +268,7 @@ async def test_a_paused_child_goes_on_when_its_client_leaves() -> None:
 async def test_the_stream_of_a_too_slow_reader_on_a_shared_process_fails_and_has_no_normal_end() -> None:
     run, lane, _ = await begun()
     cursor = run.log.cursor()
-    lane.say(*said("a"), size=CUT_WATER)
+    lane.say(*deltas("a"), size=CUT_WATER)
     assert not run.log.ended
     lane.say(TextDelta("a", "b"), size=1)
     assert not lane.paused, "others are served by the same pipe"
@@ -320,7 +320,7 @@ async def test_a_reason_that_is_not_known_stays_a_timeout_that_quotes_what_was_r
 async def test_a_silence_after_a_retry_that_succeeded_is_a_timeout() -> None:
     limited = Failure(kind=FaultKind.AGENT_RATE_LIMITED, message="The rate limit is reached.")
     run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20))
-    lane.say(Retrying("attempt 1", 429, limited), *said("It works again."))
+    lane.say(Retrying("attempt 1", 429, limited), *deltas("It works again."))
     await asyncio.sleep(11)
     failure = end_of(run).failure
     assert failure is not None
@@ -334,7 +334,7 @@ async def test_a_schema_that_may_take_long_to_compile_is_named_where_nothing_cam
     field = "text.format.schema"
     run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20), schema_field=field)
     if begins:
-        lane.say(*said("It has compiled."))
+        lane.say(*deltas("It has compiled."))
     await asyncio.sleep(11)
     failure = end_of(run).failure
     assert failure is not None

@@ -14,7 +14,7 @@ from codex_proxy.core.items import Activity, Item, Message, Reasoning
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from tests.runs.actors import DONE, TURN, WordAgent, end_of, said
+from tests.runs.actors import DONE, TURN, WordAgent, deltas, end_of
 from tests.runs.virtual import settled, virtual
 
 SPAWN_FAILED = Failure(kind=FaultKind.SPAWN_FAILED, message="no")
@@ -42,7 +42,7 @@ async def test_a_turn_takes_a_slot_and_gives_it_back_at_its_end() -> None:
     scheduler, agent = managed()
     await scheduler.start(TURN)
     assert scheduler.running == 1
-    agent.transports[0].say(*said("Hi."), DONE)
+    agent.transports[0].say(*deltas("Hi."), DONE)
     await settled()
     at_rest(scheduler, agent)
 
@@ -218,7 +218,7 @@ async def test_draining_refuses_new_turns_and_those_that_wait_and_lets_running_o
         with pytest.raises(Fault) as caught:
             await refused
         assert caught.value.failure.kind is FaultKind.STOPPING
-    agent.transports[0].say(*said("Hi."), DONE)
+    agent.transports[0].say(*deltas("Hi."), DONE)
     await draining
     assert end_of(run).stop == Stop.STOP
     await scheduler.close()
@@ -229,7 +229,7 @@ async def test_draining_refuses_new_turns_and_those_that_wait_and_lets_running_o
 async def test_what_does_not_end_in_its_time_of_grace_fails_and_is_never_called_complete() -> None:
     scheduler, agent = managed()
     run = await scheduler.start(TURN)
-    agent.transports[0].say(*said("half an"))
+    agent.transports[0].say(*deltas("half an"))
     began = asyncio.get_running_loop().time()
     await scheduler.drain(10.0)
     assert asyncio.get_running_loop().time() - began == pytest.approx(10.0)
@@ -251,7 +251,7 @@ async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_s
     await settled()
     agent.gate.set()
     run = await opening
-    agent.transports[0].say(*said("Hi."), DONE)
+    agent.transports[0].say(*deltas("Hi."), DONE)
     await draining
     assert end_of(run).stop == Stop.STOP
 

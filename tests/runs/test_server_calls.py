@@ -35,7 +35,7 @@ from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.server_calls import BROKEN
 from codex_proxy.tools.policy import ToolOutput
-from tests.runs.actors import DONE, WordAgent, end_of, read, said
+from tests.runs.actors import DONE, WordAgent, deltas, end_of, read
 from tests.runs.virtual import settled, virtual
 
 TOOL = Tool("desk__find", mcp=McpOrigin("desk", "find"))
@@ -96,7 +96,7 @@ async def test_an_output_is_given_to_the_agent_and_its_turn_goes_on() -> None:
     hands.go.set()
     await settled()
     assert "answer ask1" in agent.dialects[0].calls
-    agent.transports[0].say(*said("Found."), DONE)
+    agent.transports[0].say(*deltas("Found."), DONE)
     await settled()
     assert end_of(run).stop == Stop.STOP
     assert scheduler.running == 0
@@ -148,7 +148,7 @@ async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_hi
     hands.go.set()
     await settled()
     assert run.turn.history[-1] == HistoryOutput("call1", FOUND.parts)
-    agent.transports[0].say(*said("Found."), DONE)
+    agent.transports[0].say(*deltas("Found."), DONE)
     await settled()
     assert [event.text for event in read(run) if isinstance(event, TextDelta)] == ["Found."]
     assert end_of(run).stop == Stop.STOP

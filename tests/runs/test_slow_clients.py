@@ -8,7 +8,7 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.event_log import CUT_WATER
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from tests.runs.actors import DONE, TURN, WordAgent, end_of, said, text_of
+from tests.runs.actors import DONE, TURN, WordAgent, deltas, end_of, text_of
 from tests.runs.virtual import settled, virtual
 
 CLIENTS = 100
@@ -29,7 +29,7 @@ async def test_one_stalled_client_among_a_hundred_is_cut_and_the_others_never_wa
     cursors = [run.log.cursor() for run in runs]
     stalled, reading = runs[0], list(zip(runs, cursors, strict=True))[1:]
     for lane in agent.transports:
-        lane.say(*said("_"))
+        lane.say(*deltas("_"))
     for _, cursor in reading:
         cursor.take()
 

@@ -17,7 +17,7 @@ from codex_proxy.process.launch import ALLOWED_NAMES, ALLOWED_PREFIXES
 from tests.process_left.talk import talk
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.model_server import model_server
-from tests.real.proxy import ask, proxy_process
+from tests.real.proxy import chat_request, proxy_process
 from tests.secrecy.planting import KEY, METRICS_KEY, PLANTED, WEBHOOK_SECRET
 
 SECRETS = {
@@ -85,7 +85,7 @@ async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: 
     arguments = ("--agent", "fake", "--log-level", "debug")
     async with (
         proxy_process(home, *arguments, environment=environment) as proxy,
-        talk(proxy.url, ask("[[fake:text hold=1]]"), headers=HELD) as client,
+        talk(proxy.url, chat_request("[[fake:text hold=1]]"), headers=HELD) as client,
     ):
         await client.says(b"content")
         seen = list(environments(proxy.pid))
@@ -119,7 +119,7 @@ async def test_a_command_of_the_real_agent_sees_no_secret_of_the_operators(
         environment = {**SECRETS, **SIGN_IN, "HIDDEN_NAME": "hidden", "PROXY_CHILD_ENV": "HIDDEN_NAME"}
         arguments = ("--sandbox", sandbox, "--log-level", "debug")
         async with proxy_process(home, *arguments, environment=environment) as proxy:
-            prompt = ask(f'[[model:shell cmd="{command}"]]')
+            prompt = chat_request(f'[[model:shell cmd="{command}"]]')
             async with (
                 aiohttp.ClientSession(headers=HELD) as session,
                 session.post(f"{proxy.url}/v1/chat/completions", json=prompt) as answer,

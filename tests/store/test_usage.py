@@ -35,7 +35,7 @@ def spent(hour: int, figures: Figures = ONE, *, owner: str = OWNER, model: str =
     return UsageEntry(owner, model, MIDNIGHT + hour * HOUR, figures)
 
 
-def asked(*, width: int = HOUR, hours: int = 48, by_model: bool = False, owner: str = OWNER) -> UsageQuery:
+def query(*, width: int = HOUR, hours: int = 48, by_model: bool = False, owner: str = OWNER) -> UsageQuery:
     return UsageQuery(
         owner=owner, start=MIDNIGHT, end=MIDNIGHT + hours * HOUR, width=width, by_model=by_model
     )
@@ -58,12 +58,12 @@ async def ledger(request: pytest.FixtureRequest, path: Path, clock: Hands) -> As
 async def test_turns_of_one_hour_are_one_sum(ledger: UsageLedger) -> None:
     await ledger.add_usage([spent(1), spent(1)])
     await ledger.add_usage([spent(1, FAILED)])
-    assert await ledger.usage(asked()) == [UsageSum(MIDNIGHT + HOUR, "", ONE + ONE + FAILED)]
+    assert await ledger.usage(query()) == [UsageSum(MIDNIGHT + HOUR, "", ONE + ONE + FAILED)]
 
 
 async def test_a_day_is_the_sum_of_its_hours(ledger: UsageLedger) -> None:
     await ledger.add_usage([spent(0), spent(23), spent(24)])
-    assert await ledger.usage(asked(width=DAY)) == [
+    assert await ledger.usage(query(width=DAY)) == [
         UsageSum(MIDNIGHT, "", ONE + ONE),
         UsageSum(MIDNIGHT + DAY, "", ONE),
     ]
@@ -71,23 +71,23 @@ async def test_a_day_is_the_sum_of_its_hours(ledger: UsageLedger) -> None:
 
 async def test_models_are_distinguished_where_that_is_asked_for(ledger: UsageLedger) -> None:
     await ledger.add_usage([spent(0, model="b"), spent(0, model="a"), spent(1, model="b")])
-    assert [(each.start, each.model) for each in await ledger.usage(asked(by_model=True))] == [
+    assert [(each.start, each.model) for each in await ledger.usage(query(by_model=True))] == [
         (MIDNIGHT, "a"),
         (MIDNIGHT, "b"),
         (MIDNIGHT + HOUR, "b"),
     ]
-    assert [(each.model, each.figures.turns) for each in await ledger.usage(asked(width=DAY))] == [("", 3)]
+    assert [(each.model, each.figures.turns) for each in await ledger.usage(query(width=DAY))] == [("", 3)]
 
 
 async def test_the_end_is_left_out_and_the_start_is_not(ledger: UsageLedger) -> None:
     await ledger.add_usage([spent(-1), spent(0), spent(2)])
-    assert [each.start for each in await ledger.usage(asked(hours=2))] == [MIDNIGHT]
+    assert [each.start for each in await ledger.usage(query(hours=2))] == [MIDNIGHT]
 
 
 async def test_an_owner_sees_nothing_of_another_one(ledger: UsageLedger) -> None:
     await ledger.add_usage([spent(0), spent(0, owner=OTHER)])
-    assert [each.figures for each in await ledger.usage(asked(owner=OTHER))] == [ONE]
-    assert await ledger.usage(asked(owner="somebody")) == []
+    assert [each.figures for each in await ledger.usage(query(owner=OTHER))] == [ONE]
+    assert await ledger.usage(query(owner="somebody")) == []
 
 
 async def test_the_usage_of_everybody_is_listed_by_owner(ledger: UsageLedger) -> None:
@@ -102,7 +102,7 @@ async def test_the_usage_of_everybody_is_listed_by_owner(ledger: UsageLedger) ->
 async def test_sums_of_the_largest_figures_are_still_exact(ledger: UsageLedger) -> None:
     huge = Figures(turns=1, input=MAX_FIGURE, output=MAX_FIGURE)
     await ledger.add_usage([spent(hour, huge) for hour in range(48)])
-    assert [each.figures.input for each in await ledger.usage(asked(width=DAY))] == [24 * MAX_FIGURE] * 2
+    assert [each.figures.input for each in await ledger.usage(query(width=DAY))] == [24 * MAX_FIGURE] * 2
 
 
 async def test_usage_is_there_after_the_store_was_opened_anew(path: Path, clock: Hands) -> None:
@@ -110,7 +110,7 @@ async def test_usage_is_there_after_the_store_was_opened_anew(path: Path, clock:
     await store.add_usage([spent(0)])
     await store.close()
     again = await SqliteStore.open(path, clock=clock)
-    assert await again.usage(asked()) == [UsageSum(MIDNIGHT, "", ONE)]
+    assert await again.usage(query()) == [UsageSum(MIDNIGHT, "", ONE)]
     await again.close()
 
 
@@ -118,22 +118,22 @@ async def test_sums_that_are_too_old_are_removed_and_others_stay(make: Make) -> 
     store: Store = await make(retention=Retention(usage_age=float(2 * HOUR)))
     await store.add_usage([spent(hour) for hour in range(6)])
     assert (await store.prune(now=MIDNIGHT + 5.0 * HOUR)).usage == 3
-    assert [each.start for each in await store.usage(asked())] == [MIDNIGHT + n * HOUR for n in (3, 4, 5)]
+    assert [each.start for each in await store.usage(query())] == [MIDNIGHT + n * HOUR for n in (3, 4, 5)]
 
 
 async def test_without_a_store_the_oldest_hours_make_room() -> None:
     ram = RamUsage(max_entries=3)
     await ram.add_usage([spent(0), spent(1), spent(2)])
     await ram.add_usage([spent(3), spent(2)])
-    assert [each.start for each in await ram.usage(asked())] == [MIDNIGHT + n * HOUR for n in (1, 2, 3)]
+    assert [each.start for each in await ram.usage(query())] == [MIDNIGHT + n * HOUR for n in (1, 2, 3)]
 
 
 async def test_without_a_store_an_owner_with_many_sums_displaces_none_of_another() -> None:
     ram = RamUsage(max_entries=3)
     await ram.add_usage([spent(0, owner=OTHER)])
     await ram.add_usage([spent(1, model=str(number)) for number in range(5)])
-    assert [each.figures for each in await ram.usage(asked(owner=OTHER))] == [ONE]
-    assert [each.model for each in await ram.usage(asked(by_model=True))] == ["3", "4"]
+    assert [each.figures for each in await ram.usage(query(owner=OTHER))] == [ONE]
+    assert [each.model for each in await ram.usage(query(by_model=True))] == ["3", "4"]
 
 
 class FailingLedger(RamUsage):

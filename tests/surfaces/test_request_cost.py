@@ -71,20 +71,20 @@ def outputs_of(count: int) -> list[Fields]:
     return [chat.answer(f"c{i}") for i in range(count)]
 
 
-def said(*given: Fields) -> Fields:
+def chat_fields(*given: Fields) -> Fields:
     return {"messages": [chat.HELLO, *given, chat.HELLO]}
 
 
 CHAT: Final[dict[str, tuple[int, Make]]] = {
     "messages": (
         1200,
-        lambda n: said(
+        lambda n: chat_fields(
             *rounds(n, lambda i: user(f"word {i}"), lambda i: {"role": "assistant", "content": "ok"})
         ),
     ),
-    "one long text": (1 << 20, lambda n: said(user("word " * (n // 5)))),
-    "parts": (400, lambda n: said(user([text("a")] * n))),
-    "images": (400, lambda n: said(user([{"type": "image_url", "image_url": {"url": PIXEL}}] * n))),
+    "one long text": (1 << 20, lambda n: chat_fields(user("word " * (n // 5)))),
+    "parts": (400, lambda n: chat_fields(user([text("a")] * n))),
+    "images": (400, lambda n: chat_fields(user([{"type": "image_url", "image_url": {"url": PIXEL}}] * n))),
     "tools": (32, lambda n: {"tools": [chat.function_tool(f"f{i}", parameters=schema(3)) for i in range(n)]}),
     "properties of a tool": (500, lambda n: {"tools": [chat.function_tool(parameters=schema(n))]}),
     "properties of an answer": (
@@ -93,18 +93,20 @@ CHAT: Final[dict[str, tuple[int, Make]]] = {
             "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema(n)}}
         },
     ),
-    "calls of one message": (1000, lambda n: said(assistant(*calls_of(n)), *outputs_of(n))),
-    "calls answered backwards": (1000, lambda n: said(assistant(*calls_of(n)), *outputs_of(n)[::-1])),
+    "calls of one message": (1000, lambda n: chat_fields(assistant(*calls_of(n)), *outputs_of(n))),
+    "calls answered backwards": (1000, lambda n: chat_fields(assistant(*calls_of(n)), *outputs_of(n)[::-1])),
     "calls of many messages": (
         1200,
-        lambda n: said(*rounds(n, lambda i: assistant(chat.call(f"c{i}")), lambda i: chat.answer(f"c{i}"))),
+        lambda n: chat_fields(
+            *rounds(n, lambda i: assistant(chat.call(f"c{i}")), lambda i: chat.answer(f"c{i}"))
+        ),
     ),
     "calls of one id": (
         1000,
-        lambda n: said(*rounds(n, lambda _: assistant(chat.call()), lambda _: chat.answer())),
+        lambda n: chat_fields(*rounds(n, lambda _: assistant(chat.call()), lambda _: chat.answer())),
     ),
-    "outputs without calls": (400, lambda n: said(*outputs_of(n))),
-    "calls without outputs": (400, lambda n: said(assistant(*calls_of(n)))),
+    "outputs without calls": (400, lambda n: chat_fields(*outputs_of(n))),
+    "calls without outputs": (400, lambda n: chat_fields(assistant(*calls_of(n)))),
     "unknown fields": (1000, lambda n: {f"field_{i}": i for i in range(n)}),
     "nested": (40, lambda n: {"metadata": [deep(1)] * n}),
     "stop sequences": (50, lambda n: {"stop": [f"s{i}" for i in range(n)]}),
@@ -135,12 +137,14 @@ def talk(*given: Fields) -> Fields:
 MESSAGES: Final[dict[str, tuple[int, Make]]] = {
     "messages": (
         1200,
-        lambda n: talk(*rounds(n, lambda i: user(f"word {i}"), lambda _: messages.said("assistant", "ok"))),
+        lambda n: talk(
+            *rounds(n, lambda i: user(f"word {i}"), lambda _: messages.message_of("assistant", "ok"))
+        ),
     ),
     "one long text": (1 << 16, lambda n: talk(user("word " * (n // 5)))),
     "one long word": (1 << 16, lambda n: talk(user("w" * n))),
     "blocks": (500, lambda n: talk(user([text("a")] * n))),
-    "blocks of the assistant": (500, lambda n: talk(messages.said("assistant", *["a"] * n))),
+    "blocks of the assistant": (500, lambda n: talk(messages.message_of("assistant", *["a"] * n))),
     "images": (400, lambda n: talk(user([picture()] * n))),
     "tools": (400, lambda n: {"tools": [messages.tool(f"f{i}", input_schema=schema(3)) for i in range(n)]}),
     "deferred tools": (
@@ -150,17 +154,20 @@ MESSAGES: Final[dict[str, tuple[int, Make]]] = {
         },
     ),
     "properties of a tool": (500, lambda n: {"tools": [messages.tool(input_schema=schema(n))]}),
-    "calls of one message": (1200, lambda n: talk(messages.said("assistant", *uses(n)), user(results(n)))),
+    "calls of one message": (
+        1200,
+        lambda n: talk(messages.message_of("assistant", *uses(n)), user(results(n))),
+    ),
     "calls answered backwards": (
         1200,
-        lambda n: talk(messages.said("assistant", *uses(n)), user(results(n)[::-1])),
+        lambda n: talk(messages.message_of("assistant", *uses(n)), user(results(n)[::-1])),
     ),
     "calls of many messages": (
         1200,
         lambda n: talk(
             *rounds(
                 n,
-                lambda i: messages.said("assistant", messages.use(f"c{i}")),
+                lambda i: messages.message_of("assistant", messages.use(f"c{i}")),
                 lambda i: user([messages.result(f"c{i}")]),
             )
         ),
@@ -169,7 +176,9 @@ MESSAGES: Final[dict[str, tuple[int, Make]]] = {
         1000,
         lambda n: talk(
             *rounds(
-                n, lambda _: messages.said("assistant", messages.use()), lambda _: user([messages.result()])
+                n,
+                lambda _: messages.message_of("assistant", messages.use()),
+                lambda _: user([messages.result()]),
             )
         ),
     ),
@@ -177,20 +186,20 @@ MESSAGES: Final[dict[str, tuple[int, Make]]] = {
     "outputs of many blocks": (
         500,
         lambda n: talk(
-            messages.said("assistant", messages.use()), user([messages.result(content=[text("a")] * n)])
+            messages.message_of("assistant", messages.use()), user([messages.result(content=[text("a")] * n)])
         ),
     ),
     "thinking": (
         400,
         lambda n: talk(
-            messages.said(
+            messages.message_of(
                 "assistant", *[{"type": "thinking", "thinking": "hm", "signature": f"s{i}"} for i in range(n)]
             )
         ),
     ),
     "unknown blocks": (
         400,
-        lambda n: talk(messages.said("assistant", *[{"type": f"t{i}"} for i in range(n)])),
+        lambda n: talk(messages.message_of("assistant", *[{"type": f"t{i}"} for i in range(n)])),
     ),
     "system blocks": (500, lambda n: {"system": [text("a")] * n}),
     "unknown fields": (1000, lambda n: {f"field_{i}": i for i in range(n)}),

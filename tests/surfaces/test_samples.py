@@ -22,13 +22,13 @@ from codex_proxy.surfaces.samples import Samples
 CRASH = Failure(kind=FaultKind.AGENT_CRASHED, message="It crashed.")
 
 
-def said(text: str, choice: int | None = None) -> list[Event]:
+def message(text: str, choice: int | None = None) -> list[Event]:
     return [TurnStarted(), ItemStarted(Message("m", choice)), TextDelta("m", text), ItemEnded("m")]
 
 
 def test_items_of_the_same_name_in_two_turns_are_two_items_of_two_choices() -> None:
     samples = Samples(2)
-    events = samples.feed(0, said("a")) + samples.feed(1, said("b"))
+    events = samples.feed(0, message("a")) + samples.feed(1, message("b"))
     assert events == [
         ItemStarted(Message("0/m", choice=0)),
         TextDelta("0/m", "a"),
@@ -79,15 +79,15 @@ def test_if_one_turn_reported_a_part_of_its_usage_the_whole_is_partial() -> None
 def test_the_first_failure_ends_it_and_nothing_follows() -> None:
     samples = Samples(2)
     failed = TurnEnded(Stop.FAILED, "provider", CRASH)
-    assert samples.feed(1, [failed, *said("late")]) == [failed]
+    assert samples.feed(1, [failed, *message("late")]) == [failed]
     assert samples.ended
-    assert samples.feed(0, [*said("later"), TurnEnded("stop")]) == []
+    assert samples.feed(0, [*message("later"), TurnEnded("stop")]) == []
 
 
 def test_of_a_turn_that_itself_reports_several_choices_only_the_first_was_asked_for() -> None:
     samples = Samples(2)
-    assert samples.feed(0, said("second", choice=1)) == []
-    assert len(samples.feed(0, said("first", choice=0))) == 3
+    assert samples.feed(0, message("second", choice=1)) == []
+    assert len(samples.feed(0, message("first", choice=0))) == 3
     samples.feed(0, [TurnEnded("stop", choice_stops={0: "length", 1: "stop"})])
     (end,) = samples.feed(1, [TurnEnded("stop")])
     assert isinstance(end, TurnEnded)

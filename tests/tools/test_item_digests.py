@@ -33,7 +33,7 @@ def fresh_items(seen: Digests, history: Sequence[HistoryItem]) -> tuple[HistoryI
     return unseen_items(seen, history, item_digests(history))
 
 
-def seen(history: Sequence[HistoryItem]) -> tuple[bytes, ...]:
+def digests(history: Sequence[HistoryItem]) -> tuple[bytes, ...]:
     return item_digests(history)[0]
 
 
@@ -62,11 +62,11 @@ def plain(history: Sequence[HistoryItem]) -> list[object]:
 
 
 def test_items_behind_those_that_a_thread_has_seen_are_new() -> None:
-    assert fresh_items(seen([QUESTION, ANSWER]), [QUESTION, ANSWER, MORE]) == (MORE,)
+    assert fresh_items(digests([QUESTION, ANSWER]), [QUESTION, ANSWER, MORE]) == (MORE,)
 
 
 def test_outputs_are_new_to_a_thread_that_waits_for_them() -> None:
-    assert fresh_items(seen([QUESTION, ANSWER, CALL]), [QUESTION, ANSWER, CALL, OUTPUT]) == (OUTPUT,)
+    assert fresh_items(digests([QUESTION, ANSWER, CALL]), [QUESTION, ANSWER, CALL, OUTPUT]) == (OUTPUT,)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_outputs_are_new_to_a_thread_that_waits_for_them() -> None:
     ],
 )
 def test_a_history_that_does_not_go_on_from_there_is_not_taken(history: list[HistoryItem]) -> None:
-    assert fresh_items(seen([QUESTION, ANSWER]), history) is None
+    assert fresh_items(digests([QUESTION, ANSWER]), history) is None
 
 
 def test_nothing_goes_on_from_nothing() -> None:
@@ -101,8 +101,8 @@ def test_nothing_goes_on_from_nothing() -> None:
     ],
 )
 def test_every_field_of_a_call_counts(other: HistoryCall) -> None:
-    assert seen([CALL]) != seen([other])
-    assert seen([CALL]) == seen([HistoryCall("a", "f", "{}", id="fc_1")])
+    assert digests([CALL]) != digests([other])
+    assert digests([CALL]) == digests([HistoryCall("a", "f", "{}", id="fc_1")])
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,17 @@ def test_every_field_of_a_call_counts(other: HistoryCall) -> None:
     ],
 )
 def test_arguments_count_by_their_value_since_clients_spell_them_anew(one: str, other: str) -> None:
-    assert seen([HistoryCall("a", "f", one)]) == seen([HistoryCall("a", "f", other)])
+    assert digests([HistoryCall("a", "f", one)]) == digests([HistoryCall("a", "f", other)])
     assert call_key(HistoryCall("a", "f", one)) == call_key(HistoryCall("a", "f", other))
     if one:
-        assert seen([HistoryCall("a", "f", one, "custom")]) != seen([HistoryCall("a", "f", other, "custom")])
+        assert digests([HistoryCall("a", "f", one, "custom")]) != digests(
+            [HistoryCall("a", "f", other, "custom")]
+        )
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, "text", '{"a":1e999}', '{"a":NaN}'])
 def test_arguments_that_are_no_json_count_too(text: str) -> None:
-    assert seen([HistoryCall("a", "f", text)]) != seen([CALL])
+    assert digests([HistoryCall("a", "f", text)]) != digests([CALL])
 
 
 @pytest.mark.parametrize(
@@ -137,11 +139,11 @@ def test_arguments_that_are_no_json_count_too(text: str) -> None:
     ],
 )
 def test_every_field_of_an_output_counts(other: HistoryOutput) -> None:
-    assert seen([OUTPUT]) != seen([other])
+    assert digests([OUTPUT]) != digests([other])
 
 
 def test_the_detail_of_an_image_counts() -> None:
-    assert seen([HistoryOutput("a", (ImagePart("u", "high"),))]) != seen(
+    assert digests([HistoryOutput("a", (ImagePart("u", "high"),))]) != digests(
         [HistoryOutput("a", (ImagePart("u"),))]
     )
 
@@ -149,21 +151,21 @@ def test_the_detail_of_an_image_counts() -> None:
 def test_consecutive_messages_of_the_assistant_are_one() -> None:
     two = [HistoryMessage("assistant", (TextPart("One."),)), HistoryMessage("assistant", (TextPart("Two."),))]
     one = [HistoryMessage("assistant", (TextPart("One.\n\nTwo."),))]
-    assert seen(two) == seen(one)
-    assert fresh_items(seen(two), [*one, MORE]) == (MORE,)
-    assert fresh_items(seen(one), [two[0], RAW_ITEM, two[1], MORE]) == (MORE,)
+    assert digests(two) == digests(one)
+    assert fresh_items(digests(two), [*one, MORE]) == (MORE,)
+    assert fresh_items(digests(one), [two[0], RAW_ITEM, two[1], MORE]) == (MORE,)
 
 
 def test_a_message_of_the_assistant_that_says_nothing_does_not_count() -> None:
     empty = HistoryMessage("assistant", (TextPart(""),))
-    assert fresh_items(seen([QUESTION, CALL]), [QUESTION, empty, CALL, OUTPUT]) == (OUTPUT,)
+    assert fresh_items(digests([QUESTION, CALL]), [QUESTION, empty, CALL, OUTPUT]) == (OUTPUT,)
 
 
 @given(HISTORIES, HISTORIES)
 def test_two_histories_have_the_same_digests_exactly_if_a_client_sees_the_same(
     one: list[HistoryItem], other: list[HistoryItem]
 ) -> None:
-    assert (seen(one) == seen(other)) is (plain(one) == plain(other))
+    assert (digests(one) == digests(other)) is (plain(one) == plain(other))
 
 
 @given(HISTORIES, ASKING | OUTPUTS, st.lists(ITEMS, max_size=4))
@@ -171,8 +173,8 @@ def test_what_a_client_adds_is_exactly_what_is_new(
     history: list[HistoryItem], first: HistoryItem, more: list[HistoryItem]
 ) -> None:
     """A client adds a question or an output first."""
-    assume(seen(history))
-    assert fresh_items(seen(history), [*history, first, *more]) == (first, *more)
+    assume(digests(history))
+    assert fresh_items(digests(history), [*history, first, *more]) == (first, *more)
 
 
 @given(HISTORIES, HISTORIES)
@@ -181,7 +183,7 @@ def test_a_history_is_taken_exactly_if_it_begins_with_what_was_seen(
 ) -> None:
     known, now = plain(before), plain(history)
     goes_on = bool(known) and len(now) > len(known) and now[: len(known)] == known
-    fresh = fresh_items(seen(before), history)
+    fresh = fresh_items(digests(before), history)
     assert (fresh is not None) is goes_on
     if fresh is not None:
         assert plain(fresh) == now[len(known) :]
@@ -194,8 +196,8 @@ def test_raw_items_never_matter(
     littered = list(history)
     for place, item in added:
         littered.insert(place, item)
-    fresh, with_raw = fresh_items(seen(before), history), fresh_items(seen(before), littered)
+    fresh, with_raw = fresh_items(digests(before), history), fresh_items(digests(before), littered)
     assert (fresh is None) is (with_raw is None)
-    assert seen(littered) == seen(history)
+    assert digests(littered) == digests(history)
     if fresh is not None and with_raw is not None:
         assert plain(with_raw) == plain(fresh)

@@ -25,7 +25,7 @@ RIGHT, WRONG = '{"city":"Paris"}', '{"town":"Paris"}'
 END = TurnEnded(Stop.STOP)
 
 
-def says(text: str, id: str = "m", choice: int | None = None) -> list[Event]:
+def message(text: str, id: str = "m", choice: int | None = None) -> list[Event]:
     return [ItemStarted(Message(id, choice)), TextDelta(id, text), ItemEnded(id)]
 
 
@@ -39,20 +39,20 @@ def passes(*events: Event, schema: bytes = SCHEMA) -> bool:
 
 def test_text_is_held_until_the_end_and_passes_if_it_is_valid() -> None:
     check = OutputCheck(SCHEMA)
-    assert check.feed(says(RIGHT)) == []
-    assert check.feed([END]) == [*says(RIGHT), END]
+    assert check.feed(message(RIGHT)) == []
+    assert check.feed([END]) == [*message(RIGHT), END]
     assert check.wrong is None
 
 
 def test_an_invalid_text_is_thrown_away_and_the_reason_kept() -> None:
     check = OutputCheck(SCHEMA)
-    assert check.feed([*says(WRONG), END]) == []
+    assert check.feed([*message(WRONG), END]) == []
     assert check.wrong == 'at $: "city" is a required property'
 
 
 def test_a_second_invalid_text_fails_the_turn_with_the_reason() -> None:
     check = OutputCheck(SCHEMA, second_try=True)
-    (end,) = check.feed([*says(WRONG), END])
+    (end,) = check.feed([*message(WRONG), END])
     assert check.wrong is None
     assert isinstance(end, TurnEnded)
     assert end.failure is not None
@@ -61,17 +61,17 @@ def test_a_second_invalid_text_fails_the_turn_with_the_reason() -> None:
 
 
 def test_a_second_text_that_is_valid_passes() -> None:
-    assert OutputCheck(SCHEMA, second_try=True).feed([*says(RIGHT), END]) == [*says(RIGHT), END]
+    assert OutputCheck(SCHEMA, second_try=True).feed([*message(RIGHT), END]) == [*message(RIGHT), END]
 
 
 @pytest.mark.parametrize("text", ["{}", '{"a":1}', ' {"a": [1]}\n'])
 def test_any_object_is_enough_for_json_object(text: str) -> None:
-    assert passes(*says(text), schema=ANY_OBJECT)
+    assert passes(*message(text), schema=ANY_OBJECT)
 
 
 @pytest.mark.parametrize("text", ["[]", "1", "null", '"{}"', "", "Hello", "{} {}", '{"a":NaN}'])
 def test_what_is_no_object_is_not_enough_for_json_object(text: str) -> None:
-    assert not passes(*says(text), schema=ANY_OBJECT)
+    assert not passes(*message(text), schema=ANY_OBJECT)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_is_no_object_is_not_enough_for_json_object(text: str) -> None:
     [f"```json\n{RIGHT}\n```", f"```\n{RIGHT}\n```", f"Here you are: {RIGHT}", RIGHT + " Anything else?"],
 )
 def test_a_text_that_a_json_parser_does_not_take_is_wrong(text: str) -> None:
-    assert not passes(*says(text))
+    assert not passes(*message(text))
 
 
 def test_no_text_at_all_is_wrong() -> None:
@@ -109,25 +109,25 @@ def test_a_repetition_that_says_something_else_is_left_to_the_repair() -> None:
 
 
 def test_several_messages_are_checked_as_a_client_joins_them() -> None:
-    assert passes(*says('{"city":', "a"), *says('"Paris"}', "b"))
-    assert not passes(*says('{"city":"Pa', "a"), *says('ris"}', "b"))
-    assert not passes(*says("Let me see.", "a"), *says(RIGHT, "b"))
+    assert passes(*message('{"city":', "a"), *message('"Paris"}', "b"))
+    assert not passes(*message('{"city":"Pa', "a"), *message('ris"}', "b"))
+    assert not passes(*message("Let me see.", "a"), *message(RIGHT, "b"))
 
 
 def test_each_choice_is_checked_by_itself() -> None:
-    assert passes(*says(RIGHT, "a", 0), *says(RIGHT, "b", 1))
-    assert not passes(*says(RIGHT, "a", 0), *says(WRONG, "b", 1))
+    assert passes(*message(RIGHT, "a", 0), *message(RIGHT, "b", 1))
+    assert not passes(*message(RIGHT, "a", 0), *message(WRONG, "b", 1))
 
 
 def test_a_choice_that_was_cut_off_is_not_checked() -> None:
     end = TurnEnded(Stop.STOP, choice_stops={1: Stop.LENGTH})
-    story = [*says(RIGHT, "a", 0), *says(RIGHT[:5], "b", 1), end]
+    story = [*message(RIGHT, "a", 0), *message(RIGHT[:5], "b", 1), end]
     assert OutputCheck(SCHEMA).feed(story) == story
 
 
 @pytest.mark.parametrize("stop", [Stop.LENGTH, Stop.CONTENT_FILTER, Stop.TOOL_CALLS, Stop.INTERRUPTED])
 def test_an_answer_that_did_not_come_to_its_end_is_passed_unchecked(stop: Stop) -> None:
-    story = [*says(RIGHT[:5]), TurnEnded(stop)]
+    story = [*message(RIGHT[:5]), TurnEnded(stop)]
     assert OutputCheck(SCHEMA).feed(story) == story
 
 
@@ -137,12 +137,12 @@ def test_a_refusal_is_an_answer() -> None:
 
 def test_a_failed_turn_passes_its_failure_and_no_unchecked_text() -> None:
     failed = TurnEnded(Stop.FAILED, "provider", Failure(kind=FaultKind.UPSTREAM_ERROR, message="it failed"))
-    assert OutputCheck(SCHEMA).feed([*says(RIGHT[:5]), failed]) == [failed]
+    assert OutputCheck(SCHEMA).feed([*message(RIGHT[:5]), failed]) == [failed]
 
 
 def test_text_stays_before_the_calls_that_follow_it() -> None:
     call: list[Event] = [ItemStarted(ToolCall("c", "a", "weather")), ItemEnded("c")]
-    story = [ItemStarted(Reasoning("r")), *says("Let me look."), *call, TurnEnded(Stop.TOOL_CALLS)]
+    story = [ItemStarted(Reasoning("r")), *message("Let me look."), *call, TurnEnded(Stop.TOOL_CALLS)]
     assert OutputCheck(SCHEMA).feed(story) == story
 
 
@@ -153,13 +153,13 @@ def test_questions_and_costs_are_not_held() -> None:
         ev.UsageReported(ev.Usage(1, 0, 1, 0)),
         ev.Notice("note"),
     ]
-    assert OutputCheck(SCHEMA).feed([*says(RIGHT), *now]) == now
+    assert OutputCheck(SCHEMA).feed([*message(RIGHT), *now]) == now
 
 
 def test_nothing_follows_the_end() -> None:
     check = OutputCheck(SCHEMA)
-    check.feed([*says(WRONG), END])
-    assert check.feed([*says(RIGHT), END]) == []
+    check.feed([*message(WRONG), END])
+    assert check.feed([*message(RIGHT), END]) == []
 
 
 @given(UNENDED_LISTS, st.lists(st.integers(0, 26)))
@@ -199,15 +199,15 @@ def test_an_answer_that_begins_as_an_object_passes_as_it_comes() -> None:
 
 def test_prose_is_thrown_away_and_asked_for_again_though_the_provider_was_given_the_schema() -> None:
     check = OutputCheck(SCHEMA, streams=True)
-    assert check.feed([*says("Here you are: {}"), END]) == []
+    assert check.feed([*message("Here you are: {}"), END]) == []
     assert check.wrong is not None
     assert check.wrong.startswith("it is not valid JSON")
 
 
 def test_an_object_that_was_seen_and_is_wrong_fails_the_turn() -> None:
     check = OutputCheck(SCHEMA, streams=True)
-    *said, end = check.feed([*says(WRONG), END])
-    assert said == says(WRONG)
+    *said, end = check.feed([*message(WRONG), END])
+    assert said == message(WRONG)
     assert isinstance(end, TurnEnded)
     assert end.failure is not None
     assert end.failure.code == "invalid_structured_output"
@@ -236,24 +236,29 @@ def test_nulls_for_absent_properties_are_removed_and_the_text_is_sent_once() -> 
     check = in_strict_form()
     assert check.feed([ItemStarted(Message("m")), TextDelta("m", WITH_NULL[:9])]) == []
     out = check.feed([TextDelta("m", WITH_NULL[9:]), FullText("m", WITH_NULL), ItemEnded("m"), END])
-    assert out == [*says(RIGHT), END]
+    assert out == [*message(RIGHT), END]
     assert check.wrong is None
 
 
 def test_an_answer_without_nulls_passes_as_the_model_gave_it() -> None:
     check = in_strict_form()
-    assert check.feed([*says('{ "city": "Paris" }'), END]) == [*says('{ "city": "Paris" }'), END]
+    assert check.feed([*message('{ "city": "Paris" }'), END]) == [*message('{ "city": "Paris" }'), END]
 
 
 def test_what_is_wrong_without_its_nulls_is_asked_for_again() -> None:
     check = in_strict_form()
-    assert check.feed([*says('{"city":null,"zip":null}'), END]) == []
+    assert check.feed([*message('{"city":null,"zip":null}'), END]) == []
     assert check.wrong is not None
     assert check.wrong.startswith("at $.city: null is not of type")
 
 
 def test_messages_that_make_one_text_become_one_message() -> None:
-    story = [ItemStarted(Reasoning("r")), *says('{"city":"Paris",', "a"), *says('"zip":null}', "b"), END]
+    story = [
+        ItemStarted(Reasoning("r")),
+        *message('{"city":"Paris",', "a"),
+        *message('"zip":null}', "b"),
+        END,
+    ]
     log = logged(in_strict_form(), story)
     assert violations(log) == []
     assert texts(log) == {"b": RIGHT}
@@ -261,29 +266,29 @@ def test_messages_that_make_one_text_become_one_message() -> None:
 
 
 def test_each_choice_is_rewritten_by_itself() -> None:
-    log = logged(in_strict_form(), [*says(WITH_NULL, "a", 0), *says('{"city": "Rome"}', "b", 1), END])
+    log = logged(in_strict_form(), [*message(WITH_NULL, "a", 0), *message('{"city": "Rome"}', "b", 1), END])
     assert texts(log) == {"a": RIGHT, "b": '{"city": "Rome"}'}
 
 
 def test_a_text_that_was_cut_off_or_stands_before_calls_is_the_models() -> None:
     for stop in (Stop.LENGTH, Stop.TOOL_CALLS):
-        story = [*says(WITH_NULL), TurnEnded(stop)]
+        story = [*message(WITH_NULL), TurnEnded(stop)]
         assert in_strict_form().feed(story) == story
 
 
 def test_a_text_that_takes_long_to_check_is_rewritten_by_whoever_checks_it() -> None:
     check = in_strict_form()
     long = WITH_NULL + " " * 500_000 + "\n"
-    assert check.feed([*says(long + "]"), END]) == []
+    assert check.feed([*message(long + "]"), END]) == []
     assert [(each.in_strict_form, len(each.text)) for each in check.checks] == [(True, len(long) + 1)]
-    assert check.with_verdicts([Verdict(rewritten=RIGHT)]) == [*says(RIGHT), END]
+    assert check.with_verdicts([Verdict(rewritten=RIGHT)]) == [*message(RIGHT), END]
 
 
 def test_what_the_client_will_send_back_is_known() -> None:
     check = in_strict_form()
     said = (HistoryMessage("assistant", (TextPart(WITH_NULL),)),)
     assert check.as_shown(said) == said
-    check.feed([*says(WITH_NULL), END])
+    check.feed([*message(WITH_NULL), END])
     assert check.as_shown(said) == (HistoryMessage("assistant", (TextPart(RIGHT),)),)
 
 

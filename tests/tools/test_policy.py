@@ -44,11 +44,11 @@ def turn(choice: ToolChoice = "auto", *, parallel: bool = True) -> Turn:
     )
 
 
-def ask(call_id: str, text: str = GOOD, name: str = "weather", **more: str) -> ev.ToolCallRequested:
+def call(call_id: str, text: str = GOOD, name: str = "weather", **more: str) -> ev.ToolCallRequested:
     return ev.ToolCallRequested(f"ask_{call_id}", call_id, name, text, **more)  # type: ignore[arg-type]
 
 
-def seen(done: PolicyResult) -> dict[str, str]:
+def visible(done: PolicyResult) -> dict[str, str]:
     """The calls that a client gets to see, with their arguments, once what came out is repaired."""
     log = TurnRepair().feed(done.events)
     assert violations(log, ended=any(isinstance(event, TurnEnded) for event in log)) == []
@@ -65,18 +65,18 @@ def output_texts(answers: Sequence[HiddenOutput]) -> dict[str, str]:
 
 def test_calls_of_a_step_end_the_turn_together_and_in_order() -> None:
     policy = ToolPolicy(turn())
-    assert policy.feed([ask("a"), ask("b", "{}", "now")]) == PolicyResult([], [])
+    assert policy.feed([call("a"), call("b", "{}", "now")]) == PolicyResult([], [])
     done = policy.feed([STEP])
-    assert list(seen(done).items()) == [("weather a", GOOD), ("now b", "{}")]
+    assert list(visible(done).items()) == [("weather a", GOOD), ("now b", "{}")]
     assert done.events[-1] == TurnEnded(Stop.TOOL_CALLS, "token_count")
     assert [each.call_id for each in policy.visible] == ["a", "b"]
     assert policy.hidden == []
 
 
 def test_text_before_a_call_comes_before_it() -> None:
-    done = ToolPolicy(turn()).feed([*HELLO, ask("a"), STEP])
+    done = ToolPolicy(turn()).feed([*HELLO, call("a"), STEP])
     assert done.events[:3] == HELLO
-    assert seen(done) == {"weather a": GOOD}
+    assert visible(done) == {"weather a": GOOD}
 
 
 def test_a_step_that_the_repair_refuses_ends_the_turn_before_its_call_is_seen() -> None:
@@ -87,14 +87,14 @@ def test_a_step_that_the_repair_refuses_ends_the_turn_before_its_call_is_seen() 
         ItemStarted(Message("m2")),
         ev.TextDelta("m2", "Hel"),
     ]
-    log = TurnRepair().feed(ToolPolicy(turn()).feed([*retried, ask("a"), STEP]).events)
+    log = TurnRepair().feed(ToolPolicy(turn()).feed([*retried, call("a"), STEP]).events)
     assert arguments(log) == {}
     assert isinstance(log[-1], TurnEnded)
     assert log[-1].stop == Stop.FAILED
 
 
 def test_a_call_is_named_by_its_item_and_keeps_its_kind() -> None:
-    done = ToolPolicy(turn()).feed([ask("a", "ls", "shell", item_id="fc_1", kind="custom"), STEP])
+    done = ToolPolicy(turn()).feed([call("a", "ls", "shell", item_id="fc_1", kind="custom"), STEP])
     assert ItemStarted(ToolCall("fc_1", "a", "shell", "custom")) in done.events
 
 
@@ -106,20 +106,20 @@ def test_a_step_without_calls_leaves_the_turn_going_on() -> None:
 
 def test_nothing_follows_the_end() -> None:
     policy = ToolPolicy(turn())
-    policy.feed([ask("a"), STEP])
-    assert policy.feed([*HELLO, ask("b"), STEP, END]) == PolicyResult([], [])
+    policy.feed([call("a"), STEP])
+    assert policy.feed([*HELLO, call("b"), STEP, END]) == PolicyResult([], [])
     assert [each.call_id for each in policy.visible] == ["a"]
 
 
 def test_a_retry_discards_the_calls_of_the_step_that_comes_anew() -> None:
     policy = ToolPolicy(turn())
-    policy.feed([ask("old"), Notice("unoffered_call"), ev.Retrying("again"), ask("new"), STEP])
+    policy.feed([call("old"), Notice("unoffered_call"), ev.Retrying("again"), call("new"), STEP])
     assert [each.call_id for each in policy.visible] == ["new"]
 
 
 def test_calls_of_a_step_that_never_completes_are_dropped() -> None:
     policy = ToolPolicy(turn())
-    assert policy.feed([ask("a"), TurnEnded(Stop.INTERRUPTED)]).events == [TurnEnded(Stop.INTERRUPTED)]
+    assert policy.feed([call("a"), TurnEnded(Stop.INTERRUPTED)]).events == [TurnEnded(Stop.INTERRUPTED)]
     assert policy.visible == []
 
 
@@ -128,29 +128,29 @@ def test_calls_of_a_step_that_never_completes_are_dropped() -> None:
 
 def test_a_call_that_breaks_its_schema_is_answered_and_the_turn_goes_on() -> None:
     policy = ToolPolicy(turn())
-    done = policy.feed([ask("a", BAD), STEP])
-    assert seen(done) == {}
+    done = policy.feed([call("a", BAD), STEP])
+    assert visible(done) == {}
     assert policy.visible == []
     assert done.answers[0].output.call_id == "a"
     assert '"city" is a required property' in output_texts(done.answers)["ask_a"]
-    assert seen(policy.feed([ask("b"), STEP])) == {"weather b": GOOD}
+    assert visible(policy.feed([call("b"), STEP])) == {"weather b": GOOD}
 
 
 def test_after_the_last_error_the_client_gets_the_invalid_call_and_the_log_a_notice() -> None:
     policy = ToolPolicy(turn())
     for number in range(MAX_FAULTS):
-        assert output_texts(policy.feed([ask(str(number), BAD), STEP]).answers).keys() == {f"ask_{number}"}
-    done = policy.feed([ask("last", BAD), STEP])
+        assert output_texts(policy.feed([call(str(number), BAD), STEP]).answers).keys() == {f"ask_{number}"}
+    done = policy.feed([call("last", BAD), STEP])
     assert done.answers == []
-    assert seen(done) == {"weather last": BAD}
+    assert visible(done) == {"weather last": BAD}
     assert Notice("strict_violation", "weather") in done.events
 
 
 def test_only_invalid_calls_that_the_client_gets_have_a_notice() -> None:
     policy = ToolPolicy(turn(parallel=False))
     for number in range(MAX_FAULTS):
-        policy.feed([ask(str(number), BAD), STEP])
-    done = policy.feed([ask("good"), ask("bad", BAD), STEP])
+        policy.feed([call(str(number), BAD), STEP])
+    done = policy.feed([call("good"), call("bad", BAD), STEP])
     assert Notice("strict_violation", "weather") not in done.events
     assert output_texts(policy.hidden) == {"ask_bad": DEFERRED}
 
@@ -158,36 +158,36 @@ def test_only_invalid_calls_that_the_client_gets_have_a_notice() -> None:
 def test_several_violations_of_one_step_are_reported_at_once_and_count_once() -> None:
     policy = ToolPolicy(turn())
     for _ in range(MAX_FAULTS):
-        assert len(policy.feed([ask("a", BAD), ask("b", BAD), ask("c", BAD), STEP]).answers) == 3
-    assert seen(policy.feed([ask("a", BAD), STEP])) == {"weather a": BAD}
+        assert len(policy.feed([call("a", BAD), call("b", BAD), call("c", BAD), STEP]).answers) == 3
+    assert visible(policy.feed([call("a", BAD), STEP])) == {"weather a": BAD}
 
 
 def test_beside_a_valid_call_the_invalid_one_stays_hidden_with_its_output() -> None:
     policy = ToolPolicy(turn())
-    done = policy.feed([ask("bad", BAD), ask("good"), STEP])
-    assert seen(done) == {"weather good": GOOD}
+    done = policy.feed([call("bad", BAD), call("good"), STEP])
+    assert visible(done) == {"weather good": GOOD}
     assert done.answers == []
     assert output_texts(policy.hidden).keys() == {"ask_bad"}
     assert policy.hidden[0].output.call_id == "bad"
 
 
 def test_arguments_that_are_no_json_break_a_strict_schema() -> None:
-    done = ToolPolicy(turn()).feed([ask("a", '{"city":'), STEP])
+    done = ToolPolicy(turn()).feed([call("a", '{"city":'), STEP])
     assert "not valid JSON" in output_texts(done.answers)["ask_a"]
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
 def test_no_argument_text_means_no_arguments(text: str) -> None:
-    assert seen(ToolPolicy(turn()).feed([ask("a", text, "now"), STEP])).keys() == {"now a"}
-    assert len(ToolPolicy(turn()).feed([ask("a", text), STEP]).answers) == 1
+    assert visible(ToolPolicy(turn()).feed([call("a", text, "now"), STEP])).keys() == {"now a"}
+    assert len(ToolPolicy(turn()).feed([call("a", text), STEP]).answers) == 1
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [("loose", "function"), ("shell", "custom"), ("unknown", "function")]
 )
 def test_only_strict_functions_are_checked(name: str, kind: str) -> None:
-    done = ToolPolicy(turn()).feed([ask("a", BAD, name, kind=kind), STEP])
-    assert seen(done) == {f"{name} a": BAD}
+    done = ToolPolicy(turn()).feed([call("a", BAD, name, kind=kind), STEP])
+    assert visible(done) == {f"{name} a": BAD}
 
 
 # --- one call at a time --------------------------------------------------------------------------
@@ -195,21 +195,21 @@ def test_only_strict_functions_are_checked(name: str, kind: str) -> None:
 
 def test_without_parallel_calls_the_first_is_visible_and_the_others_are_deferred() -> None:
     policy = ToolPolicy(turn(parallel=False))
-    done = policy.feed([ask("a"), ask("b"), ask("c"), STEP])
-    assert seen(done) == {"weather a": GOOD}
+    done = policy.feed([call("a"), call("b"), call("c"), STEP])
+    assert visible(done) == {"weather a": GOOD}
     assert output_texts(policy.hidden) == {"ask_b": DEFERRED, "ask_c": DEFERRED}
     assert done.answers == []
 
 
 def test_without_parallel_calls_the_first_valid_one_is_the_visible_one() -> None:
     policy = ToolPolicy(turn(parallel=False))
-    assert seen(policy.feed([ask("a", BAD), ask("b"), ask("c"), STEP])) == {"weather b": GOOD}
+    assert visible(policy.feed([call("a", BAD), call("b"), call("c"), STEP])) == {"weather b": GOOD}
     assert output_texts(policy.hidden).keys() == {"ask_a", "ask_c"}
 
 
 def test_an_answer_of_this_server_is_an_output_of_the_calls_kind() -> None:
     policy = ToolPolicy(turn(parallel=False))
-    policy.feed([ask("a"), ask("b", "ls", "shell", kind="custom"), STEP])
+    policy.feed([call("a"), call("b", "ls", "shell", kind="custom"), STEP])
     assert policy.hidden == [HiddenOutput("ask_b", HistoryOutput("b", (TextPart(DEFERRED),), "custom"))]
 
 
@@ -222,9 +222,9 @@ REQUIRED: list[ToolChoice] = ["required", NamedTools(("weather",), required=True
 def test_where_a_call_is_required_text_is_held_until_it_comes(choice: ToolChoice) -> None:
     policy = ToolPolicy(turn(choice))
     assert policy.feed(HELLO).events == []
-    done = policy.feed([ask("a"), STEP])
+    done = policy.feed([call("a"), STEP])
     assert done.events[:4] == [*HELLO, STEP]
-    assert seen(done) == {"weather a": GOOD}
+    assert visible(done) == {"weather a": GOOD}
 
 
 @pytest.mark.parametrize("choice", REQUIRED)
@@ -282,7 +282,7 @@ def test_a_dialect_that_says_its_calls_itself_has_called() -> None:
 
 def test_a_hidden_call_does_not_count_as_the_required_one() -> None:
     policy = ToolPolicy(turn("required"))
-    assert len(policy.feed([ask("a", BAD), STEP]).answers) == 1
+    assert len(policy.feed([call("a", BAD), STEP]).answers) == 1
     assert policy.feed([*HELLO, STEP, END]) == PolicyResult([], [], again=True)
 
 
@@ -310,14 +310,14 @@ def test_a_bad_call_beside_a_good_one_does_no_harm() -> None:
     policy = ToolPolicy(turn())
     for _ in range(MAX_FAULTS):
         policy.feed([Notice("unoffered_call", "x"), STEP])
-    assert seen(policy.feed([Notice("unoffered_call", "x"), ask("a"), STEP])) == {"weather a": GOOD}
+    assert visible(policy.feed([Notice("unoffered_call", "x"), call("a"), STEP])) == {"weather a": GOOD}
 
 
 def test_violations_and_bad_calls_are_counted_together() -> None:
     policy = ToolPolicy(turn())
-    policy.feed([ask("a", BAD), STEP])
+    policy.feed([call("a", BAD), STEP])
     policy.feed([Notice("unoffered_call", "x"), STEP])
-    assert seen(policy.feed([ask("b", BAD), STEP])) == {"weather b": BAD}
+    assert visible(policy.feed([call("b", BAD), STEP])) == {"weather b": BAD}
 
 
 def test_other_notes_are_no_faults() -> None:
@@ -329,7 +329,7 @@ def test_other_notes_are_no_faults() -> None:
 # --- as properties -------------------------------------------------------------------------------
 
 ASKS = st.builds(
-    ask,
+    call,
     st.sampled_from(["a", "b", "c"]),
     st.sampled_from([GOOD, BAD, "{", ""]),
     st.sampled_from(["weather", "loose", "now"]),

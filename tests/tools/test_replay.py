@@ -33,7 +33,7 @@ QUESTION = HistoryMessage("user", (TextPart("Well?"),))
 MORE = HistoryMessage("user", (TextPart("And?"),))
 
 
-def said(text: str) -> HistoryMessage:
+def message(text: str) -> HistoryMessage:
     return HistoryMessage("assistant", (TextPart(text),))
 
 
@@ -79,7 +79,7 @@ def put_back(
 # --- what is put back ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("echo", [[said("Hm.")], [said(""), said("Hm.")], []])
+@pytest.mark.parametrize("echo", [[message("Hm.")], [message(""), message("Hm.")], []])
 def test_remembered_items_take_the_place_of_the_repeated_answer(echo: list[HistoryItem]) -> None:
     history: list[HistoryItem] = [QUESTION, *echo, call("a"), output("a"), MORE]
     assert put_back(history, remembered(call("a"))) == [QUESTION, *BACK, output("a"), MORE]
@@ -87,8 +87,8 @@ def test_remembered_items_take_the_place_of_the_repeated_answer(echo: list[Histo
 
 def test_several_messages_are_recognised_as_a_client_joins_them() -> None:
     memory = remembered(call("a"), said="One.\n\nTwo.")
-    assert put_back([said("One."), said("Two."), call("a")], memory) == BACK
-    assert put_back([said("One.\n\nTwo."), call("a")], memory) == BACK
+    assert put_back([message("One."), message("Two."), call("a")], memory) == BACK
+    assert put_back([message("One.\n\nTwo."), call("a")], memory) == BACK
 
 
 def test_outputs_in_another_order_are_put_into_the_models() -> None:
@@ -136,16 +136,16 @@ def test_several_remembered_turns_are_put_back_each_in_its_place() -> None:
         output("a"),
         call("z"),
         output("z"),
-        said("Done."),
+        message("Done."),
         MORE,
     ]
-    back = [QUESTION, *BACK, output("a"), past(other[0]), output("z"), said("Done."), MORE]
+    back = [QUESTION, *BACK, output("a"), past(other[0]), output("z"), message("Done."), MORE]
     assert put_back(history, memory) == back
 
 
 def test_an_answer_in_text_between_two_turns_is_its_own() -> None:
-    history: list[HistoryItem] = [said("An answer."), QUESTION, said("Hm."), call("a"), output("a")]
-    assert put_back(history, remembered(call("a"))) == [said("An answer."), QUESTION, *BACK, output("a")]
+    history: list[HistoryItem] = [message("An answer."), QUESTION, message("Hm."), call("a"), output("a")]
+    assert put_back(history, remembered(call("a"))) == [message("An answer."), QUESTION, *BACK, output("a")]
 
 
 def test_reasoning_is_dropped_when_the_model_changed() -> None:
@@ -159,7 +159,7 @@ def test_reasoning_is_dropped_when_the_model_changed() -> None:
 @pytest.mark.parametrize(
     "echo",
     [
-        [said("Something else."), call("a"), call("b")],
+        [message("Something else."), call("a"), call("b")],
         [call("a", '{"x":1}'), call("b")],
         [call("a", name="g"), call("b")],
         [HistoryCall("a", "f", "{}", "custom"), call("b")],
@@ -167,8 +167,8 @@ def test_reasoning_is_dropped_when_the_model_changed() -> None:
         [call("b")],
         [call("b"), call("a")],
         [call("a"), call("b"), call("c")],
-        [call("a"), said("Hm."), call("b")],
-        [said("Hm.")],
+        [call("a"), message("Hm."), call("b")],
+        [message("Hm.")],
     ],
 )
 def test_a_repeated_answer_that_says_something_else_is_used_as_it_is(echo: list[HistoryItem]) -> None:
@@ -194,7 +194,9 @@ def test_calls_of_two_turns_in_one_repeated_answer_are_used_as_they_are() -> Non
     assert put_back(history, memory) == history
 
 
-@pytest.mark.parametrize("history", [[], [QUESTION], [said("Hm."), MORE], [output("a")], [BACK[0], QUESTION]])
+@pytest.mark.parametrize(
+    "history", [[], [QUESTION], [message("Hm."), MORE], [output("a")], [BACK[0], QUESTION]]
+)
 def test_a_history_without_calls_stays_as_it_is(history: list[HistoryItem]) -> None:
     assert put_back(history, remembered(call("a"))) == history
 
@@ -212,7 +214,7 @@ def test_a_history_without_calls_stays_as_it_is(history: list[HistoryItem]) -> N
 )
 @pytest.mark.parametrize("before_text", [True, False])
 def test_reasoning_that_was_remembered_comes_once(own: msgspec.Raw, before_text: bool) -> None:
-    echo: list[HistoryItem] = [past(own), said("Hm.")] if before_text else [said("Hm."), past(own)]
+    echo: list[HistoryItem] = [past(own), message("Hm.")] if before_text else [message("Hm."), past(own)]
     history: list[HistoryItem] = [QUESTION, *echo, call("a"), output("a")]
     assert put_back(history, remembered(call("a"))) == [QUESTION, *BACK, output("a")]
 
@@ -254,7 +256,7 @@ def test_there_is_a_key_for_every_call(history: list[HistoryItem]) -> None:
 
 @given(st.lists(WORDS))
 def test_texts_are_joined_as_clients_echo_them(texts: list[str]) -> None:
-    assert assistant_text([said(text) for text in texts]) == "\n\n".join(text for text in texts if text)
+    assert assistant_text([message(text) for text in texts]) == "\n\n".join(text for text in texts if text)
 
 
 # --- as properties -------------------------------------------------------------------------------

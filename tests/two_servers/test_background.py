@@ -13,7 +13,7 @@ from openai import NotFoundError
 from codex_proxy.store.postgresql.notices import Notices
 from codex_proxy.store.postgresql.store import PostgresStore
 from tests.http.serving import Proxy, until
-from tests.http_responses.asking import ask, blocks_of, checked, events_of, said
+from tests.http_responses.asking import blocks_of, checked, create, events_of, saying
 from tests.http_responses.receiving import SECRET, receiver
 from tests.two_servers.conftest import HELD, MakePair, Pair, let_leases_run_out, third_server
 from tests.waiting import polled
@@ -198,7 +198,7 @@ async def test_a_server_whose_lease_was_taken_over_stores_nothing_more(pair: Pai
 async def test_each_end_is_reported_by_one_server_once(pair_with: MakePair) -> None:
     async with receiver() as target, pair_with(webhooks={"urls": target.url, "secret": SECRET}) as pair:
         created = await asyncio.gather(
-            *(ask(proxy, said("Hello."), background=True) for proxy in (pair.one, pair.two) * 10)
+            *(create(proxy, saying("Hello."), background=True) for proxy in (pair.one, pair.two) * 10)
         )
         for answer in created:
             await ended(pair.one, answer.body["id"])

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.http.serving import Proxy, until
-from tests.http_responses.asking import ask, said
+from tests.http_responses.asking import create, saying
 from tests.postgres import server
 from tests.two_servers.conftest import HELD, MakePair
 from tests.waiting import polled
@@ -27,12 +27,12 @@ async def test_a_background_response_that_ends_while_postgresql_is_away_is_store
     monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.05)
     with server() as own:
         async with pair_with(store=own.url) as pair:
-            before = await ask(pair.two, said("Blue."))
+            before = await create(pair.two, saying("Blue."))
             created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
             await until(lambda: pair.one.server.runs.running == 1)
             await asyncio.to_thread(own.stop)
             await until_ready(pair.one, 503)
-            refused = await ask(pair.two, "Hello.", previous_response_id=before.body["id"])
+            refused = await create(pair.two, "Hello.", previous_response_id=before.body["id"])
             assert (refused.status, refused.error["code"]) == (503, "service_unavailable")
             pair.release.write_text("go")
             await until(lambda: pair.one.server.runs.running == 0)
@@ -40,7 +40,7 @@ async def test_a_background_response_that_ends_while_postgresql_is_away_is_store
             await pair.one.settled()
             response = await pair.at_two.responses.retrieve(created.id)
             assert (response.status, response.output_text) == ("completed", "one two three")
-            echo = await ask(pair.one, "[[fake:echo]]", previous_response_id=before.body["id"])
+            echo = await create(pair.one, "[[fake:echo]]", previous_response_id=before.body["id"])
             assert "Blue." in echo.text
             for proxy in (pair.one, pair.two):
                 await until_ready(proxy, 200)
@@ -55,7 +55,7 @@ async def test_what_was_acknowledged_before_postgresql_stopped_under_load_is_the
 
     async def ask_for_ever(proxy: Proxy) -> None:
         while True:
-            answer = await ask(proxy, said("Blue."))
+            answer = await create(proxy, saying("Blue."))
             if answer.status == 200:
                 acknowledged.append(answer.body["id"])
             else:

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from tests.http_responses.asking import ask, said
+from tests.http_responses.asking import create, saying
 from tests.postgres import empty, server
 from tests.two_servers.conftest import MakePair
 from tests.two_servers.test_background import follow_elsewhere, leases_of
@@ -24,7 +24,10 @@ async def test_behind_a_pooler_servers_find_by_asking_what_the_other_does(pair_w
             await follow_elsewhere(pair)
             conversation = (await pair.at_one.conversations.create()).id
             answers = await asyncio.gather(
-                *(ask(proxy, said("Hello."), conversation=conversation) for proxy in (pair.one, pair.two) * 2)
+                *(
+                    create(proxy, saying("Hello."), conversation=conversation)
+                    for proxy in (pair.one, pair.two) * 2
+                )
             )
             assert {answer.status for answer in answers} == {200}
             assert len(await items_of(pair.two, conversation)) == 8

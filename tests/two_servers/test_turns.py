@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.http.serving import Proxy, until
-from tests.http_responses.asking import WEATHER, ask, said
+from tests.http_responses.asking import WEATHER, create, saying
 from tests.http_responses.test_mcp import CALLS, settings, weather
 from tests.http_responses.test_websocket import answer_to, open_socket
 from tests.mcp.serving import web_server
@@ -35,9 +35,9 @@ async def items_of(proxy: Proxy, conversation: str) -> list[dict[str, Any]]:
 
 
 async def test_a_chain_continues_on_the_other_server(pair: Pair) -> None:
-    first = await ask(pair.one, said("Blue."))
-    second = await ask(pair.two, said("Red."), previous_response_id=first.body["id"])
-    third = await ask(pair.one, "[[fake:echo]]", previous_response_id=second.body["id"])
+    first = await create(pair.one, saying("Blue."))
+    second = await create(pair.two, saying("Red."), previous_response_id=first.body["id"])
+    third = await create(pair.one, "[[fake:echo]]", previous_response_id=second.body["id"])
     echo = json.dumps(third.body["output"])
     assert "Blue." in echo
     assert "Red." in echo
@@ -45,9 +45,9 @@ async def test_a_chain_continues_on_the_other_server(pair: Pair) -> None:
 
 async def test_the_next_turn_of_a_conversation_waits_for_the_one_on_the_other_server(pair: Pair) -> None:
     conversation = (await pair.at_one.conversations.create()).id
-    first = asyncio.create_task(ask(pair.one, HELD, conversation=conversation))
+    first = asyncio.create_task(create(pair.one, HELD, conversation=conversation))
     await until(lambda: pair.one.server.runs.running == 1)
-    second = asyncio.create_task(ask(pair.two, "[[fake:echo]]", conversation=conversation))
+    second = asyncio.create_task(create(pair.two, "[[fake:echo]]", conversation=conversation))
     done, _ = await asyncio.wait({second}, timeout=0.3)
     assert not done
     pair.release.write_text("go")
@@ -58,13 +58,13 @@ async def test_the_next_turn_of_a_conversation_waits_for_the_one_on_the_other_se
 async def test_a_turn_that_waits_too_long_for_the_other_server_is_a_429(pair_with: MakePair) -> None:
     async with pair_with(queue_wait=0.1) as pair:
         conversation = (await pair.at_one.conversations.create()).id
-        first = asyncio.create_task(ask(pair.one, HELD, conversation=conversation))
+        first = asyncio.create_task(create(pair.one, HELD, conversation=conversation))
         await until(lambda: pair.one.server.runs.running == 1)
-        refused = await ask(pair.two, "Hello.", conversation=conversation)
+        refused = await create(pair.two, "Hello.", conversation=conversation)
         assert (refused.status, refused.headers["Retry-After"]) == (429, "5")
         pair.release.write_text("go")
         assert (await first).status == 200
-        assert (await ask(pair.two, "Hello.", conversation=conversation)).status == 200
+        assert (await create(pair.two, "Hello.", conversation=conversation)).status == 200
 
 
 @pytest.mark.exhaustive
@@ -80,7 +80,7 @@ async def test_a_conversation_is_free_again_once_the_lease_of_a_killed_server_ha
         await reply.content.readany()
         process.kill()
         await process.wait()
-    waiting = asyncio.create_task(ask(pair.one, said("Here."), conversation=conversation))
+    waiting = asyncio.create_task(create(pair.one, saying("Here."), conversation=conversation))
     done, _ = await asyncio.wait({waiting}, timeout=0.3)
     assert not done
     await let_leases_run_out(postgres_url)
@@ -91,7 +91,7 @@ async def test_a_conversation_is_free_again_once_the_lease_of_a_killed_server_ha
 async def test_a_conversation_that_does_not_exist_is_waited_for_by_nobody(pair: Pair) -> None:
     for id in ("conv_unknown", "conv_" + random.Random(7).randbytes(4000).hex()):
         answers = await asyncio.gather(
-            *(ask(proxy, "Hello.", conversation=id) for proxy in (pair.one, pair.two))
+            *(create(proxy, "Hello.", conversation=id) for proxy in (pair.one, pair.two))
         )
         assert [answer.status for answer in answers] == [404, 404]
 
@@ -99,10 +99,10 @@ async def test_a_conversation_that_does_not_exist_is_waited_for_by_nobody(pair: 
 @pytest.mark.exhaustive
 async def test_twenty_turns_at_once_on_both_servers_leave_a_conversation_in_one_order(pair: Pair) -> None:
     conversation = (await pair.at_one.conversations.create()).id
-    prompts = [said(f"Answer {number}.") for number in range(20)]
+    prompts = [saying(f"Answer {number}.") for number in range(20)]
     answers = await asyncio.gather(
         *(
-            ask((pair.one, pair.two)[number % 2], prompt, conversation=conversation)
+            create((pair.one, pair.two)[number % 2], prompt, conversation=conversation)
             for number, prompt in enumerate(prompts)
         )
     )
@@ -117,16 +117,16 @@ async def test_twenty_turns_at_once_on_both_servers_leave_a_conversation_in_one_
 
 async def test_the_output_of_a_call_arrives_at_another_server_than_the_call_was_made_on(pair: Pair) -> None:
     prompt = '[[fake:tool_call args=\'{"city": "Paris"}\' say="Seen: {outputs}"]]'
-    first = await ask(pair.one, prompt, tools=[WEATHER])
+    first = await create(pair.one, prompt, tools=[WEATHER])
     (call,) = first.body["output"]
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "Sunny."}
-    second = await ask(pair.two, [output], tools=[WEATHER], previous_response_id=first.body["id"])
+    second = await create(pair.two, [output], tools=[WEATHER], previous_response_id=first.body["id"])
     assert second.body["output"][0]["content"][0]["text"] == "Seen: Sunny."
 
 
 async def test_a_socket_continues_what_the_other_server_has_stored(pair: Pair) -> None:
     async with open_socket(pair.one) as socket:
-        first = await answer_to(socket, said("Blue."))
+        first = await answer_to(socket, saying("Blue."))
     async with open_socket(pair.two) as socket:
         second = await answer_to(socket, "[[fake:echo]]", previous_response_id=first["id"])
     assert "Blue." in json.dumps(second["output"])
@@ -136,11 +136,11 @@ async def test_a_socket_continues_what_the_other_server_has_stored(pair: Pair) -
 async def test_an_approval_at_the_other_server_runs_the_call(pair_with: MakePair, port: int) -> None:
     tools = [weather(port, require_approval="always")]
     async with pair_with(CALLS, **settings(port)) as pair:
-        first = await ask(pair.one, "Weather?", tools=tools)
+        first = await create(pair.one, "Weather?", tools=tools)
         request = first.body["output"][-1]
         assert request["type"] == "mcp_approval_request"
         approval = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
-        last = await ask(pair.two, [approval], tools=tools, previous_response_id=first.body["id"])
+        last = await create(pair.two, [approval], tools=tools, previous_response_id=first.body["id"])
     made, message = last.body["output"]
     assert (made["type"], made["output"]) == ("mcp_call", "Sunny in Paris.")
     assert message["content"][0]["text"] == "The tool said: Sunny in Paris."

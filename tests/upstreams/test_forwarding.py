@@ -39,7 +39,7 @@ async def proxy(server: Upstream, tmp_path: Path) -> AsyncIterator[Proxy]:
         yield running
 
 
-def named(**more: Any) -> dict[str, Any]:
+def request(**more: Any) -> dict[str, Any]:
     """A request for the upstream's own model."""
     return user(**more) | {"model": "small"}
 
@@ -53,7 +53,7 @@ async def test_a_stream_is_the_upstreams_own_bytes(proxy: Proxy, server: Upstrea
     end = chunk({}, "stop")
     sent = b": one\n\n" + b"".join(map(event, (first, more, end, {"choices": [], "usage": USAGE}))) + DONE
     server.script = [sent]
-    answer = await proxy.ask(named(stream=True, stream_options={"include_usage": True}))
+    answer = await proxy.ask(request(stream=True, stream_options={"include_usage": True}))
     assert answer.text.encode() == sent
     assert answer.headers["content-type"].startswith("text/event-stream")
 
@@ -68,7 +68,7 @@ async def test_a_whole_answer_is_the_upstreams_own_bytes(proxy: Proxy, server: U
         {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}, indent=2
     )
     server.script = [sent.encode()]
-    answer = await proxy.ask(named(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"}))
+    answer = await proxy.ask(request(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"}))
     assert answer.text == sent
     asked = server.asked[-1].body
     assert (asked["modalities"], asked["audio"]["voice"]) == (["text", "audio"], "alloy")
@@ -120,10 +120,10 @@ async def test_the_body_reaches_the_upstream_as_it_was_written(tmp_path: Path) -
 
 
 async def test_an_effort_reaches_the_upstream_by_its_one_name(proxy: Proxy, server: Upstream) -> None:
-    await proxy.ask(named(reasoning={"effort": "low"}))
+    await proxy.ask(request(reasoning={"effort": "low"}))
     assert server.asked[-1].body["reasoning_effort"] == "low"
     assert "reasoning" not in server.asked[-1].body
-    await proxy.ask(named(reasoning={"max_tokens": 500}))
+    await proxy.ask(request(reasoning={"max_tokens": 500}))
     assert server.asked[-1].body["reasoning"] == {"max_tokens": 500}
 
 
@@ -202,7 +202,7 @@ async def test_a_model_asked_for_by_another_name_is_answered_by_that_name(
 async def test_usage_is_requested_recorded_and_sent_if_the_client_asked(
     streamed: bool, proxy: Proxy, server: Upstream
 ) -> None:
-    answer = await proxy.ask(named(stream=streamed))
+    answer = await proxy.ask(request(stream=streamed))
     assert streamed == ("usage" not in answer.text)
     if streamed:
         assert server.asked[-1].body["stream_options"] == {"include_usage": True}
@@ -216,7 +216,7 @@ async def test_usage_is_requested_recorded_and_sent_if_the_client_asked(
 async def test_max_tokens_are_counted_by_the_upstream_alone(proxy: Proxy, server: Upstream) -> None:
     server.script = [text("many many words " * 20)] * 2
     for more in ({}, {"tools": [WEATHER]}):
-        answer = await proxy.ask(named(max_tokens=5, **more))
+        answer = await proxy.ask(request(max_tokens=5, **more))
         assert answer.body["choices"][0]["message"]["content"] == "many many words " * 20
         assert server.asked[-1].body["max_tokens"] == 5
 
@@ -227,7 +227,7 @@ async def test_an_upstream_that_knows_no_stream_options_is_asked_without_them(
     refusal = Case(400, {}, ['{"error":{"message":"Unknown parameter: stream_options"}}'], [], "failed")
     server.script = [refusal]
     for _ in range(2):
-        assert (await proxy.ask(named(stream=True))).frames[-1] == "[DONE]"
+        assert (await proxy.ask(request(stream=True))).frames[-1] == "[DONE]"
     assert ["stream_options" in each.body for each in server.asked] == [True, False, False]
 
 
@@ -241,10 +241,10 @@ async def test_limits_and_refusals_come_with_the_upstreams_words(proxy: Proxy, s
         Case(429, {"Retry-After": "7"}, [busy], [], "failed"),
         Case(400, {}, [bad], [], "failed"),
     ]
-    answer = await proxy.ask(named(stream=True))
+    answer = await proxy.ask(request(stream=True))
     assert (answer.status, answer.headers["Retry-After"]) == (429, "7")
     assert "Slow down, please." in answer.error["message"]
-    answer = await proxy.ask(named(n=3))
+    answer = await proxy.ask(request(n=3))
     assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "bad_n", "n")
     assert "n is too large." in answer.error["message"]
 
@@ -255,10 +255,10 @@ async def test_what_breaks_off_behind_the_first_word_is_an_error_frame_behind_it
 ) -> None:
     word = event(chunk({"content": "Hi"}))
     async with raw_upstream(sending(OK, word, rest)) as url, proxy_before(url, tmp_path) as proxy:
-        answer = await proxy.ask(named(stream=True) | {"model": "m"})
+        answer = await proxy.ask(request(stream=True) | {"model": "m"})
         assert answer.text.encode().startswith(word)
         assert [sorted(frame) for frame in answer.frames[1:-1]] == [["error"]]
-        whole = await proxy.ask(named() | {"model": "m"})
+        whole = await proxy.ask(request() | {"model": "m"})
     assert whole.status in (502, 503)
 
 
@@ -272,7 +272,7 @@ async def test_a_client_that_leaves_closes_the_connection_to_the_upstream_within
             break
         server.closed.clear()
         server.script = [event(chunk({"content": "Hi"})) + event(chunk({"content": "x"})) * 3]
-        async with proxy.open(named(stream=True)) as reply:
+        async with proxy.open(request(stream=True)) as reply:
             await reply.content.readany()
             left = loop.time()
             reply.close()
@@ -292,9 +292,9 @@ async def test_with_tools_of_this_server_the_answer_is_its_own(server: Upstream,
         json.dumps({"mcpServers": {"files": {"command": sys.executable, "args": [PROGRAM, "stdio"]}}})
     )
     async with proxy_before(server.url, tmp_path, mcp_config=config) as proxy:
-        answer = await proxy.ask(named(n=2, x_own=1))
+        answer = await proxy.ask(request(n=2, x_own=1))
         assert [choice["index"] for choice in answer.body["choices"]] == [0, 1]
         assert "n" not in server.asked[-1].body
         assert server.asked[-1].body["x_own"] == 1
-        refused = await proxy.ask(named(logprobs=True))
+        refused = await proxy.ask(request(logprobs=True))
         assert (refused.status, refused.error["param"]) == (400, "logprobs")

@@ -12,9 +12,9 @@ from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.errors import status_of
 from tests.surfaces.chat.answering import CREATED, ID, MODEL, deltas, message, renderer, streamed, whole
 from tests.surfaces.chat.asking import ask, refused
-from tests.surfaces.chat.turns import CRASH, called, counted, failed, said, thought, turn
+from tests.surfaces.chat.turns import CRASH, failed, reasoning_item, text_item, tool_call, turn, usage
 
-HELLO = turn(said("Hel", "lo!"), counted())
+HELLO = turn(text_item("Hel", "lo!"), usage())
 
 
 def chunk(
@@ -64,7 +64,7 @@ def test_choices_are_indexed_from_0_to_n_minus_1() -> None:
 
 @pytest.mark.parametrize("reason", ["stop", "length", "content_filter", "a_reason_of_tomorrow"])
 def test_upstream_finish_reasons_are_propagated_streamed_and_whole(reason: str) -> None:
-    events = turn(said("x"), stop=reason)
+    events = turn(text_item("x"), stop=reason)
     assert whole(events)["choices"][0]["finish_reason"] == reason
     assert streamed(events)[-2]["choices"][0]["finish_reason"] == reason
 
@@ -75,7 +75,7 @@ def test_completion_tokens_aggregate_over_all_choices_and_prompt_tokens_count_on
 
 
 def test_usage_of_choices_that_the_agent_itself_reported_is_not_multiplied() -> None:
-    events = turn(said("a", id="a", choice=0), said("b", id="b", choice=1), counted())
+    events = turn(text_item("a", id="a", choice=0), text_item("b", id="b", choice=1), usage())
     assert whole(events, choices=2)["usage"]["completion_tokens"] == 7
 
 
@@ -148,12 +148,12 @@ def test_measured_stream_metrics_take_the_placeholders_place() -> None:
     [("token_count", "token_count"), ("task_complete", "task_complete"), ("turn/completed", "provider")],
 )
 def test_emission_trigger_names_the_event_that_prompted_the_usage(told: str, trigger: str) -> None:
-    events = [*turn(said("x"))[:-1], TurnEnded("stop", told)]
+    events = [*turn(text_item("x"))[:-1], TurnEnded("stop", told)]
     assert streamed(events, include_usage=True)[-2]["usage"]["emission_trigger"] == trigger
 
 
 def test_with_n_above_1_identical_deltas_are_broadcast_to_every_index() -> None:
-    frames = streamed(turn(said("Hi")), choices=2)
+    frames = streamed(turn(text_item("Hi")), choices=2)
     assert frames == [
         chunk(0, {"role": "assistant"}),
         chunk(1, {"role": "assistant"}),
@@ -167,10 +167,10 @@ def test_with_n_above_1_identical_deltas_are_broadcast_to_every_index() -> None:
 
 def test_choices_that_the_agent_reports_itself_go_to_their_index_each_with_its_own_end() -> None:
     events = turn(
-        said("one", id="a", choice=0),
-        said("two", id="b", choice=1),
-        said("nobody asked", id="c", choice=2),
-        said("nobody can ask", id="d", choice=-2),
+        text_item("one", id="a", choice=0),
+        text_item("two", id="b", choice=1),
+        text_item("nobody asked", id="c", choice=2),
+        text_item("nobody can ask", id="d", choice=-2),
         choice_stops={1: "length"},
     )
     choices = whole(events, choices=2)["choices"]
@@ -181,7 +181,7 @@ def test_choices_that_the_agent_reports_itself_go_to_their_index_each_with_its_o
 
 
 def test_argument_fragments_are_forwarded_in_order_and_the_stream_ends_with_tool_calls() -> None:
-    frames = streamed(turn(called('{"city":', '"Nashville"}')))
+    frames = streamed(turn(tool_call('{"city":', '"Nashville"}')))
     assert frames[1:-1] == [
         chunk(
             0,
@@ -203,7 +203,7 @@ def test_argument_fragments_are_forwarded_in_order_and_the_stream_ends_with_tool
 
 
 def test_without_parallel_tool_calls_a_call_is_a_single_consolidated_delta() -> None:
-    assert deltas(turn(called('{"city":', '"Nashville"}')), whole_calls=True) == [
+    assert deltas(turn(tool_call('{"city":', '"Nashville"}')), whole_calls=True) == [
         {
             "tool_calls": [
                 {
@@ -218,7 +218,7 @@ def test_without_parallel_tool_calls_a_call_is_a_single_consolidated_delta() -> 
 
 
 def test_a_whole_answer_with_calls_has_null_content_and_its_tool_calls() -> None:
-    assert message(turn(called("{}"))) == {
+    assert message(turn(tool_call("{}"))) == {
         "role": "assistant",
         "content": None,
         "refusal": None,
@@ -232,7 +232,7 @@ def test_a_whole_answer_with_calls_has_null_content_and_its_tool_calls() -> None
 
 
 def test_a_failure_in_the_middle_is_one_error_frame_and_done_and_nothing_else() -> None:
-    frames = streamed(failed(said("Hel"), counted()), include_usage=True)
+    frames = streamed(failed(text_item("Hel"), usage()), include_usage=True)
     assert frames[2:] == [
         {
             "error": {
@@ -256,7 +256,7 @@ def test_a_failure_before_the_first_token_can_still_be_a_plain_status() -> None:
 
 def test_a_failed_turn_has_no_whole_answer() -> None:
     answer = renderer()
-    answer.feed(failed(said("Hel")))
+    answer.feed(failed(text_item("Hel")))
     with pytest.raises(Fault, match="too long"):
         answer.result()
     assert answer.finish_reasons == ()
@@ -338,5 +338,5 @@ def test_include_usage_is_asked_for_in_stream_options() -> None:
 
 
 def test_reasoning_is_beside_the_content_not_in_it() -> None:
-    told = message(turn(thought("Weather, then."), said("Sunny.")))
+    told = message(turn(reasoning_item("Weather, then."), text_item("Sunny.")))
     assert (told["content"], told["reasoning_content"]) == ("Sunny.", "Weather, then.")

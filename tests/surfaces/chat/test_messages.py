@@ -27,7 +27,7 @@ def wrong(*messages: dict[str, Any]) -> tuple[str | None, str]:
     return fault.param, fault.message
 
 
-def said(role: Any, *texts: str) -> HistoryMessage:
+def message(role: Any, *texts: str) -> HistoryMessage:
     return HistoryMessage(role, tuple(TextPart(text) for text in texts))
 
 
@@ -38,8 +38,8 @@ def asks(*calls: dict[str, Any], content: Any = None) -> dict[str, Any]:
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_a_system_message_becomes_a_developer_message(role: str) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert history({"role": role, "content": "be brief"}) == (said("developer", "be brief"),)
-    assert history({"role": role, "content": parts}) == (said("developer", "a", "b"),)
+    assert history({"role": role, "content": "be brief"}) == (message("developer", "be brief"),)
+    assert history({"role": role, "content": parts}) == (message("developer", "a", "b"),)
 
 
 def test_a_user_says_text_or_parts_of_text_and_images() -> None:
@@ -58,12 +58,12 @@ def test_a_user_says_text_or_parts_of_text_and_images() -> None:
 
 def test_a_refusal_of_the_assistant_is_text_part_or_field() -> None:
     parts = [{"type": "text", "text": "Hm."}, {"type": "refusal", "refusal": "No."}]
-    assert history({"role": "assistant", "content": parts}) == (said("assistant", "Hm.", "No."),)
-    assert history({"role": "assistant", "content": None, "refusal": "No."}) == (said("assistant", "No."),)
+    assert history({"role": "assistant", "content": parts}) == (message("assistant", "Hm.", "No."),)
+    assert history({"role": "assistant", "content": None, "refusal": "No."}) == (message("assistant", "No."),)
 
 
 def test_an_assistant_that_said_nothing_leaves_no_message() -> None:
-    assert history({"role": "assistant", "content": ""}, HELLO) == (said("user", "hello"),)
+    assert history({"role": "assistant", "content": ""}, HELLO) == (message("user", "hello"),)
 
 
 @pytest.mark.parametrize("kind", ["input_audio"])
@@ -93,8 +93,8 @@ def test_calls_and_outputs_become_past_calls_and_outputs() -> None:
     assert history(
         HELLO, asks(call("call_1", arguments='{"x": 1}'), content="Looking."), answer("call_1")
     ) == (
-        said("user", "hello"),
-        said("assistant", "Looking."),
+        message("user", "hello"),
+        message("assistant", "Looking."),
         HistoryCall("call_1", "get_weather", '{"x": 1}'),
         HistoryOutput("call_1", (TextPart("sunny"),)),
     )
@@ -159,7 +159,7 @@ FUNCTION_SAYS = {"role": "function", "name": "f", "content": "done"}
 
 def test_a_function_call_gets_a_call_id_that_is_the_same_on_every_request() -> None:
     expected = (
-        said("user", "hello"),
+        message("user", "hello"),
         HistoryCall("call_legacy_1", "f", "{}"),
         HistoryOutput("call_legacy_1", (TextPart("done"),)),
     )

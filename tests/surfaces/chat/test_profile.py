@@ -6,7 +6,7 @@ from typing import Any
 
 from codex_proxy.core.events import Event
 from tests.surfaces.chat.answering import CREATED, ID, MODEL, renderer, streamed
-from tests.surfaces.chat.turns import called, counted, failed, said, turn
+from tests.surfaces.chat.turns import failed, text_item, tool_call, turn, usage
 
 PROFILE = "codex-completions-api"
 
@@ -25,7 +25,7 @@ def choice(index: int, delta: dict[str, Any], finish_reason: str | None = None) 
 
 
 def test_usage_is_null_on_every_chunk_without_include_usage_too() -> None:
-    assert in_profile(turn(said("Hi"), counted())) == [
+    assert in_profile(turn(text_item("Hi"), usage())) == [
         chunk(choice(0, {"role": "assistant"})),
         chunk(choice(0, {"content": "Hi"})),
         chunk(choice(0, {}, "stop")),
@@ -34,7 +34,7 @@ def test_usage_is_null_on_every_chunk_without_include_usage_too() -> None:
 
 
 def test_every_chunk_has_all_choices() -> None:
-    assert in_profile(turn(said("H", "i")), choices=2) == [
+    assert in_profile(turn(text_item("H", "i")), choices=2) == [
         chunk(choice(0, {"role": "assistant"}), choice(1, {"role": "assistant"})),
         chunk(choice(0, {"content": "H"}), choice(1, {"content": "H"})),
         chunk(choice(0, {"content": "i"}), choice(1, {"content": "i"})),
@@ -44,12 +44,12 @@ def test_every_chunk_has_all_choices() -> None:
 
 
 def test_the_usage_chunk_comes_behind_the_one_finalizer() -> None:
-    frames = in_profile(turn(said("Hi"), counted()), choices=3, include_usage=True)
+    frames = in_profile(turn(text_item("Hi"), usage()), choices=3, include_usage=True)
     assert [len(frame["choices"]) for frame in frames[:-1]] == [3, 3, 3, 0]
 
 
 def test_calls_go_to_all_choices_in_one_chunk_each() -> None:
-    frames = in_profile(turn(called('{"a":', "1}")), choices=2, whole_calls=True)
+    frames = in_profile(turn(tool_call('{"a":', "1}")), choices=2, whole_calls=True)
     first, second = frames[1]["choices"]
     assert first["delta"] == second["delta"]
     assert first["delta"]["tool_calls"][0]["function"]["arguments"] == '{"a":1}'
@@ -66,7 +66,9 @@ def test_an_answer_without_a_word_ends_all_choices_in_one_chunk() -> None:
 
 
 def test_choices_that_the_agent_reports_itself_have_chunks_of_their_own() -> None:
-    events = turn(said("one", id="a", choice=0), said("two", id="b", choice=1), choice_stops={1: "length"})
+    events = turn(
+        text_item("one", id="a", choice=0), text_item("two", id="b", choice=1), choice_stops={1: "length"}
+    )
     frames = in_profile(events, choices=2)
     assert frames[1] == chunk(choice(0, {"content": "one"}))
     assert frames[2] == chunk(choice(1, {"content": "two"}))
@@ -74,7 +76,7 @@ def test_choices_that_the_agent_reports_itself_have_chunks_of_their_own() -> Non
 
 
 def test_a_failure_is_the_same_frame_as_in_the_other_profile() -> None:
-    assert in_profile(failed(said("Hel")), choices=2)[-2:] == streamed(failed(said("Hel")))[-2:]
+    assert in_profile(failed(text_item("Hel")), choices=2)[-2:] == streamed(failed(text_item("Hel")))[-2:]
 
 
 def test_the_role_of_all_choices_comes_with_the_first_keepalive_in_one_chunk() -> None:

@@ -20,18 +20,19 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from tests.surfaces.chat.answering import deltas, frames, message, renderer, streamed, whole
-from tests.surfaces.chat.turns import called, counted, did, said, stepped, thought, turn
+from tests.surfaces.chat.turns import activity, reasoning_item, step, text_item, tool_call, turn, usage
 
 
 def test_several_messages_are_joined_by_a_blank_line() -> None:
-    assert message(turn(said("One.", id="a"), said("Two.", " Still two.", id="b")))["content"] == (
+    assert message(turn(text_item("One.", id="a"), text_item("Two.", " Still two.", id="b")))["content"] == (
         "One.\n\nTwo. Still two."
     )
 
 
 def test_a_message_without_a_word_leaves_no_blank_line() -> None:
     assert (
-        message(turn(said("One.", id="a"), said(id="b"), said("Two.", id="c")))["content"] == "One.\n\nTwo."
+        message(turn(text_item("One.", id="a"), text_item(id="b"), text_item("Two.", id="c")))["content"]
+        == "One.\n\nTwo."
     )
 
 
@@ -55,7 +56,7 @@ def test_an_answer_without_any_word_is_the_empty_string() -> None:
 
 
 def test_parts_of_a_reasoning_summary_are_separated_by_a_blank_line() -> None:
-    told = message(turn(thought("First.", "Second.", id="a"), thought("Third.", id="b")))
+    told = message(turn(reasoning_item("First.", "Second.", id="a"), reasoning_item("Third.", id="b")))
     assert told["reasoning_content"] == "First.\n\nSecond.\n\nThird."
 
 
@@ -78,11 +79,11 @@ def test_raw_reasoning_is_not_shown_and_does_not_begin_the_answer() -> None:
 def test_what_the_agent_does_is_one_line_each_of_its_reasoning() -> None:
     told = message(
         turn(
-            did("ls -la", id="a"),
-            thought("Hm.", id="b"),
-            did("cat <<E\nx\nE", id="c"),
-            thought("So.", id="d"),
-            said("Done."),
+            activity("ls -la", id="a"),
+            reasoning_item("Hm.", id="b"),
+            activity("cat <<E\nx\nE", id="c"),
+            reasoning_item("So.", id="d"),
+            text_item("Done."),
         )
     )
     assert told["reasoning_content"] == "[command] ls -la\nHm.\n[command] cat <<E x E\nSo."
@@ -90,7 +91,7 @@ def test_what_the_agent_does_is_one_line_each_of_its_reasoning() -> None:
 
 
 def test_activity_can_be_switched_off() -> None:
-    assert "reasoning_content" not in message(turn(did("ls"), said("Done.")), show_activity=False)
+    assert "reasoning_content" not in message(turn(activity("ls"), text_item("Done.")), show_activity=False)
 
 
 def test_what_a_command_prints_is_not_shown() -> None:
@@ -149,7 +150,7 @@ def test_whole_calls_keep_the_order_in_which_they_were_opened() -> None:
 
 
 def test_the_legacy_form_streams_a_function_call_and_ends_with_its_reason() -> None:
-    events = turn(called('{"a":', "1}"))
+    events = turn(tool_call('{"a":', "1}"))
     assert deltas(events, legacy_function_call=True) == [
         {"function_call": {"name": "get_weather", "arguments": ""}},
         {"function_call": {"arguments": '{"a":'}},
@@ -162,7 +163,7 @@ def test_the_legacy_form_streams_a_function_call_and_ends_with_its_reason() -> N
 
 
 def test_the_legacy_form_has_room_for_one_call() -> None:
-    events = turn(called("{}", id="a"), called("[]", id="b", name="other"))
+    events = turn(tool_call("{}", id="a"), tool_call("[]", id="b", name="other"))
     assert message(events, legacy_function_call=True)["function_call"]["name"] == "get_weather"
     assert len(deltas(events, legacy_function_call=True)) == 2
 
@@ -196,16 +197,16 @@ def test_a_custom_tool_call_carries_its_input() -> None:
     ],
 )
 def test_a_turn_with_calls_ends_as_calls_do_unless_it_was_cut(stop: str, reason: str) -> None:
-    assert whole(turn(called("{}"), stop=stop))["choices"][0]["finish_reason"] == reason
+    assert whole(turn(tool_call("{}"), stop=stop))["choices"][0]["finish_reason"] == reason
 
 
 @pytest.mark.parametrize("stop", ["stop", "interrupted", "tool_calls", "function_call"])
 def test_a_turn_without_calls_does_not_end_as_calls_do(stop: str) -> None:
-    assert whole(turn(said("x"), stop=stop))["choices"][0]["finish_reason"] == "stop"
+    assert whole(turn(text_item("x"), stop=stop))["choices"][0]["finish_reason"] == "stop"
 
 
 def test_a_choice_without_the_call_of_its_sibling_stops() -> None:
-    events = turn(called("{}", choice=0), said("x", choice=1), stop="tool_calls")
+    events = turn(tool_call("{}", choice=0), text_item("x", choice=1), stop="tool_calls")
     assert [choice["finish_reason"] for choice in whole(events, choices=2)["choices"]] == [
         "tool_calls",
         "stop",
@@ -213,13 +214,13 @@ def test_a_choice_without_the_call_of_its_sibling_stops() -> None:
 
 
 def test_a_lone_surrogate_becomes_the_replacement_character_streamed_and_whole() -> None:
-    events = turn(said("a\ud83db", "\ude00"))
+    events = turn(text_item("a\ud83db", "\ude00"))
     assert [delta["content"] for delta in deltas(events)] == ["a\ufffdb", "\ufffd"]
     assert message(events)["content"] == "a\ufffdb\ufffd"
 
 
 def test_line_separators_of_unicode_do_not_break_a_frame() -> None:
-    assert [delta["content"] for delta in deltas(turn(said("a\u2028b\x85c\nd")))] == ["a\u2028b\x85c\nd"]
+    assert [delta["content"] for delta in deltas(turn(text_item("a\u2028b\x85c\nd")))] == ["a\u2028b\x85c\nd"]
 
 
 def test_the_first_keepalive_brings_the_role_along_once() -> None:
@@ -228,36 +229,36 @@ def test_the_first_keepalive_brings_the_role_along_once() -> None:
     assert [chunk["choices"][0]["delta"] for chunk in opened] == [{"role": "assistant"}] * 2
     assert answer.visible
     assert answer.open() == b""
-    assert b"role" not in answer.feed(turn(said("Hi")))
+    assert b"role" not in answer.feed(turn(text_item("Hi")))
 
 
 def test_usage_that_is_not_reported_is_an_estimate_and_says_so() -> None:
-    usage = whole(turn(said("1" * 30)), choices=2, prompt_tokens=lambda: 25)["usage"]
+    usage = whole(turn(text_item("1" * 30)), choices=2, prompt_tokens=lambda: 25)["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (25, 20, True)
     assert usage["total_tokens"] == 45
 
 
 def test_an_answer_cut_by_max_tokens_reports_its_limit_and_is_marked() -> None:
     for choices in (1, 3):
-        events = turn(said("one two"), stop="length", cut=True)
+        events = turn(text_item("one two"), stop="length", cut=True)
         usage = whole(events, choices=choices, max_tokens=2)["usage"]
         assert (usage["completion_tokens"], usage["estimated"]) == (2 * choices, True)
 
 
 def test_what_was_reported_before_a_cut_is_not_all_that_was_spent() -> None:
     """The call that was cut has read at least what the one before it has."""
-    told = stepped(Usage(100, 0, 3, 0))
-    usage = whole(turn(told, said("one two three four five"), stop="length", cut=True))["usage"]
+    told = step(Usage(100, 0, 3, 0))
+    usage = whole(turn(told, text_item("one two three four five"), stop="length", cut=True))["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (200, 5, True)
     totals: list[Event] = [UsageReported(Usage(read, 0, 3, 0)) for read in (100, 250, 250)]
-    usage = whole(turn(totals, said("one two three four five"), stop="length", cut=True))["usage"]
+    usage = whole(turn(totals, text_item("one two three four five"), stop="length", cut=True))["usage"]
     assert usage["prompt_tokens"] == 250 + 150
 
 
 @pytest.mark.parametrize(("prompt", "expected"), [(25, (100, 5)), (400, (400, 5))])
 def test_a_partial_usage_is_the_minimum_of_the_estimate(prompt: int, expected: tuple[int, int]) -> None:
     told: list[Event] = [UsageReported(Usage(100, 0, 3, 0), partial=True)]
-    usage = whole(turn(told, said("one two three four five")), prompt_tokens=lambda: prompt)["usage"]
+    usage = whole(turn(told, text_item("one two three four five")), prompt_tokens=lambda: prompt)["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (*expected, True)
 
 
@@ -267,18 +268,18 @@ def test_an_estimate_is_at_least_one_token_each() -> None:
 
 
 def test_usage_that_was_reported_is_not_marked() -> None:
-    assert "estimated" not in whole(turn(said("x"), counted()))["usage"]
+    assert "estimated" not in whole(turn(text_item("x"), usage()))["usage"]
 
 
 def test_the_last_total_counts_and_steps_count_only_without_one() -> None:
-    steps = whole(turn(stepped(Usage(1, 0, 2, 0)), stepped(None), stepped(Usage(3, 0, 4, 0))))["usage"]
+    steps = whole(turn(step(Usage(1, 0, 2, 0)), step(None), step(Usage(3, 0, 4, 0))))["usage"]
     assert (steps["prompt_tokens"], steps["completion_tokens"]) == (4, 6)
-    both = whole(turn(counted(), stepped(Usage(1, 0, 2, 0)), counted(Usage(20, 0, 30, 0))))["usage"]
+    both = whole(turn(usage(), step(Usage(1, 0, 2, 0)), usage(Usage(20, 0, 30, 0))))["usage"]
     assert (both["prompt_tokens"], both["completion_tokens"]) == (20, 30)
 
 
 def test_a_stream_never_ends_without_done() -> None:
-    assert streamed(turn(said("x")))[-1] == "[DONE]"
+    assert streamed(turn(text_item("x")))[-1] == "[DONE]"
 
 
 FIELDS = {"service_tier": msgspec.Raw(b'"flex"'), "system_fingerprint": msgspec.Raw(b'"fp_1"')}
@@ -286,11 +287,13 @@ LATER = {"system_fingerprint": msgspec.Raw(b'"fp_2"')}
 
 
 @pytest.mark.parametrize("profile", ["openai", "codex-completions-api"])
-@pytest.mark.parametrize("parts", [said("Hel", "lo!"), thought("Hm.") + said("Hi"), called(), []])
+@pytest.mark.parametrize(
+    "parts", [text_item("Hel", "lo!"), reasoning_item("Hm.") + text_item("Hi"), tool_call(), []]
+)
 def test_a_field_of_the_answer_is_in_every_chunk_with_one_value_or_in_none(
     parts: list[Event], profile: str
 ) -> None:
-    plain = turn(parts, counted())
+    plain = turn(parts, usage())
     for first in range(1, len(plain)):
         for second in (None, *range(first, len(plain))):
             events = list(plain)

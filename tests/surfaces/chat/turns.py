@@ -33,13 +33,13 @@ TOOLS = b'[{"name":"read","description":"Reads.","input_schema":{"type":"object"
 CRASH = Failure(kind=FaultKind.TIMED_OUT, message="The agent took too long.")
 
 
-def said(*texts: str, id: str = "m", choice: int | None = None) -> list[Event]:
+def text_item(*texts: str, id: str = "m", choice: int | None = None) -> list[Event]:
     """A message, one delta per text."""
     deltas = [TextDelta(id, text) for text in texts]
     return [ItemStarted(Message(id, choice)), *deltas, ItemEnded(id)]
 
 
-def called(
+def tool_call(
     *arguments: str, id: str = "t", name: str = "get_weather", choice: int | None = None
 ) -> list[Event]:
     """A call of a function; its call id is `call_` and the item's id."""
@@ -47,24 +47,24 @@ def called(
     return [ItemStarted(ToolCall(id, f"call_{id}", name, choice=choice)), *deltas, ItemEnded(id)]
 
 
-def thought(*texts: str, id: str = "r") -> list[Event]:
+def reasoning_item(*texts: str, id: str = "r") -> list[Event]:
     """A reasoning item, one summary part per text."""
     deltas = [ReasoningDelta(id, text, part) for part, text in enumerate(texts)]
     return [ItemStarted(Reasoning(id)), *deltas, ItemEnded(id)]
 
 
-def did(text: str, id: str = "c") -> list[Event]:
+def activity(text: str, id: str = "c") -> list[Event]:
     return [ItemStarted(Activity(id, "command", text)), ItemEnded(id)]
 
 
-def listed(id: str = "l", error: str | None = None) -> list[Event]:
+def tool_list(id: str = "l", error: str | None = None) -> list[Event]:
     """What a server has, or why it has nothing."""
     status: ItemStatus = "completed" if error is None else "failed"
     item = McpTools(id, "files", b"[]" if error else TOOLS, error)
     return [ItemStarted(item), ItemEnded(id, status)]
 
 
-def begun(id: str = "a", arguments: str = '{"path":"x"}', approved_by: str | None = None) -> list[Event]:
+def open_call(id: str = "a", arguments: str = '{"path":"x"}', approved_by: str | None = None) -> list[Event]:
     """A call of ours that is under way."""
     item = McpCall(id, f"call_{id}", "files", "read", approved_by)
     return [ItemStarted(item), ArgumentsDelta(id, arguments)]
@@ -74,17 +74,17 @@ def gave(text: str, id: str = "a", status: ItemStatus = "completed") -> list[Eve
     return [OutputDelta(id, text), ItemEnded(id, status)]
 
 
-def asked(id: str = "q") -> list[Event]:
+def approval(id: str = "q") -> list[Event]:
     """A call that the client is to approve."""
     started = ItemStarted(McpApproval(id, f"call_{id}", "files", "write"))
     return [started, ArgumentsDelta(id, '{"path":'), ArgumentsDelta(id, '"x"}'), ItemEnded(id)]
 
 
-def counted(usage: Usage = USAGE) -> list[Event]:
+def usage(usage: Usage = USAGE) -> list[Event]:
     return [UsageReported(usage, "token_count")]
 
 
-def stepped(usage: Usage | None) -> list[Event]:
+def step(usage: Usage | None) -> list[Event]:
     return [StepCompleted(usage)]
 
 

@@ -96,7 +96,7 @@ def result(id: str = "call_1", content: Any = "sunny", **more: Any) -> dict[str,
     return {"type": "tool_result", "tool_use_id": id, "content": content, **more}
 
 
-def said(role: str, *blocks: Any, **more: Any) -> dict[str, Any]:
+def message_of(role: str, *blocks: Any, **more: Any) -> dict[str, Any]:
     """A message of blocks; a text stands for a block of text."""
     made = [{"type": "text", "text": each} if isinstance(each, str) else each for each in blocks]
     return {"role": role, "content": made, **more}

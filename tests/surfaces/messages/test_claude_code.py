@@ -30,10 +30,10 @@ from codex_proxy.core.items import Message, Reasoning, ToolCall
 from codex_proxy.surfaces.errors import error_body, forbids_retry, retry_after, status_of
 from codex_proxy.surfaces.messages.content import EVENT_TYPES, PING, STOP_REASONS
 from codex_proxy.surfaces.messages.errors import prompt_too_long
-from tests.surfaces.chat.turns import called, said
+from tests.surfaces.chat.turns import text_item, tool_call
 from tests.surfaces.messages.answering import renderer, streamed, whole
 from tests.surfaces.messages.asking import HELLO, RECORDINGS, ask
-from tests.surfaces.messages.asking import said as spoken
+from tests.surfaces.messages.asking import message_of as spoken
 
 SEEN: dict[str, Any] = json.loads((RECORDINGS / "02-errors.json").read_text("utf-8"))
 SIX = 6
@@ -95,8 +95,8 @@ def turn_events(*events: Event, stop: str = Stop.STOP, **more: Any) -> list[Even
 
 
 DOWN = failure(FaultKind.UPSTREAM_DISCONNECTED)
-BROKEN = turn_events(*said("Hal")[:-1], stop=Stop.FAILED, failure=DOWN)
-CALLED = called("{}")
+BROKEN = turn_events(*text_item("Hal")[:-1], stop=Stop.FAILED, failure=DOWN)
+CALLED = tool_call("{}")
 
 
 def ends_with_an_error() -> None:
@@ -121,7 +121,9 @@ def is_never_sent(*words: str) -> Callable[[], None]:
 
 
 def has_usage() -> None:
-    first, *_, last, _ = streamed(turn_events(*said("x"), UsageReported(Usage(input=10, cached=4, output=2))))
+    first, *_, last, _ = streamed(
+        turn_events(*text_item("x"), UsageReported(Usage(input=10, cached=4, output=2)))
+    )
     assert first["message"]["usage"]["input_tokens"] > 0
     assert last["usage"]["input_tokens"] == 6
     assert last["usage"]["cache_read_input_tokens"] == 4

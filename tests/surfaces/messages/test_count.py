@@ -20,10 +20,10 @@ from tests.surfaces.messages.asking import (
     ANY_MODEL,
     HELLO,
     RECORDINGS,
+    message_of,
     read,
     recorded,
     result,
-    said,
     tool,
     use,
 )
@@ -63,13 +63,18 @@ def image(data: str) -> dict[str, Any]:
     [
         {"system": LONG},
         {"system": [{"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}]},
-        {"messages": [HELLO, said("assistant", LONG)]},
-        {"messages": [HELLO, said("system", LONG)]},
-        {"messages": [HELLO, said("user", result(content=LONG))]},
-        {"messages": [HELLO, said("user", result(content=[{"type": "text", "text": LONG}]))]},
-        {"messages": [HELLO, said("assistant", use(text=LONG))]},
-        {"messages": [HELLO, said("user", {"type": "document", "source": {"type": "text", "data": LONG}})]},
-        {"messages": [HELLO, said("user", {"type": "new_next_year", "of": [{"what": LONG}]})]},
+        {"messages": [HELLO, message_of("assistant", LONG)]},
+        {"messages": [HELLO, message_of("system", LONG)]},
+        {"messages": [HELLO, message_of("user", result(content=LONG))]},
+        {"messages": [HELLO, message_of("user", result(content=[{"type": "text", "text": LONG}]))]},
+        {"messages": [HELLO, message_of("assistant", use(text=LONG))]},
+        {
+            "messages": [
+                HELLO,
+                message_of("user", {"type": "document", "source": {"type": "text", "data": LONG}}),
+            ]
+        },
+        {"messages": [HELLO, message_of("user", {"type": "new_next_year", "of": [{"what": LONG}]})]},
         {"tools": [tool(description=LONG)]},
         {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object", "title": LONG}}}},
         {
@@ -91,21 +96,21 @@ def test_each_text_of_a_request_counts_wherever_it_stands(fields: dict[str, Any]
     ],
 )
 def test_what_the_model_is_not_shown_costs_next_to_nothing(block: dict[str, Any]) -> None:
-    assert more(messages=[HELLO, said("assistant", block)]) < 20
+    assert more(messages=[HELLO, message_of("assistant", block)]) < 20
 
 
 def test_encrypted_reasoning_counts_fewer_tokens_than_its_characters_would_as_text() -> None:
     sealed = base64.b64encode(bytes(range(256)) * 40).decode()
     block = {"type": "redacted_thinking", "data": sealed}
-    assert 2_000 < more(messages=[HELLO, said("assistant", block)]) < max_tokens_in(sealed) / 2
+    assert 2_000 < more(messages=[HELLO, message_of("assistant", block)]) < max_tokens_in(sealed) / 2
 
 
 def test_a_deferred_tool_counts_once_a_search_has_found_it_or_it_was_called() -> None:
     tools = [tool("search"), tool("mcp__files__read", description=LONG, defer_loading=True)]
     found = result(content=[{"type": "tool_reference", "tool_name": "mcp__files__read"}])
     assert more(tools=tools) < 60
-    assert more(tools=tools, messages=[HELLO, said("user", found)]) > WORTH
-    assert more(tools=tools, messages=[HELLO, said("assistant", use(name="mcp__files__read"))]) > WORTH
+    assert more(tools=tools, messages=[HELLO, message_of("user", found)]) > WORTH
+    assert more(tools=tools, messages=[HELLO, message_of("assistant", use(name="mcp__files__read"))]) > WORTH
 
 
 def test_a_deferred_tool_counts_where_it_is_offered_at_once() -> None:
@@ -130,20 +135,20 @@ def test_a_deferred_tool_without_a_readable_name_is_counted_as_one_that_is_not_o
 )
 def test_an_image_costs_by_its_size(data: str, least: int, most: int) -> None:
     for content in ([image(data)], [result(content=[image(data)])]):
-        assert least <= more(messages=[HELLO, said("user", *content)]) <= most
+        assert least <= more(messages=[HELLO, message_of("user", *content)]) <= most
 
 
 @pytest.mark.parametrize(
     "source", [None, {"type": "url", "url": "https://a.example/b.png"}, {"type": "base64", "data": "broken"}]
 )
 def test_an_image_whose_size_is_not_known_costs_as_much_as_the_largest(source: Any) -> None:
-    assert more(messages=[HELLO, said("user", {"type": "image", "source": source})]) > 2_500
+    assert more(messages=[HELLO, message_of("user", {"type": "image", "source": source})]) > 2_500
 
 
 def test_a_pdf_costs_by_its_size_up_to_a_limit() -> None:
     def document(letters: int) -> int:
         source = {"type": "base64", "media_type": "application/pdf", "data": "A" * letters}
-        return more(messages=[HELLO, said("user", {"type": "document", "source": source})])
+        return more(messages=[HELLO, message_of("user", {"type": "document", "source": source})])
 
     assert 10_000 <= document(30_000) < 11_000
     assert document(10_000_000) < 210_000
@@ -151,7 +156,7 @@ def test_a_pdf_costs_by_its_size_up_to_a_limit() -> None:
 
 def test_a_request_beyond_every_context_takes_no_longer_than_one_that_is_full() -> None:
     """Nobody shall have a server count for minutes."""
-    body = json.dumps({"messages": [said("user", "x" * (20 << 20))]}).encode()
+    body = json.dumps({"messages": [message_of("user", "x" * (20 << 20))]}).encode()
     assert_cpu_time_below(1.0, lambda: count_tokens(body, CATALOG))
     assert count_tokens(body, CATALOG) > 10 << 20
 

@@ -24,7 +24,17 @@ from codex_proxy.runs.idle_sessions import item_digests
 from codex_proxy.surfaces.messages.history import NO_RESULT, ORPHAN
 from codex_proxy.surfaces.messages.state import pack_items
 from tests.pictures import png_of
-from tests.surfaces.messages.asking import HELLO, ask, history, identity, refused, result, said, texts, use
+from tests.surfaces.messages.asking import (
+    HELLO,
+    ask,
+    history,
+    identity,
+    message_of,
+    refused,
+    result,
+    texts,
+    use,
+)
 
 PNG = base64.b64encode(png_of(8, 8)).decode()
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
@@ -60,7 +70,10 @@ def test_instructions_may_be_a_text_or_blocks(system: Any) -> None:
 
 def test_instructions_in_the_middle_stay_there() -> None:
     told = history(
-        said("user", "Hi."), said("system", "Be brief."), said("assistant", "Yes."), said("user", "So?")
+        message_of("user", "Hi."),
+        message_of("system", "Be brief."),
+        message_of("assistant", "Yes."),
+        message_of("user", "So?"),
     )
     assert texts(told) == ["user: Hi.", "developer: Be brief.", "assistant: Yes.", "user: So?"]
 
@@ -70,10 +83,10 @@ def test_instructions_in_the_middle_stay_there() -> None:
 
 def test_results_stand_right_behind_their_calls_in_the_calls_order() -> None:
     told = history(
-        said("user", "Hi."),
-        said("assistant", "I look.", use("a"), use("b", x=1)),
-        said("user", "wait!", result("b", "two"), result("a", "one")),
-        said("system", "Be brief."),
+        message_of("user", "Hi."),
+        message_of("assistant", "I look.", use("a"), use("b", x=1)),
+        message_of("user", "wait!", result("b", "two"), result("a", "one")),
+        message_of("system", "Be brief."),
     )
     assert texts(told) == [
         "user: Hi.",
@@ -89,38 +102,42 @@ def test_results_stand_right_behind_their_calls_in_the_calls_order() -> None:
 
 def test_results_may_come_in_several_messages_with_words_between() -> None:
     told = history(
-        said("assistant", use("a")),
-        said("assistant", use("b")),
-        said("user", result("a", "one")),
-        said("system", "Tool loaded."),
-        said("user", result("b", "two")),
-        said("assistant", "Both."),
+        message_of("assistant", use("a")),
+        message_of("assistant", use("b")),
+        message_of("user", result("a", "one")),
+        message_of("system", "Tool loaded."),
+        message_of("user", result("b", "two")),
+        message_of("assistant", "Both."),
     )
     assert texts(told)[2:] == ["a: one", "b: two", "developer: Tool loaded.", "assistant: Both."]
 
 
 def test_a_call_without_a_result_gets_one_that_says_so() -> None:
-    told = history(said("assistant", use("a"), use("b")), said("user", result("b", "two"), "go on"))
+    told = history(
+        message_of("assistant", use("a"), use("b")), message_of("user", result("b", "two"), "go on")
+    )
     assert texts(told)[2:] == [f"a: {NO_RESULT}", "b: two", "user: go on"]
 
 
 def test_a_result_that_nobody_asked_for_is_what_the_user_says() -> None:
-    told = history(said("user", result("x", "sunny"), "and now?"))
+    told = history(message_of("user", result("x", "sunny"), "and now?"))
     assert texts(told) == [f"user: {ORPHAN}|sunny|and now?"]
-    twice = history(said("assistant", use("a")), said("user", result("a", "one"), result("a", "two")))
+    twice = history(
+        message_of("assistant", use("a")), message_of("user", result("a", "one"), result("a", "two"))
+    )
     assert texts(twice)[1:] == ["a: one", f"user: {ORPHAN}|two"]
 
 
 def test_an_id_may_come_again_in_a_later_answer() -> None:
     told = history(
-        said("assistant", use("a")), said("user", result("a", "1")),
-        said("assistant", use("a")), said("user", result("a", "2")),
+        message_of("assistant", use("a")), message_of("user", result("a", "1")),
+        message_of("assistant", use("a")), message_of("user", result("a", "2")),
     )  # fmt: skip
     assert texts(told) == ["HistoryCall", "a: 1", "HistoryCall", "a: 2"]
 
 
 def test_arguments_keep_the_order_of_their_members() -> None:
-    (call,) = history(said("assistant", use("a", zebra=1, apple={"y": [1.5, None]})))[:1]
+    (call,) = history(message_of("assistant", use("a", zebra=1, apple={"y": [1.5, None]})))[:1]
     assert call == HistoryCall("a", "get_weather", '{"zebra":1,"apple":{"y":[1.5,null]}}')
 
 
@@ -135,23 +152,26 @@ def test_arguments_keep_the_order_of_their_members() -> None:
     ],
 )
 def test_a_result_that_is_an_error_says_so(content: Any, shown: str) -> None:
-    told = history(said("assistant", use("a")), said("user", result("a", content, is_error=True)))
+    told = history(message_of("assistant", use("a")), message_of("user", result("a", content, is_error=True)))
     assert texts(told)[1] == f"a: {shown}"
 
 
 def test_images_in_results_reach_the_model() -> None:
     told = history(
-        said("assistant", use("a")), said("user", result("a", [PICTURE, {"type": "text", "text": "x"}]))
+        message_of("assistant", use("a")),
+        message_of("user", result("a", [PICTURE, {"type": "text", "text": "x"}])),
     )
     assert isinstance(told[1], HistoryOutput)
     assert told[1].parts == (ImagePart(f"data:image/png;base64,{PNG}"), TextPart("x"))
 
 
 def test_the_same_result_as_a_text_or_as_a_block_is_the_same() -> None:
-    one = history(said("assistant", use("a")), said("user", result("a", "x")))
-    other = history(said("assistant", use("a")), said("user", result("a", [{"type": "text", "text": "x"}])))
+    one = history(message_of("assistant", use("a")), message_of("user", result("a", "x")))
+    other = history(
+        message_of("assistant", use("a")), message_of("user", result("a", [{"type": "text", "text": "x"}]))
+    )
     assert one == other
-    assert history(said("assistant", use("a")), said("user", result("a", "")))[1:] == (
+    assert history(message_of("assistant", use("a")), message_of("user", result("a", "")))[1:] == (
         HistoryOutput("a", (TextPart(""),)),
     )
 
@@ -161,15 +181,15 @@ def test_the_same_result_as_a_text_or_as_a_block_is_the_same() -> None:
 
 def test_state_goes_back_to_its_place_among_texts_and_calls() -> None:
     told = history(
-        said("user", "Hi."),
-        said(
+        message_of("user", "Hi."),
+        message_of(
             "assistant",
             {"type": "thinking", "thinking": "Hm.", "signature": "cxp1"},
             "I look.",
             state(ENCRYPTED, MESSAGE, SECOND, called("a")),
             use("a"),
         ),
-        said("user", result("a")),
+        message_of("user", result("a")),
     )
     assert texts(told) == [
         "user: Hi.",
@@ -183,18 +203,20 @@ def test_state_goes_back_to_its_place_among_texts_and_calls() -> None:
 
 
 def test_a_text_that_the_client_added_stands_before_the_calls() -> None:
-    told = history(said("assistant", "One.", "Two.", state(ENCRYPTED, called("a")), use("a")))
+    told = history(message_of("assistant", "One.", "Two.", state(ENCRYPTED, called("a")), use("a")))
     assert texts(told)[:4] == ["RawHistoryItem", "assistant: One.", "assistant: Two.", "HistoryCall"]
 
 
 def test_what_the_client_has_cut_away_is_not_missed() -> None:
-    told = history(said("assistant", state(ENCRYPTED, MESSAGE, called("a"), called("b")), use("b")))
+    told = history(message_of("assistant", state(ENCRYPTED, MESSAGE, called("a"), called("b")), use("b")))
     assert texts(told)[:2] == ["RawHistoryItem", "HistoryCall"]
 
 
 def test_the_same_state_twice_is_reported_once() -> None:
     told = history(
-        said("assistant", "x", state(ENCRYPTED)), said("user", "?"), said("assistant", state(ENCRYPTED), "x")
+        message_of("assistant", "x", state(ENCRYPTED)),
+        message_of("user", "?"),
+        message_of("assistant", state(ENCRYPTED), "x"),
     )
     assert texts(told).count("RawHistoryItem") == 1
 
@@ -211,7 +233,7 @@ def test_the_same_state_twice_is_reported_once() -> None:
     ids=["another model", "Anthropic's", "damaged", "none", "signed by Anthropic"],
 )
 def test_state_of_others_is_dropped_without_a_word(block: dict[str, Any]) -> None:
-    answer = ask(messages=[said("assistant", block, "So."), said("user", "Go on.")])
+    answer = ask(messages=[message_of("assistant", block, "So."), message_of("user", "Go on.")])
     assert texts(answer.turn.history) == ["assistant: So.", "user: Go on."]
     assert answer.ignored == ()
 
@@ -227,23 +249,23 @@ def test_a_text_document_is_its_text_with_title_and_context() -> None:
     block = document(
         {"type": "text", "media_type": "text/plain", "data": "All."}, title='A "b"', context="Of me."
     )
-    assert texts(history(said("user", block))) == [
+    assert texts(history(message_of("user", block))) == [
         "user: <document title=\"A 'b'\">\nOf me.\nAll.\n</document>"
     ]
-    answer = ask(messages=[said("user", {**block, "citations": {"enabled": True}})])
+    answer = ask(messages=[message_of("user", {**block, "citations": {"enabled": True}})])
     assert answer.ignored == ("citations",)
 
 
 def test_a_document_of_blocks_keeps_its_images() -> None:
     block = document({"type": "content", "content": [{"type": "text", "text": "All."}, PICTURE]})
-    (message,) = history(said("user", block))
+    (message,) = history(message_of("user", block))
     assert isinstance(message, HistoryMessage)
     assert [type(part) for part in message.parts] == [TextPart, TextPart, ImagePart, TextPart]
 
 
 def test_a_pdf_that_nobody_reads_is_a_note_to_the_model() -> None:
     block = document({"type": "base64", "media_type": "application/pdf", "data": PDF}, title="plan.pdf")
-    answer = ask(messages=[said("user", block)])
+    answer = ask(messages=[message_of("user", block)])
     assert texts(answer.turn.history) == [
         "user: [Document plan.pdf, application/pdf, 14 bytes: this model cannot read it.]"
     ]
@@ -253,9 +275,9 @@ def test_a_pdf_that_nobody_reads_is_a_note_to_the_model() -> None:
 def test_a_pdf_that_is_read_here_is_its_text() -> None:
     block = document({"type": "base64", "media_type": "application/pdf", "data": PDF})
     pdfs = PdfTexts()
-    ask(messages=[said("user", block)], how={"pdfs": pdfs})
+    ask(messages=[message_of("user", block)], how={"pdfs": pdfs})
     (digest,) = pdfs.unread
-    answer = ask(messages=[said("user", block)], how={"pdfs": PdfTexts({digest: "Pages."})})
+    answer = ask(messages=[message_of("user", block)], how={"pdfs": PdfTexts({digest: "Pages."})})
     assert "Pages." in texts(answer.turn.history)[0]
     assert answer.ignored == ()
 
@@ -263,7 +285,7 @@ def test_a_pdf_that_is_read_here_is_its_text() -> None:
 def test_results_of_a_search_are_reported_by_title_and_address() -> None:
     found = {"type": "web_search_result", "title": "Codex", "url": "https://x", "encrypted_content": "…"}
     told = history(
-        said(
+        message_of(
             "assistant",
             {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
             {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [found]},
@@ -275,12 +297,12 @@ def test_results_of_a_search_are_reported_by_title_and_address() -> None:
 
 def test_a_search_of_this_server_leaves_no_words_that_the_model_did_not_say() -> None:
     ours = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
-    assert texts(history(said("assistant", ours, "It is."))) == ["assistant: It is."]
+    assert texts(history(message_of("assistant", ours, "It is."))) == ["assistant: It is."]
 
 
 def test_a_search_result_that_the_user_brings_is_reported() -> None:
     block = {"type": "search_result", "title": "T", "source": "S", "content": [{"type": "text", "text": "C"}]}
-    assert texts(history(said("user", block))) == ["user: T - S\nC"]
+    assert texts(history(message_of("user", block))) == ["user: T - S\nC"]
 
 
 @pytest.mark.parametrize(
@@ -294,27 +316,29 @@ def test_a_search_result_that_the_user_brings_is_reported() -> None:
     ids=["torn", "of the Files API", "without a source", "of another scheme"],
 )
 def test_an_image_that_cannot_be_shown_is_refused_in_the_newest_message_only(block: dict[str, Any]) -> None:
-    failure = refused(messages=[said("user", "Hi."), said("user", block)])
+    failure = refused(messages=[message_of("user", "Hi."), message_of("user", block)])
     assert (failure.param or "").startswith("messages[1].content[0].source")
-    told = history(said("user", block), said("assistant", "Hm."), said("user", "Go on."))
+    told = history(message_of("user", block), message_of("assistant", "Hm."), message_of("user", "Go on."))
     assert "left out" in texts(told)[0]
 
 
 def test_an_agent_that_takes_no_images_gets_a_note_for_images_of_the_history() -> None:
     blind = {"takes_images": lambda turn: False}
-    answer = ask(messages=[said("user", PICTURE), said("user", "So?")], how=blind)
+    answer = ask(messages=[message_of("user", PICTURE), message_of("user", "So?")], how=blind)
     assert "An image was left out" in texts(answer.turn.history)[0]
 
 
 def test_a_reference_to_a_tool_is_reported() -> None:
     block = {"type": "tool_reference", "tool_name": "WebSearch"}
-    told = history(said("assistant", use("a", "ToolSearch")), said("user", result("a", [block])))
+    told = history(message_of("assistant", use("a", "ToolSearch")), message_of("user", result("a", [block])))
     assert texts(told)[1] == "a: The tool WebSearch can be called from now on."
 
 
 @pytest.mark.parametrize("role", ["user", "assistant", "system"])
 def test_a_block_that_is_a_string_is_its_text_unchanged(role: str) -> None:
-    told = history(said("user", "Hi."), {"role": role, "content": ["<a> @/etc/passwd", " /help\n"]}, HELLO)
+    told = history(
+        message_of("user", "Hi."), {"role": role, "content": ["<a> @/etc/passwd", " /help\n"]}, HELLO
+    )
     spoken = {"system": "developer"}.get(role, role)
     assert [line for line in texts(told) if "passwd" in line or "/help" in line] == (
         [f"{spoken}: <a> @/etc/passwd", f"{spoken}:  /help\n"]
@@ -331,26 +355,26 @@ def test_instructions_may_be_strings_and_nothing_but_texts() -> None:
 @pytest.mark.parametrize("block", [{"type": "of_tomorrow", "text": "x"}, {"text": "x"}, 1, None, []])
 def test_a_block_that_is_unknown_is_refused_in_the_newest_message_and_named_before(block: Any) -> None:
     assert refused(messages=[{"role": "user", "content": [block]}]).param == "messages[0].content[0].type"
-    answer = ask(messages=[{"role": "user", "content": [block]}, said("assistant", "Hm."), HELLO])
+    answer = ask(messages=[{"role": "user", "content": [block]}, message_of("assistant", "Hm."), HELLO])
     assert "left out" in texts(answer.turn.history)[0]
     assert [name for name in answer.ignored if name.startswith("messages[].content[]")]
 
 
 def test_a_block_of_an_answer_that_is_unknown_is_named() -> None:
-    answer = ask(messages=[HELLO, said("assistant", {"type": "mcp_tool_use", "id": "m"}, "So."), HELLO])
+    answer = ask(messages=[HELLO, message_of("assistant", {"type": "mcp_tool_use", "id": "m"}, "So."), HELLO])
     assert answer.ignored == ("messages[].content[].mcp_tool_use",)
     assert texts(answer.turn.history)[1] == "assistant: So."
 
 
 def test_a_compaction_is_its_summary() -> None:
-    told = history(said("assistant", {"type": "compaction", "content": "They met."}), HELLO)
+    told = history(message_of("assistant", {"type": "compaction", "content": "They met."}), HELLO)
     assert texts(told)[0].endswith("They met.")
 
 
 def test_an_instruction_that_is_cleared_is_not_shown_after_the_next_message_of_the_user() -> None:
     passing = {"role": "system", "content": "Only now.", "clear_at": "next_user_message"}
     assert "Only now." in str(texts(history(HELLO, passing)))
-    assert "Only now." not in str(texts(history(HELLO, passing, said("assistant", "Hm."), HELLO)))
+    assert "Only now." not in str(texts(history(HELLO, passing, message_of("assistant", "Hm."), HELLO)))
     assert "Only now." in str(texts(history(HELLO, {**passing, "clear_at": "never"}, HELLO)))
 
 
@@ -410,7 +434,7 @@ MESSAGES = st.builds(
 @settings(deadline=None)
 @given(st.lists(MESSAGES, max_size=6))
 def test_nothing_in_the_history_is_ever_refused(messages: list[dict[str, Any]]) -> None:
-    told = history(*messages, said("user", "So?"))
+    told = history(*messages, message_of("user", "So?"))
     waiting: list[str] = []
     for item in told:
         if isinstance(item, HistoryCall):

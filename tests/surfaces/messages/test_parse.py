@@ -20,7 +20,7 @@ from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.tool_calls import model_name
 from tests.surfaces.catalogs import catalog_of
 from tests.surfaces.chat.asking import CATALOG
-from tests.surfaces.messages.asking import HELLO, ask, read, refused, result, said, tool, use
+from tests.surfaces.messages.asking import HELLO, ask, message_of, read, refused, result, tool, use
 from tests.surfaces.messages.test_history import BLOCKS, MESSAGES, VALUES
 
 LONG = "mcp__a_server_with_a_name__a_tool_with_a_name_that_is_longer_than_providers_take"
@@ -77,11 +77,11 @@ def test_who_brings_tools_or_instructions_wants_the_plain_model() -> None:
 
 
 def test_who_has_called_tools_stays_with_the_plain_model_without_them() -> None:
-    called = [HELLO, said("assistant", use("a", "Bash")), said("user", result("a", "done"))]
+    called = [HELLO, message_of("assistant", use("a", "Bash")), message_of("user", result("a", "done"))]
     assert turn(messages=called).mode == "model"
     gone = {"role": "system", "content": [{"type": "tool_removal", "tool": {"type": "t", "name": "Bash"}}]}
     assert turn(messages=[HELLO, gone]).mode == "model"
-    assert turn(messages=[HELLO, said("system", "Be brief.")]).mode == "model"
+    assert turn(messages=[HELLO, message_of("system", "Be brief.")]).mode == "model"
 
 
 def test_a_folder_may_be_named_in_the_metadata() -> None:
@@ -125,7 +125,12 @@ def test_the_effort_comes_from_thinking_output_config_or_the_models_name(
 
 
 def test_the_newest_message_that_names_an_effort_decides() -> None:
-    messages = [HELLO, said("system", "x", output_config={"effort": "low"}), said("assistant", "y"), HELLO]
+    messages = [
+        HELLO,
+        message_of("system", "x", output_config={"effort": "low"}),
+        message_of("assistant", "y"),
+        HELLO,
+    ]
     assert turn(ALL, messages=messages, output_config={"effort": "high"}).effort == "low"
 
 
@@ -181,7 +186,9 @@ def test_a_name_that_is_too_long_is_shortened_for_the_model_and_given_back() -> 
     assert dotted.startswith("get_weather_")
     assert answer.client_names == {short: LONG, dotted: "get.weather"}
     assert answer.turn.tool_choice == NamedTools((short,), required=True)
-    call = ask(messages=[said("assistant", use("a", LONG)), said("user", result("a"))]).turn.history[0]
+    call = ask(
+        messages=[message_of("assistant", use("a", LONG)), message_of("user", result("a"))]
+    ).turn.history[0]
     assert call.name == short  # type: ignore[union-attr]
 
 
@@ -200,8 +207,8 @@ def test_a_deferred_tool_is_offered_once_the_history_refers_to_it() -> None:
     ]
     found = {"type": "tool_reference", "tool_name": "a"}
     messages = [
-        said("assistant", use("1", "ToolSearch"), use("2", "b")),
-        said("user", result("1", [found]), result("2"), "Tool loaded."),
+        message_of("assistant", use("1", "ToolSearch"), use("2", "b")),
+        message_of("user", result("1", [found]), result("2"), "Tool loaded."),
     ]
     assert [each.name for each in turn(tools=tools).tools] == ["ToolSearch"]
     assert [each.name for each in turn(tools=tools, messages=messages).tools] == ["ToolSearch", "a", "b"]

@@ -30,7 +30,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.messages.state import pack_items, unpack_items
 from codex_proxy.surfaces.tool_calls import input_of
-from tests.surfaces.chat.turns import called, did, said, thought
+from tests.surfaces.chat.turns import activity, reasoning_item, text_item, tool_call
 from tests.surfaces.messages.answering import (
     IDENTITY,
     REQUEST,
@@ -61,7 +61,7 @@ def raw(item: bytes = THOUGHT) -> RawItem:
 
 
 def test_a_text_is_reported_in_the_order_that_sdks_want() -> None:
-    assert types(turn(said("Hel", "lo"))) == [
+    assert types(turn(text_item("Hel", "lo"))) == [
         "message_start",
         "content_block_start",
         "content_block_delta",
@@ -73,14 +73,16 @@ def test_a_text_is_reported_in_the_order_that_sdks_want() -> None:
 
 
 def test_the_first_event_names_the_model_as_it_was_asked_for_and_has_no_usage_of_zero() -> None:
-    message = streamed(turn(said("x")))[0]["message"]
+    message = streamed(turn(text_item("x")))[0]["message"]
     assert (message["id"], message["model"], message["content"]) == ("msg_1", "codex-5", [])
     assert message["usage"]["input_tokens"] == 1
-    assert streamed(turn(said("x")), prompt_tokens=lambda: 77)[0]["message"]["usage"]["input_tokens"] == 77
+    assert (
+        streamed(turn(text_item("x")), prompt_tokens=lambda: 77)[0]["message"]["usage"]["input_tokens"] == 77
+    )
 
 
 def test_several_messages_are_blocks_of_their_own() -> None:
-    assert content(turn(said("One."), said("Two.", id="n"))) == [
+    assert content(turn(text_item("One."), text_item("Two.", id="n"))) == [
         {"type": "text", "text": "One."},
         {"type": "text", "text": "Two."},
     ]
@@ -97,7 +99,7 @@ def test_a_message_without_a_word_is_no_block() -> None:
 
 
 def test_parts_of_a_summary_are_one_thinking_block_with_one_signature() -> None:
-    events = turn(thought("I look.", "I see."), said("So."))
+    events = turn(reasoning_item("I look.", "I see."), text_item("So."))
     assert content(events, thinking=True) == [
         {"type": "thinking", "thinking": "I look.\n\nI see.", "signature": "cxp1"},
         {"type": "text", "text": "So."},
@@ -107,7 +109,7 @@ def test_parts_of_a_summary_are_one_thinking_block_with_one_signature() -> None:
 
 
 def test_who_does_not_want_thinking_gets_none() -> None:
-    assert content(turn(thought("Hm."), said("So."))) == [{"type": "text", "text": "So."}]
+    assert content(turn(reasoning_item("Hm."), text_item("So."))) == [{"type": "text", "text": "So."}]
 
 
 def test_raw_reasoning_is_not_for_clients() -> None:
@@ -125,7 +127,9 @@ def test_what_comes_while_a_block_is_open_waits_until_it_is_closed() -> None:
 
 
 def test_calls_come_behind_all_else_each_in_one_piece() -> None:
-    events = turn(called('{"city":', ' "Rome"}'), said("I look."), called("", id="u"), stop=Stop.TOOL_CALLS)
+    events = turn(
+        tool_call('{"city":', ' "Rome"}'), text_item("I look."), tool_call("", id="u"), stop=Stop.TOOL_CALLS
+    )
     answer = whole(events)
     assert [block["type"] for block in answer["content"]] == ["text", "tool_use", "tool_use"]
     assert answer["content"][1] == {
@@ -139,7 +143,9 @@ def test_calls_come_behind_all_else_each_in_one_piece() -> None:
 
 
 def test_a_call_has_the_name_that_the_client_gave_its_tool() -> None:
-    (block,) = content(turn(called("{}"), stop=Stop.TOOL_CALLS), client_names={"get_weather": "get.weather"})
+    (block,) = content(
+        turn(tool_call("{}"), stop=Stop.TOOL_CALLS), client_names={"get_weather": "get.weather"}
+    )
     assert block["name"] == "get.weather"
 
 
@@ -147,7 +153,7 @@ def test_a_call_has_the_name_that_the_client_gave_its_tool() -> None:
 def test_arguments_that_are_no_object_are_reported_in_one_so_that_the_tool_says_what_is_wrong(
     arguments: str,
 ) -> None:
-    (block,) = content(turn(called(arguments), stop=Stop.TOOL_CALLS))
+    (block,) = content(turn(tool_call(arguments), stop=Stop.TOOL_CALLS))
     assert list(block["input"]) == ["input"]
     assert input_of(arguments) is None
 
@@ -172,15 +178,15 @@ def test_a_call_that_was_cut_off_in_its_arguments_is_none(arguments: str) -> Non
 
 def test_what_the_agent_does_is_thinking_that_no_model_reads_again() -> None:
     mcp: list[Event] = [ItemStarted(McpCall("q", "call_q", "files", "read")), ItemEnded("q")]
-    blocks = content(turn(did("ls -l"), mcp, said("Done.")), thinking=True)
+    blocks = content(turn(activity("ls -l"), mcp, text_item("Done.")), thinking=True)
     assert [block.get("thinking") for block in blocks] == ["[command] ls -l", "[mcp_call] files.read", None]
-    assert content(turn(did("ls -l"), said("Done."))) == [{"type": "text", "text": "Done."}]
-    assert len(content(turn(did("ls"), said("Done.")), thinking=True, show_activity=False)) == 1
+    assert content(turn(activity("ls -l"), text_item("Done."))) == [{"type": "text", "text": "Done."}]
+    assert len(content(turn(activity("ls"), text_item("Done.")), thinking=True, show_activity=False)) == 1
 
 
 def test_a_search_that_was_asked_for_is_shown_as_anthropic_shows_its_own() -> None:
     search: list[Event] = [ItemStarted(Activity("w", "web_search", 'say "hi"')), ItemEnded("w")]
-    used, found, _ = content(turn(search, said("It says.")), web_search=True)
+    used, found, _ = content(turn(search, text_item("It says.")), web_search=True)
     assert (used["type"], used["name"], used["input"]) == (
         "server_tool_use",
         "web_search",
@@ -188,7 +194,7 @@ def test_a_search_that_was_asked_for_is_shown_as_anthropic_shows_its_own() -> No
     )
     assert found == {"type": "web_search_tool_result", "tool_use_id": used["id"], "content": []}
     assert used["id"].startswith("srvtoolu_")
-    assert len(content(turn(search, said("It says.")))) == 1
+    assert len(content(turn(search, text_item("It says.")))) == 1
 
 
 # --- the model's state ----------------------------------------------------------------------------
@@ -196,14 +202,16 @@ def test_a_search_that_was_asked_for_is_shown_as_anthropic_shows_its_own() -> No
 
 def test_the_models_state_is_one_block_before_the_calls() -> None:
     call = b'{"type":"function_call","call_id":"call_t","name":"get_weather","arguments":"{}"}'
-    events = turn(said("I look."), raw(), raw(call), StepCompleted(), called("{}"), stop=Stop.TOOL_CALLS)
+    events = turn(
+        text_item("I look."), raw(), raw(call), StepCompleted(), tool_call("{}"), stop=Stop.TOOL_CALLS
+    )
     blocks = content(events, state_identity=IDENTITY)
     assert [block["type"] for block in blocks] == ["text", "redacted_thinking", "tool_use"]
     assert unpack_items(blocks[1]["data"], IDENTITY) == [json.loads(THOUGHT), "call_t"]
 
 
 def test_behind_a_last_text_there_is_no_state_since_claude_code_prints_the_last_block() -> None:
-    blocks = content(turn(raw(), said("So.")), state_identity=IDENTITY)
+    blocks = content(turn(raw(), text_item("So.")), state_identity=IDENTITY)
     assert [block["type"] for block in blocks] == ["text"]
 
 
@@ -211,7 +219,7 @@ def test_calls_that_the_client_does_not_know_of_are_added_after_a_text_too() -> 
     call = b'{"type":"function_call","call_id":"own","name":"mcp__a__b","arguments":"{}"}'
     output = RawItem("function_call_output", b'{"type":"function_call_output","call_id":"own","output":"x"}')
     blocks = content(
-        turn(raw(), RawItem("function_call", call), output, said("So.")), state_identity=IDENTITY
+        turn(raw(), RawItem("function_call", call), output, text_item("So.")), state_identity=IDENTITY
     )
     assert [block["type"] for block in blocks] == ["text", "redacted_thinking"]
     assert len(unpack_items(blocks[1]["data"], IDENTITY)) == 3
@@ -219,8 +227,8 @@ def test_calls_that_the_client_does_not_know_of_are_added_after_a_text_too() -> 
 
 def test_where_the_client_has_everything_already_there_is_no_state() -> None:
     message = RawItem("message", b'{"type":"message","role":"assistant","content":[]}')
-    assert len(content(turn(message, said("So.")), state_identity=IDENTITY)) == 1
-    assert len(content(turn(raw(), said("So.")))) == 1
+    assert len(content(turn(message, text_item("So.")), state_identity=IDENTITY)) == 1
+    assert len(content(turn(raw(), text_item("So.")))) == 1
 
 
 def test_state_has_no_more_of_an_item_than_the_model_gave() -> None:
@@ -292,43 +300,43 @@ def test_an_item_that_is_no_json_is_no_state() -> None:
     ],
 )
 def test_each_end_has_a_reason_that_clients_know(stop: str, reason: str) -> None:
-    assert whole(turn(said("x"), stop=stop))["stop_reason"] == reason
+    assert whole(turn(text_item("x"), stop=stop))["stop_reason"] == reason
 
 
 def test_calls_are_the_reason_whatever_the_agent_says() -> None:
-    assert whole(turn(called("{}"), stop=Stop.STOP))["stop_reason"] == "tool_use"
-    assert whole(turn(called("{}"), stop="of_tomorrow"))["stop_reason"] == "tool_use"
+    assert whole(turn(tool_call("{}"), stop=Stop.STOP))["stop_reason"] == "tool_use"
+    assert whole(turn(tool_call("{}"), stop="of_tomorrow"))["stop_reason"] == "tool_use"
 
 
 def test_a_stop_sequence_is_reported() -> None:
-    answer = whole(turn(said("x"), stop_sequence="END"))
+    answer = whole(turn(text_item("x"), stop_sequence="END"))
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "END")
 
 
 def test_usage_has_the_cached_tokens() -> None:
     usage = UsageReported(Usage(input=100, cached=80, output=7, reasoning=3))
-    answer = whole(turn(said("x"), usage))
+    answer = whole(turn(text_item("x"), usage))
     assert answer["usage"] == {
         "input_tokens": 20,
         "output_tokens": 7,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 80,
     }
-    assert streamed(turn(said("x"), usage))[-2]["usage"] == answer["usage"]
+    assert streamed(turn(text_item("x"), usage))[-2]["usage"] == answer["usage"]
 
 
 def test_usage_that_is_not_reported_is_an_estimate() -> None:
-    usage = whole(turn(said("x" * 30)), prompt_tokens=lambda: 50)["usage"]
+    usage = whole(turn(text_item("x" * 30)), prompt_tokens=lambda: 50)["usage"]
     assert usage["input_tokens"] == 50
     assert usage["output_tokens"] > 1
-    assert whole(turn(said("word " * 30)), max_tokens=3)["usage"]["output_tokens"] == 3
+    assert whole(turn(text_item("word " * 30)), max_tokens=3)["usage"]["output_tokens"] == 3
 
 
 # --- failures -------------------------------------------------------------------------------------
 
 
 def test_a_failure_after_the_first_byte_ends_the_stream_as_an_error() -> None:
-    events = [*turn(said("Hal"))[:-1], TurnEnded(Stop.FAILED, failure=DOWN)]
+    events = [*turn(text_item("Hal"))[:-1], TurnEnded(Stop.FAILED, failure=DOWN)]
     last = streamed(events)[-1]
     assert last == {
         "type": "error",
@@ -347,14 +355,14 @@ def test_a_failure_before_it_can_be_a_status() -> None:
 
 
 def test_calls_of_a_turn_that_fails_are_not_sent() -> None:
-    events = [*turn(said("x"), called("{}"))[:-1], TurnEnded(Stop.FAILED, failure=DOWN)]
+    events = [*turn(text_item("x"), tool_call("{}"))[:-1], TurnEnded(Stop.FAILED, failure=DOWN)]
     assert "tool_use" not in str(streamed(events))
 
 
 def test_an_interrupted_turn_is_no_whole_answer() -> None:
-    assert types(turn(said("x"), stop=Stop.INTERRUPTED))[-1] == "error"
+    assert types(turn(text_item("x"), stop=Stop.INTERRUPTED))[-1] == "error"
     answer = renderer()
-    answer.feed(turn(said("x"), stop=Stop.INTERRUPTED))
+    answer.feed(turn(text_item("x"), stop=Stop.INTERRUPTED))
     with pytest.raises(Fault):
         answer.result()
 
@@ -363,5 +371,5 @@ def test_opening_a_silent_stream_sends_its_beginning_once() -> None:
     answer = renderer(stream=True)
     assert [frame["type"] for frame in frames(answer.open())] == ["message_start"]
     assert answer.open() == b""
-    assert "message_start" not in [frame["type"] for frame in frames(answer.feed(turn(said("x"))))]
+    assert "message_start" not in [frame["type"] for frame in frames(answer.feed(turn(text_item("x"))))]
     assert renderer().open() == b""

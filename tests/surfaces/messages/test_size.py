@@ -11,7 +11,7 @@ from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.surfaces.messages.count import IMAGE_TOKENS, prompt_tokens
 from tests.cpu_time import assert_cpu_time_below
 from tests.fuzz.requests import PIXEL
-from tests.surfaces.messages.asking import ask, result, said, tool, use
+from tests.surfaces.messages.asking import ask, message_of, result, tool, use
 
 DOCS = Path(__file__).parents[3] / "docs"
 WORDS = "The quick brown fox jumps over the lazy dog. "
@@ -35,19 +35,31 @@ def test_everything_that_the_model_reads_counts() -> None:
     worth = estimate_tokens(long)
     for fields in (
         {"system": long},
-        {"messages": [said("user", "x"), said("assistant", use(text=long)), said("user", result())]},
-        {"messages": [said("user", "x"), said("assistant", use()), said("user", result(content=long))]},
+        {
+            "messages": [
+                message_of("user", "x"),
+                message_of("assistant", use(text=long)),
+                message_of("user", result()),
+            ]
+        },
+        {
+            "messages": [
+                message_of("user", "x"),
+                message_of("assistant", use()),
+                message_of("user", result(content=long)),
+            ]
+        },
         {"tools": [tool(description=long)]},
         {"tools": [tool(input_schema={"type": "object", "description": long})]},
         {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object", "title": long}}}},
     ):
         assert size(**fields) - least == pytest.approx(worth, abs=60)
     source = {"type": "base64", "media_type": "image/png", "data": PIXEL.partition(",")[2]}
-    assert size(messages=[said("user", "hello", {"type": "image", "source": source})]) >= IMAGE_TOKENS
+    assert size(messages=[message_of("user", "hello", {"type": "image", "source": source})]) >= IMAGE_TOKENS
 
 
 def test_a_conversation_of_a_million_tokens_holds_nobody_up() -> None:
     """It is counted on the way to the first event of its answer."""
-    turn = ask(messages=[said("user", WORDS * 200) for _ in range(500)]).turn
+    turn = ask(messages=[message_of("user", WORDS * 200) for _ in range(500)]).turn
     assert prompt_tokens(turn) > 900_000
     assert_cpu_time_below(0.03, lambda: prompt_tokens(turn))

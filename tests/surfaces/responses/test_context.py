@@ -23,7 +23,7 @@ from codex_proxy.surfaces.responses.context import (
     summary_in,
 )
 from codex_proxy.surfaces.usage import tokens_in
-from tests.surfaces.chat.turns import called, said, turn
+from tests.surfaces.chat.turns import text_item, tool_call, turn
 from tests.surfaces.responses.answering import whole
 from tests.surfaces.responses.asking import CATALOG, function_tool, history
 
@@ -121,7 +121,9 @@ def test_the_plain_model_sums_up_what_it_has_seen() -> None:
 
 
 def test_the_summary_is_what_the_assistant_said_and_a_new_chain_begins_with_it() -> None:
-    summary = summary_in(whole(turn(said("Owls", " fly.", id="a"), said("By night.", id="b"), called("{}"))))
+    summary = summary_in(
+        whole(turn(text_item("Owls", " fly.", id="a"), text_item("By night.", id="b"), tool_call("{}")))
+    )
     assert summary == "Owls fly.\n\nBy night."
     compacted = response_object.compaction_object(
         id="resp_1", created_at=1, item_id="cmp_1", summary=summary, usage=Usage(5, 0, 2, 0)

@@ -21,7 +21,7 @@ from codex_proxy.core.items import (
 from codex_proxy.surfaces.items import references_of, resolve_references, with_ids
 from codex_proxy.surfaces.responses.history import decode_summary, encode_summary, history_of
 from tests.pictures import PIXEL
-from tests.surfaces.chat.turns import called, did, said, thought, turn
+from tests.surfaces.chat.turns import activity, reasoning_item, text_item, tool_call, turn
 from tests.surfaces.responses.answering import Counting
 from tests.surfaces.responses.answering import output as output_of
 from tests.surfaces.responses.asking import ask, call, history, output, refused
@@ -75,7 +75,7 @@ def test_what_the_assistant_said_is_output_text() -> None:
 
 
 def test_output_of_a_response_comes_back_as_it_was() -> None:
-    items = output_of(turn(thought("Hm."), said("Hi."), called('{"a":1}')))
+    items = output_of(turn(reasoning_item("Hm."), text_item("Hi."), tool_call('{"a":1}')))
     assert list(ask(input=items).input_items) == items
 
 
@@ -207,7 +207,7 @@ def test_a_call_that_was_cut_off_needs_no_output() -> None:
 
 
 def test_a_known_call_of_an_earlier_response_is_answered_by_this_one() -> None:
-    earlier = output_of(turn(called("{}")))
+    earlier = output_of(turn(tool_call("{}")))
     parsed = ask(input=[output("call_t")], previous_response_id="resp_1")
     told = history_of([*earlier, *parsed.input_items], earlier=len(earlier))
     assert [type(item) for item in told] == [HistoryCall, HistoryOutput]
@@ -238,7 +238,7 @@ def test_reasoning_that_nobody_encrypted_is_left_out() -> None:
 
 
 def test_activity_may_come_back_and_says_nothing_to_the_model() -> None:
-    items = output_of(turn(did("ls"), said("Done.")), activity="items")
+    items = output_of(turn(activity("ls"), text_item("Done.")), activity="items")
     assert list(ask(input=items).input_items) == items
     assert [type(item) for item in history(*items)] == [HistoryMessage]
 

@@ -14,7 +14,7 @@ from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, His
 from codex_proxy.surfaces.responses.context import context_history, parse_context
 from codex_proxy.surfaces.responses.history import history_entries, history_of
 from codex_proxy.surfaces.responses.mcp_items import error_text
-from tests.surfaces.chat.turns import asked, begun, gave, listed, said, turn
+from tests.surfaces.chat.turns import approval, gave, open_call, text_item, tool_list, turn
 from tests.surfaces.responses.answering import output as output_of
 from tests.surfaces.responses.asking import CATALOG, ask, history
 
@@ -137,7 +137,9 @@ def test_many_calls_that_nobody_answered_are_reported_in_little_time() -> None:
 
 
 def test_what_a_response_put_out_goes_back_in() -> None:
-    items = output_of(turn(listed(), begun(), gave("x"), said("y"), asked(), stop="tool_calls"))
+    items = output_of(
+        turn(tool_list(), open_call(), gave("x"), text_item("y"), approval(), stop="tool_calls")
+    )
     parsed = ask(input=items)
     assert list(parsed.input_items) == items
     assert [type(item) for item in history_of(parsed.input_items)] == [

@@ -7,7 +7,18 @@ from typing import Any
 
 from codex_proxy.core.events import Event, ItemEnded, OutputDelta, RawItem, TurnEnded
 from codex_proxy.surfaces.responses.mcp_items import call_id_of
-from tests.surfaces.chat.turns import CRASH, TOOLS, asked, begun, called, gave, listed, said, stepped, turn
+from tests.surfaces.chat.turns import (
+    CRASH,
+    TOOLS,
+    approval,
+    gave,
+    open_call,
+    step,
+    text_item,
+    tool_call,
+    tool_list,
+    turn,
+)
 from tests.surfaces.responses.answering import (
     fold,
     in_profile,
@@ -29,7 +40,7 @@ def short(events: list[Event], **options: Any) -> list[str]:
 
 
 def test_a_list_of_tools_has_its_events() -> None:
-    stream = streamed(turn(listed(), said("x")))
+    stream = streamed(turn(tool_list(), text_item("x")))
     assert [payload["type"] for payload in stream[2:6]] == [
         "response.output_item.added",
         "response.mcp_list_tools.in_progress",
@@ -55,7 +66,7 @@ def test_a_list_of_tools_has_its_events() -> None:
 
 
 def test_a_server_that_could_not_be_asked_says_why() -> None:
-    events = turn(listed(error="It is down."), said("x"))
+    events = turn(tool_list(error="It is down."), text_item("x"))
     assert short(events)[2] == "mcp_list_tools.failed"
     item = output(events)[0]
     assert (item["status"], item["tools"], item["error"]) == ("failed", [], "It is down.")
@@ -64,7 +75,7 @@ def test_a_server_that_could_not_be_asked_says_why() -> None:
 
 def test_a_list_does_not_begin_an_answer_so_that_a_fault_can_still_be_a_status() -> None:
     answer = renderer(stream=True)
-    assert answer.feed(turn(listed())[:-1]) == b""
+    assert answer.feed(turn(tool_list())[:-1]) == b""
     assert not answer.visible
     sse = answer.feed([TurnEnded("failed", failure=CRASH)])
     assert not answer.visible
@@ -73,7 +84,7 @@ def test_a_list_does_not_begin_an_answer_so_that_a_fault_can_still_be_a_status()
 
 def test_a_list_goes_out_with_the_first_keepalive() -> None:
     answer = renderer(stream=True)
-    answer.feed(turn(listed())[:-1])
+    answer.feed(turn(tool_list())[:-1])
     assert [payload["type"] for payload in payloads(answer.open())][2:] == [
         "response.output_item.added",
         "response.mcp_list_tools.in_progress",
@@ -83,14 +94,14 @@ def test_a_list_goes_out_with_the_first_keepalive() -> None:
 
 
 def test_an_answer_without_a_word_has_an_empty_message_behind_its_list() -> None:
-    assert [item["type"] for item in output(turn(listed()))] == ["mcp_list_tools", "message"]
+    assert [item["type"] for item in output(turn(tool_list()))] == ["mcp_list_tools", "message"]
 
 
 # --- calls ----------------------------------------------------------------------------------------
 
 
 def test_a_call_is_reported_from_its_beginning_to_its_output() -> None:
-    events = turn(begun(), gave("It says hi."), said("Done."))
+    events = turn(open_call(), gave("It says hi."), text_item("Done."))
     assert short(events)[:7] == [
         "output_item.added",
         "mcp_call.in_progress",
@@ -119,19 +130,19 @@ def test_a_call_is_reported_from_its_beginning_to_its_output() -> None:
 
 def test_a_call_is_done_when_it_is_over_and_not_when_something_follows() -> None:
     answer = renderer(stream=True)
-    answer.feed(turn(begun())[:-1])
+    answer.feed(turn(open_call())[:-1])
     assert payloads(answer.feed(gave("x")))[-1]["type"] == "response.output_item.done"
 
 
 def test_what_a_call_gave_is_not_seen_before_it_is_over() -> None:
     answer = renderer()
-    answer.feed([*turn(begun())[:-1], OutputDelta("a", "secr")])
+    answer.feed([*turn(open_call())[:-1], OutputDelta("a", "secr")])
     (item,) = answer.snapshot()["output"]
     assert (item["status"], item["output"]) == ("in_progress", None)
 
 
 def test_a_failed_call_in_a_response_that_went_well_stays_failed() -> None:
-    events = turn(begun(), gave("No such file.", status="failed"), said("Sorry."))
+    events = turn(open_call(), gave("No such file.", status="failed"), text_item("Sorry."))
     assert "mcp_call.failed" in short(events)
     assert whole(events)["status"] == "completed"
     item = output(events)[0]
@@ -143,12 +154,12 @@ def test_a_failed_call_in_a_response_that_went_well_stays_failed() -> None:
 
 
 def test_a_call_without_output_has_an_empty_one() -> None:
-    (item, _) = output(turn(begun(), [ItemEnded("a")], said("x")))
+    (item, _) = output(turn(open_call(), [ItemEnded("a")], text_item("x")))
     assert (item["output"], item["error"]) == ("", None)
 
 
 def test_calls_that_run_side_by_side_are_done_in_their_order() -> None:
-    events = turn(begun("a"), begun("b"), gave("second", "b"), gave("first", "a"), said("x"))
+    events = turn(open_call("a"), open_call("b"), gave("second", "b"), gave("first", "a"), text_item("x"))
     stream = streamed(events)
     over = [payload["output_index"] for payload in stream if payload["type"] == "response.mcp_call.completed"]
     done = [payload["output_index"] for payload in stream if payload["type"] == "response.output_item.done"]
@@ -158,7 +169,7 @@ def test_calls_that_run_side_by_side_are_done_in_their_order() -> None:
 
 def test_a_call_that_the_end_cut_off_is_incomplete_and_gave_nothing() -> None:
     cut: list[Event] = [ItemEnded("a", "incomplete")]
-    events = turn(said("x"), begun(), cut, stop="interrupted")
+    events = turn(text_item("x"), open_call(), cut, stop="interrupted")
     item = output(events)[-1]
     assert (item["status"], item["output"], item["error"]) == ("incomplete", None, None)
     assert {"mcp_call.completed", "mcp_call.failed"}.isdisjoint(short(events))
@@ -166,7 +177,7 @@ def test_a_call_that_the_end_cut_off_is_incomplete_and_gave_nothing() -> None:
 
 def test_of_several_calls_that_the_end_cut_off_only_the_last_is_incomplete() -> None:
     cut: list[Event] = [ItemEnded("a", "incomplete"), ItemEnded("b", "incomplete")]
-    events = turn(begun("a"), begun("b"), cut, stop="interrupted")
+    events = turn(open_call("a"), open_call("b"), cut, stop="interrupted")
     first, last = output(events)
     assert (first["status"], last["status"]) == ("failed", "incomplete")
     assert "cut off" in first["error"]["content"][0]["text"]
@@ -174,20 +185,20 @@ def test_of_several_calls_that_the_end_cut_off_only_the_last_is_incomplete() -> 
 
 
 def test_a_call_that_was_answered_stays_so_when_the_response_is_cut() -> None:
-    events = turn(begun(), gave("x"), stop="length")
+    events = turn(open_call(), gave("x"), stop="length")
     assert whole(events)["status"] == "incomplete"
     assert output(events)[0]["status"] == "completed"
 
 
 def test_the_call_id_of_the_model_is_in_the_id() -> None:
-    (item, _) = output(turn(begun(), gave("x"), said("x")))
+    (item, _) = output(turn(open_call(), gave("x"), text_item("x")))
     assert item["id"].startswith("mcp_")
     assert call_id_of(item["id"]) == "call_a"
 
 
 def test_encrypted_reasoning_that_comes_behind_a_call_that_runs_here_still_has_its_place() -> None:
     raw: list[Event] = [RawItem("reasoning", b'{"type":"reasoning","id":"rs_2","encrypted_content":"gA"}')]
-    events = turn(stepped(None), begun(), gave("x"), raw, said("x"))
+    events = turn(step(None), open_call(), gave("x"), raw, text_item("x"))
     kinds = [item["type"] for item in output(events, encrypted_reasoning=True)]
     assert kinds == ["mcp_call", "reasoning", "message"]
 
@@ -196,7 +207,7 @@ def test_encrypted_reasoning_that_comes_behind_a_call_that_runs_here_still_has_i
 
 
 def test_a_request_for_approval_is_reported_whole() -> None:
-    events = turn(asked(), stop="tool_calls")
+    events = turn(approval(), stop="tool_calls")
     assert short(events) == ["output_item.added", "output_item.done"]
     added, done = streamed(events)[2:4]
     assert done["item"] == {
@@ -214,12 +225,12 @@ def test_a_request_for_approval_is_reported_whole() -> None:
 
 
 def test_half_a_request_for_approval_is_not_sent() -> None:
-    cut: list[Event] = [*asked()[:2], ItemEnded("q", "incomplete")]
-    assert [item["type"] for item in output(turn(said("x"), cut, stop="interrupted"))] == ["message"]
+    cut: list[Event] = [*approval()[:2], ItemEnded("q", "incomplete")]
+    assert [item["type"] for item in output(turn(text_item("x"), cut, stop="interrupted"))] == ["message"]
 
 
 def test_a_call_that_was_approved_names_the_request() -> None:
-    item = output(turn(begun(approved_by="mcpr_1"), gave("x"), said("x")))[0]
+    item = output(turn(open_call(approved_by="mcpr_1"), gave("x"), text_item("x")))[0]
     assert item["approval_request_id"] == "mcpr_1"
 
 
@@ -227,7 +238,7 @@ def test_a_call_that_was_approved_names_the_request() -> None:
 
 
 def test_scenario_2_a_call_that_the_server_runs() -> None:
-    events = turn(listed(), begun(), gave("sunny"), said("It is ", "sunny."), asked())
+    events = turn(tool_list(), open_call(), gave("sunny"), text_item("It is ", "sunny."), approval())
     stream = in_profile(events)
     assert [payload["type"].removeprefix("response.") for payload in stream] == [
         "created",
@@ -264,18 +275,18 @@ def test_scenario_2_a_call_that_the_server_runs() -> None:
 
 def test_several_texts_of_a_result_are_a_json_array_already() -> None:
     results = ['["a","b"]', "[1]", "[", '"x"', "\ud800"]
-    streams = [in_profile(turn(begun(), gave(text), said("x"))) for text in results]
+    streams = [in_profile(turn(open_call(), gave(text), text_item("x"))) for text in results]
     given = [stream[-1]["response"]["output"][1]["output"] for stream in streams]
     assert given == ['["a","b"]', '["[1]"]', '["["]', '["\\"x\\""]', '["\ufffd"]']
 
 
 def test_results_stand_where_they_came_and_the_clients_calls_are_ready() -> None:
     events = turn(
-        begun("a"),
-        begun("b"),
+        open_call("a"),
+        open_call("b"),
         gave("no", "b", "failed"),
         gave("yes", "a"),
-        called("{}"),
+        tool_call("{}"),
         stop="tool_calls",
     )
     final = in_profile(events)[-1]["response"]["output"]
@@ -290,5 +301,5 @@ def test_results_stand_where_they_came_and_the_clients_calls_are_ready() -> None
 
 def test_a_call_that_runs_here_and_was_cut_off_has_no_result() -> None:
     cut: list[Event] = [ItemEnded("a", "incomplete")]
-    final = in_profile(turn(begun(), cut, stop="interrupted"))[-1]["response"]
+    final = in_profile(turn(open_call(), cut, stop="interrupted"))[-1]["response"]
     assert [item["type"] for item in final["output"]] == ["function_call"]

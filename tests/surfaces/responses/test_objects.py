@@ -12,11 +12,11 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.surfaces.errors import error_body, status_of
 from codex_proxy.surfaces.responses import response_object
-from tests.surfaces.chat.turns import said, turn
+from tests.surfaces.chat.turns import text_item, turn
 from tests.surfaces.responses.answering import renderer, whole
 from tests.surfaces.responses.asking import ask, history
 
-DONE = whole(turn(said("x")))
+DONE = whole(turn(text_item("x")))
 
 
 def running() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from codex_proxy.core.events import ArgumentsDelta, Event, ItemEnded, ItemStarted, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import ToolCall
-from tests.surfaces.chat.turns import called, did, said, thought, turn
+from tests.surfaces.chat.turns import activity, reasoning_item, text_item, tool_call, turn
 from tests.surfaces.responses.answering import in_profile, types
 from tests.surfaces.responses.strategies import TURNS
 
@@ -32,14 +32,14 @@ def last(events: list[Event]) -> Any:
 
 
 def test_scenario_1_a_plain_text() -> None:
-    events = turn(said("Hel", "lo"))
+    events = turn(text_item("Hel", "lo"))
     assert names(events) == ["created", "in_progress", "output_text.delta", "output_text.delta", "completed"]
     assert last(events)["output"][0]["content"][0]["text"] == "Hello"
     assert types(events)[-1] == "response.completed"
 
 
 def test_scenario_1_a_text_delta_has_three_fields() -> None:
-    delta = in_profile(turn(said("Hel", "lo")))[2]
+    delta = in_profile(turn(text_item("Hel", "lo")))[2]
     assert delta == {
         "type": "response.output_text.delta",
         "item_id": "msg_1",
@@ -49,7 +49,7 @@ def test_scenario_1_a_text_delta_has_three_fields() -> None:
 
 
 def test_scenario_2_calls_in_the_modern_format() -> None:
-    events = turn(called('{"a":', "1}", id="a"), called("{}", id="b"), stop="tool_calls")
+    events = turn(tool_call('{"a":', "1}", id="a"), tool_call("{}", id="b"), stop="tool_calls")
     assert names(events) == [
         "created",
         "in_progress",
@@ -88,12 +88,12 @@ def test_scenario_3_a_legacy_function_call() -> None:
 
 def test_scenario_4_an_end_without_a_reason() -> None:
     assert names(turn()) == ["created", "in_progress", "completed"]
-    assert names(turn(said("x"))) == ["created", "in_progress", "output_text.delta", "completed"]
+    assert names(turn(text_item("x"))) == ["created", "in_progress", "output_text.delta", "completed"]
     assert last(turn())["status"] == "completed"
 
 
 def test_scenario_5_an_error_is_a_completed_response_with_an_error() -> None:
-    events: list[Event] = [*turn(said("x"))[:-1], TurnEnded("failed", failure=CRASH)]
+    events: list[Event] = [*turn(text_item("x"))[:-1], TurnEnded("failed", failure=CRASH)]
     assert names(events)[-1] == "completed"
     assert last(events)["error"] == {"code": "server_error", "message": "The agent ended."}
     assert last(events)["status"] == "completed"
@@ -102,13 +102,13 @@ def test_scenario_5_an_error_is_a_completed_response_with_an_error() -> None:
 
 
 def test_calls_that_an_error_cut_are_not_finalised() -> None:
-    events: list[Event] = [*turn(called('{"a"'))[:-1], TurnEnded("failed", failure=CRASH)]
+    events: list[Event] = [*turn(tool_call('{"a"'))[:-1], TurnEnded("failed", failure=CRASH)]
     assert "function_call_arguments.done" not in names(events)
 
 
 def test_the_profile_knows_neither_reasoning_nor_activity() -> None:
-    events = turn(thought("Hm."), did("ls"), said("x"))
-    assert names(events) == names(turn(said("x")))
+    events = turn(reasoning_item("Hm."), activity("ls"), text_item("x"))
+    assert names(events) == names(turn(text_item("x")))
     assert [item["type"] for item in last(events)["output"]] == ["message"]
 
 

@@ -24,7 +24,16 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.responses.events import payload_of
-from tests.surfaces.chat.turns import called, counted, did, failed, said, stepped, thought, turn
+from tests.surfaces.chat.turns import (
+    activity,
+    failed,
+    reasoning_item,
+    step,
+    text_item,
+    tool_call,
+    turn,
+    usage,
+)
 from tests.surfaces.responses.answering import (
     CREATED,
     ENDED,
@@ -70,7 +79,7 @@ def raw_reasoning(id: str = "r", content: str | None = "gAAAA") -> list[Event]:
 
 
 def test_a_text_is_item_part_deltas_text_part_item() -> None:
-    assert types(turn(said("Hel", "lo!"))) == [
+    assert types(turn(text_item("Hel", "lo!"))) == [
         *BEGIN,
         "response.output_item.added",
         "response.content_part.added",
@@ -84,7 +93,7 @@ def test_a_text_is_item_part_deltas_text_part_item() -> None:
 
 
 def test_a_text_delta_says_to_the_last_key_where_it_belongs() -> None:
-    delta = streamed(turn(said("Hel", "lo!")))[4]
+    delta = streamed(turn(text_item("Hel", "lo!")))[4]
     assert delta == {
         "type": "response.output_text.delta",
         "item_id": "msg_1",
@@ -97,7 +106,7 @@ def test_a_text_delta_says_to_the_last_key_where_it_belongs() -> None:
 
 
 def test_a_message_begins_empty_and_ends_whole() -> None:
-    stream = streamed(turn(said("Hello!")))
+    stream = streamed(turn(text_item("Hello!")))
     assert stream[2]["item"] == {
         "type": "message",
         "id": "msg_1",
@@ -124,7 +133,7 @@ def test_a_refusal_has_events_of_its_own() -> None:
 
 
 def test_reasoning_is_a_summary_of_parts() -> None:
-    stream = streamed(turn(thought("First", "Second"), said("x")))
+    stream = streamed(turn(reasoning_item("First", "Second"), text_item("x")))
     assert [payload["type"] for payload in stream[2:11]] == [
         "response.output_item.added",
         "response.reasoning_summary_part.added",
@@ -148,11 +157,11 @@ def test_raw_reasoning_is_not_for_clients() -> None:
         ReasoningDelta("r", "secret", 0, "raw"),
         ItemEnded("r"),
     ]
-    assert "secret" not in json.dumps(streamed(turn(events, said("x"))))
+    assert "secret" not in json.dumps(streamed(turn(events, text_item("x"))))
 
 
 def test_a_function_call_streams_its_arguments_as_they_come() -> None:
-    stream = streamed(turn(called('{"city":', '"Nashville"}'), stop="tool_calls"))
+    stream = streamed(turn(tool_call('{"city":', '"Nashville"}'), stop="tool_calls"))
     assert [payload["type"] for payload in stream[2:]] == [
         "response.output_item.added",
         "response.function_call_arguments.delta",
@@ -209,7 +218,7 @@ def test_several_messages_are_several_items_and_keep_their_phase() -> None:
         TextDelta("a", "Hm."),
         ItemEnded("a"),
     ]
-    items = output(turn(first, said("So.")))
+    items = output(turn(first, text_item("So.")))
     assert [item["content"][0]["text"] for item in items] == ["Hm.", "So."]
     assert [item.get("phase", "absent") for item in items] == ["commentary", "absent"]
 
@@ -227,7 +236,7 @@ def test_text_that_follows_a_refusal_is_another_part() -> None:
 
 def test_a_message_that_says_nothing_is_not_shown_beside_calls() -> None:
     empty: list[Event] = [ItemStarted(Message("m")), ItemEnded("m")]
-    assert [item["type"] for item in output(turn(empty, called("{}")))] == ["function_call"]
+    assert [item["type"] for item in output(turn(empty, tool_call("{}")))] == ["function_call"]
 
 
 def test_an_answer_without_any_word_is_one_empty_message() -> None:
@@ -239,17 +248,19 @@ def test_long_ids_of_a_provider_are_kept_and_short_or_repeated_ones_are_not() ->
     own = "msg_" + "0" * 48
     ids = [
         item["id"]
-        for item in output(turn(said("a", id=own), said("b", id="msg_1"), said("c", id=own + "~2")))
+        for item in output(
+            turn(text_item("a", id=own), text_item("b", id="msg_1"), text_item("c", id=own + "~2"))
+        )
     ]
     assert ids == [own, "msg_1", "msg_2"]
-    assert output(turn(called("{}", id=own)))[0]["id"] == "fc_1"
+    assert output(turn(tool_call("{}", id=own)))[0]["id"] == "fc_1"
 
 
 # --- activity -------------------------------------------------------------------------------------
 
 
 def test_activity_is_a_line_of_reasoning_each() -> None:
-    items = output(turn(did("ls  -l\n", id="a"), did("pwd", id="b"), said("Done.")))
+    items = output(turn(activity("ls  -l\n", id="a"), activity("pwd", id="b"), text_item("Done.")))
     assert [item["type"] for item in items] == ["reasoning", "reasoning", "message"]
     assert items[0]["summary"] == [{"type": "summary_text", "text": "[command] ls -l"}]
 
@@ -261,7 +272,9 @@ def test_activity_goes_out_when_it_begins() -> None:
 
 
 def test_activity_can_be_switched_off() -> None:
-    assert [item["type"] for item in output(turn(did("ls"), said("x")), activity="off")] == ["message"]
+    assert [item["type"] for item in output(turn(activity("ls"), text_item("x")), activity="off")] == [
+        "message"
+    ]
 
 
 def test_activity_has_items_of_a_type_of_this_server_only_where_they_were_asked_for() -> None:
@@ -269,7 +282,7 @@ def test_activity_has_items_of_a_type_of_this_server_only_where_they_were_asked_
         ItemStarted(Activity("a", "command", "ls")), OutputDelta("a", "one\n"), OutputDelta("a", "two"),
         ItemEnded("a", "failed"),
     ]  # fmt: skip
-    stream = streamed(turn(events, said("x")), activity="items")
+    stream = streamed(turn(events, text_item("x")), activity="items")
     assert [payload["type"] for payload in stream[2:5]] == [
         "response.output_item.added",
         "codex:activity.output.delta",
@@ -283,58 +296,61 @@ def test_activity_has_items_of_a_type_of_this_server_only_where_they_were_asked_
         "text": "ls",
         "output": "one\ntwo",
     }
-    assert "codex:" not in json.dumps(streamed(turn(events, said("x"))))
+    assert "codex:" not in json.dumps(streamed(turn(events, text_item("x"))))
 
 
 # --- encrypted reasoning --------------------------------------------------------------------------
 
 
 def test_encrypted_reasoning_is_in_its_item_where_the_client_asked_for_it() -> None:
-    events = turn(thought("Hm."), said("x"), raw_reasoning(), [StepCompleted()])
+    events = turn(reasoning_item("Hm."), text_item("x"), raw_reasoning(), [StepCompleted()])
     assert output(events, encrypted_reasoning=True)[0]["encrypted_content"] == "gAAAA"
     assert "encrypted_content" not in json.dumps(output(events))
 
 
 def test_reasoning_that_waits_for_its_content_does_not_hold_text_back() -> None:
     answer = renderer(stream=True, encrypted_reasoning=True)
-    early = payloads(answer.feed(turn(thought("Hm."), said("x"))[:-1]))
+    early = payloads(answer.feed(turn(reasoning_item("Hm."), text_item("x"))[:-1]))
     assert "response.output_text.delta" in [payload["type"] for payload in early]
     assert "response.output_item.done" not in [payload["type"] for payload in early]
-    late = payloads(answer.feed([*raw_reasoning(), *called("{}")]))
+    late = payloads(answer.feed([*raw_reasoning(), *tool_call("{}")]))
     done = [payload["item"]["type"] for payload in late if payload["type"] == "response.output_item.done"]
     assert done == ["reasoning", "message"]
 
 
 def test_each_reasoning_gets_its_own_content() -> None:
     events = turn(
-        thought("a", id="one"), thought("b", id="two"), raw_reasoning("two", "2"), raw_reasoning("one", "1")
+        reasoning_item("a", id="one"),
+        reasoning_item("b", id="two"),
+        raw_reasoning("two", "2"),
+        raw_reasoning("one", "1"),
     )
     assert [item["encrypted_content"] for item in output(events, encrypted_reasoning=True)] == ["1", "2"]
 
 
 def test_reasoning_without_a_word_has_an_item_for_its_content() -> None:
     silent: list[Event] = [ItemStarted(Reasoning("r")), ItemEnded("r")]
-    items = output(turn(silent, called("{}"), raw_reasoning()), encrypted_reasoning=True)
+    items = output(turn(silent, tool_call("{}"), raw_reasoning()), encrypted_reasoning=True)
     assert [item["type"] for item in items] == ["reasoning", "function_call"]
     assert items[0]["encrypted_content"] == "gAAAA"
 
 
 def test_reasoning_that_the_agent_did_not_show_becomes_an_item_only_where_it_comes_first() -> None:
-    first = output(turn(raw_reasoning(), called("{}")), encrypted_reasoning=True)
+    first = output(turn(raw_reasoning(), tool_call("{}")), encrypted_reasoning=True)
     assert [item["type"] for item in first] == ["reasoning", "function_call"]
-    late = output(turn(said("x"), raw_reasoning()), encrypted_reasoning=True)
+    late = output(turn(text_item("x"), raw_reasoning()), encrypted_reasoning=True)
     assert [item["type"] for item in late] == ["message"]
 
 
 def test_content_that_never_came_holds_nothing_back_after_its_step() -> None:
     answer = renderer(stream=True, encrypted_reasoning=True)
-    answer.feed(turn(thought("Hm."), said("x"), stepped(None))[:-1])
-    late = payloads(answer.feed(called("{}")))
+    answer.feed(turn(reasoning_item("Hm."), text_item("x"), step(None))[:-1])
+    late = payloads(answer.feed(tool_call("{}")))
     assert [payload["type"] for payload in late][:2] == ["response.output_item.done"] * 2
 
 
 def test_in_its_own_step_reasoning_comes_first_again() -> None:
-    events = turn(said("x"), stepped(None), raw_reasoning(), called("{}"))
+    events = turn(text_item("x"), step(None), raw_reasoning(), tool_call("{}"))
     assert [item["type"] for item in output(events, encrypted_reasoning=True)] == [
         "message",
         "reasoning",
@@ -358,19 +374,19 @@ def test_a_keepalive_brings_the_beginning_along_once() -> None:
     assert [payload["type"] for payload in payloads(answer.open())] == BEGIN
     assert answer.visible
     assert answer.open() == b""
-    assert payloads(answer.feed(turn(said("x"))[:3]))[0]["type"] == "response.output_item.added"
+    assert payloads(answer.feed(turn(text_item("x"))[:3]))[0]["type"] == "response.output_item.added"
 
 
 def test_nothing_comes_after_the_end() -> None:
     answer = renderer(stream=True)
-    assert answer.feed(turn(said("x")))
+    assert answer.feed(turn(text_item("x")))
     assert answer.ended
-    assert answer.feed(turn(said("y"))) == b""
+    assert answer.feed(turn(text_item("y"))) == b""
     assert answer.open() == b""
 
 
 def test_created_has_no_output_and_the_two_first_events_are_in_progress() -> None:
-    created, in_progress = streamed(turn(said("x")))[:2]
+    created, in_progress = streamed(turn(text_item("x")))[:2]
     assert created["response"] == in_progress["response"]
     assert (created["response"]["status"], created["response"]["output"]) == ("in_progress", [])
 
@@ -386,7 +402,7 @@ def test_a_background_response_is_queued_until_its_turn_begins() -> None:
 
 def test_polling_shows_the_output_so_far() -> None:
     answer = renderer(background=True)
-    answer.feed(turn(said("Hel", "lo"))[:3])
+    answer.feed(turn(text_item("Hel", "lo"))[:3])
     (item,) = answer.snapshot()["output"]
     assert (item["status"], item["content"][0]["text"]) == ("in_progress", "Hel")
 
@@ -395,15 +411,15 @@ def test_polling_shows_the_output_so_far() -> None:
 
 
 def test_every_key_is_there_always() -> None:
-    for events in (turn(said("x")), turn(said("x"), stop="length"), turn(stop="interrupted")):
+    for events in (turn(text_item("x")), turn(text_item("x"), stop="length"), turn(stop="interrupted")):
         assert set(whole(events)) == EVERY_KEY
-    for payload in streamed(failed(said("x"))):
+    for payload in streamed(failed(text_item("x"))):
         if "response" in payload:
             assert set(payload["response"]) == EVERY_KEY
 
 
 def test_a_completed_response_says_when() -> None:
-    response = whole(turn(said("x"), counted()))
+    response = whole(turn(text_item("x"), usage()))
     assert (response["id"], response["object"]) == (ID, "response")
     assert (response["status"], response["created_at"], response["completed_at"]) == (
         "completed",
@@ -414,14 +430,14 @@ def test_a_completed_response_says_when() -> None:
 
 @pytest.mark.parametrize("stop", ["stop", "tool_calls", "function_call", "a_stop_of_tomorrow"])
 def test_ordinary_ends_are_completed(stop: str) -> None:
-    assert streamed(turn(said("x"), stop=stop))[-1]["response"]["status"] == "completed"
+    assert streamed(turn(text_item("x"), stop=stop))[-1]["response"]["status"] == "completed"
 
 
 @pytest.mark.parametrize(
     ("stop", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
 )
 def test_a_cut_response_is_incomplete_and_so_is_its_last_item(stop: str, reason: str) -> None:
-    last = streamed(turn(said("a", id="a"), said("b", id="b"), stop=stop))[-1]
+    last = streamed(turn(text_item("a", id="a"), text_item("b", id="b"), stop=stop))[-1]
     assert last["type"] == "response.incomplete"
     response = last["response"]
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": reason})
@@ -430,7 +446,7 @@ def test_a_cut_response_is_incomplete_and_so_is_its_last_item(stop: str, reason:
 
 
 def test_a_failure_after_the_first_byte_is_an_error_and_then_a_failed_response() -> None:
-    stream = streamed(failed(said("x")))
+    stream = streamed(failed(text_item("x")))
     assert [payload["type"] for payload in stream[-2:]] == ["error", "response.failed"]
     error = {"code": "request_timeout", "message": "The agent took too long.", "param": None}
     assert stream[-2] == {
@@ -471,7 +487,7 @@ def test_the_error_code_of_a_response_is_one_that_openai_knows(failure: Failure,
 
 
 def test_a_cancelled_response_never_completes() -> None:
-    last = streamed(turn(said("x"), stop="interrupted"))[-1]
+    last = streamed(turn(text_item("x"), stop="interrupted"))[-1]
     assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
     assert (last["response"]["completed_at"], last["response"]["incomplete_details"]) == (None, None)
 
@@ -486,7 +502,9 @@ def test_of_items_that_a_failure_cut_only_the_last_is_incomplete() -> None:
 
 def test_a_response_has_one_answer_and_ends_as_that_one_did() -> None:
     events = turn(
-        said("a", id="a", choice=0), said("b", id="b", choice=1), choice_stops={0: "length", 1: "stop"}
+        text_item("a", id="a", choice=0),
+        text_item("b", id="b", choice=1),
+        choice_stops={0: "length", 1: "stop"},
     )
     response = whole(events)
     assert [item["content"][0]["text"] for item in response["output"]] == ["a"]
@@ -497,7 +515,7 @@ def test_a_response_has_one_answer_and_ends_as_that_one_did() -> None:
 
 
 def test_usage_has_its_details() -> None:
-    assert whole(turn(said("x"), counted()))["usage"] == {
+    assert whole(turn(text_item("x"), usage()))["usage"] == {
         "input_tokens": 11,
         "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
         "output_tokens": 7,
@@ -507,20 +525,20 @@ def test_usage_has_its_details() -> None:
 
 
 def test_usage_that_is_not_reported_is_an_estimate_and_says_so() -> None:
-    usage = whole(turn(said("1" * 30)), prompt_tokens=lambda: 25)["usage"]
+    usage = whole(turn(text_item("1" * 30)), prompt_tokens=lambda: 25)["usage"]
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (25, 10, 35)
     assert usage["estimated"] is True
 
 
 def test_an_answer_cut_by_max_tokens_reports_its_limit_and_is_marked() -> None:
-    events = turn(said("one two"), stop="length", cut=True)
+    events = turn(text_item("one two"), stop="length", cut=True)
     usage = whole(events, max_tokens=2)["usage"]
     assert (usage["output_tokens"], usage["estimated"]) == (2, True)
-    assert whole(turn(said("one two three")), max_tokens=2)["usage"]["output_tokens"] == 2
+    assert whole(turn(text_item("one two three")), max_tokens=2)["usage"]["output_tokens"] == 2
 
 
 def test_an_estimate_does_not_count_what_is_only_reasoning() -> None:
-    assert whole(turn(thought("y " * 400), said("1" * 30)))["usage"]["output_tokens"] == 10
+    assert whole(turn(reasoning_item("y " * 400), text_item("1" * 30)))["usage"]["output_tokens"] == 10
 
 
 # --- frames ---------------------------------------------------------------------------------------
@@ -528,16 +546,16 @@ def test_an_estimate_does_not_count_what_is_only_reasoning() -> None:
 
 def test_frames_are_numbered_from_zero_without_gaps() -> None:
     answer = renderer(keep_frames=True)
-    answer.feed(turn(said("Hel", "lo")))
+    answer.feed(turn(text_item("Hel", "lo")))
     frames = answer.take_frames()
     assert [number for number, _ in frames] == list(range(len(frames)))
 
 
 def test_a_frame_without_its_framing_is_the_event() -> None:
     answer = renderer(keep_frames=True)
-    answer.feed(turn(said('data: "x"\n\n')))
+    answer.feed(turn(text_item('data: "x"\n\n')))
     kinds = [json.loads(payload_of(frame))["type"] for _, frame in answer.take_frames()]
-    assert kinds == types(turn(said('data: "x"\n\n')))
+    assert kinds == types(turn(text_item('data: "x"\n\n')))
 
 
 # --- what was asked -------------------------------------------------------------------------------
@@ -547,7 +565,7 @@ def test_what_the_client_asked_is_in_every_object() -> None:
     echo = ask(
         tools=[function_tool(parameters={"minimum": 10**30})], metadata={"a": "b"}, temperature=0.5
     ).echo
-    for payload in streamed(turn(said("x")), echo=echo):
+    for payload in streamed(turn(text_item("x")), echo=echo):
         if "response" in payload:
             assert payload["response"]["tools"][0]["parameters"] == {"minimum": 10**30}
             assert (payload["response"]["metadata"], payload["response"]["temperature"]) == ({"a": "b"}, 0.5)

@@ -13,21 +13,27 @@ from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.responses.events import socket_error
 from tests.surfaces.chat.turns import (
-    asked,
-    begun,
-    called,
-    counted,
-    did,
+    activity,
+    approval,
     failed,
     gave,
-    listed,
-    said,
-    thought,
+    open_call,
+    reasoning_item,
+    text_item,
+    tool_call,
+    tool_list,
     turn,
+    usage,
 )
 from tests.surfaces.responses.answering import renderer
 
-TALK = turn(thought("Hm."), did("ls"), said("Hel", "lo!"), called('{"city":', '"Nashville"}'), counted())
+TALK = turn(
+    reasoning_item("Hm."),
+    activity("ls"),
+    text_item("Hel", "lo!"),
+    tool_call('{"city":', '"Nashville"}'),
+    usage(),
+)
 
 
 class Person(BaseModel):
@@ -76,7 +82,7 @@ def test_the_stream_helper_comes_to_the_same_response() -> None:
 
 
 def test_the_stream_helper_takes_the_items_of_mcp_servers() -> None:
-    events = turn(listed(), begun(), gave("hi"), begun("b"), gave("no", "b", "failed"), asked())
+    events = turn(tool_list(), open_call(), gave("hi"), open_call("b"), gave("no", "b", "failed"), approval())
     with client(events, stream=True).responses.stream(model="codex-5", input="hi") as stream:
         names = [event.type for event in stream]
         final = stream.get_final_response()
@@ -93,14 +99,14 @@ def test_the_stream_helper_takes_the_items_of_mcp_servers() -> None:
 
 
 def test_structured_output_is_parsed() -> None:
-    events = turn(said('{"name":', ' "Ada"}'))
+    events = turn(text_item('{"name":', ' "Ada"}'))
     response = client(events, stream=False).responses.parse(model="codex-5", input="hi", text_format=Person)
     assert response.output_parsed == Person(name="Ada")
 
 
 def test_a_failure_in_a_stream_is_an_error_of_the_sdk() -> None:
     with (
-        client(failed(said("x")), stream=True).responses.create(
+        client(failed(text_item("x")), stream=True).responses.create(
             model="codex-5", input="hi", stream=True
         ) as stream,
         pytest.raises(openai.APIError, match="The agent took too long"),
@@ -109,7 +115,7 @@ def test_a_failure_in_a_stream_is_an_error_of_the_sdk() -> None:
 
 
 def test_a_cut_stream_ends_incomplete() -> None:
-    events = turn(said("x"), stop="length")
+    events = turn(text_item("x"), stop="length")
     with client(events, stream=True).responses.stream(model="codex-5", input="hi") as stream:
         last = list(stream)[-1]
     assert last.type == "response.incomplete"
