@@ -180,8 +180,7 @@ class OneRun:
         return self._cursor.weight
 
     def close(self) -> None:
-        self._cursor.detach()
-        self._run.interrupt()
+        release_all(self._cursor.detach, self._run.interrupt)
 
 
 class SampledRuns:
@@ -226,9 +225,7 @@ class SampledRuns:
     def close(self) -> None:
         for task in self._waiting.values():
             task.cancel()
-        for cursor, run in zip(self._cursors, self._runs, strict=True):
-            cursor.detach()
-            run.interrupt()
+        release_all(*(cursor.detach for cursor in self._cursors), *(run.interrupt for run in self._runs))
 
 
 class LogReader:

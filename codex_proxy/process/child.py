@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from codex_proxy.core.own_errors import release_all
 from codex_proxy.core.states import StateTable
 from codex_proxy.process.launch import Command, LaunchedChild, SpawnError
 from codex_proxy.process.own_process import kill_orphans_of
@@ -336,13 +337,12 @@ class Child:
         if self._state in REPORTED:
             return
         self._change(change)
-        self._stderr.read_available(PIPE_BYTES)
-        self._stderr.close()
-        self._stdout.close()
-        self._stdin.close()
-        for timer in (self._grace_timer, self._warden_timer, self._drain_timer):
-            if timer is not None:
-                timer.cancel()
+        timers = (self._grace_timer, self._warden_timer, self._drain_timer)
+        release_all(
+            lambda: self._stderr.read_available(PIPE_BYTES),
+            *(pipe.close for pipe in (self._stderr, self._stdout, self._stdin)),
+            *(timer.cancel for timer in timers if timer is not None),
+        )
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None

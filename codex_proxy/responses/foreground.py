@@ -9,6 +9,7 @@ from typing import Any
 
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
+from codex_proxy.core.own_errors import release_all
 from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.frame_buffer import Frames
 from codex_proxy.responses.prepare import PreparedResponse, prepare_again, shorter_context, start_run
@@ -154,8 +155,7 @@ class ResponseReader:
         return json_bytes(self._response.final)
 
     def close(self) -> None:
-        self._frames.close()
-        self._response.cancel()
+        release_all(self._frames.close, self._response.cancel)
 
 
 async def start_foreground(

@@ -12,12 +12,14 @@ from typing import Any, Final, NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
+from codex_proxy.responses.frame_buffer import FrameReader
+from codex_proxy.runs.event_log import Cursor
 from codex_proxy.store.values import UNFINISHED
 from tests.faults.places import APIS, WORD, answer_at, assert_failed
 from tests.faults.planting import at_each_call, breaking, is_part, once, one_at_a_time
 from tests.faults.test_own_faults import ENDS, GOOD_ENDS
 from tests.faults.test_upstreams import HEAD, WIRES, Served, request_of
-from tests.http.serving import Proxy
+from tests.http.serving import Proxy, fake_proxy, until
 from tests.waiting import PATIENCE, polled
 
 TO_CLIENT: Final = ("/surfaces/", "/responses/", "/http/", "/runs/", "/store/", "/admission/", "/workers/")
@@ -158,3 +160,28 @@ async def test_an_exception_behind_the_log_ends_the_answer_with_an_error_and_lea
                     error.add_note(f"broken: {function}")
                     raise
     assert broken
+
+
+HELD: Final = "[[fake:text misbehave=hang at=4]]"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "broken"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": HELD}]}, "detach"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": HELD}], "n": 2}, "detach"),
+        ("/v1/responses", {"input": HELD}, "close"),
+    ],
+)
+async def test_a_turn_ends_with_its_client_also_if_its_reader_cannot_be_closed(
+    path: str, fields: dict[str, Any], broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: object) -> None:
+        raise ZeroDivisionError
+
+    async with fake_proxy(tmp_path, choices="sample") as proxy:
+        body = {"model": "codex-5", "stream": True, **fields}
+        async with proxy.session.post(proxy.url + path, json=body) as reply:
+            await reply.content.readuntil(b"delta")
+            monkeypatch.setattr(Cursor if broken == "detach" else FrameReader, broken, fails)
+        await until(lambda: proxy.server.runs.running == 0)

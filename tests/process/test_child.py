@@ -9,6 +9,7 @@ import pytest
 
 from codex_proxy.process import child as child_module
 from codex_proxy.process.child import Exit, spawn
+from codex_proxy.process.pipes import PipeReader
 from tests.process.children import Recorder, gone, open_descriptors, pid_in, python, shell
 from tests.process.conftest import Start
 from tests.waiting import PATIENCE, eventually
@@ -388,3 +389,16 @@ async def test_a_listener_that_raises_does_not_leave_the_child_running() -> None
     child = await spawn(shell("exit 0"), Faulty())
     assert await child.end(grace=PATIENCE) == Exit(0, None, "")
     await eventually(lambda: len(faults) == 1 and open_descriptors() <= before)
+
+
+async def test_the_end_is_reported_also_if_the_last_words_cannot_be_read(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: PipeReader, size: int) -> None:
+        raise ZeroDivisionError
+
+    child, recorder = await start(shell("read line; exit 4"))
+    monkeypatch.setattr(PipeReader, "read_available", broken)
+    child.close_stdin()
+    assert (await recorder.exit()).code == 4
+    assert not child.alive
