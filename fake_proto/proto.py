@@ -122,7 +122,7 @@ class ProtoAgent(Agent):
         self.history.extend(op.get("history") or ())
         if op.get("items"):
             self.history.append(
-                {"type": "message", "role": "user", "content": [_part(item) for item in op["items"]]}
+                {"type": "message", "role": "user", "content": [_input_part(item) for item in op["items"]]}
             )
         request = Request("proto", self.model, list(self.history))
         request.effort = self.effort
@@ -162,7 +162,7 @@ class ProtoAgent(Agent):
         self.loop.wake(self._task)
 
 
-def _part(item: dict[str, Any]) -> dict[str, Any]:
+def _input_part(item: dict[str, Any]) -> dict[str, Any]:
     if item.get("type") == "text":
         return {"type": "input_text", "text": item.get("text")}
     return {"type": "input_image", "image_url": item.get("image_url")}

@@ -17,7 +17,7 @@ from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer
 
 class ServerTools(msgspec.Struct, frozen=True):
     tools: tuple[Tool, ...] = ()
-    operators: tuple[Tool, ...] = ()
+    operator_tools: tuple[Tool, ...] = ()
     """The tools of the operator's servers, as the model calls them."""
     lists: tuple[Event, ...] = ()
     """Events that add an `mcp_list_tools` item for each server that was asked."""
@@ -60,7 +60,7 @@ def with_server_tools(turn: Turn, server_tools: ServerTools, *, steps: int, call
     client's tool has the name that it has at its server.
     """
     own_names = {tool.name for tool in turn.tools}
-    operators = [tool for tool in server_tools.operators if (tool.mcp or tool).name not in own_names]
+    operators = [tool for tool in server_tools.operator_tools if (tool.mcp or tool).name not in own_names]
     joined: dict[str, Tool] = {}
     for tool in (*turn.tools, *server_tools.tools, *operators):
         joined.setdefault(tool.name, tool)  # an agent refuses a turn with two of one name

@@ -239,7 +239,7 @@ def report(results: Sequence[CheckResult]) -> str:
 
 
 def compare(old: Folder, new: Folder) -> str:
-    """Returns the differences between two recordings of the same requests, as of two releases of an agent."""
+    """Returns the differences between two recordings of the same requests, for example of two releases of an agent."""
     lines, same = [], 0
     for cassette in old.cassettes.values():
         other = next((each for each in new.cassettes.values() if _asks_the_same(each, cassette)), None)

@@ -216,7 +216,7 @@ class RecordedTools:
                 lists += [ItemStarted(McpTools(id, offer.server_label, told)), ItemEnded(id)]
         return ServerTools(
             tools=tuple(tools),
-            operators=tuple(self._operators.values()) if operators else (),
+            operator_tools=tuple(self._operators.values()) if operators else (),
             lists=tuple(lists),
             runner=self,
         )

@@ -21,7 +21,7 @@ from codex_proxy.commands.ports import reserve_port
 from codex_proxy.settings.fields import Settings
 
 STOP_SECONDS: Final = 15.0
-"""Seconds for a worker to stop after the time for its turns, until it is killed."""
+"""Seconds that a worker has to stop, after the time for its turns, before it is killed."""
 
 log = structlog.get_logger(__name__)
 

@@ -149,7 +149,7 @@ class TurnRepair:
         return out
 
     def _plain(self, id: str) -> bool:
-        """Whether this message's next `TextDelta` needs no further look at its state."""
+        """Whether this message is open and undisturbed, so that its next `TextDelta` can pass unchecked."""
         held = self._items.get(id)
         return (
             held is not None

@@ -18,7 +18,7 @@ _OTHER_LANGUAGE: Final = 2.0
 """The factor for other languages, whose words have more tokens."""
 
 _CHUNK: Final = 4096
-"""The characters that are assumed to be in one language."""
+"""Number of consecutive characters that are assumed to be in one language."""
 _ENGLISH: Final = re.compile(
     r"\b(?:the|of|to|and|in|is|a|for|on|with|this|that|be|it|not|if)\b", re.IGNORECASE
 )

@@ -100,8 +100,8 @@ class TokenLimit:
         self._block_end = self._position + max(_EXACT, self._position // 8)
 
     def _count(self, part: str) -> tuple[int, int | None]:
-        """Counts a part of the sample. Returns how many characters need no recount, and how many fit if the limit is
-        reached.
+        """Counts a part of the sample. Returns how many characters are finally counted, and how many fit if the limit
+        is reached.
         """
         start = end = 0
         kind = 0

@@ -298,7 +298,9 @@ class BodyReader:
         except TimeoutError:
             raise bad_request(f"The request body was not received within {BODY_SECONDS:g} s.") from None
         except web.RequestPayloadError:
-            raise bad_request("The request body does not match its headers.") from None
+            raise bad_request(
+                "The request body does not match its Content-Length, Transfer-Encoding or Content-Encoding."
+            ) from None
         self._size += len(chunk)
         if self._size > self._request.client_max_size:
             raise web.HTTPRequestEntityTooLarge(self._request.client_max_size)

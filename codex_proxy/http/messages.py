@@ -95,7 +95,7 @@ async def _parse_body(request: web.Request, body: bytes, *, fetches: bool = True
         body,
         parse,
         skips_unreadable=True,
-        identity=app[RUNS].identity if keeps_state else lambda turn: "",
+        identity=app[RUNS].agent_and_model if keeps_state else lambda turn: "",
         takes_images=lambda turn: "images" in app[RUNS].agent_of(turn).capabilities,
         fetches=fetches,
     )
@@ -127,7 +127,7 @@ def _renderer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> Messa
         request_id=request[REQUEST_ID],
         stream=parsed.stream,
         thinking=parsed.thinking,
-        state_identity=app[RUNS].identity(turn) if with_state else None,
+        state_identity=app[RUNS].agent_and_model(turn) if with_state else None,
         web_search=parsed.web_search,
         client_names=parsed.client_names,
         show_activity=request[CLIENT].settings.show_activity,

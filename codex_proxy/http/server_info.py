@@ -174,7 +174,7 @@ def _anthropic_models(request: web.Request) -> AnthropicModelList:
 
 
 def _is_ollama_client(request: web.Request) -> bool:
-    """Whether the client takes this server for Ollama, by its package's name or Ollama's port."""
+    """Whether the client takes this server for Ollama: its `User-Agent` is Ollama's, or it came to Ollama's port."""
     if request.headers.get("User-Agent", "").lower().startswith("ollama"):
         return True
     address = request.get_extra_info("sockname")

@@ -114,7 +114,7 @@ class RequestServers:
             raise self._invalid(server, "has an invalid `authorization`.", param)
 
     async def tools(self, server: NamedServer, owner: str) -> McpListing:
-        """Returns the tools, or none and a fault. Raises `Fault` INVALID_REQUEST."""
+        """Returns the tools, or none and a fault. Raises `Fault` INVALID_REQUEST if `check` refuses the server."""
         self.check(server)
         try:
             with self._session(server, owner) as mcp_server:

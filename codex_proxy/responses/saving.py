@@ -90,7 +90,7 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
     """Returns the items to store, with those hidden from clients only for a complete response."""
     from_model: list[ModelItem] = []
     if final["status"] == "completed":
-        from_model = model_items(run, service.runs.identity(run.turn))
+        from_model = model_items(run, service.runs.agent_and_model(run.turn))
     return stored_output(final["output"], from_model, service.ids, service.clock.epoch())
 
 

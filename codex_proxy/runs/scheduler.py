@@ -293,10 +293,10 @@ class RunScheduler:
         return Attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
-        history = await recalled_history(turn, owner, self.memory, self.identity(turn))
+        history = await recalled_history(turn, owner, self.memory, self.agent_and_model(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
-    def identity(self, turn: Turn) -> str:
+    def agent_and_model(self, turn: Turn) -> str:
         """Returns `AGENT/MODEL`, under which raw items are stored: no other model can read encrypted reasoning."""
         return f"{self.agent_of(turn).name}/{turn.model}"
 
@@ -347,7 +347,7 @@ class RunScheduler:
 
     async def _remember(self, run: Run) -> None:
         plain = run.turn.mode == "model"
-        entries = entries_of(run.raw_items, run.attempt.policy, self.identity(run.turn), plain=plain)
+        entries = entries_of(run.raw_items, run.attempt.policy, self.agent_and_model(run.turn), plain=plain)
         try:
             async with asyncio.timeout(REMEMBER_SECONDS):
                 await self.memory.remember(run.turn.owner, entries, durable=self._runs[run].durable)

@@ -23,7 +23,7 @@ def joined(own: ServerTools, *brought: Tool) -> list[str]:
 
 
 def test_a_tool_that_the_request_brings_wins_over_the_operator_s_of_the_same_name() -> None:
-    own = ServerTools(operators=(of_server("desk", "search"), of_server("desk", "read")))
+    own = ServerTools(operator_tools=(of_server("desk", "search"), of_server("desk", "read")))
     assert joined(own, MINE) == ["search", "desk__read"]
 
 

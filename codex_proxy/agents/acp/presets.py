@@ -85,7 +85,7 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reopens: bool = False
     """Whether the agent can open a closed session with all its messages, also in another process."""
     max_output: int | None = 10_000
-    """The largest output, in bytes, that reaches the model whole in a waiting call; None: any."""
+    """Maximum bytes of a tool's output that the agent does not cut when the call waits for it; None: any."""
     declining_env: Mapping[str, str] = {}
     """Replaces variables of `env` if this server declines all that the agent asks for, so that the model is not offered
     it.

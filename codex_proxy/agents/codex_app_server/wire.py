@@ -76,7 +76,7 @@ class _Address(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A line whose other fields have unexpected types."""
+    """A line of which no more is read, because other fields have unexpected types."""
 
     id: int | str | None = None
     method: str | None = None

@@ -180,7 +180,7 @@ class CodexExec(ChildTurn):
         return f"{prefix}{self._count - 1}"
 
 
-def _files(item: Item) -> str:
+def _describe_changes(item: Item) -> str:
     return ", ".join(f"{change.kind or 'change'} {change.path}" for change in item.changes or ())
 
 
@@ -189,7 +189,7 @@ ItemHandler: TypeAlias = Callable[[CodexExec, Item], None]
 
 ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[Item], str]]]] = {
     "command_execution": ("command", lambda item: item.command or ""),
-    "file_change": ("file_change", _files),
+    "file_change": ("file_change", _describe_changes),
     "mcp_tool_call": ("mcp_call", lambda item: f"{item.server or ''}.{item.tool or ''}"),
     "web_search": ("web_search", lambda item: item.query or ""),
 }

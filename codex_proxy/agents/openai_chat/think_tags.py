@@ -9,7 +9,7 @@ CLOSE: Final = "</think>"
 
 
 class ThinkTags:
-    """Separates one text. `plain`: all further text is the answer."""
+    """Separates one text into reasoning and answer. `plain`: all further text is the answer."""
 
     def __init__(self) -> None:
         self.plain = False

@@ -132,7 +132,9 @@ class NewestLimits:
         self._answered = asyncio.Event()
 
     def update(self, json: bytes) -> None:
-        """Stores the limits in a message; others stay. Empty: the agent refused."""
+        """Merges the limits in the agent's message into the known ones, and wakes who waits for them. Empty `json`: the
+        agent refused to report any.
+        """
         for reported in limits_in(json):
             if reported.id in self._known or len(self._known) < MAX_COUNT:
                 self._known[reported.id] = _merge(self._known.get(reported.id), reported)

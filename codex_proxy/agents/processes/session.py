@@ -123,7 +123,7 @@ class AgentSession:
         self.silence_hint = ""
         """What the agent is probably doing if it sends nothing for long, for the client."""
         self.max_output: int | None = None
-        """The bytes above which a tool's output does not reach the model whole in a waiting call. None: any does."""
+        """Maximum bytes of a tool's output that the agent does not cut when the call waits for it; None: any."""
         self._dialect = dialect
         self._closed: tuple[str, Sequence[HistoryItem]] | None = None
         """The closed session to reopen, and the items that it has not seen, if any."""

@@ -105,7 +105,7 @@ class UpstreamTransport:
         return True
 
     def on_answer(self) -> int:
-        """Returns the number of attempts."""
+        """Records that the current attempt was answered. Returns how many attempts there were."""
         self._record("answered")
         return self._plan.attempts
 

@@ -206,7 +206,7 @@ class PostgresLeases:
         self._held.add(id)
 
     def report_change(self, id: str) -> None:
-        """Reports that this node has changed a response or a conversation."""
+        """Informs this node's watchers and the other nodes that a response or a conversation has changed."""
         self._report(id)
         if self._others:
             self._notices.send(id)

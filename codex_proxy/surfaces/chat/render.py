@@ -42,7 +42,7 @@ class StreamMetrics(msgspec.Struct, frozen=True):
 
 
 Measure: TypeAlias = Callable[[int], StreamMetrics]
-"""Returns a stream's timings for its completion tokens."""
+"""Takes the number of a stream's completion tokens, and returns its timings."""
 
 
 ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]

@@ -43,7 +43,7 @@ _STATE_CHARS: Final = 5
 """The fewest characters of encrypted reasoning per token."""
 _PDF_CHARS: Final = 3
 """The fewest characters of a PDF's base64 per token."""
-_MAX_PDF: Final = 200_000
+_MAX_PDF_TOKENS: Final = 200_000
 
 _ENCRYPTED: Final = frozenset({"data", "signature", "encrypted_content"})
 _NOT_SHOWN: Final = frozenset({"cache_control", "type", "id", "tool_use_id"})
@@ -115,7 +115,7 @@ class _Counter:
     def _document(self, source: dict[str, Any]) -> int:
         data = source.get("data")
         if source.get("type") == "base64":
-            return min(_MAX_PDF, len(data) // _PDF_CHARS) if isinstance(data, str) else 0
+            return min(_MAX_PDF_TOKENS, len(data) // _PDF_CHARS) if isinstance(data, str) else 0
         return self.content(source.get("content")) + self.content(data)
 
 
