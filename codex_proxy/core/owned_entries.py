@@ -15,7 +15,8 @@ V = TypeVar("V")
 class OwnedEntries(MutableMapping[K, V]):
     """Entries by key, the oldest first; one that is set again keeps its place."""
 
-    def __init__(self, owner_of: Callable[[K, V], str], size_of: Callable[[V], int] = lambda _: 1) -> None:
+    def __init__(self, owner_of: Callable[[K, V], str], size_of: Callable[[V], int] | None = None) -> None:
+        """`size_of` is needed for `size` and `oldest_of_largest`."""
         self.size = 0
         """The sum of all sizes."""
         self._owner_of = owner_of
@@ -29,15 +30,21 @@ class OwnedEntries(MutableMapping[K, V]):
         return self._entries[key]
 
     def __setitem__(self, key: K, value: V) -> None:
-        if key in self._entries:
-            self._count(key, -1)
+        owner = self._owner_of(key, value)
+        keys = self._keys_of.get(owner)
+        if keys is None:
+            keys = self._keys_of[owner] = OrderedDict()
+        if self._size_of is not None:
+            before = self._size_of(self._entries[key]) if key in self._entries else 0
+            self._grow(owner, self._size_of(value) - before)
         self._entries[key] = value
-        self._count(key, 1)
-        self._keys_of.setdefault(self._owner_of(key, value), OrderedDict()).setdefault(key)
+        keys.setdefault(key)
 
     def __delitem__(self, key: K) -> None:
-        self._count(key, -1)
-        owner = self._owner_of(key, self._entries.pop(key))
+        value = self._entries.pop(key)
+        owner = self._owner_of(key, value)
+        if self._size_of is not None:
+            self._grow(owner, -self._size_of(value))
         del self._keys_of[owner][key]
         if not self._keys_of[owner]:
             del self._keys_of[owner], self._sizes[owner]
@@ -48,11 +55,9 @@ class OwnedEntries(MutableMapping[K, V]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def _count(self, key: K, sign: int) -> None:
-        value = self._entries[key]
-        size = sign * self._size_of(value)
-        self.size += size
-        self._sizes[self._owner_of(key, value)] += size
+    def _grow(self, owner: str, by: int) -> None:
+        self.size += by
+        self._sizes[owner] += by
 
     def oldest_of_most(self) -> K:
         """Returns the key of the oldest entry of the owner with most entries."""
