@@ -57,6 +57,13 @@ def test_the_examples_pass(name: str, tmp_path: Path) -> None:
     }
 
 
+def test_the_cassettes_of_the_examples_name_no_folder_of_a_machine() -> None:
+    cassettes = list((ROOT / "examples").glob("*/cassettes/**/*.jsonl"))
+    assert cassettes
+    for path in cassettes:
+        assert '"cwd":"/' not in path.read_text("utf-8"), f"record {path} anew"
+
+
 @pytest.mark.exhaustive
 def test_a_project_records_and_replays(tmp_path: Path) -> None:
     folder = tmp_path / "project"
