@@ -44,7 +44,7 @@ class Route(BaseModel, extra="forbid", frozen=True):
     client: str | None = Field(None, description="the name of the request's key; may have `*`")
     api: ApiName | None = Field(None, description="the API of the request")
     model: str | None = Field(None, description="the model that the request names; may have `*`")
-    min_tokens: int | None = Field(None, ge=0, description="the fewest tokens of its text, as estimated")
+    min_tokens: int | None = Field(None, ge=0, description="the minimum of tokens in its text, as estimated")
     thinking: bool | None = Field(None, description="whether it asks for thinking or an effort")
     tools: bool | None = Field(None, description="whether it offers tools")
     images: bool | None = Field(None, description="whether it has images")

@@ -140,7 +140,7 @@ class RemakeContext(msgspec.Struct, frozen=True):
 
 
 class Remakeable:
-    """A dialect that can be made again, to read recordings."""
+    """A dialect that can be made again from its recorded `facts`, to read a recording."""
 
     def facts(self) -> dict[str, Any]:
         """Returns the arguments that it was made with, as JSON, without defaults."""

@@ -121,7 +121,7 @@ class PlayedTransport:
         self._read = read
         self._pace = pace
         self._answers = asyncio.Semaphore(0)
-        """Counts the outputs and decisions of this server that were not played yet."""
+        """Counts the tool outputs and approvals of this server that the playback has not used yet."""
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._task: asyncio.Task[None] | None = None

@@ -102,7 +102,7 @@ class SentStep:
 
     @property
     def can_retry(self) -> bool:
-        """Whether a retry can be matched: not after a tool call or a refusal."""
+        """Whether the output of a retry can be matched with what was sent: not after a tool call or a refusal."""
         return not any(isinstance(item.item, ToolCall) or REFUSAL in item.sent for item in self._items)
 
     def retry(self) -> None:

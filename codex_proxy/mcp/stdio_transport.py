@@ -24,7 +24,7 @@ from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 READ_AHEAD = MIB
 """Maximum bytes of stdout in memory, beyond which the server has to wait."""
 MAX_DETAIL_CHARS = 2000
-"""Maximum characters of stderr in a fault: the message and the last frames of a traceback."""
+"""Maximum characters of stderr in a fault, enough for the message and the last frames of a traceback."""
 
 
 @asynccontextmanager

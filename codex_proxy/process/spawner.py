@@ -56,7 +56,9 @@ MAX_STARTS_AT_ONCE: Final = 2 * (os.cpu_count() or 1)
 two CPUs half print something after two thirds of the time, and the last hardly later.
 """
 START_SECONDS: Final = 0.05
-"""The time after which a child that has printed nothing no longer counts: it may wait for something else than a CPU."""
+"""The time after which a child that has printed nothing no longer counts as starting: it may wait for something else
+than a CPU.
+"""
 
 FORBIDDEN: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EINVAL})
 """Errors of a fork that this machine does not allow at all."""

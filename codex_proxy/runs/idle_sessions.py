@@ -131,7 +131,7 @@ class IdleLimits(msgspec.Struct, frozen=True):
     seconds: float = 300.0
 
 
-INSTRUCTION_WORDS = "<system-reminder>\n{}\n</system-reminder>"
+INSTRUCTION_TEMPLATE = "<system-reminder>\n{}\n</system-reminder>"
 """The words around instructions in an output, as coding agents use."""
 
 
@@ -369,7 +369,7 @@ def _is_instruction(item: HistoryItem) -> bool:
 def _with_instructions(output: HistoryOutput, instructions: Sequence[HistoryItem]) -> HistoryOutput:
     """Adds developer messages to an output: a waiting thread takes no others."""
     words = [
-        INSTRUCTION_WORDS.format("".join(texts_of(item.parts)))
+        INSTRUCTION_TEMPLATE.format("".join(texts_of(item.parts)))
         for item in instructions
         if isinstance(item, HistoryMessage)
     ]

@@ -10,7 +10,7 @@ from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import variables_of
 
 _MCP: Final = ("mcp_config", "mcp_allowed_urls")
-NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+NEEDS_ONE_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "cassettes.match": ("cassettes.replay", "cassettes.record"),
     "cassettes.pace": ("cassettes.replay",),
     "cassettes.scrub": ("cassettes.record",),
@@ -27,7 +27,7 @@ def unused_settings(settings: Settings) -> list[str]:
     """Returns the set settings that have no effect, by their variables, each with what it needs."""
     return [
         f"{_variable(name)} (only with {' or '.join(map(_variable, needed))})"
-        for name, needed in NEEDED.items()
+        for name, needed in NEEDS_ONE_OF.items()
         if _is_set(settings, name) and not any(attrgetter(each)(settings) for each in needed)
     ]
 

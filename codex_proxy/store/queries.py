@@ -255,8 +255,8 @@ def scan_conversation(
 def visit_items(
     first: Row, others: Iterable[Row], limits: ContextLimits, visit: Callable[[StoredItem], object]
 ) -> None:
-    """Calls `visit` with each row's item. A row has the number and bytes of all items, and the columns `ITEM`,
-    which are null if there are no items, or more than the limits allow. Raises `ContextTooLarge`, or
+    """Calls `visit` with each row's item. A row begins with the number and bytes of all items; then come the
+    columns `ITEM`, which are null if there are no items, or more than the limits allow. Raises `ContextTooLarge`, or
     `StoreDamaged`.
     """
     limits.check(first[0], first[1])

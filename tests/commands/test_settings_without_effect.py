@@ -20,7 +20,7 @@ from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
-from codex_proxy.settings.unused import NEEDED, unused_settings
+from codex_proxy.settings.unused import NEEDS_ONE_OF, unused_settings
 from tests.http.serving import ENVIRONMENT, GivenSettings, fake_proxy, running, settings_of
 from tests.upstreams.serving import upstream
 
@@ -121,7 +121,7 @@ def given(name: str) -> dict[str, Any]:
     return {table: {key: value}} if table else {name: value}
 
 
-@pytest.mark.parametrize(("name", "needed"), NEEDED.items())
+@pytest.mark.parametrize(("name", "needed"), NEEDS_ONE_OF.items())
 def test_a_setting_that_needs_another_one_is_named_without_it(
     name: str, needed: tuple[str, ...], tmp_path: Path
 ) -> None:

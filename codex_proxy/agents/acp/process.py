@@ -50,7 +50,9 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._log_framer = LineFramer(MAX_LOG_LINE)
 
     async def start(self, command: Command) -> None:
-        """Starts the program, and opens and closes the probe session; `connection` has both answers. Raises `Fault`."""
+        """Starts the program, and opens and closes a session as a probe. `connection` then has the answers to
+        `initialize` and `session/new`. Raises `Fault`.
+        """
         connection = self.connection
         await self._start_and_ask(
             command,

@@ -116,7 +116,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def remake_program(facts: dict[str, Any]) -> Program:
-    """Makes a program from `facts`, and removes its fields there. Raises `ValueError` or `KeyError`."""
+    """Makes a program from `facts`, and removes there what it has used. Raises `ValueError` or `KeyError`."""
     named = facts.pop("preset")
     preset = PRESETS[named] if isinstance(named, str) else msgspec.convert(named, AcpPreset)
     preset = msgspec.structs.replace(preset, usage=facts.pop("usage", preset.usage))

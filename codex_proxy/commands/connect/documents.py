@@ -38,7 +38,7 @@ def set_values(text: str, format: Format, entries: Sequence[Entry]) -> str:
     _put_all(document, entries)
     new = _serialize(document, format, text)
     if _plain(_parse(new, format)) != wanted:
-        raise DocumentError("changing it would also change something else in it")
+        raise DocumentError("the change would alter other values in it, too")
     if set(_comments(text)) - set(_comments(new)):
         raise DocumentError("a comment in it would be lost")
     return new

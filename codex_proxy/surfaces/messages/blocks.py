@@ -76,7 +76,7 @@ class BlockReader:
             yield TextPart(f"The tool {escape(text_at(block, 'tool_name'))} can be called from now on.")
         elif kind in TOOL_CHANGES:
             yield TextPart(
-                f"The tool {escape(excerpt(changed_tool(block)))} {TOOL_CHANGES[kind]} from now on."
+                f"The tool {escape(excerpt(changed_tool_name(block)))} {TOOL_CHANGES[kind]} from now on."
             )
         elif newest:
             raise unsupported_value(f"{param}.type", kind, ", ".join(f"'{each}'" for each in _USER_BLOCKS))
@@ -178,7 +178,8 @@ def block_type(block: Any) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def changed_tool(block: dict[str, Any]) -> str:
+def changed_tool_name(block: dict[str, Any]) -> str:
+    """Returns the name of the tool that a `tool_addition` or `tool_removal` is about."""
     defined = value_at(block, "tool", "definition")
     return text_at(defined if isinstance(defined, dict) else value_at(block, "tool"), "name")
 

@@ -27,7 +27,7 @@ from codex_proxy.surfaces.messages.blocks import (
     TOOL_CHANGES,
     BlockReader,
     block_type,
-    changed_tool,
+    changed_tool_name,
     results_text,
     text_of,
 )
@@ -88,7 +88,7 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
             if kind == "tool_use":
                 names.add(str(block.get("name")))
             elif kind == "tool_addition":
-                names.add(changed_tool(block))
+                names.add(changed_tool_name(block))
             elif kind == "tool_reference":
                 names.add(str(block.get("tool_name")))
             elif kind == "tool_result":
@@ -109,7 +109,7 @@ def with_tool_changes(
         for block in _blocks(message.content) if message.role in _INSTRUCTING else ():
             if (kind := block_type(block)) not in TOOL_CHANGES:
                 continue
-            name = changed_tool(block)
+            name = changed_tool_name(block)
             if kind == "tool_removal":
                 removed.add(name)
                 continue
