@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
-from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, ImagePart, Part, TextPart, Tool
+from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, ImagePart, Part, Tool, texts_of
 from codex_proxy.core.turn import NamedTools, Turn
 
 CONTENT_FIELDS: Final = ("messages", "tools", "format", "mode", "model", "tool_choice", "effort", "sampling")
@@ -85,7 +85,7 @@ def _messages(history: Iterable[object], numbers: dict[str, int]) -> Iterator[di
 
 
 def _text_and_images(parts: Sequence[Part], original: bytes | None = None) -> dict[str, Any]:
-    text = "".join(part.text for part in parts if isinstance(part, TextPart))
+    text = "".join(texts_of(parts))
     found: dict[str, Any] = {"text": text}
     images = [_image(part.url) for part in parts if isinstance(part, ImagePart)]
     if images:

@@ -233,22 +233,21 @@ class TurnIds:
         return b':"%b"' % made
 
 
-_NUMBER: Final = re.compile(rb'"sequence_number":[0-9]+'), b'"sequence_number":0'
+_NUMBER: Final = re.compile(rb'"sequence_number":[0-9]+')
+_ZERO_NUMBER: Final = b'"sequence_number":0'
 
 
 def zero_numbers(answer: bytes) -> bytes:
     """Returns a stream's lines with 0 for each sequence number, so that its events differ in their deltas alone."""
-    number, zero = _NUMBER
     first_event_end = answer.find(b"\n", answer.find(b"\n") + 1)
-    if number.search(answer, 0, first_event_end) is None:
+    if _NUMBER.search(answer, 0, first_event_end) is None:
         return answer  # no event of this stream has one
-    return number.sub(zero, answer)
+    return _NUMBER.sub(_ZERO_NUMBER, answer)
 
 
 def zero_times(text: bytes) -> bytes:
     """Returns JSON with 0, or the first second of 1970, for each time, and with 0 for each sequence number."""
-    number, zero = _NUMBER
-    return number.sub(zero, _without_clocks(_VALUE.sub(_zero_time, text)))
+    return _NUMBER.sub(_ZERO_NUMBER, _without_clocks(_VALUE.sub(_zero_time, text)))
 
 
 def _zero_time(found: re.Match[bytes]) -> bytes:

@@ -11,13 +11,14 @@ import contextlib
 import os
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from codex_proxy.core.own_errors import release_all
 from codex_proxy.core.states import StateTable
-from codex_proxy.process.launch import Command, LaunchedChild, SpawnError
+from codex_proxy.process.launch import Command, LaunchedChild, SpawnError, StartSlot
 from codex_proxy.process.own_process import kill_orphans_of
 from codex_proxy.process.pipes import PipeReader, PipeWriter
 from codex_proxy.process.spawner import call_at_exit, launch_under_warden
@@ -159,8 +160,8 @@ class Child:
         self._lifeline: int | None = launched.lifeline
         os.set_blocking(launched.lifeline, False)
         self._stdin = PipeWriter(loop, launched.stdin)
-        self._slot = launched.slot
-        received = self._received if launched.slot is None else self._on_first_output
+        slot = launched.slot
+        received = self._received if slot is None else partial(self._on_first_output, slot)
         self._stdout = PipeReader(loop, launched.stdout, received, self._on_stdout_closed)
         self._printed = self._unread_before = 0
         """The bytes that the child has printed while its input waits, and how much waited when that began."""
@@ -272,9 +273,8 @@ class Child:
     def _abandon(self) -> None:
         self._finish(ChildChange.STUCK if self.alive else ChildChange.DRAINED)
 
-    def _on_first_output(self, chunk: bytes) -> None:
-        if self._slot is not None:
-            self._slot.free()
+    def _on_first_output(self, slot: StartSlot, chunk: bytes) -> None:
+        slot.free()
         self._stdout.received = self._received
         self._received(chunk)
 

@@ -164,11 +164,16 @@ async def test_a_program_that_is_no_sandbox_is_not_used_and_the_next_one_is_trie
     assert found.confinement is None or found.confinement.mechanism == "landlock"
 
 
-async def test_a_mechanism_whose_probe_is_killed_is_not_used_and_the_signal_is_named(tmp_path: Path) -> None:
-    program = tmp_path / "bwrap"
-    program.write_text("#!/bin/sh\nkill -KILL $$\n")
+async def found_with_bwrap(script: str, folder: Path) -> FoundConfinement:
+    """What is found where `bwrap` is this shell script, and nothing else is on PATH."""
+    program = folder / "bwrap"
+    program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    found = await find_confinement("bubblewrap", tmp_path / "state", codex=None, path=str(tmp_path))
+    return await find_confinement("bubblewrap", folder / "state", codex=None, path=str(folder))
+
+
+async def test_a_mechanism_whose_probe_is_killed_is_not_used_and_the_signal_is_named(tmp_path: Path) -> None:
+    found = await found_with_bwrap("kill -KILL $$", tmp_path)
     assert found.confinement is None
     assert found.reasons["bubblewrap"] == "a command in it was ended by signal 9"
 
@@ -269,10 +274,7 @@ async def test_landlock_does_not_hold_back_changes_of_modes_and_times(tmp_path: 
 
 
 async def test_a_mechanism_that_fails_is_reported_with_its_last_words(tmp_path: Path) -> None:
-    program = tmp_path / "bwrap"
-    program.write_text("#!/bin/sh\necho Starting. >&2\necho It is forbidden here. >&2\nexit 1\n")
-    program.chmod(0o755)
-    found = await find_confinement("bubblewrap", tmp_path / "state", codex=None, path=str(tmp_path))
+    found = await found_with_bwrap("echo Starting. >&2\necho It is forbidden here. >&2\nexit 1", tmp_path)
     assert found.confinement is None
     assert found.reasons == {"bubblewrap": "It is forbidden here."}
 
