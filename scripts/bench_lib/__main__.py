@@ -20,6 +20,7 @@ from scripts.bench_lib import (
     passing,
     recording,
     short_turns,
+    spawning,
     startup,
     steps,
     storing,
@@ -42,6 +43,7 @@ ROWS = {
     "11": litellm.rows,
     "12": recording.rows,
     "13": workers.rows,
+    "14": spawning.rows,
 }
 SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
 
