@@ -229,13 +229,13 @@ def _has_fields(endpoint: Endpoint, fields: dict[str, str]) -> bool:
 
 
 def items() -> str:
-    """What an input item may be."""
+    """Returns the sentence that lists the types of input items."""
     schema = SCHEMAS["AddItemsBody"]["properties"]["items"]["items"]
     return "An input item has one of these roles or types: " + _in_words(schema).replace(" or ", ", ") + "."
 
 
 def errors() -> str:
-    """A line for each status and type, with its codes."""
+    """Returns a line for each status and type, with its codes."""
     rows: dict[tuple[str, str], list[str]] = {}
     for kind in TABLE:
         chat, other = (row_of(Failure(kind=kind, message=""), surface) for surface in ("chat", "responses"))

@@ -34,7 +34,7 @@ class KeySource(Protocol):
     """What has the valid keys, such as the keys file."""
 
     trouble: str | None
-    """Why the newest keys could not be read, if so."""
+    """Why the newest keys could not be read, if so; older ones then stay valid."""
 
     def current(self) -> KeySet:
         """Returns the same object until the keys change."""
@@ -101,7 +101,6 @@ class Clients:
         self._source = keys
         self.everybody = everybody
         self._made_of: tuple[KeySet, object] | None = None
-        """The keys and models from which `_clients` was made."""
         self._clients: dict[str, Client] = {}
 
     @property
@@ -110,7 +109,7 @@ class Clients:
 
     @property
     def trouble(self) -> str | None:
-        """Why the newest keys could not be read, if so; older ones then stay valid."""
+        """See `KeySource.trouble`."""
         return self._source.trouble
 
     def is_valid(self, digest: str) -> bool:

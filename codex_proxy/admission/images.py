@@ -318,8 +318,8 @@ def _set_param(field: str) -> Iterator[None]:
 async def _fetch_all(
     urls: Counter[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
 ) -> dict[str, str]:
-    """Returns data URLs by URL. `urls`: how often each is in the turn, since the agent gets an image that often. If one
-    image fails, cancels the others and raises its `Fault`.
+    """Returns data URLs by URL. `urls`: how often the turn has each, and so the agent gets the image. If one image
+    fails, cancels the others and raises its `Fault`.
     """
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)

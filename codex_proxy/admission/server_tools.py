@@ -29,7 +29,6 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a request contains about MCP servers."""
 
     offers: tuple[McpOffer, ...] = ()
-    """The servers that the request names."""
     known: Mapping[str, tuple[ListedTool, ...]] = msgspec.field(default_factory=dict)
     """Lists of tools that the client has sent back, by server label, for which no server is asked again."""
     choices: tuple[McpChoice, ...] = ()

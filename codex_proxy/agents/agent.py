@@ -80,7 +80,7 @@ class Agent(Protocol):
         """Waits until `limits` is updated, or for a while."""
 
     def processes(self) -> ProcessCounts:
-        """Counts the processes; all 0 for a model server."""
+        """Counts the processes; all are 0 for a model server."""
 
     def each_process(self) -> tuple[ProcessFacts, ...]:
         """Describes each process. Reads files of the system: not for every turn."""
@@ -150,5 +150,4 @@ def agent_for(agent: Agent, model: str) -> Agent:
 
 
 def all_agents(agent: Agent) -> tuple[Agent, ...]:
-    """Returns the members of an agent, or `(agent,)`."""
     return tuple(agent.members.values()) or (agent,)

@@ -69,8 +69,8 @@ class AgentContext(msgspec.Struct, frozen=True):
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Declares an agent, whether built in or of another package. Its module is also imported when agents are listed, so
-    what only `make` and `check` need is imported when they are called (see `later`).
+    """Declares an agent. Its module is also imported when agents are listed, so what only `make` and `check` need is
+    imported when they are called (see `later`).
     """
 
     name: str
@@ -80,7 +80,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the agent, not yet started. Raises `NoAgentError` or `Fault`."""
     check: Callable[[AgentContext], Awaitable[list[Check]]]
     """Returns the checks of `doctor`: whether a turn would work, without running one. Ends every process that it
-    starts."""
+    starts.
+    """
     capabilities: frozenset[Capability] = frozenset()
     """What the agent can do. A request that needs more is refused."""
     variants: Mapping[str, frozenset[Capability]] = {}
@@ -104,7 +105,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def effective_settings(self) -> frozenset[str]:
-        """The settings that have an effect with this agent but not with every one."""
+        """All settings that have an effect with this agent but not with every one."""
         return self.settings | self.server_settings | (frozenset() if self.plain_only else PROGRAM_SETTINGS)
 
 

@@ -210,9 +210,7 @@ def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
 
 
 def deadlines_of(named: ConfiguredAgent) -> Deadlines:
-    """Returns the time limits of an agent's turn. An agent that has limits of its own (`has_own_timeouts`) gets
-    `first_event_timeout` and `idle_timeout` only if the operator has set them.
-    """
+    """Returns the time limits of an agent's turn (see `AgentSpec.has_own_timeouts`)."""
     settings = named.settings
 
     def seconds(name: str) -> float:

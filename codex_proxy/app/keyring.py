@@ -1,4 +1,4 @@
-"""The valid keys. The keys file is read again when it changes."""
+"""The keyring, which reads the keys file again when it changes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Keyring:
     def __init__(self, path: Path, api_key: str | None, clock: Clock) -> None:
         """The file at `path` need not exist. Raises `KeysError`."""
         self.trouble: str | None = None
-        """Why the newest version of the file could not be read, if so."""
+        """See `KeySource.trouble`."""
         self._path = path
         self._api_key = api_key
         self._clock = clock

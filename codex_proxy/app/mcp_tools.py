@@ -180,7 +180,6 @@ class McpToolSource:
         return result
 
     async def close(self) -> None:
-        """Ends every server and every session."""
         await asyncio.gather(self._servers.close(), self._remote.close())
 
 

@@ -115,7 +115,6 @@ class Server:
         self.spawner: Spawner | None = None
         self.traces: Traces | None = None
         self.traces_note = traces_note(os.environ)
-        """What the banner says about traces; empty if nobody wants them."""
         self.runner: Runner | None = None
         self.host = settings.host
         self.port = 0

@@ -38,7 +38,7 @@ NEEDS_EXTRA = (
 
 
 class StoreLifecycle:
-    """An open store, and a task that removes what the settings no longer permit."""
+    """An open store, and the task that prunes it."""
 
     def __init__(self, store: Store, clock: Clock, *, durable: bool, lock: StoreLock | None = None) -> None:
         self.store = store
@@ -83,7 +83,7 @@ class StoreLifecycle:
             )
 
     def write_address(self, url: str) -> None:
-        """Writes this server's address into the store's lock, for a second server's error."""
+        """See `StoreLock.write_address`."""
         if self._lock is not None:
             self._lock.write_address(url)
 

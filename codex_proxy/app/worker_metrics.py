@@ -42,7 +42,7 @@ class WorkerMetrics:
         self._prefix = f"codex-proxy-metrics-{supervisor}-"
 
     async def exposition(self) -> bytes:
-        """Returns the metrics in Prometheus's text format, each sample with the label `worker`."""
+        """Returns the metrics as `Metrics.exposition` does, each sample with the label `worker`."""
         own, sockets = await self._own(), self._sockets()
         found = await asyncio.gather(*map(_metrics_at, sockets.values()))
         return merge_metrics({**dict(zip(sockets, found, strict=True)), self._number: own})

@@ -67,9 +67,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, rename={"dialect"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer as sent. `sent` has a stream's events: their decoded data, or bytes as sent. If it is None, the
-    answer is a whole `body`.
-    """
+    """An answer as sent. `sent`: a stream's events, as decoded data or as bytes; None if the answer is one `body`."""
 
     status: int = 0
     body: Any = None

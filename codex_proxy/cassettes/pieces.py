@@ -22,7 +22,7 @@ _LINES_AT_ONCE: Final = 64
 """Number of lines compared at once, which is several times as fast."""
 SLICE_BYTES: Final = 1 << 18
 _RUN_BYTES: Final = 64
-"""The bytes of a line of a run, roughly."""
+"""About how many bytes a line adds to a `Run`, beside its text."""
 _MAX_LINES: Final = SLICE_BYTES // _RUN_BYTES
 _MIN_COMMON_BYTES: Final = 20
 """The fewest bytes that a line has in common with one before, to be written as a difference."""
@@ -99,7 +99,7 @@ def find_runs(lines: Sequence[bytes]) -> Iterator[bytes | Run]:
 
 
 class _Shape(msgspec.Struct, frozen=True):
-    """What the lines of a run have in common."""
+    """What two lines have in common that differ in one text alone."""
 
     head: bytes
     """All before the text."""
@@ -169,7 +169,6 @@ def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
 
 
 def is_json(data: bytes) -> bool:
-    """Whether the bytes are one JSON value in UTF-8."""
     try:
         _decode(data)
     except UNREADABLE:
@@ -181,7 +180,6 @@ _decode: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def is_utf8(text: bytes) -> bool:
-    """Whether the bytes are UTF-8."""
     try:
         text.decode()
     except UnicodeDecodeError:

@@ -311,7 +311,6 @@ class ExchangeContent(msgspec.Struct):
     line: str
     headers: dict[str, str]
     keys: Sequence[str]
-    """The secrets in the request."""
     body: bytes = b""
     status: int = 0
     """The answer's status; 0 until its end."""
@@ -328,7 +327,6 @@ class ExchangeContent(msgspec.Struct):
 
     @property
     def background(self) -> bool:
-        """Whether the answer is a background response."""
         asked = not self.socket and b'"background"' in self.body
         return asked and bool(_fields_of(self.body).get("background"))
 

@@ -55,7 +55,6 @@ class SessionRecorder:
         """The entries since the last turn."""
         self.size = 0
         self.last: TurnRecorder | None = None
-        """The session's newest turn."""
         self.dialect = ""
         self.facts: dict[str, Any] = {}
         self.origin = ""

@@ -102,7 +102,6 @@ def plist_text(command: Sequence[str], workdir: Path, path: str) -> str:
 
 
 def install(service: Service, command: Sequence[str], workdir: Path, environ: Mapping[str, str]) -> str:
-    """Installs the service, and starts it."""
     _check_program(service)
     if not workdir.is_dir():
         raise UserError(f"{workdir} is not a folder. Name the agent's folder with --workdir.")

@@ -65,7 +65,7 @@ class PassedAnswer(Protocol):
 
     @property
     def upstream(self) -> str:
-        """The upstream that answers; empty: the only one."""
+        """The upstream's name; empty if there is only one."""
 
     @property
     def usage(self) -> Usage | None:

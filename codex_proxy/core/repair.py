@@ -89,8 +89,8 @@ ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class TurnRepair:
-    """Repairs a turn's events. `feed` takes a dialect's events and returns those for the log. The other methods append
-    to what it returns.
+    """Repairs a turn's events: `feed` takes a dialect's events, and returns those for the log, to which the private
+    methods append.
     """
 
     def __init__(self) -> None:

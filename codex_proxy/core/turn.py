@@ -91,7 +91,6 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     max_server_steps: int = 25
     """Steps whose MCP calls are run here; later ones get an output that tells the model to answer."""
     max_server_calls: int | None = None
-    """The most MCP calls of the turn."""
     output_schema: msgspec.Raw | None = None
     """A JSON schema for the answer's text."""
     schema_field: str = ""

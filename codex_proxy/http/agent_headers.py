@@ -38,7 +38,7 @@ class _TurnFacts(NamedTuple):
 def agent_headers(
     agent: Agent, parsed: ParsedRequest, turn: Turn, *, continued: bool = False
 ) -> dict[str, str]:
-    """Returns the headers of an answer. `continued`: the session has seen the earlier messages."""
+    """Returns the headers of an answer. `continued`: see `Source`."""
     facts = _TurnFacts(agent_for(agent, turn.model), parsed, turn, continued)
     return {name: value for name, make in _HEADERS.items() if (value := ", ".join(make(facts)))}
 

@@ -37,7 +37,7 @@ CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
-    """Runs a turn, and answers whole or as a stream. Raises `Fault` before the first byte."""
+    """Runs a turn, and answers whole or as a stream."""
     return await serve_turn(request, CHAT)
 
 

@@ -19,7 +19,7 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
-    """Answers a legacy completion. Raises `Fault` before the first byte."""
+    """Answers a legacy completion."""
     body = await read_body(request)
     passed = json_body(body)
     if upstream_for(request, passed.model, "/completions") is not None:

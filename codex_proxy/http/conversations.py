@@ -38,7 +38,6 @@ from codex_proxy.surfaces.items import ItemDict, with_ids
 
 
 async def create_conversation(request: web.Request) -> web.Response:
-    """Returns the conversation without its items."""
     service = request.app[RESPONSES]
     require_store(service.store)
     given = await parse_body(request, await read_body(request), parse_create)
@@ -52,7 +51,6 @@ async def create_conversation(request: web.Request) -> web.Response:
 
 
 async def retrieve_conversation(request: web.Request) -> web.Response:
-    """Returns the conversation without its items."""
     with _store_of(request) as store:
         found = await store.conversation(*_path(request))
     if found is None:

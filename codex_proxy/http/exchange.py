@@ -79,7 +79,6 @@ class TurnTimings:
         self._on_empty = on_empty
         self.deltas = 0
         self.usage: Usage | None = None
-        """The newest reported usage."""
         self.ended_by: str | None = None
         """The agent's event that determined the finish reason."""
 
@@ -115,7 +114,6 @@ class TurnTimings:
         return None if self._first is None else round((self._first - self._began) * 1000, 1)
 
     def durations(self) -> TurnTimes:
-        """Returns the times of a turn that ends now."""
         now = self._clock.monotonic()
         started = now if self._started is None else self._started
         first = now if self._first is None else self._first

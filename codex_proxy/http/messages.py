@@ -38,7 +38,7 @@ nowhere (`off`).
 
 
 async def create_message(request: web.Request) -> web.StreamResponse:
-    """Runs a turn, and answers whole or as a stream. Raises `Fault` before the first byte."""
+    """Runs a turn, and answers whole or as a stream."""
     return await serve_turn(request, MESSAGES)
 
 

@@ -58,7 +58,7 @@ class _NoTurnError(Exception):
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
-    """Answers one turn, whole or as a stream of lines. Raises `Fault` before the first byte."""
+    """Answers one turn, whole or as a stream of lines."""
     return await _serve(request, _CHAT, "chat")
 
 

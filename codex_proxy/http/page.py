@@ -39,7 +39,6 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The Content-Security-Policy."""
 LIVE_SECONDS: Final = 0.5
 """Seconds between two looks for changed turns."""
 PING_SECONDS: Final = 15.0

@@ -246,7 +246,6 @@ async def list_input_items(request: web.Request) -> web.Response:
 
 
 async def cancel_response(request: web.Request) -> web.Response:
-    """Stops a background response and returns it."""
     found = await stored_response(request)
     if response_object.cancel_action(msgspec.json.decode(found.json)) == "cancel":
         await cancel_in_background(request.app[RESPONSES], store_for(request), found)

@@ -54,7 +54,6 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
     start: Callable[[], Awaitable[Source]] | None = None
     """What starts the turn in place of `start_turn`. Raises `Fault`."""
     media_type: str = SSE
-    """The content type of a stream."""
     error: Callable[[Failure], Failure] = lambda failure: failure
     """Returns a failure in the words that the API has for it."""
 

@@ -40,7 +40,6 @@ class NormalizedUrl(msgspec.Struct, frozen=True):
     path: str
 
     def covers(self, other: NormalizedUrl) -> bool:
-        """Whether `other` is this URL or below it."""
         if (self.scheme, self.host, self.port) != (other.scheme, other.host, other.port):
             return False
         folder = self.path if self.path.endswith("/") else self.path + "/"
@@ -77,7 +76,6 @@ class AllowedUrls:
         self._resolve = resolve or resolve_with_system
 
     def permits(self, url: str) -> bool:
-        """Whether an entry covers the URL."""
         try:
             normalized = normalize_url(url)
         except ValueError:

@@ -57,7 +57,6 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values that no message may contain."""
         return (*self.headers.values(), self.url)
 
 

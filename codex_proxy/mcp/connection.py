@@ -59,7 +59,7 @@ class TransportReport:
 
 
 OpenTransport: TypeAlias = Callable[[TransportReport], AbstractAsyncContextManager[TransportStreams]]
-"""The type of a function that opens a transport, which reports its failures."""
+"""Opens a transport, which reports its failures."""
 
 CLIENT: Final = Implementation(name="codex-proxy", version="1")
 MAX_ERROR_CHARS: Final = 4000

@@ -172,7 +172,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._note(McpFaultKind.PROTOCOL, "sent an answer that is too large.")
 
     def _note(self, kind: McpFaultKind, what: str) -> None:
-        """Reports a fault; `what` continues `MCP server 'label' ...`."""
+        """Reports a fault. `what`: see `fault_of`."""
         self._report.fault = fault_of(self._label, kind, what)
 
 

@@ -206,7 +206,7 @@ class RequestServers:
     # --- values and messages --------------------------------------------------------------------
 
     def _invalid(self, server: NamedServer, what: str, param: str) -> Fault:
-        """Returns the fault of an invalid request. `what` continues `MCP server 'label' ...`."""
+        """Returns the fault of an invalid request. `what`: see `fault_of`."""
         return bad_request(f"MCP server '{server.server_label}' {what}", param, "invalid_mcp_server")
 
 

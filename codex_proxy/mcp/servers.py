@@ -267,7 +267,7 @@ class McpServer:
             raise self._error(McpFaultKind.BAD_ARGUMENTS, what) from None
 
     def _error(self, kind: McpFaultKind, what: str) -> McpError:
-        """Returns an error. `what` continues `MCP server 'label' ...`."""
+        """Returns an error. `what`: see `fault_of`."""
         return McpError(fault_of(self._label, kind, what))
 
 

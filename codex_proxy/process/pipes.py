@@ -26,7 +26,6 @@ class PipeReader:
         self._loop = loop
         self._descriptor = descriptor
         self.received = received
-        """Takes the next chunk."""
         self._closed = closed
         self._reading = False
         self.at_end = False

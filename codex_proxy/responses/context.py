@@ -248,7 +248,6 @@ class _ModelCalls:
         self._renamed: dict[str, str] = {}
 
     def new_entries(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
-        """Yields `parts` that are new to the history."""
         for part in parts:
             if isinstance(part, HistoryCall):
                 if not self._has_call(part, model):

@@ -104,7 +104,6 @@ class ResponseReader:
         self._profile = service.profile
         self._end = end_of_stream(service.profile)
         self._next = 0
-        """The number of the next frame."""
         self._has_end = False
         """Whether the last event was taken."""
 

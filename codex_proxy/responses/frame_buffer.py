@@ -117,7 +117,6 @@ class FrameReader:
         return taken
 
     def close(self) -> None:
-        """Stops reading."""
         self._forget()
         self._buffer.remove(self)
 

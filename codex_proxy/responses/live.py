@@ -71,7 +71,6 @@ class BackgroundResponses:
         self._owners = owners
         self._live: dict[tuple[str, str], BackgroundResponse] = {}
         self._being_created: Counter[str] = Counter()
-        """Number of responses that are being created, by owner."""
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:

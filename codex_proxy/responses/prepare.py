@@ -152,7 +152,6 @@ def renderer_of(
 
 
 def is_stored(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether the response will be stored."""
     return parsed.store and service.store is not None
 
 

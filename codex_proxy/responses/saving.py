@@ -95,7 +95,7 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
 
 
 def conversation_append(parsed: ParsedResponse, status: object) -> str | None:
-    """Returns the conversation to append to, if any; not for a failed or cancelled response."""
+    """Returns the conversation to append to, if any; none for a failed or cancelled response."""
     return parsed.conversation if status in ("completed", "incomplete") else None
 
 
@@ -129,8 +129,8 @@ class _OutputItems:
             self._places.setdefault((head.kind, _id_of(head)), deque()).append(index)
 
     def put(self, item: ItemDict) -> None:
-        """Adds a client's item behind the model's items before it, with the model's form if the client saw all of
-        it.
+        """Adds a client's item behind the model's items that come before it; with the model's form of it, if the client
+        saw all of the item.
         """
         raw = b""
         places = self._places.get(_key_of(item), _NOWHERE)

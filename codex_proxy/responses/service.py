@@ -24,7 +24,7 @@ class Webhooks(Protocol):
     """A sender of webhooks, which are in the store."""
 
     def make_for(self, response_id: str, status: str) -> Sequence[PendingWebhook]:
-        """Returns a response end's webhooks, to be stored with it."""
+        """Returns the webhooks for the end of a response, to be stored with it."""
 
     def wake(self) -> None:
         """Called when there may be new webhooks in the store."""

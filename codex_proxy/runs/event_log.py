@@ -45,7 +45,7 @@ Push: TypeAlias = Callable[[], bool]
 
 
 class Wakeup:
-    """Lets one reader wait. What adds events calls its `Push`, so that a delta reaches the client before the reader's
+    """Lets one reader wait. New events are passed to its `Push`, so that a delta reaches the client before the reader's
     task runs; if that returns False or raises, or at the end, the task is resumed. Pushes happen only while it waits.
     """
 
@@ -95,7 +95,7 @@ class Batch(msgspec.Struct, frozen=True):
     events: list[Event]
     size: int
     chars: int = 0
-    """The characters of its texts, if it is part of a read."""
+    """The characters of its texts; 0 if the read was not split."""
 
 
 def _has_long_text(events: list[Event]) -> bool:
@@ -145,14 +145,12 @@ class EventLog:
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
         self.ended = False
         self.appended = 0
-        """The bytes of all batches."""
         self._batches: deque[Batch] = deque()
         self._dropped = 0
         """Number of batches that every reader has seen."""
         self._cursors: list[Cursor] = []
         self._on_backlog = on_backlog
         self._reported = 0
-        """The last reported backlog."""
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
         """Adds events from `size` bytes of agent output. `ended`: whether these events are the last."""
@@ -286,5 +284,4 @@ class Cursor:
         return self._log.ended and self.position == self._log.end
 
     def detach(self) -> None:
-        """Stops reading."""
         self._log.detach(self)

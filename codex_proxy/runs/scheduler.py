@@ -256,8 +256,8 @@ class RunScheduler:
     async def _first_session(
         self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None
     ) -> tuple[Attempt, ReusedSession | AgentSession]:
-        """Returns the first attempt, and a kept session, else a new or reopened one, with the model's items from
-        `replay` and the step memory. Raises `Fault`.
+        """Returns the first attempt, and its session: a kept one, else a reopened or a new one, whose history has the
+        model's items from `replay` and the step memory. Raises `Fault`.
         """
         attempt = await self._first_attempt(turn)
         closed: ClosedSession | None = None

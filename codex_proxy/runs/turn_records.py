@@ -118,7 +118,7 @@ class TurnRecord:
         self.id = id
         self.owner = turn.owner
         self.version = 0
-        """The number of the newest change of any record when this one changed."""
+        """The value of `TurnRecords.version` after this record's last change."""
         self.timeline: list[TimelineEvent] = []
         self.events_left_out = 0
         self._turn = (agent, excerpt(turn.model), turn.mode)
@@ -232,12 +232,11 @@ class TurnRecords:
         self._ended: OwnedEntries[int, TurnRecord] = OwnedEntries(lambda _, record: record.owner)
 
     def begin(self, turn: Turn, agent: str) -> TurnRecord:
-        """Returns the record of a turn that starts now."""
         self._last_id += 1
         return TurnRecord(self._last_id, turn, agent, TURN_ORIGIN.get(), self._clock, self._on_change)
 
     def of_owner(self, owner: str, after: int = -1) -> list[TurnRecord]:
-        """Returns the owner's records that changed after number `after`, the newest turn first."""
+        """Returns the owner's records that changed after the version `after`, the newest turn first."""
         found = [
             each
             for records in (self._running.values(), self._ended.values())

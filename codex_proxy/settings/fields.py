@@ -430,7 +430,7 @@ class Settings(SourcedSettings):
 
     @property
     def unknown_variables(self) -> dict[str, str]:
-        """The variables that begin with `PROXY_` and set nothing, each with a hint at what may be meant."""
+        """See `load.unknown_variables`."""
         return self._unknown_variables
 
     @property
@@ -440,7 +440,6 @@ class Settings(SourcedSettings):
 
     @property
     def in_file(self) -> bool:
-        """Whether the store is `store_file`."""
         return self.store not in ("memory", "off") and not self.in_database
 
     @property

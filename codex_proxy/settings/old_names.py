@@ -118,7 +118,6 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
 
 
 def old_names_in(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the values of old names in `given` and in variables."""
     of_variables = {name: environ.get(f"PROXY_{name.upper()}", "") for name in OLD_NAMES}
     found = {name: value for name, value in of_variables.items() if value}
     return found | {name: given[name] for name in OLD_NAMES if name in given}

@@ -51,7 +51,7 @@ class CheckedTable(NamedTuple):
 
     what: str
     columns: str
-    """The key, the id for messages, and the arguments of `sound`."""
+    """The key, the id for error messages, and the arguments of `sound`."""
     source: str
     """The table with its joins, in SQL."""
     key: tuple[str, ...]
@@ -105,7 +105,6 @@ TABLES: Final = (
     ),
     CheckedTable("the tool step", "seq, key, value, value_sum", "@steps", ("seq",)),
 )
-"""All tables whose rows have a checksum."""
 
 Part: TypeAlias = tuple[int, list[str], tuple[int, ...]]
 """What `CheckedTable.check` returns."""

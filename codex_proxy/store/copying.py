@@ -20,7 +20,6 @@ Row: TypeAlias = Sequence[Any]
 class CopiedTable(NamedTuple):
     name: str
     key: tuple[str, ...]
-    """The primary key."""
     others: tuple[str, ...]
     """The other columns, but those that an engine fills itself."""
     at_once: int = 500
@@ -115,6 +114,5 @@ def select(table: CopiedTable, *, first: bool) -> str:
 
 
 def select_last(table: CopiedTable) -> str:
-    """Returns the statement of `last_row`."""
     order = ", ".join(f"{name} DESC" for name in table.key)
     return f"SELECT {', '.join(table.columns)} FROM @{table.name} ORDER BY {order} LIMIT 1"

@@ -16,8 +16,8 @@ OBJECTS_AT_ONCE: Final = 20
 
 
 def export_line(kind: Kind, columns: Iterable[Any], items: Sequence[tuple[int, StoredItem]]) -> bytes:
-    """Returns an object's line. `columns` has the columns `RESPONSE` or `CONVERSATION`; each item comes with its side.
-    Raises `StoreDamaged`.
+    """Returns an object's line. `columns` has the columns `RESPONSE` or `CONVERSATION`; each item comes with its side
+    (`rows.INPUT` or `OUTPUT`). Raises `StoreDamaged`.
     """
     line: dict[str, object]
     if kind == "conversation":

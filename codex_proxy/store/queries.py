@@ -199,7 +199,6 @@ SELECT bytes, {ITEM} FROM total LEFT JOIN newest ON bytes <= ?2 LEFT JOIN @items
 
 
 def references_in(items: Iterable[NewItem]) -> list[str]:
-    """Returns the ids of the items that are referred to."""
     return [each.id for each in items if isinstance(each, ItemReference)]
 
 

@@ -79,8 +79,8 @@ class Store(ABC):
         self._limits = options.get("limits") or ContextLimits()
         self._ram = RamStepMemory(self._memory, self._clock.epoch)
         self._continued: OrderedDict[tuple[str, str], float] = OrderedDict()
-        """Responses in use, and since when: a turn that is not stored yet has read their context, or they have just
-        ended.
+        """Responses whose chains must stay, and since when: a turn that is not stored yet has read their context, or
+        they have just ended.
         """
         self._sweeping: asyncio.Task[None] | None = None
         """The task that removes the rest of a large deletion."""
@@ -316,8 +316,7 @@ class Store(ABC):
         return found
 
     @abstractmethod
-    async def _save_steps(self, owner: str, entries: Mapping[bytes, bytes]) -> None:
-        """Saves entries of the step memory."""
+    async def _save_steps(self, owner: str, entries: Mapping[bytes, bytes]) -> None: ...
 
     # --- usage and webhooks ---------------------------------------------------------------------
 
@@ -337,8 +336,7 @@ class Store(ABC):
         """Saves `pending.tries`; after `delay` seconds any node may claim the webhook again."""
 
     @abstractmethod
-    async def drop_webhook(self, event_id: str, url: str) -> None:
-        """Removes a webhook, if it is there."""
+    async def drop_webhook(self, event_id: str, url: str) -> None: ...
 
     # --- removal --------------------------------------------------------------------------------
 
@@ -464,8 +462,7 @@ class Store(ABC):
         return rows[0] if rows else None
 
     @abstractmethod
-    async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
-        """Adds all rows, or none."""
+    async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None: ...
 
 
 def _tuples(rows: Iterable[Row]) -> list[Row]:

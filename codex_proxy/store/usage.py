@@ -88,7 +88,6 @@ class RamUsage:
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
         self._figures: OwnedEntries[tuple[int, str, str], Figures] = OwnedEntries(lambda key, _: key[1])
-        """The sums by hour, owner and model."""
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         for entry in entries:

@@ -121,7 +121,7 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum bytes: twice the largest body. A turn holds this much in memory."""
 
     def check(self, items: int, size: int) -> None:
-        """Checks a size. Raises `ContextTooLarge` above the limits."""
+        """Raises `ContextTooLarge` above the limits."""
         too_many = self.max_items is not None and items > self.max_items
         if too_many or (self.max_bytes is not None and size > self.max_bytes):
             raise ContextTooLarge(items, size, self)
@@ -182,7 +182,6 @@ class PendingWebhook(msgspec.Struct, frozen=True):
     url: str
     body: bytes
     tries: int = 0
-    """Number of attempts so far."""
 
 
 class ResponseUpdate(NamedTuple):
@@ -194,7 +193,6 @@ class ResponseUpdate(NamedTuple):
     append: str | None = None
     only_from: Collection[str] | None = None
     webhooks: Sequence[PendingWebhook] = ()
-    """Webhooks for the outbox."""
     frames: Sequence[Frame] = ()
     """The last events of the stream."""
     epoch: int | None = None

@@ -155,7 +155,6 @@ class Text(TextParts):
         return self._lengths[fragments]
 
     def whole(self) -> msgspec.Raw:
-        """Returns the whole text as one JSON string."""
         return msgspec.Raw(b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"')
 
 

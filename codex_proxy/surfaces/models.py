@@ -100,7 +100,7 @@ class ModelCatalog:
         self.advice = advice
         self.codex = codex
         self.only: frozenset[str] | None = None
-        """The agents whose models these are; None: all."""
+        """The agents whose models are in the catalog; None: all."""
         self.members = source.members
         """The agents by name, the default first; empty for a single one."""
         self.agent_names = frozenset(map(str.lower, source.members))

@@ -35,7 +35,7 @@ class PassedBody(msgspec.Struct, frozen=True):
     fields: dict[str, msgspec.Raw] | None = None
     """The fields of a JSON object; None for a form."""
     place: tuple[int, int] = (0, 0)
-    """Where the name begins and ends in a form."""
+    """Where the model's name begins and ends in the bytes of a form."""
 
     def with_model(self, name: str) -> Body:
         """Returns the body with the model `name`, unchanged if it names that or none."""

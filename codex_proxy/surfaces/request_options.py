@@ -45,7 +45,6 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
     web_search: bool = True
     """Whether requests may switch web search on."""
     logprobs: Logprobs = "refuse"
-    """What happens to requests for log probabilities if the agent has none."""
     max_choices: int = 5
     """The largest `n` of a chat request."""
     structured_output: bool = False

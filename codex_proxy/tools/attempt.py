@@ -51,7 +51,6 @@ class Attempt:
                 json_object=form is None,
             )
         self.turn = given
-        """The turn as the agent gets it."""
         self.policy = ToolPolicy(turn, second_try=again)
         self.as_asked = given.history is turn.history
         """Whether the agent got the client's history without messages of this server, so that the session may be kept.
@@ -68,11 +67,11 @@ class Attempt:
         return self._check_answer(self.policy.feed(events))
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
-        """Takes the output of a call that this server has run for the agent's `request_id`."""
+        """See `ToolPolicy.tool_finished`."""
         return self._check_answer(self.policy.tool_finished(request_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
-        """Takes the results of the last `checks`, in order; returns what depended on them."""
+        """See `ToolPolicy.with_verdicts`."""
         if self.check is not None and self.check.checks:
             return self._with_check(PolicyResult(self.check.with_verdicts(verdicts)))
         return self._check_answer(self.policy.with_verdicts(verdicts))

@@ -92,7 +92,6 @@ def _item(id: str, request: ToolCallRequested, tool: Tool | None, approved_by: s
 
 
 def may_be_called(turn: Turn) -> tuple[Tool, ...]:
-    """Returns the tools that `tool_choice` allows."""
     if turn.tool_choice == "none":
         return ()
     if isinstance(turn.tool_choice, NamedTools):

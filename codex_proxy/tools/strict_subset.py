@@ -71,7 +71,6 @@ def _fits(schema: dict[str, Any]) -> bool:
 
 
 def kinds(schema: dict[str, Any]) -> list[Any]:
-    """Returns the types in `type`."""
     named = schema.get("type", ())
     return list(named) if isinstance(named, list | tuple) else [named]
 

@@ -62,7 +62,6 @@ class WorkerPool(Generic[Q, A]):
 
     @property
     def workers(self) -> list[int]:
-        """The process ids of the workers."""
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "", *, wait_seconds: float = WAIT_SECONDS) -> A | NoAnswer:

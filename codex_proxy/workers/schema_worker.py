@@ -23,7 +23,7 @@ class Question(msgspec.Struct, frozen=True):
     schema: bytes
     text: str | None = None
     in_strict_form: bool = False
-    """Whether the text is in the strict form, whose placeholders are removed first."""
+    """See `TextCheck`."""
     wants_form: bool = False
 
 

@@ -112,7 +112,6 @@ class Slots(FairQueue[asyncio.Future[None]]):
         self._idle.set()
 
     def take_now(self, owner: str) -> Slot | None:
-        """Takes a free slot, or returns None."""
         slot = Slot(self, owner)
         if not self.enter(owner):
             return None

@@ -48,7 +48,7 @@ class Report:
     late: list[float] = field(default_factory=list, repr=False)
     """How late the event loop of the steady server was in each look."""
     longest: list[Held] = field(default_factory=list)
-    """The callbacks that held it longest."""
+    """The callbacks that held the event loop longest."""
     resident: list[tuple[float, float]] = field(default_factory=list)
     """Seconds since the server was warm, and MiB of its RAM then, whenever nobody asked for anything."""
 

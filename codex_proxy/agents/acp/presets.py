@@ -13,13 +13,15 @@ from codex_proxy.agents.processes.claude_variables import CLAUDE_VARIABLES
 
 UsageRule: TypeAlias = Literal["turn", "last", "session", "chunks"]
 """What an agent's token count covers: the `turn`; its `last` model call; all turns of the `session`; or one model call,
-in an update after each (`chunks`)."""
+in an update after each (`chunks`).
+"""
 
 
 Apart: TypeAlias = Literal["sessions", "folders", "processes"]
 """What keeps two clients of a program apart. `sessions`: one process serves all. `folders`: sessions in the same folder
 share MCP servers, so one with tools has a process or a folder to itself. `processes`: a session with tools has a
-process to itself, and all sessions of a process are of one key."""
+process to itself, and all sessions of a process are of one key.
+"""
 
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
@@ -74,18 +76,19 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sign_in: str = ""
     errors_as_text: bool = False
     """Whether a failed turn ends like a good one, with a text that begins with `Error: ` and without usage (`Info: `: a
-    retry)."""
+    retry).
+    """
     null_usage_fails: bool = False
     one_call_at_a_time: bool = False
     """Whether the agent announces the calls of a step together, and makes them one after the other."""
     error_log: str = ""
     """A regular expression for lines of stderr about a failed model call, with the groups `session` and `error`."""
     silence_hint: str = ""
-    """What the agent probably does if it sends nothing for long, for messages."""
+    """See `AgentSession.silence_hint`."""
     reopens: bool = False
     """Whether the agent can open a closed session with all its messages, also in another process."""
     max_output: int | None = 10_000
-    """Maximum bytes of a tool's output that the agent does not cut when the call waits for it; None: any."""
+    """See `AgentSession.max_output`."""
     declining_env: Mapping[str, str] = {}
     """Replaces variables of `env` if this server declines all that the agent asks for, so that the model is not offered
     it.

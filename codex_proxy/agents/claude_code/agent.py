@@ -48,7 +48,6 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
     """Returns the unconfined command."""
     confinement: PlainConfinement
     empty_folder: str
-    """The folder of plain-model turns."""
     warm: LaunchKey
     """The kind of the first process, and of those that only answer `initialize`."""
     advice: str = ""

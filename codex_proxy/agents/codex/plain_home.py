@@ -77,7 +77,6 @@ class PlainHome(msgspec.Struct, frozen=True):
     catalog: str
     """The file with the patched catalog."""
     empty_folder: str
-    """The working folder."""
     models: tuple[AgentModel, ...]
     """The models of the catalog, with the user's model and service tier."""
 

@@ -131,8 +131,8 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
 
 
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """Returns a short command's stdout. If `environment` names no Codex home, runs the command in an empty one: it
-    would create the user's. Raises `Fault`.
+    """Runs a short command as `run_short` does, but in an empty Codex home if `environment` names none: Codex would
+    create the user's.
     """
     with tempfile.TemporaryDirectory(prefix="codex-proxy-", ignore_cleanup_errors=True) as home:
         return await run_short(Command(command, {"CODEX_HOME": home, **environment}, os.getcwd()))

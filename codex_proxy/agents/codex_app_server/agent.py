@@ -46,7 +46,7 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     sign_in_file: str = ""
     """A file that changes when somebody signs in."""
     start_mark: str = ""
-    """A file that exists once this release has started."""
+    """See `CodexSetup`."""
     profiles: Profiles | None = None
     can_confine: Callable[[], Awaitable[bool]] | None = None
     """Returns, after 0.1 s, whether commands can be kept from reading files here. None: no turn's reading is limited.

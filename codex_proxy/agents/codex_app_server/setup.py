@@ -52,12 +52,10 @@ class CodexSetup(msgspec.Struct, frozen=True):
     plain: Command
     agent: Command
     empty_folder: str
-    """The folder of plain-model turns."""
     start_mark: str = ""
     """A file that exists once this release has started; until then one process starts at a time."""
     check: BinaryCheck = BinaryCheck()
     notices: tuple[str, ...] = ()
-    """Sentences for the operator about the user's config.toml."""
 
 
 def app_server_argv(

@@ -42,13 +42,10 @@ class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     item: msgspec.Raw = NO_JSON
     """A `ThreadItem`, or a raw item."""
     error: msgspec.Raw = NO_JSON
-    """A `TurnError`."""
     turn: msgspec.Raw = NO_JSON
-    """A `TurnPayload`."""
     usage: msgspec.Raw = NO_JSON
     """`Tokens` of one model call."""
     token_usage: msgspec.Raw = NO_JSON
-    """A `ThreadTokenUsage`."""
     rate_limits: msgspec.Raw = NO_JSON
     plan: msgspec.Raw = NO_JSON
     call_id: str | None = None

@@ -184,7 +184,7 @@ class AgentSlot:
 
     @property
     def any_model(self) -> bool:
-        """Whether every model name is accepted: True until the agent has started, since its models are not known."""
+        """True until the agent has started, since its models are not known."""
         return self._agent is None or self._agent.any_model
 
     def models(self) -> tuple[AgentModel, ...]:

@@ -153,7 +153,7 @@ class ChannelRequests(Generic[Id, M]):
         return bool(self._handlers)
 
     def send(self, method: str, params: dict[str, Any], on_answer: Callable[[M], None] | None = None) -> None:
-        """Sends a request. `on_answer` None: nothing waits for the answer."""
+        """`on_answer` None: nothing waits for the answer."""
         self._writes.append(self._encode(self.expect(on_answer), method, params))
 
     def expect(self, on_answer: Callable[[M], None] | None) -> Id:

@@ -253,7 +253,6 @@ def _classify(
 
 
 def kind_of_status(status: int) -> FaultKind:
-    """Returns the kind for an HTTP status from 400 on."""
     by_default = K.REJECTED_BY_PROVIDER if status < 500 else K.UPSTREAM_ERROR
     return STATUSES.get(status, by_default)
 
@@ -300,7 +299,6 @@ def _message(fault: FaultKind, provider_text: str, status: int | None) -> str:
 
 
 def status_in(text: str) -> int | None:
-    """Returns the HTTP status that a text names, if any."""
     found = _STATUS.search(text)
     return int(found.group(1)) if found else None
 

@@ -60,7 +60,6 @@ class ChatAnswer:
         self.reasoning: list[str] = []
         self.reasoning_id = ""
         self.message_id = ""
-        """The id of the last message, if any."""
         self.fields: dict[str, str] = {}
         """The `DETAILS` so far."""
         self.has_new_fields = False

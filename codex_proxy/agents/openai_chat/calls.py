@@ -34,7 +34,7 @@ class Call:
         self.input: CustomInput | None = None
         """Reads a custom tool's input."""
         self.old_form = False
-        """Whether the call came as `function_call`."""
+        """See `ToolCall.old_form`."""
         self._seen = 0
         """How many pieces `is_complete` has read. The fields below are what it knows of them."""
         self._depth = 0

@@ -30,7 +30,6 @@ OPTIONAL: Final = ("include", "store", "parallel_tool_calls", CUSTOM)
 
 
 def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """Returns the body, without `refused` fields."""
     fields: dict[str, Any] = {
         "model": model,
         "input": items,

@@ -95,7 +95,6 @@ class PooledProcess:
         """Ends the sessions on which nothing has come since their turn began."""
 
     async def end(self) -> None:
-        """Ends the process and its descendants."""
         if self._child is not None:
             await self._child.end()
 

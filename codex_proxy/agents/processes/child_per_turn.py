@@ -54,7 +54,7 @@ class ChildTransport(PooledProcess):
         self._early = bytearray()
 
     async def start(self, command: Command) -> None:
-        """Starts the child. Raises `SpawnError`."""
+        """Raises `SpawnError`."""
         self._child = await spawn(command, self)
 
     def take(self) -> Self:
@@ -192,7 +192,8 @@ class ChildSpec(msgspec.Struct, frozen=True):
     """See `Agent`."""
     ahead: bool = False
     """Whether a child may be started before its turn is known: the command is the same, and the program does nothing
-    before it reads stdin."""
+    before it reads stdin.
+    """
     reads: Literal["lines", "chunks"] = "lines"
     """`lines` without line ends, or `chunks` as they arrive, of programs that print plain text."""
 

@@ -71,7 +71,7 @@ class UpstreamAgent(AgentBase):
 
     @property
     def any_model(self) -> bool:  # type: ignore[override]
-        """Whether every model name is accepted: nobody has listed models, or the agent has not started."""
+        """True if nobody has listed models, or the agent has not started."""
         server = self._late.value
         return server is None or server.any_model
 

@@ -242,7 +242,6 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host(self) -> str:
-        """The upstream's host and port."""
         return urlsplit(self.url).netloc
 
     @property

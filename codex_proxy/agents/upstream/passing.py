@@ -105,7 +105,6 @@ class UpstreamAnswer:
             await self._next()
 
     async def close(self) -> None:
-        """Ends the request."""
         self._record("left")
         await self._exchange.close()
 

@@ -68,7 +68,6 @@ class ModelServer:
         """Identifies this server in a header, to detect a request that comes back."""
         self.models = self._models_for_clients(())
         self.any_model = not self.models
-        """Whether nobody has listed models."""
         self.trouble: Failure | None = None
         """Why the newest request for the list failed, if it did."""
         self._watch: asyncio.Task[None] | None = None
@@ -174,7 +173,7 @@ def _no_turns(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Messa
 async def request_models_once(
     upstream: Upstream, clock: Clock
 ) -> tuple[Failure | None, tuple[AgentModel, ...]]:
-    """Requests the list for `doctor`. Returns the failure, if any, and the models."""
+    """Requests the list for `doctor`."""
     server = ModelServer(upstream, clock, _no_turns)
     await server.client.start()
     try:

@@ -66,7 +66,6 @@ class AnswerReader:
         """The name of the next event."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Returns the events that this chunk completes."""
         if self._form == "unknown":
             found = self._read_first(chunk)
             if found:
@@ -154,7 +153,6 @@ def has_too_many_values(data: bytes) -> bool:
 
 
 def is_error(chunk: dict[str, Any]) -> bool:
-    """Whether a chunk is an error, in any form."""
     if chunk.get("error"):
         return True
     if chunk.get("object") == "error":

@@ -54,7 +54,6 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
     """A turn that takes one or more exchanges. `A`: what reads or collects an answer."""
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
-        """`model`: the upstream's name of the model."""
         self._model = model
         self._errors = context.errors
         self._refused = context.refused

@@ -93,7 +93,6 @@ class RunningRequests:
         self._running: Counter[str] = Counter()
         self._reported: dict[str, int] = {}
         self.elsewhere: Mapping[str, KeyRequests] = {}
-        """The requests of each key on other servers."""
 
     def enter(self, key: str, limit: int) -> bool:
         """Counts a request until `leave`; returns False if `limit` (0: none) are running."""

@@ -82,7 +82,6 @@ class Database:
         self._pool = pool
         self.location = location
         self.direct_url = direct_url
-        """The URL of the database; None if a pooler shares the connections."""
 
     @classmethod
     async def open(cls, url: str) -> Database:

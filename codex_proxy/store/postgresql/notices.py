@@ -91,7 +91,6 @@ class Notices:
                 self._on_notice(id)
 
     async def close(self) -> None:
-        """Sends the remaining notices."""
         tasks = [task for task in (self._sending, self._listening) if task is not None]
         for task in tasks:
             task.cancel()

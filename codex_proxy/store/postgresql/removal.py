@@ -59,8 +59,8 @@ SELECT count(*) = $1 AS more FROM links"""
 
 
 def _drop(kind: str, which: str, left: str) -> str:
-    """Returns the SQL that removes the deleted objects without links that fulfil the condition `which`; `left`: the
-    condition that such a row lets more be removed.
+    """Returns the SQL that removes the deleted objects without links that fulfil the condition `which`. `left`: an SQL
+    condition on a removed row; if one fulfils it, there is more to remove.
     """
     return f"""
 WITH gone AS (

@@ -46,8 +46,9 @@ given AS (
         octet_length(json) + octet_length(raw) AS size
     FROM given JOIN (SELECT * FROM known UNION ALL SELECT * FROM kept) AS held USING (id, digest)
 )"""
-"""The SQL that stores the items of `arrays_of` (seven parameters), and has their rows. It locks a known item, so that
-it is not removed meanwhile; one that another statement adds is found by its conflict, in the same order as there.
+"""The SQL that stores the items of `arrays_of` (seven parameters), and selects their rows. It locks items that are
+stored already, so that they are not removed meanwhile. All statements add items in one order, so that two that add the
+same ones do not wait for each other.
 """
 
 CONVERSATION: Final = """

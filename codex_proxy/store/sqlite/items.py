@@ -24,7 +24,6 @@ class ListEntry(NamedTuple):
     id: str
     visible: bool
     size: int
-    """The bytes of the content."""
 
 
 def row_of(connection: sqlite3.Connection, kind: Kind, owner: str, id: str) -> int:

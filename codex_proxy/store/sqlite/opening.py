@@ -106,7 +106,7 @@ def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def names_same_file(path: Path) -> Callable[[], bool]:
-    """Returns a function that returns whether the path names the file that it names now."""
+    """Returns a function that tells whether the path still names the same file as now."""
     opened = os.stat(path)
 
     def check() -> bool:

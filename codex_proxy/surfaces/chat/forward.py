@@ -41,7 +41,6 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
     web_images: bool
     """Whether the upstream gets web addresses of images."""
     images: bool = True
-    """Whether the model accepts images."""
     instructions: bool = True
     """Whether the model accepts a system prompt."""
 
@@ -85,7 +84,6 @@ def _parts(request: wire.ChatRequest) -> Iterator[object]:
 
 
 def forward_only_parameters(request: wire.ChatRequest) -> tuple[str, ...]:
-    """Returns parameters that work only if the request is forwarded."""
     spoken = any(isinstance(each, wire.AssistantMessage) and each.audio for each in request.messages)
     asked = {
         "n": request.n is not None and request.n > 1,

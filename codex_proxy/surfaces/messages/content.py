@@ -25,7 +25,6 @@ EVENT_TYPES: Final = (
 """The types of events that are ever sent: some SDKs fail on others."""
 
 STOP_REASONS: Final = ("end_turn", "tool_use", "max_tokens", "refusal", "stop_sequence")
-"""The stop reasons that are ever sent."""
 
 
 class ContentBlock(TypedDict, total=False):
@@ -122,7 +121,6 @@ class GrowingBlock(TextParts):
 
     @property
     def text(self) -> bytes:
-        """The whole text as JSON."""
         return bytes(self._text.whole())
 
     def whole(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.usage import parts_in, texts_in
 
 _REQUEST: Final = 16
-"""The tokens at the beginning of an answer and around instructions."""
+"""The tokens of a request beside its parts: around instructions, and at the beginning of the answer."""
 _MESSAGE: Final = 8
 _TOOL: Final = 16
 _BLOCK: Final = 4

@@ -39,9 +39,8 @@ class TurnTimes(msgspec.Struct, frozen=True):
 
 
 class OllamaRenderer(OneTextRenderer):
-    """Renders an Ollama answer. `form`: `/api/chat` or `/api/generate`. `client_names`: the client's names of tools
-    by the model's. `show_activity`: whether the agent's actions are shown as thinking. `times` returns the turn's
-    times at its end.
+    """Renders an Ollama answer. `form`: `/api/chat` or `/api/generate`. `client_names`: see `ParsedOllama`.
+    `show_activity`: whether the agent's actions are shown as thinking. `times` returns the turn's times at its end.
     """
 
     def __init__(

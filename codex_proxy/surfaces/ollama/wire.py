@@ -78,7 +78,6 @@ class ModelRequest(RequestModel, extra="allow"):
 
     model: ModelName
     stream: bool | None = None
-    """Whether the answer is streamed, as by default."""
     format: WantedFormat | None = None
     """The format of the answer: `json`, or a JSON schema."""
     options: Options | None = None

@@ -18,7 +18,6 @@ from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter, McpOffer
 
 
 def allows(offer: McpOffer, tool: ListedTool) -> bool:
-    """Whether `allowed_tools` allow this tool."""
     return _matches(offer.allowed, tool)
 
 

@@ -217,7 +217,6 @@ def cancel_action(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
 
 
 def cancelled_response(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the response as cancelled, with its output so far."""
     return {**response, "status": "cancelled"}
 
 
