@@ -80,6 +80,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.confinement.confine",
         "agents.confinement.plain_turns",
         "agents.confinement.read_list",
+        "agents.codex.confined_reads",
         "agents.codex.skills",
         "agents.codex.program",
         "agents.codex.home_locks",

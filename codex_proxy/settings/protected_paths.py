@@ -16,11 +16,12 @@ import msgspec
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.configured.agents import codex_settings, is_plain_only, plugin_references
 from codex_proxy.agents.registry import code_of
+from codex_proxy.core.faults import Fault
 from codex_proxy.core.safety import ProtectedPath, find_endangered
 from codex_proxy.settings.fields import Settings
 
 if TYPE_CHECKING:
-    from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
+    from codex_proxy.agents.codex.shadow_home import WorkspaceWrite
 
 MAX_LINKS = 40
 """Maximum links in one path, as on Linux."""
@@ -110,11 +111,12 @@ def _codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str
                 yield "the Codex program", package, True
 
 
-def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> WorkspaceWrite:
-    """Returns `[sandbox_workspace_write]` of the user's config.toml without folders that contain protected paths:
-    `write_conflict` refuses these only where the server's own sandbox is `workspace-write`. Raises `ConfigError`.
+def safe_write_policy(
+    policy: WorkspaceWrite, settings: Settings, environ: Mapping[str, str]
+) -> WorkspaceWrite:
+    """Returns the user's policy without folders that contain protected paths: `write_conflict` refuses these only where
+    the server's own sandbox is `workspace-write`.
     """
-    policy = user_workspace_write(settings)
     protected = protected_paths(settings, environ)
     tmpdir = environ.get("TMPDIR", "")
 
@@ -146,18 +148,6 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
     return outermost_paths([os.path.realpath(path) for path in there])
 
 
-def user_workspace_write(settings: Settings) -> WorkspaceWrite:
-    """Returns `[sandbox_workspace_write]` of the user's config.toml, or its defaults. Raises `ConfigError`."""
-    from codex_proxy.agents.codex.sandbox_config import workspace_write
-    from codex_proxy.agents.codex.shadow_home import ConfigError
-
-    config = settings.codex_home / "config.toml"
-    try:
-        return workspace_write(config.read_text("utf-8") if config.exists() else "")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{config} cannot be read: {error}") from error
-
-
 def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """Returns why the server must not start, and what to do: with `workspace-write` the agent's commands could change a
     protected path.
@@ -182,11 +172,11 @@ def _root_conflict(settings: Settings, protected: tuple[ProtectedPath, ...]) -> 
     """Returns a message about one Codex's first `writable_roots` that contains a protected path; None also if the file
     cannot be read.
     """
-    from codex_proxy.agents.codex.shadow_home import ConfigError
+    from codex_proxy.agents.codex.plain_home import user_config
 
     try:
-        roots = user_workspace_write(settings).writable_roots
-    except ConfigError:
+        roots = user_config(settings.codex_home).write_policy.writable_roots
+    except Fault:
         return None  # the agent's own start says what is wrong with the file
     for root in roots:
         found = find_endangered(os.path.realpath(root), protected)

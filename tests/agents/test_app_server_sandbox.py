@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from codex_proxy.agents.codex.sandbox_config import (
     Profiles,
-    WorkspaceWrite,
     outermost_paths,
-    workspace_write,
     workspace_write_pairs,
 )
-from codex_proxy.agents.codex.shadow_home import ConfigError
+from codex_proxy.agents.codex.shadow_home import ConfigError, WorkspaceWrite, plan_shadow_home
 
 PATHS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12).map(lambda name: f"/{name}")
 POLICIES = st.builds(
@@ -35,7 +33,7 @@ def read(pairs: list[tuple[str, str]]) -> dict[str, Any]:
 @given(POLICIES)
 def test_what_is_given_as_switches_is_what_the_users_table_says(policy: WorkspaceWrite) -> None:
     table = "\n".join(f"{key}={value}" for key, value in workspace_write_pairs(policy))
-    assert workspace_write(table) == policy
+    assert plan_shadow_home(table).write_policy == policy
 
 
 @given(st.lists(PATHS, max_size=4), POLICIES)
@@ -69,4 +67,4 @@ def test_a_path_in_a_hidden_folder_is_not_named_again() -> None:
 @pytest.mark.parametrize("value", ['"/a"', "[1]", "7"])
 def test_roots_that_are_no_list_of_paths_are_refused_by_name(value: str) -> None:
     with pytest.raises(ConfigError, match=r"sandbox_workspace_write\.writable_roots"):
-        workspace_write(f"[sandbox_workspace_write]\nwritable_roots = {value}")
+        plan_shadow_home(f"[sandbox_workspace_write]\nwritable_roots = {value}")

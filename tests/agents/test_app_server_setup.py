@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 
 import codex_proxy.agents.codex.program as codex_program
+from codex_proxy.agents.codex.confined_reads import ConfinedReads
 from codex_proxy.agents.codex.plain_home import CodexPaths
 from codex_proxy.agents.codex.program import find_version
 from codex_proxy.agents.codex.sandbox_config import Profiles
-from codex_proxy.agents.codex_app_server.setup import CodexSetup, can_confine, lite_form, prepare_app_server
+from codex_proxy.agents.codex_app_server.agent import AppServerProcesses
+from codex_proxy.agents.codex_app_server.setup import lite_form, prepare_app_server
+from codex_proxy.agents.spec import AgentContext
+from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.process.child import Command
 from codex_proxy.settings.fields import Settings
 from tests.codex_schemas import TOO_OLD, schema_file, speaks
 from tests.process.children import gone, pid_in
@@ -72,8 +77,24 @@ def places(tmp_path: Path) -> CodexPaths:
     )
 
 
-async def prepare(places: CodexPaths) -> CodexSetup:
-    return await prepare_app_server(places, ENVIRONMENT, (), None)
+async def prepare(places: CodexPaths) -> AppServerProcesses:
+    settings = Settings(
+        codex_bin=places.program,
+        codex_home=Path(places.codex_home),
+        state_dir=Path(places.state),
+        workdir=Path(places.workdir),
+        agent_confinement="none",
+    )
+    if (
+        not settings.codex_home.exists()
+    ):  # as for who has not used Codex yet: only a default home may be missing
+        settings.model_fields_set.discard("codex_home")
+    return await prepare_app_server(AgentContext(settings, ENVIRONMENT, SystemClock()))
+
+
+def agent_of(setup: AppServerProcesses) -> Command:
+    assert setup.agent is not None
+    return setup.agent
 
 
 async def refused(places: CodexPaths) -> str:
@@ -102,11 +123,12 @@ async def test_each_kind_of_process_has_its_home_its_folder_and_only_its_variabl
     places: CodexPaths,
 ) -> None:
     setup = await prepare(places)
-    assert setup.agent.env["CODEX_HOME"] == places.codex_home
-    assert setup.agent.cwd == places.workdir
+    agent = agent_of(setup)
+    assert agent.env["CODEX_HOME"] == places.codex_home
+    assert agent.cwd == places.workdir
     assert setup.plain.cwd == setup.empty_folder
     assert os.listdir(setup.empty_folder) == []
-    for command in (setup.agent, setup.plain):
+    for command in (agent, setup.plain):
         assert command.env["MY_KEY"] == "key of the provider"
         assert "PROXY_API_KEY" not in command.env
         assert command.env["CODEX_SQLITE_HOME"].startswith(places.state)
@@ -150,7 +172,8 @@ async def test_a_link_to_elsewhere_is_set_right(places: CodexPaths) -> None:
 
 async def test_many_at_once_lay_out_the_same(places: CodexPaths) -> None:
     setups = await asyncio.gather(*(prepare(places) for _ in range(6)))
-    assert all(setup == setups[0] for setup in setups)
+    assert all(setup.plain == setups[0].plain for setup in setups)
+    assert all(agent_of(setup).env == agent_of(setups[0]).env for setup in setups)
     assert not list(Path(places.state).rglob(".new-*")), "nothing half-made is left"
     assert not list(Path(places.state).glob("home-*")), "the private home of the question is gone"
 
@@ -168,7 +191,7 @@ async def test_a_home_that_does_not_exist_is_not_named_to_the_agent(
 ) -> None:
     missing = CodexPaths(places.program, str(tmp_path / "none"), places.state, places.workdir)
     setup = await prepare(missing)
-    assert "CODEX_HOME" not in setup.agent.env
+    assert "CODEX_HOME" not in agent_of(setup).env
     assert (Path(setup.plain.env["CODEX_HOME"]) / "auth.json").is_symlink()
 
 
@@ -271,7 +294,7 @@ async def test_whether_commands_can_be_kept_from_reading_is_asked_of_codex_itsel
 ) -> None:
     program = codex_script(tmp_path, more=f'[ "$1" = sandbox ] && exit {status}')
     profiles = Profiles("name", ("/hidden",))
-    assert await can_confine(program, profiles, ENVIRONMENT, str(tmp_path)) is can
+    assert await ConfinedReads(program, profiles, ENVIRONMENT, str(tmp_path)).can_confine() is can
     asked = (tmp_path / "asked").read_text()
     assert '"/hidden"="deny"' in asked
     assert "-P name_read -C / -- true" in asked

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.agents.codex.confined_reads import ConfinedReads
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_exec.agent import CodexExecAgent, TurnFiles
 from codex_proxy.agents.codex_exec.dialect import CodexExec
@@ -107,12 +108,10 @@ async def test_reads_are_confined_by_a_profile_only_where_the_program_can(can: b
         asked.append(turn.permissions)
         return Command(("/bin/cat",), {}, str(tmp_path))
 
-    async def can_confine() -> bool:
-        return can
-
     spec = ChildSpec("codex-exec", "1", command, CodexExec, frozenset(), (), any_model=True)
-    profiles = Profiles("p", ("/hidden",))
-    agent = CodexExecAgent(spec, command, str(tmp_path), lambda: None, profiles, can_confine)
+    program = "/bin/true" if can else "/bin/false"
+    reads = ConfinedReads(program, Profiles("p", ("/hidden",)), {}, str(tmp_path))
+    agent = CodexExecAgent(spec, command, str(tmp_path), lambda: None, reads)
     session = await agent.open(Turn(model="", history=(), mode="agent", confine_reads=True))
     await agent.release(session, finished=True)
     await agent.close()

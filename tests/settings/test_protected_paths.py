@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import codex_proxy
-from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
+from codex_proxy.agents.codex.plain_home import user_config
+from codex_proxy.agents.codex.shadow_home import WorkspaceWrite
 from codex_proxy.app.start_checks import check
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import workspace_check
@@ -21,7 +22,7 @@ from codex_proxy.core.faults import UserError
 from codex_proxy.core.safety import ProtectedPath, find_endangered
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
-from codex_proxy.settings.protected_paths import paths_to, workspace_write_policy, write_conflict
+from codex_proxy.settings.protected_paths import paths_to, safe_write_policy, write_conflict
 from tests.waiting import PATIENCE
 
 ROOT = Path(codex_proxy.__file__).parents[1]
@@ -149,24 +150,24 @@ def test_a_writable_root_of_codexs_own_configuration_counts_like_the_workspace(t
     conflict = write_conflict(settings_of(top), {}) or ""
     assert f"names {top} in sandbox_workspace_write.writable_roots" in conflict
     assert str(top / "state") in conflict
-    policy = workspace_write_policy(settings_of(top), {})
+    policy = user_config(top / "codex-home").write_policy
+    policy = safe_write_policy(policy, settings_of(top), {})
     assert (policy.writable_roots, policy.network_access) == ((str(top / "fine"),), True)
 
 
 def test_a_temporary_folder_with_something_of_this_server_is_left_out_of_what_may_be_written(
     top: Path,
 ) -> None:
-    policy = workspace_write_policy(settings_of(top), {"TMPDIR": str(top)})
+    policy = safe_write_policy(WorkspaceWrite(), settings_of(top), {"TMPDIR": str(top)})
     assert policy.exclude_tmpdir_env_var
     ours = [os.path.realpath(each) for each in (top, ROOT)]  # this server's code is ours, too
     assert policy.exclude_slash_tmp is any(each.startswith(os.path.realpath("/tmp") + "/") for each in ours)
 
 
 def test_a_temporary_folder_with_nothing_of_this_server_may_be_written(top: Path) -> None:
-    policy = workspace_write_policy(settings_of(top), {"TMPDIR": str(top / "other")})
+    policy = safe_write_policy(WorkspaceWrite(), settings_of(top), {"TMPDIR": str(top / "other")})
     assert not policy.exclude_tmpdir_env_var
-    assert workspace_write_policy(settings_of(top, agent="fake"), {}).writable_roots == ()
-    assert WorkspaceWrite() == WorkspaceWrite((), False, False, False)
+    assert policy.writable_roots == ()
 
 
 PATHS = st.lists(st.sampled_from(["a", "b", "ab"]), max_size=4).map(lambda names: "/" + "/".join(names))

@@ -153,7 +153,7 @@ async def sign_in_and_sandbox_checks(
         ]  # which has a check of its own
     config = settings.codex_home / "config.toml"
     try:
-        provider = user_config(str(settings.codex_home)).provider
+        provider = user_config(settings.codex_home).provider
     except Fault as fault:
         return [CheckBuilder("sign-in").failed(str(fault), f"Fix {config}.")]
     if agent == "codex-proto":

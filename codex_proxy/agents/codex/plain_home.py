@@ -35,6 +35,8 @@ class CodexPaths(msgspec.Struct, frozen=True):
     """The user's Codex home; may not exist yet."""
     state: str
     workdir: str
+    user: ShadowHome = ShadowHome("", ProviderConfig())
+    """What the user's config.toml says."""
     profiles: Profiles = Profiles("codex_proxy", ())
 
 
@@ -62,9 +64,9 @@ def removed_home(env: Mapping[str, str]) -> Failure | None:
     ).failure
 
 
-def user_config(codex_home: str) -> ShadowHome:
+def user_config(codex_home: Path) -> ShadowHome:
     """Returns the shadow home for the user's config.toml, or without one. Raises `Fault`."""
-    config = Path(codex_home) / "config.toml"
+    config = codex_home / "config.toml"
     try:
         return plan_shadow_home(config.read_text("utf-8") if config.exists() else "")
     except (ConfigError, OSError, UnicodeDecodeError) as error:
@@ -82,20 +84,20 @@ class PlainHome(msgspec.Struct, frozen=True):
 
 
 async def make_plain_home(
-    paths: CodexPaths, version: Version, shadow: ShadowHome, base: Mapping[str, str], *, lite: bool | None
+    paths: CodexPaths, version: Version, base: Mapping[str, str], *, lite: bool | None
 ) -> PlainHome:
     """Creates what plain-model turns need. `base`: the variables of the binary, which is asked for its catalog once.
     `lite`: see `plain_catalog`. Raises `OSError`, or `Fault`, whose cause is a `CatalogError` if the catalog cannot be
     patched.
     """
-    bundled_file = Path(paths.state) / "catalogs" / f"bundled-{version}.json"
+    user, bundled_file = paths.user, Path(paths.state) / "catalogs" / f"bundled-{version}.json"
     bundled = _kept_catalog(bundled_file)
     if bundled is None:
         with private_home(paths.state) as home:
             command = (paths.program, "debug", "models", "--bundled")
             bundled = await output_of(command, {**base, "CODEX_HOME": home})
     try:
-        models = with_own_settings(published_models(bundled), shadow.model, shadow.provider.service_tier)
+        models = with_own_settings(published_models(bundled), user.model, user.provider.service_tier)
         patched = plain_catalog(bundled, extra_slugs=[model.id for model in models], lite=lite)
     except CatalogError as error:
         bundled_file.unlink(missing_ok=True)
@@ -106,7 +108,7 @@ async def make_plain_home(
     _write(catalog, patched)
     empty = Path(paths.state) / "empty"
     make_folder(empty)
-    return PlainHome(str(_make_shadow_home(paths, shadow)), str(catalog), str(empty), models)
+    return PlainHome(str(_make_shadow_home(paths)), str(catalog), str(empty), models)
 
 
 def _kept_catalog(file: Path) -> bytes | None:
@@ -118,11 +120,11 @@ def _kept_catalog(file: Path) -> bytes | None:
     return kept
 
 
-def _make_shadow_home(paths: CodexPaths, shadow: ShadowHome) -> Path:
+def _make_shadow_home(paths: CodexPaths) -> Path:
     name = hashlib.sha256(os.fsencode(os.path.realpath(paths.codex_home))).hexdigest()[:16]
     home = Path(paths.state) / "homes" / name
     make_folder(home)
-    _write(home / "config.toml", shadow.config_toml.encode())
+    _write(home / "config.toml", paths.user.config_toml.encode())
     for link in LINKED_FILES:
         _link(Path(paths.codex_home) / link, home / link)
     return home

@@ -9,32 +9,8 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.codex.shadow_home import parse_config, strings_of, table_of
+from codex_proxy.agents.codex.shadow_home import WorkspaceWrite
 from codex_proxy.core.turn import Sandbox
-
-
-class WorkspaceWrite(msgspec.Struct, frozen=True):
-    """`[sandbox_workspace_write]` of a config.toml."""
-
-    writable_roots: tuple[str, ...] = ()
-    network_access: bool = False
-    exclude_tmpdir_env_var: bool = False
-    exclude_slash_tmp: bool = False
-
-
-def workspace_write(config_toml: str) -> WorkspaceWrite:
-    """Reads the table; a flag that is no boolean is False. Raises `ConfigError`."""
-    table = table_of(parse_config(config_toml), "sandbox_workspace_write")
-
-    def flag(name: str) -> bool:
-        return table.get(name) is True  # anything else is refused by Codex itself
-
-    return WorkspaceWrite(
-        writable_roots=strings_of(table.get("writable_roots", []), "sandbox_workspace_write.writable_roots"),
-        network_access=flag("network_access"),
-        exclude_tmpdir_env_var=flag("exclude_tmpdir_env_var"),
-        exclude_slash_tmp=flag("exclude_slash_tmp"),
-    )
 
 
 def workspace_write_pairs(policy: WorkspaceWrite) -> list[tuple[str, str]]:

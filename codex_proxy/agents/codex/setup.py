@@ -10,10 +10,10 @@ from typing import Literal
 import msgspec
 
 from codex_proxy.agents.codex.agent_spec import CodexAgentName
-from codex_proxy.agents.codex.plain_home import CodexPaths
+from codex_proxy.agents.codex.plain_home import CodexPaths, user_config
 from codex_proxy.agents.codex.program import Version, find_codex, output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles
-from codex_proxy.agents.codex.shadow_home import ConfigError, ProviderConfig
+from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
 from codex_proxy.agents.codex_exec.launch import missing_options
 from codex_proxy.agents.confinement.plain_turns import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement
@@ -21,7 +21,7 @@ from codex_proxy.agents.confinement.setup import plain_confinement, state_folder
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.faults import Fault, misconfigured
 from codex_proxy.files.private import make_folder
-from codex_proxy.settings.protected_paths import unreadable_paths, workspace_write_policy
+from codex_proxy.settings.protected_paths import safe_write_policy, unreadable_paths
 
 NO_CODEX = (
     "Codex was not found. Install it (`npm install -g @openai/codex`, or `pip install 'codex-openai-proxy[codex]'`), "
@@ -57,21 +57,20 @@ def codex_paths(context: AgentContext) -> CodexPaths:
     program, settings = codex_program(context), context.settings
     try:
         make_folder(context.state_dir)
-        policy = workspace_write_policy(settings, context.environ)
     except OSError as error:
         raise misconfigured(f"the state folder {context.state_dir} cannot be created: {error}") from error
-    except ConfigError as error:
-        raise misconfigured(f"{settings.codex_home / 'config.toml'} cannot be used: {error}") from error
+    user = user_config(settings.codex_home)
     # The default home may be missing: nobody has used Codex here yet, and it makes its home itself.
     if "codex_home" in settings.model_fields_set and not settings.codex_home.is_dir():
         raise misconfigured(
             f"Codex's home {settings.codex_home} is not a folder: create it and run `codex "
             "login`, or set another one with --codex-home."
         )
+    policy = safe_write_policy(user.write_policy, settings, context.environ)
     # A project's config.toml could change profiles whose names it can guess.
     profiles = Profiles(f"codex_proxy_{secrets.token_hex(8)}", unreadable_paths(settings), policy)
     return CodexPaths(
-        program, str(settings.codex_home), str(context.state_dir), str(settings.workdir), profiles
+        program, str(settings.codex_home), str(context.state_dir), str(settings.workdir), user, profiles
     )
 
 

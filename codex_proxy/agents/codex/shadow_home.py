@@ -50,6 +50,15 @@ class ProviderConfig(msgspec.Struct, frozen=True):
     """Whether the sign-in may be in the keyring."""
 
 
+class WorkspaceWrite(msgspec.Struct, frozen=True):
+    """`[sandbox_workspace_write]` of a config.toml."""
+
+    writable_roots: tuple[str, ...] = ()
+    network_access: bool = False
+    exclude_tmpdir_env_var: bool = False
+    exclude_slash_tmp: bool = False
+
+
 class ShadowHome(msgspec.Struct, frozen=True):
     """A shadow home's config.toml. `notices` are sentences about settings that could not be copied."""
 
@@ -57,12 +66,16 @@ class ShadowHome(msgspec.Struct, frozen=True):
     provider: ProviderConfig
     model: str | None = None
     """The user's model; None: Codex's default."""
+    write_policy: WorkspaceWrite = WorkspaceWrite()
     notices: tuple[str, ...] = ()
 
 
 def plan_shadow_home(config_toml: str) -> ShadowHome:
     """Returns the home for the user's config.toml. Raises `ConfigError`."""
-    config = parse_config(config_toml)
+    try:
+        config = tomllib.loads(config_toml)
+    except tomllib.TOMLDecodeError as fault:
+        raise ConfigError(f"config.toml is not valid TOML: {fault}") from fault
     kept: dict[str, Any] = {key: config[key] for key in PROVIDER_KEYS if key in config}
     notices = []
     if config.get("cli_auth_credentials_store") == "keyring":
@@ -72,23 +85,21 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
         )
     model = config.get("model") or None
     own_model = model if isinstance(model, str) else None
-    return ShadowHome(tomli_w.dumps(kept), _provider(config), own_model, tuple(notices))
-
-
-def parse_config(text: str) -> dict[str, Any]:
-    """Decodes a config.toml. Raises `ConfigError`."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as fault:
-        raise ConfigError(f"config.toml is not valid TOML: {fault}") from fault
+    return ShadowHome(
+        config_toml=tomli_w.dumps(kept),
+        provider=_provider(config),
+        model=own_model,
+        write_policy=_workspace_write(config),
+        notices=tuple(notices),
+    )
 
 
 def _provider(config: dict[str, Any]) -> ProviderConfig:
     identity = config.get("model_provider", DEFAULT_PROVIDER)
     if not isinstance(identity, str):
         raise ConfigError("config.toml: model_provider is not a string")
-    table = table_of(table_of(config, "model_providers"), identity, "model_providers.")
-    policy = table_of(config, "shell_environment_policy")
+    table = _table_of(_table_of(config, "model_providers"), identity, "model_providers.")
+    policy = _table_of(config, "shell_environment_policy")
     return ProviderConfig(
         id=identity,
         custom=identity not in BUILT_IN_PROVIDERS and bool(table),
@@ -96,7 +107,7 @@ def _provider(config: dict[str, Any]) -> ProviderConfig:
         token_command="auth" in table,
         service_tier=_service_tier(config),
         keyring=config.get("cli_auth_credentials_store", "file") != "file",
-        shell_exclude=strings_of(policy.get("exclude", []), "shell_environment_policy.exclude"),
+        shell_exclude=_strings_of(policy.get("exclude", []), "shell_environment_policy.exclude"),
     )
 
 
@@ -110,13 +121,28 @@ def _service_tier(config: dict[str, Any]) -> str:
 def _env_names(provider: dict[str, Any], identity: str) -> tuple[str, ...]:
     where = f"model_providers.{identity}"
     key = provider.get("env_key")
-    headers = table_of(provider, "env_http_headers", f"{where}.")
-    names = strings_of([] if key is None else [key], f"{where}.env_key")
-    names += strings_of(list(headers.values()), f"{where}.env_http_headers")
+    headers = _table_of(provider, "env_http_headers", f"{where}.")
+    names = _strings_of([] if key is None else [key], f"{where}.env_key")
+    names += _strings_of(list(headers.values()), f"{where}.env_http_headers")
     return tuple(dict.fromkeys(names))
 
 
-def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
+def _workspace_write(config: dict[str, Any]) -> WorkspaceWrite:
+    """Reads the table; a flag that is no boolean is False. Raises `ConfigError`."""
+    table = _table_of(config, "sandbox_workspace_write")
+
+    def flag(name: str) -> bool:
+        return table.get(name) is True  # anything else is refused by Codex itself
+
+    return WorkspaceWrite(
+        writable_roots=_strings_of(table.get("writable_roots", []), "sandbox_workspace_write.writable_roots"),
+        network_access=flag("network_access"),
+        exclude_tmpdir_env_var=flag("exclude_tmpdir_env_var"),
+        exclude_slash_tmp=flag("exclude_slash_tmp"),
+    )
+
+
+def _table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
     """Returns a table, empty if missing. Raises `ConfigError`."""
     value = parent.get(key, {})
     if not isinstance(value, dict):
@@ -124,7 +150,7 @@ def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, An
     return value
 
 
-def strings_of(values: Any, where: str) -> tuple[str, ...]:
+def _strings_of(values: Any, where: str) -> tuple[str, ...]:
     """Returns a list of strings as a tuple. Raises `ConfigError` for other values."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ConfigError(f"config.toml: {where} must contain only strings")

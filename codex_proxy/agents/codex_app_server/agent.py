@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from codex_proxy.agents.codex.confined_reads import ConfinedReads
 from codex_proxy.agents.codex.home_locks import first_start_lock
 from codex_proxy.agents.codex.plain_home import removed_home
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN
-from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
@@ -32,6 +32,8 @@ MODES: tuple[Mode, ...] = ("model", "agent")
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
+    """How the processes start, and what is known of them before."""
+
     name: str
     version: str
     plain: Command
@@ -46,11 +48,9 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     sign_in_file: str = ""
     """A file that changes when somebody signs in."""
     start_mark: str = ""
-    """See `CodexSetup`."""
-    profiles: Profiles | None = None
-    can_confine: Callable[[], Awaitable[bool]] | None = None
-    """Returns, after 0.1 s, whether commands can be kept from reading files here. None: no turn's reading is limited.
-    """
+    """A file that exists once this release has started; until then one process starts at a time."""
+    reads: ConfinedReads | None = None
+    """None: no turn's reading is limited."""
     notices: tuple[str, ...] = ()
     """Sentences for the operator about the user's config.toml."""
     contract: ContractCheck = ContractCheck()
@@ -72,7 +72,6 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         self._models = processes.models
         self._empty = processes.empty_folder
         self._processes = processes
-        self._confines: asyncio.Task[bool] | None = None
         self.pool = ProcessPool(
             self.name,
             lambda mode: self._process(),
@@ -134,29 +133,17 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         await self._processes.confinement.try_out(start, self._processes.plain, bool)
 
     async def open(self, turn: Turn) -> AgentSession:
-        permissions, key = await self._permissions(turn), self._key(turn.mode)
-        transport = await self.pool.acquire(key, AppServerProcess.open_channel)
+        reads = self._processes.reads
+        # The thread would have neither a profile nor the sandbox.
+        if reads is not None and "confined_reads" not in self.missing_features:
+            turn = await reads.limit(turn)
+        transport = await self.pool.acquire(self._key(turn.mode), AppServerProcess.open_channel)
         if not transport.process.signed_in:
             await transport.release(finished=True)
             raise Fault(NOT_SIGNED_IN)
         if turn.mode == "model" and self._empty:
             turn = msgspec.structs.replace(turn, workdir=self._empty)
-        if permissions is not None:
-            turn = msgspec.structs.replace(turn, permissions=permissions)
         return AgentSession(turn, transport.dialect, transport)
-
-    async def _permissions(self, turn: Turn) -> str | None:
-        """Returns the profile of an agent turn that must not read protected paths, if there is one."""
-        profiles, can_confine = self._processes.profiles, self._processes.can_confine
-        if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:
-            return None
-        if (
-            "confined_reads" in self.missing_features
-        ):  # the thread would have neither a profile nor the sandbox
-            return None
-        if self._confines is None or (self._confines.done() and not self._confines.result()):
-            self._confines = asyncio.ensure_future(can_confine())
-        return profiles.of(turn.sandbox) if await asyncio.shield(self._confines) else None
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._models
@@ -182,7 +169,8 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         return None
 
     async def close(self) -> None:
-        for task in (self._confines, self._renewal):
-            if task is not None:
-                task.cancel()
+        if self._processes.reads is not None:
+            self._processes.reads.close()
+        if self._renewal is not None:
+            self._renewal.cancel()
         await super().close()

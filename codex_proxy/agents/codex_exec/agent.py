@@ -5,14 +5,14 @@ removed with the turn, or at the next start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
+from codex_proxy.agents.codex.confined_reads import ConfinedReads
 from codex_proxy.agents.codex.home_locks import private_home
-from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_exec.launch import MAX_PROMPT
 from codex_proxy.agents.dialects.transcript import prompt_of
 from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
@@ -50,16 +50,11 @@ class CodexExecAgent(ChildPerTurnAgent):
         command: Callable[[Turn, TurnFiles], Command],
         state: str,
         not_signed_in: Callable[[], Failure | None],
-        profiles: Profiles,
-        can_confine: Callable[[], Awaitable[bool]],
+        reads: ConfinedReads,
     ) -> None:
-        """`command` returns the command of a turn with its files, which are below `state`. `profiles` keep commands
-        from the server's data, if `can_confine`.
-        """
+        """`command` returns the command of a turn with its files, which are below `state`."""
         super().__init__(spec)
-        self._profiles = profiles
-        self._can_confine = can_confine
-        self._confines = False
+        self._reads = reads
         self._command = command
         self._state = state
         self._not_signed_in = not_signed_in
@@ -69,8 +64,7 @@ class CodexExecAgent(ChildPerTurnAgent):
         failure = self._not_signed_in()
         if failure is not None:
             raise Fault(failure)
-        if turn.mode == "agent" and turn.confine_reads:
-            turn = msgspec.structs.replace(turn, permissions=await self._profile(turn))
+        turn = await self._reads.limit(turn)
         prompt, images = prompt_of(turn.history)
         if len(prompt) > MAX_PROMPT:
             raise Fault(TOO_LONG)
@@ -83,10 +77,6 @@ class CodexExecAgent(ChildPerTurnAgent):
             self._folders[session] = folder.pop_all()
         return session
 
-    async def _profile(self, turn: Turn) -> str | None:
-        self._confines = self._confines or await self._can_confine()
-        return self._profiles.of(turn.sandbox) if self._confines else None
-
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         try:
             await super().release(session, finished=finished)
@@ -96,6 +86,7 @@ class CodexExecAgent(ChildPerTurnAgent):
                 folder.close()
 
     async def close(self) -> None:
+        self._reads.close()
         await super().close()
         while self._folders:
             self._folders.popitem()[1].close()

@@ -12,6 +12,7 @@ import structlog
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex.catalog import CatalogError
+from codex_proxy.agents.codex.confined_reads import ConfinedReads
 from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
 from codex_proxy.agents.codex.plain_home import (
     CodexPaths,
@@ -19,7 +20,6 @@ from codex_proxy.agents.codex.plain_home import (
     in_own_home,
     make_plain_home,
     removed_home,
-    user_config,
 )
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN, Version, find_version, run_short
 from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
@@ -27,7 +27,6 @@ from codex_proxy.agents.codex.setup import NO_EXEC, codex_confinement, codex_pat
 from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER, ProviderConfig
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, switch_pairs
 from codex_proxy.agents.codex_app_server.binary_check import unknown_switches
-from codex_proxy.agents.codex_app_server.setup import can_confine
 from codex_proxy.agents.codex_exec.agent import CodexExecAgent, TurnFiles
 from codex_proxy.agents.codex_exec.dialect import CodexExec
 from codex_proxy.agents.codex_exec.launch import exec_argv
@@ -60,7 +59,6 @@ class ExecLaunch(msgspec.Struct, frozen=True):
 
 class ExecSetup(msgspec.Struct, frozen=True):
     version: Version
-    provider: ProviderConfig
     agent: ExecLaunch
     plain: ExecLaunch | None
     """How processes for plain-model turns start; None if the catalog cannot be patched."""
@@ -78,8 +76,7 @@ async def _prepare(context: AgentContext, paths: CodexPaths) -> ExecSetup:
         command = (program, "exec", "--skip-git-repo-check")
         switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
         unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": folder})
-    shadow = user_config(paths.codex_home)
-    provider = shadow.provider
+    provider = paths.user.provider
     env = codex_environment(context.environ, child_env, provider)
     hidden = credential_names(env, extra=child_env)
     pairs = switch_pairs(provider, catalog=None, hidden=hidden, unknown=unknown, version=version)
@@ -87,26 +84,27 @@ async def _prepare(context: AgentContext, paths: CodexPaths) -> ExecSetup:
         (*pairs, *workspace_write_pairs(paths.profiles.policy)), in_own_home(env, paths.codex_home)
     )
     try:
-        home = await make_plain_home(paths, version, shadow, base, lite=None)
+        home = await make_plain_home(paths, version, base, lite=None)
     except Fault as fault:
         if not isinstance(fault.__cause__, CatalogError):
             raise
         log.warning("no_plain_model", reason=str(fault))
-        return ExecSetup(version, provider, agent, None)
+        return ExecSetup(version, agent, None)
     pairs = [*switch_pairs(provider, catalog=home.catalog, unknown=unknown), NO_BASE_PROMPT]
     plain = ExecLaunch(tuple(pairs), {**env, "CODEX_HOME": home.folder}, home.empty_folder)
-    return ExecSetup(version, provider, agent, plain, home.models)
+    return ExecSetup(version, agent, plain, home.models)
 
 
 async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     """Makes the agent. `warning` is for the operator. Raises `NoAgentError` or `Fault`."""
     paths = codex_paths(context)
-    program, settings, profiles = paths.program, context.settings, paths.profiles
+    program, settings, provider = paths.program, context.settings, paths.user.provider
+    reads = ConfinedReads(program, paths.profiles, context.environ, paths.state)
     try:
         setup = await _prepare(context, paths)
     except OSError as error:
         raise misconfigured(f"the state folder {paths.state} cannot be used: {error}") from error
-    confinement = await codex_confinement(context, setup.provider)
+    confinement = await codex_confinement(context, provider)
     if setup.plain is not None:
         argv = (program, "debug", "models", "--bundled")
         await confinement.try_out(run_short, Command(argv, setup.plain.env, setup.plain.folder or "/"))
@@ -116,7 +114,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     def command(turn: Turn, files: TurnFiles) -> Command:
         plain = setup.plain if turn.mode == "model" else None
         launch = plain or setup.agent
-        pairs = [*launch.pairs, *(profiles.pairs() if turn.permissions is not None else ())]
+        pairs = [*launch.pairs, *(paths.profiles.pairs() if turn.permissions is not None else ())]
         argv = exec_argv(program, turn, pairs, images=files.images, schema=files.schema)
         folder = launch.folder or turn.workdir or str(settings.workdir)
         unconfined = Command(argv, launch.env, folder, limits=limits)
@@ -137,9 +135,8 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         spec,
         command,
         paths.state,
-        lambda: removed_home(setup.agent.env) or missing_sign_in(settings, setup.provider, setup.agent.env),
-        profiles,
-        lambda: can_confine(program, profiles, context.environ, paths.state),
+        lambda: removed_home(setup.agent.env) or missing_sign_in(settings, provider, setup.agent.env),
+        reads,
     )
 
 

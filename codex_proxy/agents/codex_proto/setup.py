@@ -36,7 +36,7 @@ async def make_proto(context: AgentContext) -> Agent:
     version = await find_version(program, child_environment(environ))
     if not await speaks_proto(program, child_environment(environ)):
         raise misconfigured(NO_PROTO.format(version=version))
-    provider = user_config(str(settings.codex_home)).provider
+    provider = user_config(settings.codex_home).provider
     extra = settings.child_env_names
     env = codex_environment(environ, extra, provider) | {"CODEX_HOME": str(settings.codex_home)}
     pairs = [*provider_pairs(provider), *exclude_pairs(provider, credential_names(env, extra=extra))]
