@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
-from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
+from codex_proxy.core.json_cost import has_too_many_values
 from codex_proxy.core.json_values import objects_in, text_at, value_at
 
 PROTOCOL_VERSION: Final = 1
@@ -31,7 +31,11 @@ class RpcError(msgspec.Struct, frozen=True):
     data: Any = None
 
 
-class _UpdateTexts(msgspec.Struct, frozen=True, rename="camel"):
+class Update(msgspec.Struct, frozen=True, rename="camel"):
+    """The `update` of `session/update`, or the `toolCall` of `session/request_permission`. None: the field was not
+    sent.
+    """
+
     session_update: str = ""
     message_id: str | None = None
     tool_call_id: str | None = None
@@ -39,13 +43,6 @@ class _UpdateTexts(msgspec.Struct, frozen=True, rename="camel"):
     title: str | None = None
     kind: str | None = None
     status: str | None = None
-
-
-class Update(_UpdateTexts, frozen=True, rename="camel"):
-    """The `update` of `session/update`, or the `toolCall` of `session/request_permission`. None: the field was not
-    sent.
-    """
-
     content: Any = None
     raw_input: Any = None
     entries: Any = None
@@ -116,51 +113,24 @@ class _LooseMessage(msgspec.Struct, frozen=True):
     error: Any = None
 
 
-class _Block(msgspec.Struct, frozen=True):
-    type: str = ""
-    text: str | None = None
-
-
-class _Part(msgspec.Struct, frozen=True):
-    type: str = ""
-    content: _Block | None = None
-
-
-class _LongUpdate(_UpdateTexts, frozen=True, rename="camel"):
-    content: _Block | list[_Part] | None = None
-
-
-class _LongParams(msgspec.Struct, frozen=True, rename="camel"):
-    session_id: str = ""
-    update: _LongUpdate | None = None
-    tool_call: _LongUpdate | None = None
-
-
-class _LongMessage(msgspec.Struct, frozen=True):
-    """A line of more than `LONG_JSON`, without plain JSON values, which may take very long to decode."""
-
-    method: str | None = None
-    id: int | str | None = None
-    params: _LongParams = _LongParams()
-
-
 class _Envelope(msgspec.Struct, frozen=True):
+    """The fields of a line with too many values."""
+
     method: str | None = None
     id: int | str | None = None
 
 
 _decoder = msgspec.json.Decoder(Message)
-_long_decoder = msgspec.json.Decoder(_LongMessage)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _encode = msgspec.json.Encoder().encode
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line; None if it is no JSON-RPC. A message with unexpected fields keeps its id, to refuse it or fail
-    its turn.
+    """Decodes a line; None if it is no JSON-RPC. A message with too many values or unexpected fields keeps its id, to
+    refuse it or fail its turn.
     """
-    if len(line) > LONG_JSON:
-        return _decode_long(line)
+    if has_too_many_values(line):
+        return _decode_envelope(line)
     try:
         return _decoder.decode(line)
     except UNREADABLE:
@@ -184,26 +154,12 @@ def decode(line: bytes) -> Message | None:
     return Message(None, loose.id, result=loose.result, error=error)
 
 
-def _decode_long(line: bytes) -> Message | None:
-    """Reads only id and method if there are too many values, or unexpected fields."""
-    try:
-        if not has_too_many_values(line):
-            long = _long_decoder.decode(line)
-            params = Params(
-                long.params.session_id, _update(long.params.update), _update(long.params.tool_call)
-            )
-            return Message(long.method, long.id, params)
-    except UNREADABLE:
-        pass
+def _decode_envelope(line: bytes) -> Message | None:
     try:
         envelope = _envelope_decoder.decode(line)
     except UNREADABLE:
         return None
     return Message(envelope.method, envelope.id)
-
-
-def _update(long: _LongUpdate | None) -> Update | None:
-    return None if long is None else msgspec.convert(msgspec.to_builtins(long), Update)
 
 
 def request_id(channel: int, number: int) -> int:
