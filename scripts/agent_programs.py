@@ -1,5 +1,5 @@
 """Installs the programs of agents by npm, each release into a folder of its own, for the tests and the benchmark that
-drive the real ones. Which release of each: what its preset says was tested.
+drive the real ones. The release of each is the one with which its preset was tested.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from codex_proxy.agents.claude_code.spec import NAME as CLAUDE_CODE
 CACHE: Final = Path(__file__).resolve().parent.parent / ".cache" / "agents"
 AT_ONCE: Final = 3
 SECONDS: Final = 240.0
-"""What one installation may take: usually 10 to 40 s."""
+"""Maximum seconds of one installation: usually 10 to 40."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """An agent's program, as npm has it."""
+    """The npm package of an agent's program."""
 
     agent: str
     package: str
@@ -35,11 +35,11 @@ class Program:
 
     @property
     def bin(self) -> Path:
-        """The folder for PATH, once it is installed."""
+        """The folder for PATH, after the installation."""
         return CACHE / f"{self.agent}-{self.release}" / "node_modules" / ".bin"
 
     @property
-    def installed(self) -> bool:
+    def is_installed(self) -> bool:
         return (self.bin / self.command).exists() and (self.bin.parent.parent / "done").exists()
 
 
@@ -49,12 +49,12 @@ PROGRAMS: Final = {
         name: Program(name, each.package, each.tested_release, each.argv[0]) for name, each in PRESETS.items()
     },
 }
-"""By the agent's name."""
+"""Programs by the agent's name."""
 
 
 def install(program: Program, npm: str) -> str:
-    """Installs a program unless the cache has it. Returns why that is not possible; empty if it is there."""
-    if program.installed:
+    """Installs a program unless the cache has it. Returns why that is not possible; empty if it is installed."""
+    if program.is_installed:
         return ""
     folder = program.bin.parent.parent
     shutil.rmtree(folder, ignore_errors=True)
@@ -99,7 +99,7 @@ def main() -> int:
         troubles = list(pool.map(lambda program: install(program, npm), programs))
     for program, trouble in zip(programs, troubles, strict=True):
         sys.stderr.write(f"{program.agent}: {trouble or program.release}\n")
-    there = [str(program.bin) for program in programs if program.installed]
+    there = [str(program.bin) for program in programs if program.is_installed]
     if there:
         sys.stdout.write(os.pathsep.join(there) + "\n")
     return 0 if there else 1

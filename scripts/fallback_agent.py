@@ -1,11 +1,11 @@
-"""Says which agent `scripts/start` falls back to where no Codex is on PATH: prints `fake`, or nothing.
+"""Prints the agent that `scripts/start` uses if no Codex is on PATH: `fake`, or nothing.
 
-    python -P fallback_agent.py LOCK [flags of `codex-proxy serve`]
+python -P fallback_agent.py LOCK [flags of `codex-proxy serve`]
 
-Nothing is printed where the user has named an agent, by a flag, a variable or the settings file, or where the
-Codex of the `[codex]` extra can serve: then the server decides, and tells what is wrong. LOCK is `codex` where
-the user asked for that extra. Its binary may be here without having been asked for (the tests need it): then
-it serves only if somebody has signed in.
+Prints nothing if the user has named an agent, by a flag, a variable or the settings file, or if the Codex of the extra
+`[codex]` can serve: then the server decides, and reports what is wrong. LOCK is `codex` if the user asked for that
+extra. Its binary may be installed for another reason (the tests need it): then it serves only if somebody has signed
+in.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOBODY_SIGNED_IN = (
 
 
 def settings_of(arguments: list[str]) -> Settings | None:
-    """The settings that the server will see; None where it will refuse them, or only print its help."""
+    """Returns the settings that the server will have; None if it will refuse them, or only print its help."""
     try:
         flags = dict(serve.make_context("serve", list(arguments), resilient_parsing=True).params)
         return load(flags, flags.pop("config_file"))
@@ -41,7 +41,7 @@ def settings_of(arguments: list[str]) -> Settings | None:
 
 
 def warning(settings: Settings, *, asked_for: bool) -> str | None:
-    """Why the fake agent has to serve; None where it has not."""
+    """Returns why the fake agent has to serve; None if it has not."""
     if settings.agent != "auto" or settings.agent_plugin or settings.codex_bin:
         return None
     program = bundled_codex()

@@ -74,7 +74,7 @@ FEW = 3
 """A body with fewer fields has a table of its own, even if another endpoint's body has the same fields."""
 
 EMPTY: dict[str, Any] = {}
-"""One of the values of a field that is refused unless it is empty."""
+"""The schema of an empty value: one of those of a field that is refused unless it is empty."""
 
 
 def entries(rows: Sequence[tuple[str, str]]) -> str:
@@ -85,7 +85,7 @@ def entries(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def words_of(schema: dict[str, Any]) -> str:
-    """What a value may be, in words; null is left out, since it may stand everywhere."""
+    """Returns in words what a value may be, without null, which every field may be."""
     if len(schema.get("anyOf", ())) > MANY and "$ref" in schema["anyOf"][0]:
         return "[item](#items)"
     return _in_words(schema)
@@ -96,7 +96,7 @@ def _in_words(schema: dict[str, Any]) -> str:
         kinds = [words_of(each) for each in schema["anyOf"] if each != {"type": "null"}]
         return " or ".join(dict.fromkeys(kinds))
     if "$ref" in schema:
-        return _named(schema["$ref"].rpartition("/")[2])
+        return _component_name(schema["$ref"].rpartition("/")[2])
     if EMPTY in schema.get("enum", ()):
         return "null or empty"
     if "enum" in schema:
@@ -114,8 +114,8 @@ def _in_words(schema: dict[str, Any]) -> str:
     return kind
 
 
-def _named(name: str) -> str:
-    """A component: by its `type` or `role` where it has one, as its bare kind where it has none."""
+def _component_name(name: str) -> str:
+    """Returns the words for a component: its `type` or `role` if it has one, else its kind."""
     schema = SCHEMAS[name]
     for field in ("type", "role"):
         marker = schema.get("properties", {}).get(field)
@@ -141,30 +141,30 @@ def _bounds(schema: dict[str, Any], what: str) -> str:
 
 
 def title(endpoint: Endpoint) -> str:
-    """The method and the path, with `/v1` where it is served so."""
+    """Returns method and path, with `/v1` if the path has it."""
     return f"`{endpoint.method} {'/v1' if endpoint.versioned else ''}{endpoint.path}`"
 
 
 def chapter(endpoints: Sequence[Endpoint]) -> Iterator[str]:
-    """The sections of the endpoints; those that follow each other with one text share it."""
+    """Yields the sections of the endpoints; consecutive ones with the same text share a section."""
     for text, alike in itertools.groupby(endpoints, text_of):
         yield "\n".join(f"### {title(each)}" for each in alike) + f"\n\n{text}"
 
 
 def text_of(endpoint: Endpoint) -> str:
-    """What an endpoint does, its parameters and the fields of its body."""
+    """Returns the text about an endpoint: what it does, its parameters, and the fields of its body."""
     words = endpoint.summary + (f" {endpoint.description}" if endpoint.description else "")
     body = "" if endpoint.body is None else _body(endpoint)
     return "\n\n".join(filter(None, (words, _parameters(endpoint), body)))
 
 
 def _is_shared(parameter: Parameter) -> bool:
-    """Whether several endpoints have the parameter; it is then described in a section of its own."""
+    """Whether several endpoints have the parameter, so that it is described in a section of its own."""
     return sum(parameter in each.parameters for each in ENDPOINTS) > 1
 
 
 def _parameters(endpoint: Endpoint) -> str:
-    """The names of the shared parameters, and a line for each of the endpoint's own."""
+    """Returns the names of the shared parameters, and a line for each of the endpoint's own."""
     listed = [each for each in endpoint.parameters if each.place != "path"]
     shared = ", ".join(f"`{each.name}`" for each in listed if _is_shared(each))
     own = [
@@ -178,7 +178,7 @@ def _values(parameter: Parameter) -> str:
 
 
 def shared_parameters() -> str:
-    """The table of the parameters that several endpoints have."""
+    """Returns the table of the parameters that several endpoints have."""
     shared = dict.fromkeys(
         (each.name, _values(each), each.description)
         for endpoint in ENDPOINTS
@@ -189,7 +189,7 @@ def shared_parameters() -> str:
 
 
 def _fields(schema: dict[str, Any]) -> dict[str, str]:
-    """What the value of each field may be; first of those that are required."""
+    """Returns what the value of each field may be; required fields first."""
     required = schema.get("required", ())
     fields = {
         name: words_of(each) + (" (required)" if name in required else "")
@@ -199,7 +199,8 @@ def _fields(schema: dict[str, Any]) -> dict[str, str]:
 
 
 def _body(endpoint: Endpoint) -> str:
-    """The fields of the body: those of one type together, or the names alone if another endpoint has them too."""
+    """Returns the fields of the body: those of one type together, or only the names if another endpoint has them
+    too."""
     fields = _fields(SCHEMAS[endpoint.body or ""])
     optional = "" if endpoint.body_required else " The body may be left out."
     words = f"{endpoint.body_description}{optional}".strip()
@@ -282,7 +283,7 @@ MEANINGS = {
 
 
 def page() -> str:
-    """The whole file."""
+    """Returns the whole file."""
     parts = [HEAD]
     listed = [each for each in ENDPOINTS if each.chapter != NOT_LISTED]
     for name in dict.fromkeys(each.chapter for each in listed):

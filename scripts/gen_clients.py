@@ -57,22 +57,22 @@ temporary folder.
 
 
 def document() -> str:
-    """The whole file."""
+    """Returns the whole file."""
     target = ServerAccess(base_url="http://127.0.0.1:11435/v1", model="codex-5", key=NO_KEY)
     names = ", ".join(f"`{name}`" for name, program in PROGRAMS.items() if not program.unserved)
     shared = "".join(f"\n{note}\n" for note in shared_notes())
     head = HEAD.replace("{names}", names).replace("{shared}", shared)
-    return head + tested() + "".join(section(client, target) for client in CLIENTS)
+    return head + tested_clients() + "".join(section(client, target) for client in CLIENTS)
 
 
 def shared_notes() -> list[str]:
-    """The notes that several clients have, which are at the beginning of the page."""
+    """Returns the notes that several clients have, for the beginning of the page."""
     counts = Counter(note for client in CLIENTS for note in client.notes)
     return [note for note, count in counts.items() if count > 1]
 
 
-def tested() -> str:
-    """The clients that have run, from docs/clients.json, by what works with them."""
+def tested_clients() -> str:
+    """Returns lists of the clients in docs/clients.json, by what works with them."""
     found: dict[str, list[str]] = {}
     for row in json.loads(RESULTS.read_text("utf-8")):
         works = [check for check in CHECKS if check in row["works"]]
@@ -82,7 +82,7 @@ def tested() -> str:
 
 
 def section(client: ClientSetup, target: ServerAccess) -> str:
-    """One client."""
+    """Returns the section about one client."""
     parts = [
         f"\n## {client.title}\n",
         f"{client.about[0].upper()}{client.about[1:]}. `codex-proxy connect {client.name}`\n",

@@ -55,7 +55,7 @@ DEFAULTS = {
 
 
 def flags() -> dict[str, str]:
-    """Settings that have a flag, and what it is called."""
+    """Returns the flags by the names of their settings."""
     options = (option for option in serve.params if isinstance(option, Option))
     return {option.name: option.opts[-1] for option in options if option.name}
 
@@ -68,20 +68,20 @@ def variable(name: str, field: FieldInfo) -> str:
 
 
 def choices(kind: Any) -> tuple[str, ...]:
-    """The values that a setting may have, if they are a list."""
+    """Returns the values that a setting may have, if they are listed."""
     if get_origin(kind) in (Union, types.UnionType):
         return choices(next(each for each in get_args(kind) if each is not type(None)))
     return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 def meaning(field: FieldInfo, values: Sequence[Any]) -> str:
-    """The description, with the possible values."""
+    """Returns the description, with the possible values."""
     listed = " ".join(f"`{each}`" for each in values)
     return f"{field.description}{f' ({listed})' if listed else ''}"
 
 
 def entry(head: str, value: str, words: str) -> str:
-    """A line of a list; an empty default is left out."""
+    """Returns a line of a list; an empty default is left out."""
     return f"- {head}{'' if value == 'none' else f' ({value})'}: {words}"
 
 
@@ -104,7 +104,7 @@ See [agents](agents.md#several-agents-in-one-server), [upstreams](upstreams.md#s
 
 
 def table_rows(table: type[BaseModel], name: str = "") -> str:
-    """The keys of a table, a row each; with their flags, if it is the setting `name`."""
+    """Returns the keys of a table, one in a line, with their flags if it is the setting `name`."""
     by_flag = {place: flag for flag, place in KEYS_OF_TABLES.items()}
     rows = []
     for key, field in table.model_fields.items():
@@ -115,7 +115,7 @@ def table_rows(table: type[BaseModel], name: str = "") -> str:
 
 
 def single_tables() -> str:
-    """The settings that are one table."""
+    """Returns the text about settings that are a table."""
     parts = []
     for name, field in Settings.model_fields.items():
         if isinstance(field.default, BaseModel):
@@ -125,7 +125,7 @@ def single_tables() -> str:
 
 
 def own_settings() -> str:
-    """The settings that each agent may have in its table."""
+    """Returns the list of settings that each agent may have in its table."""
     agents: dict[str, list[str]] = {}
     for spec in (AUTO, *specs()):
         agents.setdefault(", ".join(f"`{name}`" for name in sorted(spec.settings)), []).append(
@@ -136,7 +136,7 @@ def own_settings() -> str:
 
 
 def tables() -> str:
-    """What is said of the tables."""
+    """Returns the text about the tables."""
     parts = (
         "### `[upstreams.NAME]`\n\n" + table_rows(UpstreamConfig),
         "### `[agents.NAME]`\n\n" + table_rows(AgentTable) + "\n" + own_settings(),
@@ -146,7 +146,7 @@ def tables() -> str:
 
 
 def document() -> str:
-    """The whole file."""
+    """Returns the whole file."""
     by_flag = flags()
     rows = []
     for name, field in Settings.model_fields.items():

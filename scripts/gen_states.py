@@ -21,11 +21,11 @@ DIAGRAMS: dict[str, tuple[Path, StateTable[Any, Any]]] = {
     "turn": (DOCS / "architecture.md", turn_states.TABLE),
     "child": (DOCS / "processes.md", child.TABLE),
 }
-"""What stands between `<!-- states of a NAME -->` and `<!-- end -->`, and in which page."""
+"""The page and the table of each diagram, which is between `<!-- states of a NAME -->` and `<!-- end -->`."""
 
 
 def diagram(table: StateTable[Any, Any]) -> str:
-    """A diagram for Mermaid, which draws it on the page. Changes that lead back to the same state are left out."""
+    """Returns a diagram for Mermaid. Changes that lead back to the same state are left out."""
     rows: list[tuple[Enum, Enum, Enum]] = [
         (*key, after) for key, after in table.items() if key[0] is not after
     ]
@@ -39,7 +39,7 @@ def words(change: Enum) -> str:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Each page, and what it should hold."""
+    """Yields each page, and what it should contain."""
     for name, (page, table) in DIAGRAMS.items():
         mark = f"<!-- states of a {name}: scripts/gen_states.py -->"
         text, found = re.subn(

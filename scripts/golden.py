@@ -47,18 +47,18 @@ class Kind(msgspec.Struct, frozen=True):
     """What the transcripts of one folder have in common."""
 
     path: str = ""
-    """Where the requests go, if the transcripts do not say it."""
+    """The path of the requests, if the transcripts have none."""
     headers: dict[str, str] = {}
     settings: Json = {}
-    """The settings of the server, as far as they differ from those of the other kinds."""
+    """The settings of the server that differ from those of the other kinds."""
     numbered: bool = False
-    """Each id gets a name of its own, so that one sees what belongs together."""
+    """Whether each id gets a name of its own, which shows what belongs together."""
     has_random_calls: bool = False
-    """The ids of calls are made by this server."""
+    """Whether this server makes the ids of calls."""
 
 
 ALIASES = {"model_aliases": "gpt-4o=codex-5"}
-"""For the model of the examples in docs/contract.md#golden-examples."""
+"""Aliases for the model of the examples in docs/contract.md#golden-examples."""
 CHAT = "/v1/chat/completions"
 ANTHROPIC = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219"}
 KINDS: Final = {
@@ -72,7 +72,7 @@ KINDS: Final = {
 
 @asynccontextmanager
 async def serving(folder: Path, **settings: Any) -> AsyncIterator[str]:
-    """The URL of a server of our own that keeps its files in `folder`."""
+    """Yields the URL of a new server that keeps its files in `folder`."""
     own = isolated_settings(folder, **{"fake_dialect": "proto", "heartbeat_interval": 0, **settings})
     server = await make_server(own, {"PATH": os.defpath})
     try:
@@ -104,7 +104,7 @@ def digest(content: Json) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-async def played(
+async def play(
     kind: str, file: str, folder: Path, *, restarted: bool = False, **settings: Any
 ) -> tuple[Json, list[int]]:
     """Returns the content of a committed transcript with today's answers, and their statuses. The server keeps its
@@ -150,8 +150,8 @@ async def _answer(
     request = Request(line, api.headers, names.put_back(exchange["request"]))
     answer = await answer_to(session, url, request)
     if answer.sent is None:
-        return answer.status, {"response": names.replaced(answer.body)}
-    sent = [names.replaced(each) for each in answer.sent]
+        return answer.status, {"response": names.replace(answer.body)}
+    sent = [names.replace(each) for each in answer.sent]
     if api.numbered:
         sent = [{"event": "done" if each == "[DONE]" else each["type"], "data": each} for each in sent]
     return answer.status, {"stream": sent}
@@ -165,10 +165,10 @@ class Names:
         self._names: dict[str, str] = {}
         """The name that stands for each id."""
 
-    def replaced(self, value: Any) -> Any:
+    def replace(self, value: Any) -> Any:
         """Returns a value of an answer with its ids, times and opaque state replaced."""
         if isinstance(value, list):
-            return [self.replaced(each) for each in value]
+            return [self.replace(each) for each in value]
         if isinstance(value, dict):
             return {name: self._field(name, each, value) for name, each in value.items()}
         return self._id(value) if isinstance(value, str) and _OURS.fullmatch(value) else value
@@ -183,7 +183,7 @@ class Names:
             return DYNAMIC_ID
         if name == "data" and owner.get("type") == "redacted_thinking":
             return STATE
-        return self.replaced(value)
+        return self.replace(value)
 
     def _id(self, id: str) -> str:
         if not self._kind.numbered:
@@ -216,7 +216,7 @@ async def write_all(kind: str, output: Path) -> int:
     for entry in manifest_of(kind):
         recorded = transcript(kind, entry["file"])
         with tempfile.TemporaryDirectory() as folder:
-            today, statuses = await played(kind, entry["file"], Path(folder))
+            today, statuses = await play(kind, entry["file"], Path(folder))
         status = statuses if "exchanges" in today else statuses[0]
         metadata = {**common, **recorded["metadata"], **common, "status": status}
         _write(output / kind / entry["file"], {"metadata": metadata, **today})

@@ -51,11 +51,11 @@ SCENARIOS: dict[str, str] = {
     "drop": "[[model:drop n=3]]",
     "empty_prompt": "",
 }
-"""The prompt of each scenario; with `schema` in its name it gets an output schema."""
+"""The prompt of each scenario; a scenario with `schema` in its name gets an output schema."""
 
 
 async def record(name: str, prompt: str, home: CodexHome, version: str, model_url: str) -> Capture:
-    """Runs the scenario, and returns what the program has said."""
+    """Runs the scenario, and returns what the program has printed."""
     schema = home.path / "schema.json"
     schema.write_bytes(SCHEMA)
     turn = Turn(model=MODEL, history=(), workdir=str(home.workdir))

@@ -1,4 +1,4 @@
-"""`scripts/bench`: runs the rows, prints the table, writes the JSON."""
+"""`scripts/bench`: measures the rows of the table, prints it, and writes the JSON."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def main() -> None:
         write(options.json, document)
     if options.save:
         saved = json.loads(SAVED.read_text("utf-8")) if SAVED.exists() else document
-        write(SAVED, merged(saved, document))
+        write(SAVED, merge(saved, document))
 
 
-def merged(saved: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """What is saved, with the rows that were measured anew in the place of the old ones."""
+def merge(saved: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Returns the saved document, in which the rows that were measured anew replace the old ones."""
     kept = [figure for figure in saved["figures"] if figure["row"] not in new["load"]]
     figures = sorted([*kept, *new["figures"]], key=lambda figure: int(str(figure["row"])))
     return {

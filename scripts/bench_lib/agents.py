@@ -1,8 +1,8 @@
 """Row 10: the first token of Claude Code and of agents that speak ACP, warm, against the same program driven directly.
 
-Driven directly, each round is a new session (in Claude Code: a process that waits), its mode, and a prompt. Between
+If driven directly, each round is a new session (in Claude Code: a process that waits), its mode, and a prompt. Between
 two rounds there is a pause, in which the proxy may open a session of an ACP agent ahead. The model is scripted.
-Programs that are neither on PATH nor installed by `scripts/agent-programs` are left out, which is told.
+Programs that are neither on PATH nor installed by `scripts/agent-programs` are left out, with a message.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from tests.real.scripted_apis import script
 PROMPT = f"Hi. {script({'text': 'Hello from the model.'})}"
 LINE_BYTES = 1 << 26
 WARM_SECONDS = 2.0
-"""For how long a process of Claude Code waits on either side before its turn: its start takes a second."""
+"""Seconds that a process of Claude Code waits on either side before its turn: its start takes a second."""
 PAUSE_SECONDS = 1.0
-"""From the end of a turn to the next one on the same side."""
+"""Seconds from the end of a turn to the next one on the same side."""
 PIPE = asyncio.subprocess.PIPE
 
 
@@ -65,9 +65,9 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
 
 
 def _bin(name: str) -> Path | None:
-    """The folder of the agent's program."""
+    """Returns the folder of the agent's program, if it is installed."""
     program = PROGRAMS[name]
-    if program.installed:
+    if program.is_installed:
         return program.bin
     found = shutil.which(program.command)
     return Path(found).parent if found is not None else None
@@ -89,7 +89,7 @@ def _of_agent(name: str, folder: Path, *, rounds: int) -> Iterator[Figure]:
         flags = ("--agent", name, "--workdir", str(work))
         with proxy(folder, *flags, codex_home=codex_home, **variables) as server:
             sides = _Sides(server.port, command, None if claude else name)
-            mine, theirs = asyncio.run(sides.measured(rounds))
+            mine, theirs = asyncio.run(sides.measure(rounds))
     for label, share in (("p50", 0.5), ("p90", 0.9)):
         ratio = quantile(mine, share) / quantile(theirs, share)
         what = f"first token, {name}, warm, {label} ({1000 * quantile(theirs, share):.0f} ms directly)"
@@ -119,9 +119,10 @@ class _Sides:
         self._preset = preset
         self._request = chat_request(PROMPT)
 
-    async def measured(self, rounds: int) -> tuple[list[float], list[float]]:
-        """Seconds to the first token, of the proxy and of the program, in turns; one round before is not counted.
-        Each is first every other time, since the work after a turn slows the next one down."""
+    async def measure(self, rounds: int) -> tuple[list[float], list[float]]:
+        """Returns the seconds to the first token, of the proxy and of the program, in turns; one round before is not
+        counted. Each is first every other time, since the work after a turn slows the next one down.
+        """
         mine: list[float] = []
         theirs: list[float] = []
         async with AsyncExitStack() as stack:
@@ -142,7 +143,7 @@ class _Sides:
 
 @asynccontextmanager
 async def _child(command: Command) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The program, in a session of its own, which is killed in the end."""
+    """Yields the program, in a session of its own, and kills it at the end."""
     process = await asyncio.create_subprocess_exec(
         *command.argv,
         stdin=PIPE,
@@ -167,7 +168,7 @@ async def _child(command: Command) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 def _kill(pid: int) -> None:
-    """Kills a process and all that it has started."""
+    """Kills a process and its descendants."""
     for each in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
         each.kill()
 
@@ -188,7 +189,7 @@ class _Claude:
         self._process = process
 
     async def first_token(self) -> float:
-        """Seconds from `initialize` to the first delta of the text. Sees the turn to its end."""
+        """Returns the seconds from `initialize` to the first delta of the text. Reads the turn to its end."""
         assert self._process.stdin is not None
         clock = asyncio.get_running_loop().time
         user: dict[str, Any] = {"type": "user", "message": {"role": "user", "content": PROMPT}}
@@ -230,7 +231,7 @@ class _Acp:
         self._program = Program(self._preset, read_declared_features(result))
 
     async def first_token(self) -> float:
-        """Seconds from `session/new` to the first text. Sees the turn to its end."""
+        """Returns the seconds from `session/new` to the first text. Reads the turn to its end."""
         clock = asyncio.get_running_loop().time
         async with asyncio.timeout(PATIENCE):
             begun = clock()

@@ -1,4 +1,4 @@
-"""The folders of precomputed children: a program called `codex`, and the stream it says."""
+"""Writes precomputed children into folders: a program called `codex`, and the stream that it prints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ VERSIONS = {"proto": "codex-cli 0.42.0", "app-server": "codex-cli 0.163.0"}
 
 
 def make_child(folder: Path, dialect: Dialect, deltas: int) -> Path:
-    """A program in `folder` that plays a Codex of this dialect whose every turn has that many deltas."""
+    """Writes a program into `folder` that plays a Codex with this dialect, each of whose turns has `deltas` deltas.
+    Returns its path.
+    """
     folder.mkdir(parents=True)
     lines = proto_lines(deltas) if dialect == "proto" else app_server_lines(deltas)
     (folder / flood.STREAM).write_bytes(b"".join(line + b"\n" for line in lines))
@@ -35,7 +37,9 @@ def make_child(folder: Path, dialect: Dialect, deltas: int) -> Path:
 
 
 def make_paced_child(folder: Path, *, deltas: int, every: float) -> Path:
-    """A program in `folder` that plays an app-server of many threads, at a pace; see `paced`."""
+    """Writes a program into `folder` that plays an app-server with many threads, at a pace (see `paced`). Returns its
+    path.
+    """
     program = make_child(folder, "app-server", 1)
     (folder / paced.PLAN).write_text(json.dumps({"deltas": deltas, "every": every}))
     serve = shlex.join((sys.executable, "-I", paced.__file__, str(folder)))
@@ -54,7 +58,7 @@ def _line(value: Any) -> bytes:
 
 
 def proto_lines(deltas: int) -> list[bytes]:
-    """A turn of `codex proto` 0.42, in its own spelling."""
+    """Returns the lines of a turn of `codex proto` 0.42, exactly as it writes them."""
 
     def event(**msg: Any) -> bytes:
         return _line({"id": "1", "msg": msg})
@@ -74,9 +78,9 @@ def proto_lines(deltas: int) -> list[bytes]:
 
 
 def app_server_lines(deltas: int) -> list[bytes]:
-    """A turn of `codex app-server` 0.163, in its own spelling."""
+    """Returns the lines of a turn of `codex app-server` 0.163, exactly as it writes them."""
 
-    def told(method: str, **params: Any) -> bytes:
+    def notification(method: str, **params: Any) -> bytes:
         return _line({"method": method, "params": params, "emittedAtMs": 1795221139412})
 
     place = {"threadId": flood.THREAD, "turnId": flood.TURN}
@@ -85,11 +89,11 @@ def app_server_lines(deltas: int) -> list[bytes]:
     usage = {"total": USAGE, "last": USAGE, "modelContextWindow": 272000}
     ended: dict[str, Any] = {"id": flood.TURN, "items": [], "status": "completed", "error": None}
     return [
-        told("turn/started", threadId=flood.THREAD, turn={"id": flood.TURN, "status": "inProgress"}),
-        told("item/started", item=item, **place),
-        *(told("item/agentMessage/delta", **place, itemId=flood.ITEM, delta=word) for word in text),
-        told("item/completed", item=item | {"text": "".join(text)}, **place),
-        told("rawResponse/completed", **place, responseId="resp_1", usage=USAGE),
-        told("thread/tokenUsage/updated", **place, tokenUsage=usage),
-        told("turn/completed", threadId=flood.THREAD, turn=ended),
+        notification("turn/started", threadId=flood.THREAD, turn={"id": flood.TURN, "status": "inProgress"}),
+        notification("item/started", item=item, **place),
+        *(notification("item/agentMessage/delta", **place, itemId=flood.ITEM, delta=word) for word in text),
+        notification("item/completed", item=item | {"text": "".join(text)}, **place),
+        notification("rawResponse/completed", **place, responseId="resp_1", usage=USAGE),
+        notification("thread/tokenUsage/updated", **place, tokenUsage=usage),
+        notification("turn/completed", threadId=flood.THREAD, turn=ended),
     ]

@@ -1,4 +1,6 @@
-"""An agent driven without the proxy, as thinly as it goes: what its first token costs by itself."""
+"""Drives an agent without the proxy and with as little work as possible, to measure what its first token costs by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ PIPE = asyncio.subprocess.PIPE
 DELTA_METHOD = "item/agentMessage/delta"
 
 Listener = Callable[[bytes, dict[str, Any]], None]
-"""Takes a line of a thread, as it came and decoded."""
+"""Takes a line about a thread: its bytes, and the decoded JSON."""
 
 
 class AppServer:
-    """A running app-server: requests by id, and what is waited for on each thread."""
+    """A running app-server, with its unanswered requests by id, and what is waited for on each thread."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -69,14 +71,16 @@ class AppServer:
         self._process.stdin.write(json.dumps(line).encode() + b"\n")
 
     async def listen(self, listener: Listener) -> None:
-        """A turn whose every line goes to `listener`."""
+        """Starts a turn on a new thread, of which `listener` gets every line."""
         started = await self.request("thread/start", {})
         thread = started["thread"]["id"]
         self._listeners[thread] = listener
         await self.request("turn/start", {"threadId": thread, "input": []})
 
     async def first_delta(self, prompt: str, cwd: str) -> float:
-        """Seconds from `thread/start` to the turn's first delta. Sees the turn to its end, as the proxy does."""
+        """Returns the seconds from `thread/start` to the turn's first delta. Reads the turn to its end, as the proxy
+        does.
+        """
         clock = asyncio.get_running_loop().time
         async with asyncio.timeout(PATIENCE):
             begun = clock()
@@ -94,7 +98,7 @@ class AppServer:
         return took
 
     async def deltas(self, thread: str, prompt: str) -> list[str]:
-        """The texts of all deltas of a turn on this thread, which is left afterwards."""
+        """Returns the texts of all deltas of a turn on this thread, which stays open."""
         async with asyncio.timeout(PATIENCE):
             texts: list[str] = []
 
@@ -117,7 +121,7 @@ def _turn(thread: str, prompt: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def app_server(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> AsyncIterator[AppServer]:
-    """An app-server that is warm; it ends when its stdin does."""
+    """Yields an app-server that is warm; it ends when its stdin is closed."""
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL, env=dict(env), cwd=cwd
     )
@@ -140,7 +144,7 @@ async def app_server(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> A
 
 
 async def proto_first_delta(env: Mapping[str, str], cwd: str) -> float:
-    """Seconds from the spawn of the fake `codex proto` child to its first delta; then the child is killed."""
+    """Returns the seconds from the spawn of the fake `codex proto` child to its first delta, and kills the child."""
     clock = asyncio.get_running_loop().time
     begun = clock()
     process = await asyncio.create_subprocess_exec(

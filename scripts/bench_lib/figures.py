@@ -1,4 +1,4 @@
-"""What a measurement is: samples of two sides, taken in turns, and the ratio of their quantiles."""
+"""A measurement: samples of two sides, taken in turns, and the ratio of their quantiles."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table. `ratio` is the proxy's figure over that of `against`, where there is something to
-    compare with; `value` is the proxy's own, where the goal is one in seconds or bytes."""
+    """One line of the table. `ratio` is the proxy's figure divided by that of `against`, if it is compared with
+    something; `value` is the proxy's own figure, if the goal is in seconds or bytes.
+    """
 
     row: str
     what: str
@@ -24,13 +25,13 @@ class Figure:
 
 
 def quantile(samples: Sequence[float], share: float) -> float:
-    """The sample below which this share of all samples lies (nearest rank)."""
+    """Returns the sample below which this share of all samples lies (nearest rank)."""
     ranked = sorted(samples)
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """The figures for a person, one per line."""
+    """Returns the figures as text, one per line."""
     head = ("row", "what", "against", "ratio", "value", "goal", "samples")
     lines = [head] + [
         (

@@ -17,10 +17,10 @@ from tests.real.release import codex_path
 PROMPT = "[[model:text n=3]]"
 MANY = 16
 PROCESSES = 2
-"""As many app-servers as the proxy keeps by default."""
+"""The number of app-servers that the proxy keeps by default."""
 
 Side = Callable[[int], Awaitable[float]]
-"""The first token of the request of this number."""
+"""Returns the seconds to the first token of the request with this number."""
 
 
 def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
@@ -40,7 +40,7 @@ def _proto(folder: Path, *, rounds: int, many: int) -> Iterator[Figure]:
         async def theirs(_: int) -> float:
             return await direct.proto_first_delta(environment, str(folder))
 
-        yield from asyncio.run(_compared("proto, a spawn per request", ours, theirs, rounds, many, goal=""))
+        yield from asyncio.run(_compare("proto, a spawn per request", ours, theirs, rounds, many, goal=""))
 
 
 def _app_server(folder: Path, *, rounds: int, many: int) -> Iterator[Figure]:
@@ -58,7 +58,7 @@ def _app_server(folder: Path, *, rounds: int, many: int) -> Iterator[Figure]:
             async def ours(_: int) -> float:
                 return await first_delta(server.port, request)
 
-            async def measured() -> list[Figure]:
+            async def measure() -> list[Figure]:
                 async with AsyncExitStack() as stack:
                     children = [
                         await stack.enter_async_context(
@@ -70,17 +70,15 @@ def _app_server(folder: Path, *, rounds: int, many: int) -> Iterator[Figure]:
                     async def theirs(number: int) -> float:
                         return await children[number % PROCESSES].first_delta(PROMPT, str(home.workdir))
 
-                    return await _compared(
+                    return await _compare(
                         "app-server, warm", ours, theirs, rounds, many, goal="<= 1.10 at p50"
                     )
 
-            yield from asyncio.run(measured())
+            yield from asyncio.run(measure())
 
 
-async def _compared(
-    name: str, ours: Side, theirs: Side, rounds: int, many: int, *, goal: str
-) -> list[Figure]:
-    """Both sides in turns, one request at a time and then several at once."""
+async def _compare(name: str, ours: Side, theirs: Side, rounds: int, many: int, *, goal: str) -> list[Figure]:
+    """Measures both sides in turns, one request at a time and then several at once."""
     figures = []
     for at_once, times in ((1, rounds), (MANY, many)):
         mine: list[float] = []

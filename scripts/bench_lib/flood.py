@@ -1,10 +1,10 @@
-"""A Codex that says what was computed before, as fast as the pipe takes it. A program of its own.
+"""A Codex that prints a precomputed stream as fast as the pipe takes it. A program of its own.
 
-    python -I flood.py FOLDER ARGUMENT...
+python -I flood.py FOLDER ARGUMENT...
 
-It answers `--version`, `debug models --bundled`, `proto` and `app-server` (what it speaks, too) from the files of
-FOLDER, and spends no time of its own between two deltas. Only what the proxy asks of a Codex before and after a turn is
-played.
+It answers `--version`, `debug models --bundled`, `proto` and `app-server` (its schema, too) from the files in FOLDER,
+and spends no time of its own between two deltas. It plays only what the proxy requests of a Codex before and after a
+turn.
 """
 
 import json
@@ -33,7 +33,7 @@ def write_all(data: bytes) -> None:
 
 
 def proto(stream: bytes) -> None:
-    """`codex proto`: the first line that comes in starts the turn."""
+    """Plays `codex proto`: the first line of input starts the turn."""
     if os.read(0, 1 << 20):
         write_all(stream)
         while os.read(0, 1 << 20):
@@ -41,7 +41,7 @@ def proto(stream: bytes) -> None:
 
 
 def app_server(stream: bytes) -> None:
-    """`codex app-server`: every request gets its answer, and a turn its stream."""
+    """Plays `codex app-server`: every request gets its answer, and a turn its stream."""
     for line in sys.stdin.buffer:
         message = json.loads(line)
         method = message.get("method")

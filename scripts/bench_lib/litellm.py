@@ -22,8 +22,8 @@ from statistics import median
 from threading import Thread
 
 from scripts.bench_lib.figures import Figure, quantile
-from scripts.bench_lib.passing import SIDES, asked
-from scripts.bench_lib.servers import ROOT, BenchError, first_delta, proxy, side_server, started
+from scripts.bench_lib.passing import SIDES, request_for
+from scripts.bench_lib.servers import ROOT, BenchError, first_delta, proxy, running_process, side_server
 
 RELEASE = "1.106.2"
 PROGRAM = ROOT / ".cache" / f"litellm-{RELEASE}" / "bin" / "litellm"
@@ -42,12 +42,12 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
         flags = ("--agent", "openai-chat", "--upstream-url", url)
         with proxy(folder, *flags) as ours, litellm(folder / "litellm", url) as theirs:
             ports = (ours.port, theirs, int(port))
-            yield from asyncio.run(_compared(ports, requests, rounds, firsts))
+            yield from asyncio.run(_compare(ports, requests, rounds, firsts))
 
 
 @contextmanager
 def litellm(folder: Path, url: str) -> Iterator[int]:
-    """LiteLLM's proxy with one model behind it, without keys, log and accounting. Gives its port."""
+    """Runs LiteLLM's proxy with one model behind it, without keys, log and accounting. Yields its port."""
     folder.mkdir(parents=True)
     model = {"model": "openai/bench", "api_base": f"{url}/v1", "api_key": "none"}
     settings = {"model_list": [{"model_name": "bench", "litellm_params": model}]}
@@ -61,7 +61,7 @@ def litellm(folder: Path, url: str) -> Iterator[int]:
         "LITELLM_LOG": "ERROR",
         "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
     }
-    with started([str(PROGRAM), *flags], folder, variables) as process:
+    with running_process([str(PROGRAM), *flags], folder, variables) as process:
         assert process.stdout is not None
         Thread(target=process.stdout.read, daemon=True).start()  # else it waits for somebody to read its log
         asyncio.run(_answers(port, process))
@@ -73,7 +73,7 @@ async def _answers(port: int, process: subprocess.Popen[bytes]) -> None:
     async with asyncio.timeout(120):
         while True:
             try:
-                await first_delta(port, asked(1, 0))
+                await first_delta(port, request_for(1, 0))
             except OSError:  # it takes some seconds before it listens
                 if process.poll() is not None:
                     raise BenchError("LiteLLM's proxy ended before it served") from None
@@ -82,8 +82,8 @@ async def _answers(port: int, process: subprocess.Popen[bytes]) -> None:
                 return
 
 
-async def _compared(ports: tuple[int, int, int], requests: int, rounds: int, firsts: int) -> list[Figure]:
-    """The figures for the ports of this server, of LiteLLM and of the server behind both."""
+async def _compare(ports: tuple[int, int, int], requests: int, rounds: int, firsts: int) -> list[Figure]:
+    """Returns the figures for the ports of this server, of LiteLLM, and of the server behind both."""
     took: dict[int, list[float]] = {port: [] for port in ports}
     many: dict[int, list[float]] = {port: [] for port in ports}
     single: dict[int, list[float]] = {port: [] for port in ports}
@@ -96,7 +96,7 @@ async def _compared(ports: tuple[int, int, int], requests: int, rounds: int, fir
             took[port].append(time.perf_counter() - began)
     for _ in range(firsts):
         for port in ports:
-            single[port].append(await first_delta(port, asked(1, 0)))
+            single[port].append(await first_delta(port, request_for(1, 0)))
     ours, theirs = (requests / median(took[port]) for port in ports[:2])
     return [
         Figure(
@@ -114,7 +114,7 @@ async def _compared(ports: tuple[int, int, int], requests: int, rounds: int, fir
 
 
 def _added(name: str, ours: list[float], theirs: list[float], direct: list[float]) -> Figure:
-    """What both add to the first delta, from its seconds on each way."""
+    """Returns what both add to the first delta, from its seconds by each way."""
     mine, other, plain = (quantile(waited, 0.5) * 1000 for waited in (ours, theirs, direct))
     if other <= plain:
         raise BenchError("LiteLLM's proxy answers before the server behind it")
@@ -130,10 +130,10 @@ def _added(name: str, ours: list[float], theirs: list[float], direct: list[float
 
 
 async def _first_deltas(port: int, requests: int) -> list[float]:
-    """The seconds until the first delta of so many requests, `AT_ONCE` at once."""
+    """Returns the seconds until the first delta of so many requests, `AT_ONCE` at once."""
     numbers = iter(range(requests))
 
     async def work() -> list[float]:
-        return [await first_delta(port, asked(DELTAS, 0)) for _ in numbers]
+        return [await first_delta(port, request_for(DELTAS, 0)) for _ in numbers]
 
     return list(chain.from_iterable(await asyncio.gather(*(work() for _ in range(AT_ONCE)))))

@@ -1,4 +1,4 @@
-"""Row 8: what the store reads of a long chain and of a long conversation, against short ones, in turns."""
+"""Row 8: reading a long chain and a long conversation from the store, against short ones, in turns."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from scripts.bench_lib.servers import BenchError
 from tests.store.stored import OWNER, Hands, conversation, item, turn
 
 LONGER = 10
-"""A long chain has this many times the turns of a short one."""
+"""How many times the turns of a short chain a long one has."""
 LARGER = 100
-"""A long conversation has this many times the items of a short one."""
+"""How many times the items of a short conversation a long one has."""
 PAGE = 20
 BATCH = 1000
 
 Read = Callable[[], Awaitable[int]]
-"""Reads, and gives how many items that were."""
+"""Reads items, and returns how many."""
 
 
 def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
     turns, items, rounds = (10, PAGE, 3) if quick else (100, 100, 300)
     folder.mkdir(parents=True)
-    chains, pages = asyncio.run(_measured(folder / "store.db", turns, items, rounds))
+    chains, pages = asyncio.run(_measure(folder / "store.db", turns, items, rounds))
     for what, size, times, (long, short) in (
         ("time per item of the context of a chain, turns", turns, LONGER, chains),
         (f"time of a page of {PAGE} items of a conversation, items", items, LARGER, pages),
@@ -38,21 +38,21 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
         yield Figure("8", name, f"{size:,}", long / short, "about 1", rounds, value)
 
 
-async def _measured(
+async def _measure(
     path: Path, turns: int, items: int, rounds: int
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Seconds an item: of the long chain and the short one, and of a page of either conversation."""
+    """Returns the seconds per item: of the long chain and the short one, and of a page of either conversation."""
     store = await SqliteStore.open(path, clock=Hands())
     try:
         chains = await _chain(store, turns * LONGER), await _chain(store, turns)
         pages = await _conversation(store, items * LARGER), await _conversation(store, items)
-        return await _compared(*chains, rounds), await _compared(*pages, rounds)
+        return await _compare(*chains, rounds), await _compare(*pages, rounds)
     finally:
         await store.close()
 
 
 async def _chain(store: SqliteStore, turns: int) -> Read:
-    """Stores a chain; reads its context."""
+    """Stores a chain. Returns a function that reads its context."""
     ids = [f"resp_{turns}_{number}" for number in range(turns)]
     for before, id in zip([None, *ids], ids, strict=False):
         await turn(store, id, after=before)
@@ -65,7 +65,7 @@ async def _chain(store: SqliteStore, turns: int) -> Read:
 
 
 async def _conversation(store: SqliteStore, size: int) -> Read:
-    """Stores a conversation; reads a page from its middle, or what is behind it."""
+    """Stores a conversation. Returns a function that reads a page from its middle, or its only page."""
     id = f"conv_{size}"
     everything = [item(f"item_{size}_{number}") for number in range(size)]
     await store.add_conversation(conversation(id))
@@ -85,8 +85,8 @@ def _all(found: int, expected: int) -> int:
     return found
 
 
-async def _compared(long: Read, short: Read, rounds: int) -> tuple[float, float]:
-    """The median of the seconds an item of both, by turns."""
+async def _compare(long: Read, short: Read, rounds: int) -> tuple[float, float]:
+    """Returns the median seconds per item of both, measured in turns."""
     sides: tuple[tuple[Read, list[float]], ...] = ((long, []), (short, []))
     for read, _ in sides:  # so that neither pays for what happens once
         await read()

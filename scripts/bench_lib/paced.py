@@ -1,10 +1,10 @@
-"""An app-server of many threads that says deltas at a pace, each with the moment at which it was said.
+"""An app-server with many threads that sends deltas at a pace, each with the time at which it was sent.
 
-    python -I paced.py FOLDER
+python -I paced.py FOLDER
 
-A program of its own. FOLDER/plan holds JSON: `deltas` of a turn (0: until it is interrupted) and `every`, the
-seconds between two of them (0: all at once). The moment is that of the monotonic clock, which all processes
-share. Only what the proxy asks before and after a turn is played.
+A program of its own. FOLDER/plan has JSON: `deltas` of a turn (0: until it is interrupted) and `every`, the seconds
+between two of them (0: all at once). The time is that of the monotonic clock, which all processes share. It plays only
+what the proxy requests before and after a turn.
 """
 
 import heapq
@@ -30,13 +30,15 @@ def line(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-def told(method: str, thread: str, **params: Any) -> bytes:
+def notification(method: str, thread: str, **params: Any) -> bytes:
     return line({"method": method, "params": {"threadId": thread, "turnId": "u" + thread, **params}})
 
 
 def delta_template(thread: str) -> bytes:
-    """The line of a delta of this thread, without its moment: encoding each would delay a thousand streams."""
-    encoded = told("item/agentMessage/delta", thread, itemId=ITEM, delta="MOMENT ")
+    """Returns the line of a delta of this thread, with a placeholder for the time: encoding each would delay a thousand
+    streams.
+    """
+    encoded = notification("item/agentMessage/delta", thread, itemId=ITEM, delta="MOMENT ")
     return encoded.replace(b"%", b"%%").replace(b"MOMENT", b"%.6f")
 
 
@@ -45,7 +47,7 @@ def delta(template: bytes) -> bytes:
 
 
 class Server:
-    """Its threads, and when each of them says its next delta."""
+    """The threads, and when each of them sends its next delta."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.deltas: int = plan["deltas"]
@@ -54,8 +56,8 @@ class Server:
         self.due: list[tuple[float, str, bytes]] = []
         self.left: dict[str, int] = {}
 
-    def heard(self, message: dict[str, Any]) -> bytes:
-        """The answer to a line, and what it starts."""
+    def receive(self, message: dict[str, Any]) -> bytes:
+        """Returns the answer to a line, and the lines that it causes at once."""
         method, params = message.get("method"), message.get("params", {})
         if method is None or "id" not in message:
             return b""
@@ -73,8 +75,8 @@ class Server:
 
     def begin(self, thread: str) -> bytes:
         item = {"type": "agentMessage", "id": ITEM, "text": "", "phase": None}
-        said = told("turn/started", thread, turn={"id": "u" + thread, "status": "inProgress"})
-        said += told("item/started", thread, item=item)
+        said = notification("turn/started", thread, turn={"id": "u" + thread, "status": "inProgress"})
+        said += notification("item/started", thread, item=item)
         if not self.every:
             template = delta_template(thread)
             return said + b"".join(delta(template) for _ in range(self.deltas)) + self.end(thread)
@@ -84,12 +86,12 @@ class Server:
 
     def end(self, thread: str) -> bytes:
         ended: dict[str, Any] = {"id": "u" + thread, "items": [], "status": "completed", "error": None}
-        return told("rawResponse/completed", thread, responseId="r", usage=USAGE) + told(
+        return notification("rawResponse/completed", thread, responseId="r", usage=USAGE) + notification(
             "turn/completed", thread, turn=ended
         )
 
     def tick(self) -> bytes:
-        """What is due now."""
+        """Returns the lines that are due now."""
         said = []
         now = time.monotonic()
         while self.due and self.due[0][0] <= now:
@@ -124,7 +126,7 @@ def main(folder: str) -> None:
             if not chunk:
                 return
             *lines, rest = (rest + chunk).split(b"\n")
-            write_all(b"".join(server.heard(json.loads(each)) for each in lines))
+            write_all(b"".join(server.receive(json.loads(each)) for each in lines))
         write_all(server.tick())
 
 

@@ -1,4 +1,6 @@
-"""Row 3: many streams at the pace of a model. What the proxy adds to a delta's way, and what a stream costs it."""
+"""Row 3: many streams at the pace of a model: the delay that the proxy adds to a delta, and what a stream costs the
+proxy.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ from scripts.bench_lib.servers import BenchError, chat_request, clean_environmen
 
 EVERY = 0.05
 PER_PROCESS = 64
-"""The pool gives one process no more turns than that."""
+"""Maximum turns that the pool gives one process."""
 AT_ONCE = 32
-"""Streams that are begun together."""
+"""Number of streams that are begun together."""
 PATIENCE = 60.0
 AGAINST = "reading the children directly"
 REQUEST = chat_request("Go.")
@@ -29,8 +31,8 @@ MOMENT = re.compile(rb'(?:"content"|"delta"):"(\d+\.\d{6}) "')
 
 
 @dataclass
-class Heard:
-    """The delays of one stream's deltas, from the moment at which the child said them."""
+class StreamDelays:
+    """The delays of one stream's deltas since the child sent them, in seconds."""
 
     delays: list[float] = field(default_factory=list)
     measuring: bool = False
@@ -46,7 +48,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Side:
-    """What came of one side: delays by stream, CPU of the proxy per second, and its memory."""
+    """The results of one side: delays by stream, CPU seconds of the proxy per second, and its memory in bytes."""
 
     streams: list[list[float]]
     cpu: float = 0.0
@@ -95,32 +97,32 @@ async def _ours(folder: Path, program: Path, count: int, window: float) -> Side:
     }
     flags = ("--agent", "codex-app-server", "--codex-bin", str(program))
     with proxy(folder, *flags, **limits) as server:
-        once = Heard()
+        once = StreamDelays()
         first_reader = await _read(server.port, once)
-        await _all_begun([once], [first_reader])
+        await _wait_until_begun([once], [first_reader])
         first_reader.transport.close()
-        heard = [Heard() for _ in range(count)]
+        streams = [StreamDelays() for _ in range(count)]
         before = server.memory()
         readers: list[_Reader] = []
         for first in range(0, count, AT_ONCE):  # the pool starts its processes one after the other
-            some = heard[first : first + AT_ONCE]
+            some = streams[first : first + AT_ONCE]
             readers += [await _read(server.port, each) for each in some]
-            await _all_begun(some, readers)
+            await _wait_until_begun(some, readers)
         await asyncio.sleep(0.5)  # the burst of starts is not what is measured
         cpu, began = server.cpu(), time.monotonic()
-        await _measure(heard, window)
+        await _measure(streams, window)
         used = (server.cpu() - cpu) / (time.monotonic() - began)
         memory = server.memory() - before
         for reader in readers:
             reader.transport.close()
-        return Side([each.delays for each in heard], used, memory)
+        return Side([each.delays for each in streams], used, memory)
 
 
 class _Reader(asyncio.Protocol):
-    """A client that costs little: a thousand of them share two cores with what they measure."""
+    """A client that costs little: a thousand of them share two cores with the processes that they measure."""
 
-    def __init__(self, heard: Heard) -> None:
-        self._heard = heard
+    def __init__(self, delays: StreamDelays) -> None:
+        self._delays = delays
         self.broke_off = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -129,20 +131,20 @@ class _Reader(asyncio.Protocol):
         transport.write(REQUEST)
 
     def data_received(self, data: bytes) -> None:
-        self._heard.take(data)
+        self._delays.take(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.broke_off = True
 
 
-async def _read(port: int, heard: Heard) -> _Reader:
+async def _read(port: int, delays: StreamDelays) -> _Reader:
     loop = asyncio.get_running_loop()
-    _, reader = await loop.create_connection(lambda: _Reader(heard), "127.0.0.1", port)
+    _, reader = await loop.create_connection(lambda: _Reader(delays), "127.0.0.1", port)
     return reader
 
 
-async def _all_begun(heard: list[Heard], readers: list[_Reader]) -> None:
-    waiting = asyncio.gather(*(each.begun.wait() for each in heard))
+async def _wait_until_begun(streams: list[StreamDelays], readers: list[_Reader]) -> None:
+    waiting = asyncio.gather(*(each.begun.wait() for each in streams))
     async with asyncio.timeout(PATIENCE):
         while not waiting.done():
             if any(reader.broke_off for reader in readers):
@@ -150,16 +152,16 @@ async def _all_begun(heard: list[Heard], readers: list[_Reader]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def _measure(heard: list[Heard], window: float) -> None:
-    for each in heard:
+async def _measure(streams: list[StreamDelays], window: float) -> None:
+    for each in streams:
         each.measuring = True
     await asyncio.sleep(window)
-    for each in heard:
+    for each in streams:
         each.measuring = False
 
 
 async def _theirs(folder: Path, program: Path, count: int, window: float) -> Side:
-    """The same children without the proxy: each line is decoded, nothing else is done."""
+    """Measures the same children without the proxy: each line is decoded, nothing else is done."""
     environment = clean_environment({})
     async with AsyncExitStack() as stack:
         children = [
@@ -168,9 +170,9 @@ async def _theirs(folder: Path, program: Path, count: int, window: float) -> Sid
             )
             for _ in range(max(2, math.ceil(count / PER_PROCESS)))
         ]
-        heard = [Heard() for _ in range(count)]
-        for number, each in enumerate(heard):
+        streams = [StreamDelays() for _ in range(count)]
+        for number, each in enumerate(streams):
             await children[number % len(children)].listen(each.take)
-        await _all_begun(heard, [])
-        await _measure(heard, window)
-    return Side([each.delays for each in heard])
+        await _wait_until_begun(streams, [])
+        await _measure(streams, window)
+    return Side([each.delays for each in streams])

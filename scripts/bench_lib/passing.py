@@ -24,9 +24,9 @@ AGAINST = "a plain aiohttp reverse proxy"
 SIDES = "scripts.bench_lib.passing_sides"
 STREAMS = 8
 TICK = 0.01
-"""Seconds: how finely the system tells another process's CPU time."""
+"""The resolution of another process's CPU time, in seconds."""
 EVERY = 10
-"""Milliseconds between two deltas of a stream at a fast model's pace."""
+"""Milliseconds between two deltas of a fast model."""
 
 
 def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
@@ -47,33 +47,33 @@ class _Sides:
     theirs: Proxy
 
     def cpu(self, name: str, deltas: int, every: int, streams: int, rounds: int, *, goal: str) -> Figure:
-        """CPU of each process for as many deltas."""
-        request = asked(deltas, every)
+        """Returns the CPU time of each process for the same deltas."""
+        request = request_for(deltas, every)
         mine: list[float] = []
         plain: list[float] = []
         for side in (self.ours, self.theirs):  # so that neither pays for what happens once
-            asyncio.run(_drained(side.port, asked(50, 0), 1, 50))
+            asyncio.run(_drain(side.port, request_for(50, 0), 1, 50))
         for _ in range(rounds):
             for side, spent in ((self.ours, mine), (self.theirs, plain)):
                 before = side.cpu()
-                asyncio.run(_drained(side.port, request, streams, deltas if every else 0))
+                asyncio.run(_drain(side.port, request, streams, deltas if every else 0))
                 spent.append(side.cpu() - before)
         value = f"{median(mine) / (deltas * streams) * 1e6:.1f} us each"
         ratio = median(mine) / max(median(plain), TICK)
         return Figure("9", f"CPU of a delta passed on, {name}", AGAINST, ratio, goal, rounds, value)
 
     def first_byte(self, rounds: int) -> Figure:
-        """Until the first delta, one request at a time, in turns."""
-        request = asked(1, 0)
+        """Returns the time until the first delta, measured in turns, one request at a time."""
+        request = request_for(1, 0)
 
-        async def measured() -> tuple[list[float], list[float]]:
+        async def measure() -> tuple[list[float], list[float]]:
             mine, plain = [], []
             for _ in range(rounds):
                 mine.append(await first_delta(self.ours.port, request))
                 plain.append(await first_delta(self.theirs.port, request))
             return mine, plain
 
-        mine, plain = asyncio.run(measured())
+        mine, plain = asyncio.run(measure())
         mine, plain = mine[rounds // 10 :], plain[rounds // 10 :]
         added = (quantile(mine, 0.5) - quantile(plain, 0.5)) * 1000
         ratio = quantile(mine, 0.5) / quantile(plain, 0.5)
@@ -88,13 +88,13 @@ class _Sides:
         )
 
 
-def asked(deltas: int, every: int) -> bytes:
-    """A request for so many deltas, `every` milliseconds one."""
+def request_for(deltas: int, every: int) -> bytes:
+    """Returns a request for so many deltas, one every `every` milliseconds."""
     messages = [{"role": "user", "content": "Go."}]
     return messages_request(messages, "model", stream=True, model="bench", max_tokens=deltas, seed=every)
 
 
-async def _drained(port: int, request: bytes, streams: int, deltas: int) -> None:
+async def _drain(port: int, request: bytes, streams: int, deltas: int) -> None:
     count = DELTA if deltas else None
     seen = await asyncio.gather(*(drain(port, request, count=count) for _ in range(streams)))
     if set(seen) != {deltas}:

@@ -1,9 +1,9 @@
-"""What stands on both sides of row 9: a server of Chat Completions, and the plainest reverse proxy that aiohttp makes.
+"""The two sides of row 9: a server of Chat Completions, and the plainest reverse proxy that aiohttp makes.
 
-    python -m scripts.bench_lib.passing_sides upstream | reverse URL
+python -m scripts.bench_lib.passing_sides upstream | reverse URL
 
-Prints its port, and serves until its stdin ends. The upstream's `max_tokens` is how many deltas it sends, and `seed`
-the milliseconds between two; 0 sends them as fast as they are taken.
+Prints its port, and serves until its stdin ends. The upstream's `max_tokens` is the number of deltas that it sends, and
+`seed` the milliseconds between two; 0 sends them as fast as they are taken.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ USAGE = _HEAD + b'],"usage":{"prompt_tokens":5,"completion_tokens":9,"total_toke
 END = FINISH + USAGE + b"data: [DONE]\n\n"
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
 AT_ONCE = 300
-"""Deltas of one write, where none is waited for: some 64 KiB."""
+"""Deltas of one write if there is no pace: some 64 KiB."""
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
-    asked = json.loads(await request.read())
-    count, every = asked["max_tokens"], asked["seed"] / 1000
+    body = json.loads(await request.read())
+    count, every = body["max_tokens"], body["seed"] / 1000
     response = web.StreamResponse(headers=HEADERS)
     await response.prepare(request)
     if every:
@@ -48,11 +48,13 @@ async def models(_: web.Request) -> web.Response:
     return web.json_response({"object": "list", "data": [{"id": "bench"}]})
 
 
-def reversing(url: str) -> web.Application:
-    """Passes POSTs on, and every chunk back as it comes; nothing else is done."""
+def reverse_proxy(url: str) -> web.Application:
+    """Returns a reverse proxy that passes POSTs on, and every chunk of the answer back as it comes; nothing else is
+    done.
+    """
     session: list[aiohttp.ClientSession] = []
 
-    async def passed(request: web.Request) -> web.StreamResponse:
+    async def pass_on(request: web.Request) -> web.StreamResponse:
         body = await request.read()
         async with session[0].post(
             url + request.path, data=body, headers={"Content-Type": "application/json"}
@@ -63,20 +65,20 @@ def reversing(url: str) -> web.Application:
                 await response.write(chunk)
             return response
 
-    async def begun(_: web.Application) -> None:
+    async def on_startup(_: web.Application) -> None:
         session.append(
             aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
             )
         )
 
-    async def ended(_: web.Application) -> None:
+    async def on_cleanup(_: web.Application) -> None:
         await session[0].close()
 
     app = web.Application()
-    app.router.add_post("/v1/chat/completions", passed)
-    app.on_startup.append(begun)
-    app.on_cleanup.append(ended)
+    app.router.add_post("/v1/chat/completions", pass_on)
+    app.on_startup.append(on_startup)
+    app.on_cleanup.append(on_cleanup)
     return app
 
 
@@ -97,4 +99,4 @@ async def serve(app: web.Application) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(upstream() if sys.argv[1] == "upstream" else reversing(sys.argv[2])))
+    asyncio.run(serve(upstream() if sys.argv[1] == "upstream" else reverse_proxy(sys.argv[2])))

@@ -17,7 +17,7 @@ from tests.real.codex_home import KEY, KEY_NAME, make_codex_home
 from tests.real.release import codex_path
 
 MEMORY = Path("/dev/shm")
-"""Where files are recorded: ext4 looks long for a free inode where files were just deleted, as after the last run."""
+"""The folder of the recordings: ext4 takes long to find a free inode after files were deleted, as in the last run."""
 DELTAS = 200
 
 
@@ -29,18 +29,18 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
 
 
 def _fake(folder: Path, cassettes: str, turns: int, rounds: int) -> Iterator[Figure]:
-    """With the fake agent, which takes next to no time itself."""
+    """Measures the fake agent, which takes next to no time itself."""
     flags = ("--agent", "fake")
     with (
         proxy(folder / "a", *flags, "--record", cassettes, PROXY_FAKE_DIALECT="app-server") as recording,
         proxy(folder / "b", *flags, PROXY_FAKE_DIALECT="app-server") as plain,
     ):
         prompt = f"Say what you have to say. [[fake:count n={DELTAS}]]"
-        yield from _compared("the fake agent", recording, plain, prompt, turns, rounds, goal="")
+        yield from _compare("the fake agent", recording, plain, prompt, turns, rounds, goal="")
 
 
 def _codex(folder: Path, cassettes: str, turns: int, rounds: int) -> Iterator[Figure]:
-    """With the real Codex and a scripted model."""
+    """Measures the real Codex with a scripted model."""
     with provider() as base_url:
         home = make_codex_home(folder, base_url)
         variables = {KEY_NAME: KEY, "HOME": str(home.user)}
@@ -60,13 +60,13 @@ def _codex(folder: Path, cassettes: str, turns: int, rounds: int) -> Iterator[Fi
             proxy(folder / "b", *flags, codex_home=codex_home, **variables) as plain,
         ):
             prompt = f"[[model:text n={DELTAS}]]"
-            yield from _compared("Codex", recording, plain, prompt, turns, rounds, goal="<= 1.1")
+            yield from _compare("Codex", recording, plain, prompt, turns, rounds, goal="<= 1.1")
 
 
-def _compared(
+def _compare(
     agent: str, recording: Proxy, plain: Proxy, prompt: str, turns: int, rounds: int, *, goal: str
 ) -> Iterator[Figure]:
-    """The figures of both APIs, from rounds of so many turns that both servers run by turns."""
+    """Yields the figures of both APIs, from rounds of so many turns that both servers run in turns."""
     for api, request in (("chat", chat_request(prompt)), ("responses", responses_request(prompt))):
         seconds: dict[Proxy, list[float]] = {recording: [], plain: []}
         for ours in seconds:  # so that neither pays for what happens once
@@ -90,7 +90,7 @@ def _compared(
 
 
 def _cpu(ours: Proxy) -> float:
-    """The CPU seconds of a server and of the processes of its agent."""
+    """Returns the CPU seconds of a server and of its agent's processes."""
     seconds = ours.cpu()
     for process in psutil.Process(ours.process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it asked the agent for its models, and has ended

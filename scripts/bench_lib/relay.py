@@ -1,9 +1,9 @@
-"""The two smallest servers that could stand where the proxy stands: one request, one child, one process.
+"""The two smallest servers that could replace the proxy: one request, one child, one process.
 
-    python -m scripts.bench_lib.relay loop|bytes DIALECT PROGRAM
+python -m scripts.bench_lib.relay loop|bytes DIALECT PROGRAM
 
-`loop` reads the pipe, splits, decodes each line, joins template frames and sends one write per read; `bytes`
-sends what it reads. Prints its port, serves one connection, then prints the CPU seconds that this took.
+`loop` reads the pipe, splits, decodes each line, joins template frames and sends one write per read; `bytes` sends what
+it reads. Prints its port, serves one connection, then prints the CPU seconds that this took.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class AppLine(msgspec.Struct):
 
 
 def requests(dialect: str) -> bytes:
-    """What starts a turn; this child does not read more of it than that."""
+    """Returns the bytes that start a turn; this child reads no more of them."""
     if dialect == "proto":
         return b'{"id":"1","op":{"type":"user_input","items":[]}}\n'
     return b'{"id":1,"method":"turn/start","params":{}}\n'
 
 
 def loop(pipe: int, client: socket.socket, dialect: str, surface: str) -> None:
-    """Each delta is decoded and framed; nothing else is done."""
+    """Relays a turn: each delta is decoded and framed; nothing else is done."""
     number = 0
     proto = msgspec.json.Decoder(ProtoLine)
     app_server = msgspec.json.Decoder(AppLine)
@@ -89,7 +89,7 @@ def loop(pipe: int, client: socket.socket, dialect: str, surface: str) -> None:
 
 
 def plain(pipe: int, client: socket.socket) -> None:
-    """The bytes of the child, unread."""
+    """Relays the child's bytes unread."""
     tail = b""
     while chunk := os.read(pipe, READ_BYTES):
         client.sendall(chunk)
@@ -99,7 +99,7 @@ def plain(pipe: int, client: socket.socket) -> None:
             return
 
 
-def spent() -> float:
+def cpu_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -114,7 +114,7 @@ def main(kind: str, dialect: str, surface: str, program: str) -> None:
         print(listener.getsockname()[1], flush=True)
         client, _ = listener.accept()
         with client:
-            before = spent()
+            before = cpu_seconds()
             client.recv(READ_BYTES)
             client.sendall(HEADERS)
             child.stdin.write(requests(dialect))
@@ -123,7 +123,7 @@ def main(kind: str, dialect: str, surface: str, program: str) -> None:
                 loop(child.stdout.fileno(), client, dialect, surface)
             else:
                 plain(child.stdout.fileno(), client)
-            used = spent() - before
+            used = cpu_seconds() - before
         child.kill()
         print(used, flush=True)
 

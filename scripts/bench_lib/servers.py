@@ -19,7 +19,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
-"""Seconds for whatever should take at most a few; then the run fails."""
+"""Seconds for what should take a few at most; then the run fails."""
 
 ADDRESS = re.compile(r"serves on http://127\.0\.0\.1:(\d+)/v1")
 READ_BYTES = 1 << 20
@@ -29,7 +29,7 @@ DONE = b"[DONE]"
 
 
 class BenchError(Exception):
-    """A side of the measurement did not do what it is measured for."""
+    """One side did not do the work that is measured."""
 
 
 @dataclass(frozen=True)
@@ -40,28 +40,29 @@ class Proxy:
     port: int
 
     def memory(self) -> int:
-        """Resident bytes of this process."""
+        """Returns the resident bytes of this process."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
     def cpu(self) -> float:
-        """CPU seconds of this process so far; its children are not counted."""
+        """Returns the CPU seconds of this process so far; its children are not counted."""
         times = psutil.Process(self.process.pid).cpu_times()
         return times.user + times.system
 
 
 def clean_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Ours, without what the user has set for a server of their own, and without the order to keep no bytecode: an
-    installed package has it, and a checkout that compiles itself at every start would be compared with one.
+    """Returns this process's environment with `more`, but without the user's settings for servers and
+    PYTHONDONTWRITEBYTECODE: an installed package has bytecode, and a checkout that compiles itself at every start would
+    be compared with one.
     """
     theirs = ("PROXY_", "CODEX_", "FAKE_CODEX_", "PYTHONDONTWRITEBYTECODE")
     return {name: value for name, value in os.environ.items() if not name.startswith(theirs)} | dict(more)
 
 
 @contextmanager
-def started(
+def running_process(
     command: Sequence[str], folder: Path, more: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a pipe for its output, which is ended in the end."""
+    """Starts a process with a pipe for its output, and ends it at the end of the `with`."""
     with (folder / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
             command,
@@ -87,13 +88,13 @@ def started(
 
 @contextmanager
 def proxy(root: Path, *flags: str, **variables: str) -> Iterator[Proxy]:
-    """`codex-proxy serve` on a free port, with its files under `root`."""
+    """Runs `codex-proxy serve` on a free port, with its files below `root`."""
     home = root / "proxy"
     home.mkdir(parents=True, exist_ok=True)
     codex_home = variables.pop("codex_home", str(home))
     command = [sys.executable, "-P", "-m", "codex_proxy", "serve", "--port", "0", "--log-level", "error"]
     more = {"XDG_STATE_HOME": str(home), "XDG_CONFIG_HOME": str(home), "PROXY_DRAIN_MS": "0"} | variables
-    with started([*command, "--codex-home", codex_home, *flags], home, more) as process:
+    with running_process([*command, "--codex-home", codex_home, *flags], home, more) as process:
         assert process.stdout is not None
         port = port_in(process.stdout)
         if port is None:
@@ -103,15 +104,15 @@ def proxy(root: Path, *flags: str, **variables: str) -> Iterator[Proxy]:
 
 @contextmanager
 def provider(*arguments: str) -> Iterator[str]:
-    """The scripted model server's base URL. `apis` as an argument: of the one with four APIs."""
+    """Yields the scripted model server's base URL; with the argument `apis`, that of the server with four APIs."""
     with side_server("scripts.bench_lib.provider", *arguments) as (_, url):
         yield url
 
 
 @contextmanager
 def side_server(module: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A module that prints where it serves, its port or its URL, and serves until its stdin ends. Gives the process,
-    and what it has printed.
+    """Runs a module that prints its port or URL, and serves until its stdin ends. Yields the process, and what it has
+    printed.
     """
     with subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -131,7 +132,7 @@ def side_server(module: str, *arguments: str) -> Iterator[tuple[subprocess.Popen
 
 
 def port_in(banner: IO[bytes]) -> int | None:
-    """The port that a banner tells; None where it ends before that."""
+    """Returns the port that a banner names; None if there is none."""
     for line in banner:
         found = ADDRESS.search(line.decode())
         if found is not None:
@@ -140,17 +141,17 @@ def port_in(banner: IO[bytes]) -> int | None:
 
 
 def chat_request(prompt: str, mode: str = "agent", *, stream: bool = True) -> bytes:
-    """A chat request, ready to be written to a socket."""
+    """Returns the bytes of a chat request."""
     return messages_request([{"role": "user", "content": prompt}], mode, stream=stream)
 
 
 def messages_request(messages: list[Any], mode: str, *, stream: bool, **fields: Any) -> bytes:
-    """A chat request with these messages and whatever else it says."""
+    """Returns the bytes of a chat request with these messages and other fields."""
     return _request("chat/completions", mode, stream=stream, messages=messages, **fields)
 
 
 def responses_request(prompt: str, mode: str = "agent", *, stream: bool = True, store: bool = False) -> bytes:
-    """A request for a response, ready to be written to a socket."""
+    """Returns the bytes of a request for a response."""
     return _request("responses", mode, stream=stream, input=prompt, store=store)
 
 
@@ -164,19 +165,19 @@ def _request(path: str, mode: str, **fields: Any) -> bytes:
 
 
 async def whole(port: int, request: bytes) -> float:
-    """Seconds of a request whose answer is given whole."""
+    """Returns the seconds of a request that is answered whole."""
     took, _ = await _exchange(port, request)
     return took
 
 
 async def answer_to(port: int, request: bytes) -> Any:
-    """What is answered to a request whose answer is given whole."""
+    """Returns the whole answer to a request."""
     _, answer = await _exchange(port, request)
     return json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
 async def _exchange(port: int, request: bytes) -> tuple[float, bytes]:
-    """Seconds, and the head and body of the answer."""
+    """Returns the seconds, and head and body of the answer."""
     clock = asyncio.get_running_loop().time
     async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -192,7 +193,7 @@ async def _exchange(port: int, request: bytes) -> tuple[float, bytes]:
 
 
 async def first_delta(port: int, request: bytes) -> float:
-    """Seconds from the write of a request to its first delta. Reads the answer to its end."""
+    """Returns the seconds from the write of a request to its first delta. Reads the answer to its end."""
     clock = asyncio.get_running_loop().time
     async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -214,7 +215,7 @@ async def first_delta(port: int, request: bytes) -> float:
 
 
 async def drain(port: int, request: bytes, *, count: bytes | None) -> int:
-    """Reads a whole stream; gives how often `count` is in it (0 where nobody asks: counting costs time)."""
+    """Reads a whole stream; returns how often `count` is in it (0 for None: counting costs time)."""
     async with asyncio.timeout(PATIENCE * 4):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=READ_BYTES)
         writer.write(request)

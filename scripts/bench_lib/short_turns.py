@@ -50,10 +50,10 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
             "streamed": lambda _: first_delta(port, streamed),
             "whole": lambda _: whole(port, given),
         }
-        yield from asyncio.run(_compared(folder, program, sides, smallest, requests, rounds))
+        yield from asyncio.run(_compare(folder, program, sides, smallest, requests, rounds))
 
 
-async def _compared(
+async def _compare(
     folder: Path,
     program: Path,
     sides: dict[str, Request],
@@ -98,7 +98,7 @@ async def _compared(
 
 
 async def _seconds(side: Request, requests: int) -> float:
-    """How long so many requests take, `TASKS` at once."""
+    """Returns how long so many requests take, `TASKS` at once."""
     numbers = iter(range(requests))
 
     async def work() -> None:

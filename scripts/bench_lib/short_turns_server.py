@@ -28,7 +28,7 @@ COMPLETION = {"id": "chatcmpl-00000000000000000000000000000000", "created": 1795
 
 
 def completions(children: list[direct.AppServer], folder: str) -> web.Application:
-    """An application that answers `POST /v1/chat/completions` with the children's turns, each child in turn."""
+    """Returns an application that answers `POST /v1/chat/completions` with the children's turns, each child in turn."""
     order = itertools.cycle(children)
 
     async def answer(request: web.Request) -> web.StreamResponse:

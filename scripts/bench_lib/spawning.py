@@ -36,7 +36,7 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
 
 
 def _alone(children: int) -> float:
-    """The CPU seconds of a child that nobody watches."""
+    """Returns the CPU seconds of a child without a warden."""
     before = _cpu(resource.RUSAGE_CHILDREN)
     for _ in range(children):
         read_end, write_end = os.pipe()
@@ -49,7 +49,7 @@ def _alone(children: int) -> float:
 
 
 async def _under_wardens(children: int, folder: str) -> float:
-    """The CPU seconds of a child and of all that this server does for it."""
+    """Returns the CPU seconds of a child and of all that this server does for it."""
     command = Command((PROGRAM,), dict(os.environ), folder)
     spawner = use_spawner()
     try:
@@ -78,7 +78,7 @@ async def _run(command: Command) -> None:
 
 
 def _server_side(spawner: int) -> float:
-    """The CPU seconds so far of this process, of its ended wardens with their children, and of the spawner."""
+    """Returns the CPU seconds so far of this process, of its ended wardens with their children, and of the spawner."""
     nanoseconds = int(Path(f"/proc/{spawner}/schedstat").read_text().split()[0])
     return _cpu(resource.RUSAGE_SELF) + _cpu(resource.RUSAGE_CHILDREN) + nanoseconds / 1e9
 

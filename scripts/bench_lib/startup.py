@@ -13,7 +13,7 @@ from statistics import median
 import psutil
 
 from scripts.bench_lib.figures import Figure
-from scripts.bench_lib.servers import PATIENCE, BenchError, proxy, started
+from scripts.bench_lib.servers import PATIENCE, BenchError, proxy, running_process
 
 IMPORTED = "import aiohttp; print('imported', flush=True); input()"
 
@@ -33,7 +33,7 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
 
 
 def _proxy(folder: Path) -> tuple[float, float]:
-    """Seconds to the first 200, and bytes of memory."""
+    """Returns the seconds to the first 200, and the bytes of memory."""
     begun = time.perf_counter()
     with proxy(folder, "--agent", "fake") as server:
         connection = HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
@@ -48,7 +48,7 @@ def _proxy(folder: Path) -> tuple[float, float]:
 
 def _import(folder: Path) -> tuple[float, float]:
     begun = time.perf_counter()
-    with started([sys.executable, "-c", IMPORTED], folder, {}) as process:
+    with running_process([sys.executable, "-c", IMPORTED], folder, {}) as process:
         assert process.stdout is not None
         if not process.stdout.readline():
             raise BenchError("aiohttp cannot be imported")

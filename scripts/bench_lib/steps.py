@@ -1,4 +1,4 @@
-"""Row 7: the step that brings back a tool's output, against a plain turn of one message, in turns."""
+"""Row 7: the step that returns a tool's output, against a plain turn of one message, in turns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ PARAMETERS = {
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
 FIRST_STEP = messages_request([ASKS], MODE, stream=False, tools=TOOLS)
 AGAINST = "a turn of one message with the same tools"
-"""Turns of a process: none is renewed in the middle of a run."""
 
 Side = Callable[[], Awaitable[float]]
 
@@ -50,7 +49,7 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
             proxy(folder / "replaying", *flags, PROXY_KEPT_THREADS="0", **variables) as replaying,
             proxy(folder / "keeping", *flags, **variables) as keeping,
         ):
-            took = asyncio.run(_compared(replaying.port, keeping.port, rounds))
+            took = asyncio.run(_compare(replaying.port, keeping.port, rounds))
     plain = took["plain"]
     for name, what in (("replayed", "a replayed step"), ("kept", "a step on a kept thread")):
         for label, share in (("p50", 0.5), ("p99", 0.99)):
@@ -59,8 +58,8 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
             yield Figure("7", f"first token of {what}, {label}", AGAINST, mine / floor, "", rounds, value)
 
 
-async def _compared(replaying: int, keeping: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds to each first token, one request at a time, by turns."""
+async def _compare(replaying: int, keeping: int, rounds: int) -> dict[str, list[float]]:
+    """Returns the seconds to the first tokens, one request at a time, in turns."""
     plain = messages_request([PLAIN], MODE, stream=True, tools=TOOLS)
     sides: dict[str, Side] = {
         "plain": lambda: _plain(replaying, plain),
@@ -77,13 +76,15 @@ async def _compared(replaying: int, keeping: int, rounds: int) -> dict[str, list
 
 
 async def _plain(port: int, request: bytes) -> float:
-    """Seconds to its first token, behind a step that calls the tool: so no side finds a process more awake."""
+    """Returns the seconds to a plain turn's first token, after a step that calls the tool, so that both sides find
+    processes that were just used.
+    """
     await answer_to(port, FIRST_STEP)
     return await first_delta(port, request)
 
 
 async def _step(port: int) -> float:
-    """Seconds to the first token of the second step of a new conversation; its first one calls the tool."""
+    """Returns the seconds to the first token of the second step of a new conversation; its first one calls the tool."""
     answer = await answer_to(port, FIRST_STEP)
     message: dict[str, Any] = answer["choices"][0]["message"]
     calls = message.get("tool_calls")

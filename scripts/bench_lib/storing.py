@@ -16,15 +16,15 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
     program = make_paced_child(folder / "child", deltas=20, every=0)
     flags = ("--agent", "codex-app-server", "--codex-bin", str(program))
     with proxy(folder, *flags) as server:
-        stored, kept_nowhere = asyncio.run(_compared(server.port, rounds))
+        stored, kept_nowhere = asyncio.run(_compare(server.port, rounds))
     for label, share in (("p50", 0.5), ("p99", 0.99)):
         on, off = quantile(stored, share), quantile(kept_nowhere, share)
         value = f"{(on - off) * 1000:.2f} ms more"
         yield Figure("6", f"a stored response, whole, {label}", "store: false", on / off, "", rounds, value)
 
 
-async def _compared(port: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of each request, one at a time, by turns."""
+async def _compare(port: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Returns the seconds of each request, one at a time, in turns."""
     sides = [responses_request("Go.", stream=False, store=store) for store in (True, False)]
     for request in sides * 3:
         await whole(port, request)

@@ -27,9 +27,9 @@ from scripts.bench_lib.servers import (
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT_SHARE = 10
-"""The short stream, which shows whether a delta costs more in a long one, is this many times shorter."""
+"""How many times shorter the short stream is, which shows whether a delta costs more in a long one."""
 TICK = 0.01
-"""Seconds: how finely the system tells another process's CPU time."""
+"""The resolution of another process's CPU time, in seconds."""
 
 
 Surface = Literal["chat", "responses"]
@@ -37,7 +37,7 @@ SURFACES: dict[Surface, tuple[Callable[[str], bytes], bytes]] = {
     "chat": (chat_request, DELTA),
     "responses": (responses_request, RESPONSES_DELTA),
 }
-"""What asks for a stream, and what every delta in it has."""
+"""The request for a stream, and a text in each of its deltas, by API."""
 
 
 def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
@@ -52,12 +52,12 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
         ):
             for surface in SURFACES:
                 side = _Side(dialect, surface, program, deltas)
-                yield from _compared(side, long_stream, short_stream, rounds)
+                yield from _compare(side, long_stream, short_stream, rounds)
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One surface over one dialect."""
+    """One API over one dialect."""
 
     dialect: Dialect
     surface: Surface
@@ -65,13 +65,13 @@ class _Side:
     deltas: int
 
     def cpu(self, server: Proxy, deltas: int = 0) -> float:
-        """CPU seconds that the proxy spends on one stream; where `deltas` are expected, they are counted."""
+        """Returns the CPU seconds that the proxy spends on one stream; if `deltas` are expected, they are counted."""
         before = server.cpu()
         self._drain(server.port, deltas)
         return max(server.cpu() - before, TICK)
 
     def without_us(self, kind: str, deltas: int = 0) -> float:
-        """CPU seconds that a relay spends on the same stream."""
+        """Returns the CPU seconds that a relay spends on the same stream."""
         command = [sys.executable, "-m", "scripts.bench_lib.relay", kind, self.dialect, self.surface]
         with subprocess.Popen(
             [*command, str(self.program)],
@@ -91,7 +91,7 @@ class _Side:
             raise BenchError(f"{seen} deltas came through of {deltas}")
 
 
-def _compared(side: _Side, long_stream: Proxy, short_stream: Proxy, rounds: int) -> Iterator[Figure]:
+def _compare(side: _Side, long_stream: Proxy, short_stream: Proxy, rounds: int) -> Iterator[Figure]:
     deltas = side.deltas
     ours, loops, relays, shorts = [], [], [], []
     side.cpu(long_stream, deltas)

@@ -22,19 +22,19 @@ TASKS = 16
 
 @dataclass
 class Side:
-    """A server with so many workers, and what was measured of each round."""
+    """A server with so many workers, and the measurements of each round."""
 
     server: Proxy
     workers: int
     rates: list[float] = field(default_factory=list)
     """Requests per second."""
     costs: list[float] = field(default_factory=list)
-    """CPU seconds of the workers, a request."""
+    """CPU seconds of the workers, per request."""
     others: list[float] = field(default_factory=list)
-    """CPU seconds of the client and of the agents, a request."""
+    """CPU seconds of the client and of the agents, per request."""
 
     def cpu(self) -> tuple[float, float]:
-        """CPU seconds so far: of the workers, and of the client and the agents."""
+        """Returns the CPU seconds so far: of the workers, and of the client and the agents."""
         top = psutil.Process(self.server.process.pid)
         workers = [top] if self.workers == 1 else top.children()
         agents = {process for worker in workers for process in worker.children(recursive=True)}
@@ -52,7 +52,7 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
         proxy(folder / "two", *flags, "--workers", "2", PROXY_STORE="off") as two,
     ):
         sides = Side(one, 1), Side(two, 2)
-        asyncio.run(_measured(sides, requests, rounds))
+        asyncio.run(_measure(sides, requests, rounds))
     single, double = sides
     yield Figure(
         row="13",
@@ -74,8 +74,8 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
     )
 
 
-async def _measured(sides: tuple[Side, Side], requests: int, rounds: int) -> None:
-    """Measures both by turns."""
+async def _measure(sides: tuple[Side, Side], requests: int, rounds: int) -> None:
+    """Measures both in turns."""
     for side in sides * 2:  # the first ones warm the agents
         await _round(side, TASKS * 4)
     for side in sides:

@@ -1,4 +1,4 @@
-"""The releases of Codex there are to try, and how one is installed into a cache folder of its own.
+"""The releases of Codex to test, and how each is installed into a cache folder of its own.
 
 From 0.133.0 to 0.163.0 PyPI has the native binary as `openai-codex-cli-bin`; npm's `@openai/codex` has the others. Only
 the packages' ordinary clients are used, for the releases that are named.
@@ -18,33 +18,32 @@ PYPI: Final = (
     *("0.133.0", "0.134.0", "0.136.0", "0.144.4", "0.147.0", "0.149.0", "0.153.4", "0.154.0"),
     *("0.155.1", "0.156.1", "0.157.1", "0.158.0", "0.159.3", "0.160.1", "0.161.0", "0.162.1", "0.163.0"),
 )
-"""Of each minor release of `openai-codex-cli-bin` the last patch."""
+"""The last patch of each minor release of `openai-codex-cli-bin`."""
 
 NPM: Final = ("0.42.0", "0.169.0", "0.171.0")
-"""The last with `codex proto`, and later ones than PyPI has."""
+"""The last release with `codex proto`, and those later than PyPI's."""
 
 FIRST_OF_PYPI: Final = Version(0, 133, 0)
 LAST_OF_PYPI: Final = Version(0, 163, 0)
 
 
 def version_of(release: str) -> Version:
-    """The release as numbers. Raises `ValueError` for what is not three numbers."""
+    """Returns the release as numbers. Raises `ValueError` unless it is three numbers."""
     return Version(*(int(number) for number in release.split(".")))
 
 
 RELEASES: Final = tuple(sorted((*PYPI, *NPM), key=version_of))
-"""What a run without arguments tries."""
+"""The releases that a run without arguments tests."""
 
 
 def source_of(release: str) -> str:
-    """`pypi` or `npm`."""
+    """Returns the registry that has the release: `pypi` or `npm`."""
     return "pypi" if FIRST_OF_PYPI <= version_of(release) <= LAST_OF_PYPI else "npm"
 
 
 def install(release: str, cache: Path) -> Path:
-    """Installs the release, unless the cache has it, and returns its native binary.
-
-    Raises `subprocess.CalledProcessError` or `FileNotFoundError` where that is not possible.
+    """Installs the release, unless the cache has it, and returns its native binary. Raises
+    `subprocess.CalledProcessError` or `FileNotFoundError` if that is not possible.
     """
     folder = cache / f"{source_of(release)}-{release}"
     found = _binary(release, folder)
@@ -66,7 +65,7 @@ def install(release: str, cache: Path) -> Path:
 
 
 def _binary(release: str, folder: Path) -> Path | None:
-    """The native binary of an installed release; None where there is none."""
+    """Returns the native binary of an installed release, if there is one."""
     if source_of(release) == "pypi":
         binary = folder / "codex_cli_bin" / "bin" / "codex"
     else:

@@ -1,4 +1,4 @@
-"""What is known of each release: the JSON in docs/, the list in docs/agents.md, and what the package knows of it."""
+"""The results of each release: the JSON in docs/, the list in docs/agents.md, and the module of the package."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ Tests = Literal["all", "core", "proto"]
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A reason for which tests were left out, and how many."""
+    """Why tests were left out, and how many."""
 
     reason: str
     tests: int
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What one release passes."""
+    """The results of one release."""
 
     release: str
     source: str
     protocol: str
-    """What drives it: `app-server` or `proto`."""
+    """The protocol by which it is driven: `app-server` or `proto`."""
     tests: Tests
-    """Which tests were run: all of tests/real, those of the core, or those of `codex proto`."""
+    """The tests that were run: all of tests/real, those of the core, or those of `codex proto`."""
     passed: int
     failed: tuple[str, ...]
     """The names of the tests that failed."""
     left_out: tuple[LeftOut, ...]
     off: dict[str, tuple[str, ...]]
-    """The features that are off with it, and what each lacks in its schema."""
+    """The features that are off with it, each with what its schema lacks."""
     date: str
     seconds: int
 
 
 def read() -> list[Result]:
-    """The results so far, oldest release first."""
+    """Returns the results so far, oldest release first."""
     if not FILE.exists():
         return []
     return msgspec.json.decode(FILE.read_bytes(), type=list[Result])
@@ -63,7 +63,7 @@ def write(results: list[Result]) -> None:
 
 
 def with_results(page: str, results: list[Result]) -> str:
-    """The page with the list of these results. Raises `ValueError` where it has no place for one."""
+    """Returns the page with the list of these results. Raises `ValueError` if it has no place for one."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -72,7 +72,7 @@ def with_results(page: str, results: list[Result]) -> str:
 
 
 def listing(results: list[Result]) -> str:
-    """A line for each kind of tests with its releases, newest first, and what failed or is off with each."""
+    """Returns a line for each kind of tests with its releases, newest first, and what failed or is off with each."""
     groups = {tests: [each for each in reversed(results) if each.tests == tests] for tests in get_args(Tests)}
     return "\n".join(f"- {tests}: {', '.join(map(_release, group))}" for tests, group in groups.items())
 
@@ -87,7 +87,7 @@ def _release(result: Result) -> str:
 
 
 def module(results: list[Result]) -> str:
-    """The module of the package that knows which releases were tested."""
+    """Returns the module of the package that lists the tested releases."""
     rows = "\n".join(f'    "{each.release}": {len(each.failed)},' for each in results)
     return (
         '"""The releases of Codex with which this version was tested, '

@@ -1,4 +1,4 @@
-"""Runs the tests with one release, and reads what became of each."""
+"""Runs the tests with one release, and reads their report."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FILES: Final[Mapping[Tests, tuple[str, ...]]] = {
     ),
     "proto": ("tests/real/test_proto.py",),
 }
-"""Which tests each set has."""
+"""The tests in each set."""
 
 
 def run(release: str, binary: Path, wanted: Tests, jobs: int, arguments: Sequence[str]) -> Result:
-    """Runs the tests, which takes minutes, and says on stderr how it goes."""
-    lacks, proto = asyncio.run(_asked(binary))
+    """Runs the tests, which takes minutes, and reports the progress on stderr."""
+    lacks, proto = asyncio.run(_ask(binary))
     tests: Tests = "proto" if proto else wanted
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -71,14 +71,15 @@ def _outcome(
 
 
 def _id_of(name: str) -> str:
-    """The id of a test for pytest, from its name in a result."""
+    """Returns the id of a test for pytest, from its name in a result."""
     module, _, test = name.partition("::")
     return f"tests/real/{module}.py::{test}"
 
 
-async def _asked(binary: Path) -> tuple[dict[str, tuple[str, ...]], bool]:
-    """What the release lacks for which feature, and whether only `codex proto` drives it. Raises `Fault` where nothing
-    does."""
+async def _ask(binary: Path) -> tuple[dict[str, tuple[str, ...]], bool]:
+    """Returns what the release lacks for which feature, and whether only `codex proto` can drive it. Raises `Fault` if
+    nothing can.
+    """
     with tempfile.TemporaryDirectory() as folder:
         environment = {"PATH": os.environ["PATH"], "HOME": folder, "CODEX_HOME": folder}
         try:
@@ -91,7 +92,7 @@ async def _asked(binary: Path) -> tuple[dict[str, tuple[str, ...]], bool]:
 
 
 def read_report(report: Path) -> tuple[int, tuple[str, ...], tuple[LeftOut, ...]]:
-    """How many tests passed, the names of those that failed, and why others were left out."""
+    """Returns how many tests passed, the names of those that failed, and why others were left out."""
     passed, failed, reasons = 0, list[str](), Counter[str]()
     for case in ElementTree.parse(report).iter("testcase"):
         name = f"{(case.get('classname') or '').rpartition('.')[2]}::{case.get('name')}"

@@ -9,19 +9,20 @@ from codex_proxy.agents.codex_app_server.contract import CONTRACT, DEFINITIONS, 
 
 LISTS = ("ClientRequest", "ServerNotification", "ServerRequest")
 DROPPED = ("description", "title", "$schema", "default", "examples", "format")
-"""What is for people."""
+"""Keywords that are for people."""
 
 
 def cut_down(schema: bytes) -> str:
-    """The schema without messages and definitions that no clause of the contract leads to. The check of it says the
-    same as that of the whole."""
+    """Returns the schema without messages and definitions that no clause of the contract needs. The check of the
+    contract gives the same result as with the whole schema.
+    """
     document = json.loads(schema)
     methods = {clause.method for clause in CONTRACT}
     for name in LISTS:
         variants = document["definitions"][name]["oneOf"]
         document["definitions"][name]["oneOf"] = [each for each in variants if _method(each) in methods]
-    kept = _reached(document, methods)
-    document["definitions"] = _filtered(document["definitions"], "#/definitions/", kept)
+    kept = _reachable(document, methods)
+    document["definitions"] = _filter(document["definitions"], "#/definitions/", kept)
     small = json.dumps(
         _plain({"definitions": document["definitions"]}), separators=(",", ":"), sort_keys=True
     )
@@ -34,8 +35,8 @@ def _method(variant: dict[str, Any]) -> str:
     return str(names[0])
 
 
-def _reached(document: dict[str, Any], methods: set[str]) -> set[str]:
-    """The pointers of all definitions that can be reached from the messages."""
+def _reachable(document: dict[str, Any], methods: set[str]) -> set[str]:
+    """Returns the pointers of all definitions that the messages refer to, directly or not."""
     every = _pointers(document["definitions"], "#/definitions/")
     ends = {f"{method.rpartition('/')[2]}" for method in methods}
     wanted = [
@@ -55,7 +56,7 @@ def _reached(document: dict[str, Any], methods: set[str]) -> set[str]:
 
 
 def _pointers(definitions: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The definitions by pointer; a group of them (`v2`) is followed."""
+    """Returns the definitions by pointer, also those in a group of definitions (`v2`)."""
     found: dict[str, Any] = {}
     for name, node in definitions.items():
         if _is_group(node):
@@ -77,18 +78,18 @@ def _references(node: Any) -> list[str]:
     return [found for value in node for found in _references(value)] if isinstance(node, list) else []
 
 
-def _filtered(definitions: dict[str, Any], prefix: str, kept: set[str]) -> dict[str, Any]:
+def _filter(definitions: dict[str, Any], prefix: str, kept: set[str]) -> dict[str, Any]:
     found = {}
     for name, node in definitions.items():
         if _is_group(node):
-            found[name] = _filtered(node, f"{prefix}{name}/", kept)
+            found[name] = _filter(node, f"{prefix}{name}/", kept)
         elif prefix + name in kept:
             found[name] = node
     return found
 
 
 def _plain(node: Any, *, names: bool = False) -> Any:
-    """The node without texts for people; `names`: its keys are names of properties, not keywords."""
+    """Returns the node without texts for people; `names`: its keys are names of properties, not keywords."""
     if isinstance(node, dict):
         return {
             key: _plain(value, names=key in ("properties", "definitions") and not names)

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 OUTPUT = ROOT / "test-results" / "smoke"
 PROMPT = "What is the weather in Nashville? Call the tool."
 FAKE_PROMPT = f'{PROMPT} [[fake:tool_call args=\'{{"city": "Nashville"}}\']]'
-"""The fake agent calls tools only where it is told to."""
+"""The prompt for the fake agent, which calls a tool only if a marker says so."""
 
 WEATHER = {
     "name": "get_weather",
@@ -42,7 +42,7 @@ WEATHER = {
 
 
 def request_of(model: str, prompt: str, *, include_usage: bool) -> dict[str, Any]:
-    """The body: one tool, which must be called."""
+    """Returns the body: one tool, which must be called."""
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -56,7 +56,7 @@ def request_of(model: str, prompt: str, *, include_usage: bool) -> dict[str, Any
 
 
 async def is_fake(session: aiohttp.ClientSession, base_url: str) -> bool:
-    """Whether the proxy says that its agent is the fake one; another server says nothing of the kind."""
+    """Whether the server says that its agent is the fake one, which only this proxy does."""
     try:
         async with session.get(base_url.removesuffix("/v1") + "/healthz") as reply:
             health = await reply.json()
@@ -69,7 +69,7 @@ async def is_fake(session: aiohttp.ClientSession, base_url: str) -> bool:
 async def stream(
     session: aiohttp.ClientSession, base_url: str, body: dict[str, Any]
 ) -> tuple[bytes, dict[str, Any]]:
-    """The raw bytes of the answer, and what is known of it without reading them."""
+    """Returns the raw bytes of the answer, and what is known without reading them."""
     began = time.monotonic()
     first: float | None = None
     raw = bytearray()
@@ -88,7 +88,7 @@ async def stream(
 
 
 def summary_of(raw: bytes, *, include_usage: bool) -> dict[str, Any]:
-    """What the stream says, and what it lacks."""
+    """Returns the contents of the stream, and what it lacks."""
     lines = [line for line in raw.decode("utf-8", "replace").split("\n") if line.startswith("data: ")]
     data = [line.removeprefix("data: ") for line in lines]
     frames = [json.loads(each) for each in data if each != "[DONE]"]
@@ -130,7 +130,7 @@ def is_json(text: str) -> bool:
 
 
 def keep(raw: bytes, output: Path) -> dict[str, Any]:
-    """Writes the raw stream and its digest beside each other."""
+    """Writes the raw stream, and its digest beside it."""
     make_folder(output)
     moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     log = output / f"stream-tool-call-{moment}.sse"
@@ -145,7 +145,7 @@ def keep(raw: bytes, output: Path) -> dict[str, Any]:
 async def smoke(
     base_url: str, api_key: str, model: str, prompt: str | None, *, include_usage: bool
 ) -> tuple[bytes, dict[str, Any]]:
-    """One request; its raw answer and the summary."""
+    """Sends one request; returns its raw answer and the summary."""
     headers = {"Authorization": f"Bearer {api_key}"}
     timeout = aiohttp.ClientTimeout(total=600)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:

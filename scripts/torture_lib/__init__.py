@@ -1,1 +1,1 @@
-"""What `scripts/torture` is made of: two servers, their clients, and the count of what went wrong."""
+"""The parts of `scripts/torture`: two servers, their clients, and the count of what goes wrong."""

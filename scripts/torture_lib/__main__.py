@@ -53,9 +53,9 @@ def main() -> None:
         options.json.write_text(json.dumps(report.figures(), indent=2) + "\n", "utf-8")
     print("\n".join(report.lines()))
     if options.plant != "none":
-        said = "was found" if torture.found_plant else "was NOT found"
+        said = "was found" if torture.has_found_plant else "was NOT found"
         print(f"the planted fault {options.plant} {said}, after {time.monotonic() - began:.0f} s in all")
-        sys.exit(1 if torture.found_plant else 2)
+        sys.exit(1 if torture.has_found_plant else 2)
     sys.exit(1 if any(report.findings.values()) else 0)
 
 

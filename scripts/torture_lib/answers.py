@@ -1,6 +1,6 @@
-"""What an answer says, and whether it is the answer to what was asked. Pure.
+"""Reads answers, and compares them with what was expected. Pure.
 
-Every request holds a nonce, which the fake agent or the evil upstream repeats. An answer with the nonce of another
+Every request contains a nonce, which the fake agent or the evil upstream repeats. An answer with the nonce of another
 request is crossed.
 """
 
@@ -19,21 +19,21 @@ Api = Literal["chat", "responses", "messages"]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What was asked, as far as an answer can be compared with it."""
+class Expected:
+    """What the answer to a request must, and may, contain."""
 
     nonce: str
-    says: str | None = None
-    """The exact text of a complete answer; None where the request's scenario has it otherwise."""
-    may_hold: frozenset[str] = frozenset()
-    """Nonces of earlier requests that the answer may hold too: those of the same conversation."""
-    must_hold: frozenset[str] = frozenset()
-    """Nonces that a complete answer holds, beside `says`."""
+    text: str | None = None
+    """The exact text of a complete answer; None if it cannot be known."""
+    may_contain: frozenset[str] = frozenset()
+    """Nonces of earlier requests that the answer may contain too: those of the same conversation."""
+    must_contain: frozenset[str] = frozenset()
+    """Nonces that a complete answer contains, beside `text`."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was answered. `complete`: it ended as a model ends that has said everything."""
+    """An answer. `complete`: the model has finished it, neither cut off nor with calls."""
 
     texts: tuple[str, ...]
     """The text of each choice."""
@@ -41,34 +41,36 @@ class Answer:
     ended: bool = True
     """Whether a stream had its last event."""
     body: dict[str, Any] | None = None
-    """The whole object: of a stream of the Responses API that of its last event."""
+    """The whole object; of a stream of the Responses API, the object in its last event."""
 
 
-def faults_of(asked: Asked, raw: str, answer: Answer | None) -> list[str]:
-    """What is wrong between a request and its answer; empty where nothing is. `raw` is everything that came back,
-    `answer` what it says, None for an error.
+def faults_of(expected: Expected, raw: str, answer: Answer | None) -> list[str]:
+    """Returns what is wrong with an answer; empty if nothing is. `raw` is all that was received, `answer` the decoded
+    answer; None for an error.
     """
     said = [] if answer is None else answer.texts
     held = set(NONCE.findall(raw)).union(*(NONCE.findall(text) for text in said))
-    if foreign := held - {asked.nonce} - asked.may_hold:
-        return [f"the answer to {asked.nonce} holds {', '.join(sorted(foreign))}"]
+    if foreign := held - {expected.nonce} - expected.may_contain:
+        return [f"the answer to {expected.nonce} holds {', '.join(sorted(foreign))}"]
     if answer is None or not answer.complete:
         return []
-    if asked.says is not None:
+    if expected.text is not None:
         for text in said:
-            if text != asked.says:
-                return [f"the answer to {asked.nonce} is {text[:200]!r} in place of {asked.says[:200]!r}"]
-    if missing := asked.must_hold - held:
-        return [f"the answer to {asked.nonce} lacks {', '.join(sorted(missing))}"]
+            if text != expected.text:
+                return [
+                    f"the answer to {expected.nonce} is {text[:200]!r} in place of {expected.text[:200]!r}"
+                ]
+    if missing := expected.must_contain - held:
+        return [f"the answer to {expected.nonce} lacks {', '.join(sorted(missing))}"]
     return []
 
 
 # --- whole answers ------------------------------------------------------------------------------
 
 
-def whole(api: Api, body: dict[str, Any]) -> Answer:
+def read_whole(api: Api, body: dict[str, Any]) -> Answer:
     """Reads an answer that came as one object."""
-    return {"chat": _chat, "responses": response, "messages": _message}[api](body)
+    return {"chat": _chat, "responses": read_response, "messages": _message}[api](body)
 
 
 def _chat(body: dict[str, Any]) -> Answer:
@@ -77,7 +79,7 @@ def _chat(body: dict[str, Any]) -> Answer:
     return Answer(texts, all(choice["finish_reason"] == "stop" for choice in choices), body=body)
 
 
-def response(body: dict[str, Any]) -> Answer:
+def read_response(body: dict[str, Any]) -> Answer:
     """Reads an object of the Responses API."""
     messages = [item for item in body["output"] if item["type"] == "message"]
     text = "".join(part.get("text", "") for message in messages for part in message["content"])
@@ -93,12 +95,12 @@ def _message(body: dict[str, Any]) -> Answer:
 # --- streams ------------------------------------------------------------------------------------
 
 
-def streamed(api: Api, text: str) -> Answer:
-    """Reads an answer that came as server-sent events, all of them together."""
+def read_stream(api: Api, text: str) -> Answer:
+    """Reads an answer from all of its server-sent events."""
     events = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
     if api == "chat":
         return _chat_stream(events, ended=text.endswith("data: [DONE]\n\n"))
-    return response_stream(events) if api == "responses" else _message_stream(events)
+    return read_response_stream(events) if api == "responses" else _message_stream(events)
 
 
 def _chat_stream(events: Iterable[dict[str, Any]], *, ended: bool) -> Answer:
@@ -110,8 +112,8 @@ def _chat_stream(events: Iterable[dict[str, Any]], *, ended: bool) -> Answer:
     return Answer(tuple(map("".join, texts.values())), reasons - {""} == {"stop"}, ended)
 
 
-def response_stream(events: Iterable[dict[str, Any]]) -> Answer:
-    """Reads the events of a response: its deltas have to say the same as the object at its end."""
+def read_response_stream(events: Iterable[dict[str, Any]]) -> Answer:
+    """Reads the events of a response. Its deltas and the object at its end must have the same text."""
     deltas: list[str] = []
     kind, last = "", None
     for event in events:
@@ -121,7 +123,7 @@ def response_stream(events: Iterable[dict[str, Any]]) -> Answer:
         last = event.get("response")
     if kind.removeprefix("response.") not in OVER or last is None:
         return Answer(("".join(deltas),), complete=False, ended=kind == "error")
-    final = response(last)
+    final = read_response(last)
     return Answer((*final.texts, "".join(deltas)), final.complete, body=last)
 
 

@@ -1,7 +1,7 @@
-"""The clients of a torture: each asks, at random, in good ways and bad ones, and notes what it was answered.
+"""The clients, each of which sends random requests, valid and invalid ones, and records the answers.
 
-A client is done with a request when it has an answer, when the server was killed meanwhile, or when its patience
-ends: that counts as unanswered.
+A client is done with a request when it has an answer, when the server was killed meanwhile, or after `PATIENCE`
+seconds, when the request counts as unanswered.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 import aiohttp
 
 from scripts.torture_lib import requests
-from scripts.torture_lib.answers import OVER, Answer, Api, Asked, response
+from scripts.torture_lib.answers import OVER, Answer, Api, Expected, read_response
 from scripts.torture_lib.exchange import Exchange
 from scripts.torture_lib.ledger import Conversation, Ledger
 from scripts.torture_lib.requests import Question, Questions, tool
 
 PATIENCE = 60.0
-"""Seconds until a request counts as unanswered: all deadlines of the servers together are a third of it."""
+"""Seconds until a request counts as unanswered: three times all deadlines of the servers together."""
 TURNS = 6
-"""Of one conversation; then the model is asked for all of them, and a new one begins."""
+"""Turns of one conversation; then the model is asked for all of them, and a new conversation begins."""
 APIS: tuple[Api, ...] = ("chat", "responses", "messages")
 
 
@@ -39,17 +39,18 @@ class Client:
         self._questions = Questions(random, self._proxy.models, self._proxy.evil_models)
         self._conversation: tuple[str, Conversation] | None = None
         self._actions: list[tuple[Callable[[], Awaitable[None]], int]] = [
-            (self._ordinary, 25), (self._faulty, 25), (self._stored, 20), (self._in_the_background, 20),
-            (self._turn_of_a_conversation, 15), (self._continued, 8), (self._tool_loop, 12), (self._socket, 8),
-            (self._leave, 20), (self._leave_while_created, 10), (self._half_a_body, 5), (self._garbage, 5),
-            (self._hostile, 3), (self._image, 2), (self._wrong_key, 3), (self._delete, 3),
-            (self._of_an_mcp_server, 5), (self._read, 5),
+            (self._ask_ordinary, 25), (self._ask_faulty, 25), (self._create_stored, 20),
+            (self._run_in_background, 20), (self._add_turn_to_conversation, 15), (self._continue_stored, 8),
+            (self._answer_tool_call, 12), (self._use_socket, 8), (self._leave, 20),
+            (self._leave_while_created, 10), (self._send_half_a_body, 5), (self._send_garbage, 5),
+            (self._send_hostile_body, 3), (self._send_image, 2), (self._use_wrong_key, 3),
+            (self._delete, 3), (self._call_mcp_tool, 5), (self._read, 5),
         ]  # fmt: skip
         if self._proxy.evil_models:
-            self._actions += [(self._evil_upstream, 20), (self._evil_agent, 3)]
+            self._actions += [(self._ask_evil_upstream, 20), (self._ask_evil_agent, 3)]
 
     async def run(self, until: Callable[[], bool]) -> None:
-        """Asks one thing after the other."""
+        """Sends one request after the other."""
         actions, weights = zip(*self._actions, strict=True)
         while not until():
             await self._proxy.up.wait()
@@ -67,67 +68,67 @@ class Client:
                 if self._proxy.up.is_set() and self._proxy.life == life:
                     self._ledger.wrong.append(f"{action.__name__}: {type(error).__name__}: {error}")
 
-    def _any(self, *, faulty: bool) -> Question:
+    def _random_question(self, *, faulty: bool) -> Question:
         return self._questions.ordinary(self._random.choice(APIS), faulty=faulty)
 
     # --- ordinary requests ----------------------------------------------------------------------
 
-    async def _ordinary(self) -> None:
-        await self._exchange.ask(self._any(faulty=False))
+    async def _ask_ordinary(self) -> None:
+        await self._exchange.ask(self._random_question(faulty=False))
 
-    async def _faulty(self) -> None:
-        await self._exchange.ask(self._any(faulty=True))
+    async def _ask_faulty(self) -> None:
+        await self._exchange.ask(self._random_question(faulty=True))
 
-    async def _stored(self) -> None:
+    async def _create_stored(self) -> None:
         question = self._questions.ordinary("responses")
-        self._store(question.asked, await self._exchange.ask(question))
+        self._store(question.expected, await self._exchange.ask(question))
 
-    def _store(self, asked: Asked, answer: Answer | None) -> None:
-        """A response that was acknowledged, unless it says that it could not be stored."""
+    def _store(self, expected: Expected, answer: Answer | None) -> None:
+        """Records a response as stored, unless its error says that it could not be stored."""
         if answer is None or answer.body is None:
             return
         if (answer.body.get("error") or {}).get("code") != "service_unavailable":
-            self._ledger.store(answer.body, self._exchange.key, asked)
+            self._ledger.store(answer.body, self._exchange.key, expected)
 
-    async def _continued(self) -> None:
-        """Continues a stored response: the model must have been told of it, and of no other."""
+    async def _continue_stored(self) -> None:
+        """Continues a stored response: the model must get its conversation, and no other."""
         mine = self._ledger.stored_of(self._exchange.key)
         if not mine:
             return
         id, before = self._random.choice(mine)
-        if before.says is None:
+        if before.text is None:
             return
         nonce = self._questions.nonce()
-        asked = Asked(nonce, None, frozenset({before.nonce}), frozenset({before.nonce, nonce}))
-        question = self._questions.asking("responses", f"{nonce} [[fake:echo]]", asked)
+        expected = Expected(nonce, None, frozenset({before.nonce}), frozenset({before.nonce, nonce}))
+        question = self._questions.question_for("responses", f"{nonce} [[fake:echo]]", expected)
         answer = await self._exchange.ask(question.with_fields(previous_response_id=id))
-        self._store(Asked(nonce, None, asked.may_hold), answer)
+        self._store(Expected(nonce, None, expected.may_contain), answer)
 
-    async def _in_the_background(self) -> None:
+    async def _run_in_background(self) -> None:
         question = self._questions.ordinary("responses", faulty=self._random.random() < 0.3)
         body = question.body | {"background": True, "stream": False}
         _, queued = await self._exchange.send("POST", question.path, json.dumps(body).encode())
         if queued is None:
             return
         id, luck = queued["id"], self._random.random()
-        self._ledger.background[id] = (self._exchange.key, question.asked)
+        self._ledger.background[id] = (self._exchange.key, question.expected)
         if luck < 0.1:
             await self._exchange.send("POST", f"/v1/responses/{id}/cancel", b"{}")
         elif luck < 0.3:
-            await self._exchange.follow(id, question.asked)
+            await self._exchange.follow(id, question.expected)
         elif luck < 0.6:
-            await self._poll(id, queued, question.asked)
+            await self._poll(id, queued, question.expected)
 
-    async def _poll(self, id: str, found: dict[str, Any], asked: Asked) -> None:
+    async def _poll(self, id: str, found: dict[str, Any], expected: Expected) -> None:
         while found["status"] not in OVER:
             await asyncio.sleep(0.05)
             _, again = await self._exchange.send("GET", f"/v1/responses/{id}")
             if again is None:
                 return
             found = again
-        self._exchange.compare(f"/v1/responses/{id}", asked, json.dumps(found), response(found))
+        self._exchange.compare(f"/v1/responses/{id}", expected, json.dumps(found), read_response(found))
 
-    async def _turn_of_a_conversation(self) -> None:
+    async def _add_turn_to_conversation(self) -> None:
         if self._conversation is None:
             _, made = await self._exchange.send("POST", "/v1/conversations", b"{}")
             if made is None:
@@ -137,15 +138,15 @@ class Client:
             self._ledger.turns[made["id"]] = conversation
         id, conversation = self._conversation
         nonce = self._questions.nonce()
-        conversation.asked.append(nonce)
+        conversation.nonces.append(nonce)
         is_last = len(conversation.acknowledged) >= TURNS
-        asked = Asked(nonce, f"{nonce} it is", frozenset(conversation.asked))
+        expected = Expected(nonce, f"{nonce} it is", frozenset(conversation.nonces))
         marker = f"[[fake:text say='{nonce} it is']]"
         if is_last:
             must = frozenset(conversation.acknowledged)
-            asked, marker = Asked(nonce, None, frozenset(conversation.asked), must), "[[fake:echo]]"
+            expected, marker = Expected(nonce, None, frozenset(conversation.nonces), must), "[[fake:echo]]"
             self._conversation = None
-        question = self._questions.asking("responses", f"{nonce} {marker}", asked)
+        question = self._questions.question_for("responses", f"{nonce} {marker}", expected)
         answer = await self._exchange.ask(question.with_fields(conversation=id))
         if answer is not None and answer.complete:
             conversation.acknowledged.append(nonce)
@@ -164,50 +165,52 @@ class Client:
         if status == 200:
             self._ledger.deleted[id] = self._exchange.key
 
-    async def _socket(self) -> None:
-        """Turns over one WebSocket."""
+    async def _use_socket(self) -> None:
+        """Sends several turns over one WebSocket."""
         faulty = self._random.random() < 0.3
         questions = [self._questions.ordinary("responses", faulty=faulty) for _ in range(3)]
         await self._exchange.over_a_socket(questions, self._random)
 
     # --- tools ----------------------------------------------------------------------------------
 
-    async def _tool_loop(self) -> None:
-        """A call of the client's tool, answered in a second request; one in four is left open."""
+    async def _answer_tool_call(self) -> None:
+        """Has the model call a tool of the client, and answers the call in a second request; one call in four is left
+        open.
+        """
         nonce = self._questions.nonce()
         api = self._random.choice(APIS)
         arguments = json.dumps({"city": nonce})
         text = f"{nonce} [[fake:tool_call args='{arguments}']]"
-        question = self._questions.asking(api, text, Asked(nonce))
+        question = self._questions.question_for(api, text, Expected(nonce))
         question = question.with_fields(tools=[tool(api, strict=False)], stream=False)
         answer = await self._exchange.ask(question)
         if answer is None or answer.body is None or self._random.random() < 0.25:
             return
         again = _with_output(question, answer.body, f"{nonce} is sunny")
         if again is not None:
-            await self._exchange.ask(again.about(says=f"The tool said: {nonce} is sunny"))
+            await self._exchange.ask(again.with_expected(text=f"The tool said: {nonce} is sunny"))
 
-    async def _of_an_mcp_server(self) -> None:
-        """A turn whose model calls a tool of the operator's MCP server, which may die or hang in it."""
+    async def _call_mcp_tool(self) -> None:
+        """Has the model call a tool of the operator's MCP server, which may die or hang."""
         name = self._random.choice(("echo", "die", "big", "noise", "refuse", "extra_7"))
         nonce = self._questions.nonce()
         arguments = json.dumps({"text": nonce, "size": 100_000})
         text = f"{nonce} [[fake:tool_call name=tools__{name} args='{arguments}']]"
-        await self._exchange.ask(self._questions.asking("responses", text, Asked(nonce)))
+        await self._exchange.ask(self._questions.question_for("responses", text, Expected(nonce)))
 
     # --- bad agents -----------------------------------------------------------------------------
 
-    async def _evil_upstream(self) -> None:
+    async def _ask_evil_upstream(self) -> None:
         await self._exchange.ask(self._questions.of_evil_upstream(self._random.choice(APIS)))
 
-    async def _evil_agent(self) -> None:
+    async def _ask_evil_agent(self) -> None:
         await self._exchange.ask(self._questions.of_evil_agent(self._random.choice(APIS)))
 
     # --- bad clients ----------------------------------------------------------------------------
 
     async def _leave(self) -> None:
         """Reads a part of a stream, then closes the connection."""
-        question = self._any(faulty=self._random.random() < 0.3).with_fields(stream=True)
+        question = self._random_question(faulty=self._random.random() < 0.3).with_fields(stream=True)
         data = self._exchange.head(question.path, json.dumps(question.body).encode())
         await self._exchange.raw(data, read=self._random.randrange(4096), seconds=self._random.random())
 
@@ -217,29 +220,29 @@ class Client:
         data = self._exchange.head(question.path, json.dumps(question.body).encode())
         await self._exchange.raw(data, read=0, seconds=1)
 
-    async def _half_a_body(self) -> None:
-        question = self._any(faulty=False)
+    async def _send_half_a_body(self) -> None:
+        question = self._random_question(faulty=False)
         data = self._exchange.head(question.path, json.dumps(question.body).encode())
         await self._exchange.raw(data[: self._random.randrange(1, len(data))], read=0, seconds=1)
 
-    async def _garbage(self) -> None:
+    async def _send_garbage(self) -> None:
         data = self._random.choice(requests.GARBAGE) + os.urandom(16)
         await self._exchange.raw(data, read=4096, seconds=self._random.random())
 
-    async def _hostile(self) -> None:
-        body = self._random.choice(requests.hostile())
+    async def _send_hostile_body(self) -> None:
+        body = self._random.choice(requests.hostile_bodies())
         await self._exchange.send("POST", "/v1/chat/completions", body)
 
-    async def _image(self) -> None:
+    async def _send_image(self) -> None:
         body = requests.with_image(self._random, self._random.choice((1, 8, 40)))
         await self._exchange.send("POST", "/v1/chat/completions", json.dumps(body).encode())
 
-    async def _wrong_key(self) -> None:
+    async def _use_wrong_key(self) -> None:
         await self._exchange.send("GET", "/v1/models", key="wrong")
 
 
 def _with_output(question: Question, answered: dict[str, Any], output: str) -> Question | None:
-    """The request that gives the outputs of the calls in an answer; None where it has no calls."""
+    """Returns the request with the outputs of the calls in an answer; None if it has no calls."""
     if question.api == "chat":
         message = answered["choices"][0]["message"]
         if not (calls := message.get("tool_calls")):

@@ -1,10 +1,10 @@
 """A model server that does everything wrong: a raw server of Chat Completions and Responses. A program of its own.
 
-    python -m scripts.torture_lib.evil_upstream
+python -m scripts.torture_lib.evil_upstream
 
-It prints its port and serves until its stdin ends. What it does with a request is said by a marker in it,
-`[[evil:NAME nonce-...]]`; see `SCENARIOS`. Of its list of models every second one is hostile. `GET /late` answers the
-nonces of unasked bytes that may have come behind a request: nobody can tell those from an answer.
+It prints its port and serves until its stdin ends. A marker in the request, `[[evil:NAME nonce-...]]`, names what it
+does with it; see `SCENARIOS`. Every second one of its lists of models is hostile. `GET /late` returns the nonces of
+unrequested bytes that may have arrived after a request was sent: nobody can tell those from an answer.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 MARKER = re.compile(rb"\[\[evil:(\w+) (nonce-[0-9a-f]{16})\]\]")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 foreign = (f"nonce-ff{number:014x}" for number in count())
-"""What nobody has asked for: each stands in bytes that are written once, on an idle connection."""
+"""Nonces of unrequested answers, which are written to idle connections, each once."""
 late: list[str] = []
-"""Those that may have come behind a request."""
+"""The nonces that may have arrived after a request was sent."""
 BLANK_LINES = 20 << 20
 DRIP_SECONDS = 0.2
 IDLE_SECONDS = 0.02
-"""After so long without another request a connection is idle."""
+"""Seconds without another request after which a connection is idle."""
 OFF = "\r\nConnection: close\r\n\r\n"
 
 
@@ -56,14 +56,14 @@ class Request:
         await self.writer.drain()
 
     async def head(self, status: str = "200 OK", *more: str, kind: str = "text/event-stream") -> None:
-        """Begins an answer whose end is the end of the connection."""
+        """Begins an answer that ends with the connection."""
         await self.send("\r\n".join((f"HTTP/1.1 {status}", f"Content-Type: {kind}", *more)) + OFF)
 
     async def event(self, value: Any) -> None:
         await self.send(f"data: {json.dumps(value)}\n\n")
 
     async def text(self, text: str) -> None:
-        """One delta of the answer's text."""
+        """Sends one delta of the answer's text."""
         await self.event(self.delta(text))
 
     def delta(self, text: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Request:
         return {"type": "response.output_text.delta", **place, "delta": text}
 
     async def begin(self) -> None:
-        """The first events of a streamed answer."""
+        """Sends the first events of a streamed answer."""
         await self.head()
         if self.wire == "chat":
             await self.event(chunk({"role": "assistant"}))
@@ -89,7 +89,7 @@ class Request:
         await self.event({"type": "response.output_item.added", "output_index": 0, "item": message})
 
     async def end(self, text: str = "") -> None:
-        """The last events of a streamed answer, which was this text."""
+        """Sends the last events of a streamed answer with this text."""
         if self.wire == "chat":
             await self.event(chunk({}, "stop"))
             await self.send("data: [DONE]\n\n")
@@ -121,7 +121,7 @@ def response(output: list[Any], status: str = "completed") -> dict[str, Any]:
 
 
 def whole(request: Request, text: str) -> bytes:
-    """A good answer as one object, on a connection that stays open."""
+    """Returns a good answer as one object, on a connection that stays open."""
     body: dict[str, Any] = response([message_item(text)])
     if request.wire == "chat":
         message = {"role": "assistant", "content": text}
@@ -145,7 +145,7 @@ async def good(request: Request) -> None:
 
 
 async def idle_bytes(request: Request) -> None:
-    """A good answer; some time after it another one, which nobody has asked for, on the same connection."""
+    """Sends a good answer and, some time later, another one that nobody has requested, on the same connection."""
     transport = request.writer.transport
     assert isinstance(transport, asyncio.Transport)
     transport.pause_reading()  # so that a request is seen where it is first: in the socket
@@ -183,7 +183,7 @@ async def idle_bytes(request: Request) -> None:
 
 
 async def half(request: Request) -> None:
-    """The connection ends in the middle of an event."""
+    """Ends the connection in the middle of an event."""
     await request.begin()
     await request.send('data: {"id": "c", "choi')
 
@@ -194,7 +194,7 @@ async def reset(request: Request) -> None:
 
 
 async def drip(request: Request) -> None:
-    """Bytes that come one by one, for as long as somebody listens, up to some seconds."""
+    """Sends single bytes until the client leaves, for some seconds at most."""
     await request.head()
     for _ in range(20):
         await request.send(":")
@@ -207,13 +207,13 @@ async def done_alone(request: Request) -> None:
 
 
 async def wrong_length(request: Request) -> None:
-    """More bytes than the head says; what is too much is another answer."""
+    """Sends more bytes than `Content-Length` says; the rest is another answer."""
     answer = whole(request, request.nonce)
     await request.send(answer + whole(request, next(foreign)))
 
 
 async def long_length(request: Request) -> None:
-    """Fewer bytes than the head says."""
+    """Sends fewer bytes than `Content-Length` says."""
     await request.send("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n{}")
     request.writer.close()
 
@@ -259,7 +259,7 @@ async def wrong_types(request: Request) -> None:
 
 
 async def error_event(request: Request) -> None:
-    """A failure in the middle, in a response that says it was completed."""
+    """Sends an error in the middle of a response that ends as completed."""
     await request.begin()
     await request.text(request.nonce)
     failed = {**response([], "failed"), "error": {"code": "server_error", "message": request.nonce}}
@@ -269,7 +269,7 @@ async def error_event(request: Request) -> None:
 
 
 async def flood(request: Request) -> None:
-    """20,000 deltas, joined as they come from a fast server."""
+    """Sends 20,000 deltas in large pieces, as a fast server does."""
     await request.begin()
     piece = f"data: {json.dumps(request.delta('ab '))}\n\n".encode()
     for _ in range(20):
@@ -278,7 +278,7 @@ async def flood(request: Request) -> None:
 
 
 async def spaces(request: Request) -> None:
-    """4 MiB of spaces, then single ones."""
+    """Sends 4 MiB of spaces, then single ones."""
     await request.begin()
     await request.text(" " * (4 << 20))
     piece = f"data: {json.dumps(request.delta(' '))}\n\n".encode()
@@ -288,7 +288,7 @@ async def spaces(request: Request) -> None:
 
 
 async def thoughts(request: Request) -> None:
-    """A tag of thinking that is opened again and again and never closed."""
+    """Sends a `<think>` tag that is opened again and again, and never closed."""
     await request.begin()
     piece = f"data: {json.dumps(request.delta('<think><thi'))}\n\n".encode()
     await request.send(piece * 5000)
@@ -296,7 +296,7 @@ async def thoughts(request: Request) -> None:
 
 
 async def huge_event(request: Request) -> None:
-    """30 MiB in one event."""
+    """Sends 30 MiB in one event."""
     await request.begin()
     await request.text("y" * (30 << 20))
     await request.end()
@@ -310,7 +310,7 @@ async def blank_lines(request: Request) -> None:
 
 
 async def nameless_calls(request: Request) -> None:
-    """Arguments of 1 MiB, then many deltas of calls with a name and no id."""
+    """Sends arguments of 1 MiB, then many deltas of calls with a name and no id."""
     await request.begin()
     first = {"index": 0, "id": "call_1", "function": {"name": "get_weather", "arguments": "x" * (1 << 20)}}
     await request.event(chunk({"tool_calls": [first]}))
@@ -320,7 +320,7 @@ async def nameless_calls(request: Request) -> None:
 
 
 async def many_calls(request: Request) -> None:
-    """5,000 calls in one answer."""
+    """Sends 5,000 calls in one answer."""
     await request.begin()
     for number in range(5000):
         call_id, name, arguments = f"call_{number}", "get_weather", '{"city": "Rome"}'
@@ -342,7 +342,7 @@ async def many_calls(request: Request) -> None:
 
 
 async def searches(request: Request) -> None:
-    """Thousands of items of which only a notice is made."""
+    """Sends thousands of items of which the server makes only a notice."""
     await request.begin()
     for number in range(5000):
         item = {
@@ -384,7 +384,7 @@ SCENARIOS: dict[str, Callable[[Request], Awaitable[None]]] = {
 
 
 def model_lists() -> list[bytes]:
-    """Every second one is good."""
+    """Returns lists of models; every second one is good."""
     good_list = json.dumps({"object": "list", "data": [{"id": "evil", "object": "model"}]}).encode()
     many = {"data": [{"id": f"evil-{number}"} for number in range(2_500)]}
     hostile = (
@@ -428,7 +428,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def requests_of(reader: asyncio.StreamReader) -> AsyncIterator[tuple[str, bytes]]:
-    """The path and the body of each request of a connection."""
+    """Yields the path and the body of each request of a connection."""
     while True:
         head = await reader.readuntil(b"\r\n\r\n")
         length = LENGTH.search(head)

@@ -1,4 +1,4 @@
-"""What a server may have open when nobody asks for anything, and what is left of that when it was attacked. Pure."""
+"""Compares what an idle server has open with a baseline. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from scripts.torture_lib.watched_server import Census
 
 ROOM = {"task": 4, "process": 4, "descriptor": 16, "threads": 32}
-"""So many more than at the baseline are no leak: pools that were not full then. A process of an agent has four
-descriptors here, and asyncio keeps 32 threads for functions that wait.
+"""How many more than at the baseline are no leak, by kind: pools may not have been full then. A process of an agent has
+four descriptors here, and asyncio keeps 32 threads for functions that wait.
 """
 
 
 def open_things(census: Census, processes: Mapping[str, int]) -> Counter[str]:
-    """Everything that is open, by its kind. `processes` are the server's children, by their command."""
+    """Returns the numbers of open things by kind. `processes` are the server's children, by their command."""
     found: Counter[str] = Counter()
     for kind, counts in (
         ("task", census["tasks"]),
@@ -28,7 +28,7 @@ def open_things(census: Census, processes: Mapping[str, int]) -> Counter[str]:
 
 
 def leaks(baseline: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """Kinds of which there are more than at the baseline, beyond what pools explain."""
+    """Returns the kinds of which there are more than at the baseline plus `ROOM`."""
     found = []
     for kind, number in now.items():
         before = baseline.get(kind, 0)

@@ -1,4 +1,4 @@
-"""What servers have acknowledged, and whether it is all still there: the book of a torture."""
+"""The ledger: what a server has acknowledged. Checks whether all of it is still there."""
 
 from __future__ import annotations
 
@@ -14,66 +14,68 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from scripts.torture_lib.answers import NONCE, OVER, Asked, faults_of, response
+from scripts.torture_lib.answers import NONCE, OVER, Expected, faults_of, read_response
 from scripts.torture_lib.proxy import Proxy
 
 
 @dataclass
 class Conversation:
-    """The nonces of a conversation's turns, in their order."""
+    """The nonces of a conversation's turns, in order."""
 
     key: str
-    asked: list[str] = field(default_factory=list)
+    nonces: list[str] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A response that was acknowledged: its key, the digest of its output, and what was asked."""
+    """An acknowledged response: its key, the digest of its output, and what was expected of it."""
 
     key: str
     digest: str
-    asked: Asked
+    expected: Expected
 
 
 @dataclass
 class Ledger:
-    """Everything acknowledged by one server, and everything that a client was answered wrongly."""
+    """All that one server has acknowledged, and all wrong answers of it."""
 
     proxy: Proxy
     stored: dict[str, Stored] = field(default_factory=dict)
     deleted: dict[str, str] = field(default_factory=dict)
-    """By id: the key."""
-    background: dict[str, tuple[str, Asked]] = field(default_factory=dict)
-    """By id: the key, and what was asked. Each has to end, and its end has to be told by webhook."""
+    """Deleted responses: the key by id."""
+    background: dict[str, tuple[str, Expected]] = field(default_factory=dict)
+    """Background responses: the key, and what is expected, by id. Each must end, and a webhook must report its end."""
     turns: dict[str, Conversation] = field(default_factory=dict)
-    """By id of a conversation."""
+    """Conversations by id."""
     crossed: list[str] = field(default_factory=list)
-    """Answers that are not those to what was asked."""
+    """Descriptions of answers to other requests."""
     wrong: list[str] = field(default_factory=list)
-    """What a client was answered that it must never be."""
+    """Descriptions of answers that no request may get."""
     stuck_requests: list[str] = field(default_factory=list)
-    """Requests that nobody answered or refused within the client's patience."""
+    """Requests without an answer within `PATIENCE` seconds."""
     gone: list[str] = field(default_factory=list)
-    """Background responses that were acknowledged and are no more."""
+    """Acknowledged background responses that are gone."""
     requests: Counter[str] = field(default_factory=Counter)
-    """How many of each kind were made."""
+    """Number of requests by kind."""
     checked: set[str] = field(default_factory=set)
-    """Ids that were found to be right since they were acknowledged."""
+    """Ids of objects that have been checked."""
 
-    def store(self, response: dict[str, Any], key: str, asked: Asked) -> None:
-        self.stored[response["id"]] = Stored(key, digest(response["output"]), asked)
+    def store(self, response: dict[str, Any], key: str, expected: Expected) -> None:
+        self.stored[response["id"]] = Stored(key, digest(response["output"]), expected)
 
-    def stored_of(self, key: str) -> list[tuple[str, Asked]]:
-        """The last stored responses of a key: their ids, and what was asked."""
-        return [(id, each.asked) for id, each in list(self.stored.items())[-50:] if each.key == key]
+    def stored_of(self, key: str) -> list[tuple[str, Expected]]:
+        """Returns those of the last 50 stored responses that are a key's: their ids, and what was expected."""
+        return [(id, each.expected) for id, each in list(self.stored.items())[-50:] if each.key == key]
 
     def forget(self, id: str) -> None:
-        """Nothing is known of this response: a request that changes it was cut off."""
+        """Forgets a response, whose state is unknown: a request to change it was cut off."""
         self.stored.pop(id, None)
 
-    async def lost(self, session: aiohttp.ClientSession, *, all: bool) -> list[str]:
-        """What was acknowledged and is gone or another now. Unless `all`, only what was not looked at before."""
+    async def find_lost(self, session: aiohttp.ClientSession, *, all: bool) -> list[str]:
+        """Returns descriptions of acknowledged objects that are gone or have changed. Unless `all`, only of those that
+        were not checked before.
+        """
         found, self.gone = self.gone, []
         seen = set() if all else self.checked
         for id, kept in [each for each in self.stored.items() if each[0] not in seen]:
@@ -97,50 +99,50 @@ class Ledger:
     async def _faults_of_conversation(
         self, session: aiohttp.ClientSession, id: str, conversation: Conversation
     ) -> list[str]:
-        kept = await self._asked_in(session, id, conversation.key)
+        kept = await self._user_nonces_in(session, id, conversation.key)
         expected = conversation.acknowledged
         if missing := len(set(expected) - set(kept)):
             return [f"of {len(expected)} acknowledged turns {missing} are missing"]
         if [nonce for nonce in kept if nonce in expected] != expected:
             return ["its turns are in another order"]
-        self.crossed += [f"{id} holds {nonce}" for nonce in set(kept) - set(conversation.asked)]
+        self.crossed += [f"{id} holds {nonce}" for nonce in set(kept) - set(conversation.nonces)]
         return []
 
-    async def stuck(self, session: aiohttp.ClientSession, *, within: float) -> list[str]:
-        """Background responses that have not ended after at most so many seconds. Those that have are compared with
-        what was asked.
+    async def find_stuck(self, session: aiohttp.ClientSession, *, within: float) -> list[str]:
+        """Returns background responses that have not ended after `within` seconds. Compares the others with what was
+        expected.
         """
         deadline = time.monotonic() + within
         waiting = {id: each for id, each in self.background.items() if id not in self.checked}
         while True:
-            for id, (key, asked) in list(waiting.items()):
+            for id, (key, expected) in list(waiting.items()):
                 status, body = await self.read(session, f"/v1/responses/{id}", key)
                 if status == 404:
                     self.gone.append(f"{id} was acknowledged in the background, and is gone")
                 elif status != 200 or body["status"] not in OVER:
                     continue
                 else:
-                    self.crossed += faults_of(asked, json.dumps(body), response(body))
+                    self.crossed += faults_of(expected, json.dumps(body), read_response(body))
                 self.checked.add(id)
                 del waiting[id]
             if not waiting or time.monotonic() > deadline:
                 return [f"{id} does not end" for id in waiting]
             await asyncio.sleep(0.2)
 
-    async def _asked_in(self, session: aiohttp.ClientSession, id: str, key: str) -> list[str]:
-        """The nonces of the users' messages of a conversation."""
-        asked: list[str] = []
+    async def _user_nonces_in(self, session: aiohttp.ClientSession, id: str, key: str) -> list[str]:
+        """Returns the nonces of the users' messages of a conversation."""
+        nonces: list[str] = []
         after = ""
         while True:
             path = f"/v1/conversations/{id}/items?order=asc&limit=100{after}"
             status, page = await self.read(session, path, key)
             if status != 200:
-                return asked
+                return nonces
             for item in page["data"]:
                 if item.get("role") == "user":
-                    asked += [NONCE.findall(part["text"])[0] for part in item["content"]]
+                    nonces += [NONCE.findall(part["text"])[0] for part in item["content"]]
             if not page["has_more"]:
-                return asked
+                return nonces
             after = f"&after={page['last_id']}"
 
     async def read(self, session: aiohttp.ClientSession, path: str, key: str) -> tuple[int, Any]:
@@ -150,11 +152,11 @@ class Ledger:
 
 
 class WebhookReceiver:
-    """Takes every webhook, and now and then says that it could not."""
+    """Accepts webhooks, and refuses one in 50 with a 503."""
 
     def __init__(self) -> None:
-        self.told: Counter[str] = Counter()
-        """How often the end of each response was told and taken."""
+        self.deliveries: Counter[str] = Counter()
+        """Number of accepted webhooks by response."""
         self.port = 0
         self._runner: web.AppRunner | None = None
         self._seen = 0
@@ -173,16 +175,16 @@ class WebhookReceiver:
         if self._seen % 50 == 0:
             return web.Response(status=503)
         async with self._more:
-            self.told[(await request.json())["data"]["id"]] += 1
+            self.deliveries[(await request.json())["data"]["id"]] += 1
             self._more.notify_all()
         return web.Response()
 
-    async def untold(self, ids: set[str], *, within: float) -> set[str]:
-        """Those whose end was not told after at most so many seconds."""
+    async def undelivered(self, ids: set[str], *, within: float) -> set[str]:
+        """Returns the responses whose end no webhook has reported after `within` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within), self._more:
-                await self._more.wait_for(lambda: ids <= self.told.keys())
-        return ids - self.told.keys()
+                await self._more.wait_for(lambda: ids <= self.deliveries.keys())
+        return ids - self.deliveries.keys()
 
     async def stop(self) -> None:
         if self._runner is not None:

@@ -1,4 +1,4 @@
-"""Faults that are planted in a server, so that a run shows that it finds them.
+"""Faults that a run plants in a server, to show that it finds them.
 
 Each replaces one function of the server before the server starts. The server's own code knows nothing of them.
 """
@@ -28,7 +28,7 @@ def put_in_place(owner: Any, name: str, function: Callable[..., Any]) -> None:
 
 
 def leak() -> None:
-    """A turn in five leaves a task that waits for ever, with a socket open."""
+    """Makes one turn in five leave a task that waits for ever, with an open socket."""
     from codex_proxy.runs.scheduler import RunScheduler
 
     release_run, is_due = RunScheduler.release_run, every(5)
@@ -38,77 +38,79 @@ def leak() -> None:
         with socket.socket():
             await asyncio.Event().wait()
 
-    def leaking(self: RunScheduler, run: Any) -> None:
+    def release_and_leak(self: RunScheduler, run: Any) -> None:
         if is_due():
             kept.append(asyncio.create_task(wait_for_ever()))
         release_run(self, run)
 
-    put_in_place(RunScheduler, "release_run", leaking)
+    put_in_place(RunScheduler, "release_run", release_and_leak)
 
 
-def lost_webhook() -> None:
-    """The end of a background response in three is told to nobody."""
+def lose_webhooks() -> None:
+    """Makes the server send no webhook for one background response in three."""
     from codex_proxy.http.webhook_sender import WebhookSender
 
     make_for, is_due = WebhookSender.make_for, every(3)
 
-    def losing(self: WebhookSender, response_id: str, status: str) -> Sequence[Any]:
+    def lose_some(self: WebhookSender, response_id: str, status: str) -> Sequence[Any]:
         return () if is_due() else make_for(self, response_id, status)
 
-    put_in_place(WebhookSender, "make_for", losing)
+    put_in_place(WebhookSender, "make_for", lose_some)
 
 
-def lost_response() -> None:
-    """A foreground response in three is acknowledged and not stored."""
+def lose_responses() -> None:
+    """Makes the server acknowledge one foreground response in three without storing it."""
     from codex_proxy.responses import foreground
     from codex_proxy.responses.saving import save_response
 
     save, is_due = save_response, every(3)
 
-    async def losing(*arguments: Any) -> None:
+    async def lose_some(*arguments: Any) -> None:
         if not is_due():
             await save(*arguments)
 
-    put_in_place(foreground, "save_response", losing)
+    put_in_place(foreground, "save_response", lose_some)
 
 
-def slow_loop() -> None:
-    """A batch of events in 50 is logged by a calculation of 0.4 s, in the event loop."""
+def slow_the_loop_down() -> None:
+    """Makes the server compute for 0.4 s in the event loop before it logs one batch of events in 50."""
     from codex_proxy.runs.event_log import EventLog
 
     append, is_due = EventLog.append, every(50)
 
-    def slow(self: EventLog, events: list[Any], size: int, *, ended: bool = False) -> None:
+    def append_slowly(self: EventLog, events: list[Any], size: int, *, ended: bool = False) -> None:
         until = time.thread_time() + 0.4 * is_due()
         while time.thread_time() < until:
             pass
         append(self, events, size, ended=ended)
 
-    put_in_place(EventLog, "append", slow)
+    put_in_place(EventLog, "append", append_slowly)
 
 
-def crossed_answer() -> None:
-    """A turn in twenty gets the messages of the turn before it, which may be another client's."""
+def cross_answers() -> None:
+    """Gives one turn in twenty the messages of the turn before, which may be another client's."""
     from codex_proxy.core.turn import Turn
     from codex_proxy.runs.scheduler import RunScheduler
 
     start, is_due = RunScheduler.start, every(20)
     before: list[Turn] = []
 
-    async def crossing(self: RunScheduler, turn: Turn, *arguments: Any, **named: Any) -> Any:
-        asked = turn
+    async def start_with_earlier_messages(
+        self: RunScheduler, turn: Turn, *arguments: Any, **named: Any
+    ) -> Any:
+        given = turn
         if is_due() and before:
             turn = msgspec.structs.replace(turn, history=before[-1].history)
-        before[:] = [asked]
+        before[:] = [given]
         return await start(self, turn, *arguments, **named)
 
-    put_in_place(RunScheduler, "start", crossing)
+    put_in_place(RunScheduler, "start", start_with_earlier_messages)
 
 
 @dataclass(frozen=True)
 class Plant:
-    """A fault: `put` puts it into this process, `found_as` is the kind of finding that it has to cause, and `named`
-    what the line says of it, empty where it cannot be told from another of its kind.
+    """A fault. `put` plants it in this process. `found_as`: the kind of finding that it must cause. `named`: a text in
+    that finding; empty if nothing tells it from others of its kind.
     """
 
     put: Callable[[], None]
@@ -121,8 +123,8 @@ class Plant:
 
 PLANTS = {
     "leak": Plant(leak, "leaked", "wait_for_ever"),
-    "lost-webhook": Plant(lost_webhook, "lost", "webhook"),
-    "lost-response": Plant(lost_response, "lost", "is gone"),
-    "slow-loop": Plant(slow_loop, "held", "plants.py"),
-    "crossed-answer": Plant(crossed_answer, "crossed"),
+    "lost-webhook": Plant(lose_webhooks, "lost", "webhook"),
+    "lost-response": Plant(lose_responses, "lost", "is gone"),
+    "slow-loop": Plant(slow_the_loop_down, "held", "plants.py"),
+    "crossed-answer": Plant(cross_answers, "crossed"),
 }

@@ -1,4 +1,4 @@
-"""A proxy process under attack: it keeps its port and its files while it is killed and started again.
+"""A proxy process that is killed and started again, with the same port and files.
 
 Every process that a proxy starts stays a descendant of this program, also when its parent is killed: the program makes
 itself their reaper (Linux). So what is left of a proxy can be counted.
@@ -38,14 +38,14 @@ def adopt_orphans() -> None:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on just now."""
+    """Returns a port of loopback on which nobody listens now."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 
 
 class Proxy:
-    """`codex-proxy serve` in a folder of its own, as a `watched_server`. `keys` are two, of two clients; `models` are
-    those of its agents, `evil_models` those of its evil upstream. `plant` names a fault of `plants`, or is `none`.
+    """`codex-proxy serve` in a folder of its own, as a `watched_server`. `keys`: the keys of two clients. `models`: the
+    models of its agents; `evil_models`: those of its evil upstream. `plant` names a fault of `plants`, or is `none`.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Proxy:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.life = 0
-        """How often it was started."""
+        """How many times it was started."""
         self.up = asyncio.Event()
-        """Set while the server takes requests and nobody has set out to end it."""
+        """Set while the server accepts requests and is not about to be stopped."""
         self._folder = folder
         self._census = folder / "census.json"
         self._plant = plant
@@ -96,18 +96,18 @@ class Proxy:
 
     @property
     def log(self) -> Path:
-        """What all its lives have logged."""
+        """The log of all its processes, one after the other."""
         return self._folder / "log"
 
     async def start(self, *flags: str) -> None:
-        """Returns when it serves. Raises `RuntimeError` where it does not."""
+        """Returns when it serves. Raises `RuntimeError` if it does not."""
         if not await asyncio.to_thread(self._serves, flags):
             raise RuntimeError(f"the proxy did not start: {self.log.read_text()[-2000:]}")
         self.life += 1
         self.up.set()
 
     def _serves(self, flags: tuple[str, ...]) -> bool:
-        """Starts the process; whether it came to serve."""
+        """Starts the process. Returns whether it serves."""
         module = "scripts.torture_lib.watched_server"
         argv = [sys.executable, "-P", "-m", module, str(self._census), self._plant, "serve", *flags]
         argv += ["--port", str(self.port), "--codex-home", str(self._folder / "codex-home")]
@@ -119,7 +119,7 @@ class Proxy:
         return port_in(self._process.stdout) is not None
 
     async def end(self, signal_: signal.Signals) -> int:
-        """Sends the signal and waits for the end. Gives the exit code."""
+        """Sends the signal, waits for the end, and returns the exit code."""
         assert self._process is not None
         self.up.clear()
         self._process.send_signal(signal_)
@@ -129,20 +129,20 @@ class Proxy:
         return code
 
     def kill(self) -> None:
-        """Ends the server at once, if it has not ended; its wardens end what is below it."""
+        """Kills the server, if it has not ended; its wardens end its children."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
     def children(self) -> list[psutil.Process]:
-        """The processes below the server, wardens and agents."""
+        """Returns the descendants of the server: wardens and agents."""
         try:
             return psutil.Process(self.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
 
     def commands(self) -> Counter[str]:
-        """The processes below the server, by their commands."""
+        """Returns the number of descendants of the server by command."""
         found: Counter[str] = Counter()
         for process in self.children():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -150,12 +150,12 @@ class Proxy:
         return found
 
     def resident(self) -> int:
-        """Bytes of RAM of the server's own process."""
+        """Returns the server's resident bytes."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
     async def census(self) -> Census:
-        """What the server has open, and how late its loop was since the last census. Raises `RuntimeError` where it
-        does not say so for long.
+        """Returns what the server has open, and how late its loop was since the last census. Raises `RuntimeError` if
+        the server does not answer in time.
         """
         self._census.unlink(missing_ok=True)
         os.kill(self.pid, signal.SIGUSR1)
@@ -168,7 +168,7 @@ class Proxy:
         return found
 
     async def metrics(self, session: aiohttp.ClientSession) -> dict[str, float]:
-        """Every sample of `GET /metrics`, by its name and labels."""
+        """Returns every sample of `GET /metrics`, by name and labels."""
         headers = {"Authorization": f"Bearer {METRICS_KEY}"}
         async with session.get(f"{self.url}/metrics", headers=headers) as answer:
             answer.raise_for_status()
@@ -176,7 +176,9 @@ class Proxy:
         return {found[1] + (found[2] or ""): float(found[3]) for found in SAMPLE.finditer(text)}
 
     async def at_rest(self, session: aiohttp.ClientSession, *, within: float) -> bool:
-        """Waits until no turn runs or waits and no stream is open; False where that takes longer."""
+        """Waits until no turn runs or waits, and no stream is open. Returns False if that takes longer than `within`
+        seconds.
+        """
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             with contextlib.suppress(aiohttp.ClientError):
@@ -188,8 +190,8 @@ class Proxy:
         return False
 
 
-async def ended_within(processes: set[int], seconds: float) -> set[int]:
-    """Which of these processes still run after at most so many seconds."""
+async def still_running_after(processes: set[int], seconds: float) -> set[int]:
+    """Returns which of these processes still run after at most `seconds`."""
     deadline = time.monotonic() + seconds
     left = {pid for pid in processes if runs(pid)}
     while left and time.monotonic() < deadline:
@@ -199,7 +201,7 @@ async def ended_within(processes: set[int], seconds: float) -> set[int]:
 
 
 def runs(pid: int) -> bool:
-    """Whether the process has not ended; one that has and was not yet collected counts as ended, and is collected."""
+    """Whether the process has not ended. Collects a process that has ended and was not collected."""
     try:
         if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             return True
@@ -211,12 +213,12 @@ def runs(pid: int) -> bool:
 
 
 def descendants() -> set[int]:
-    """Every process below this one, by its id."""
+    """Returns the ids of all descendants of this process."""
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 def command_of(pid: int) -> str:
-    """The process's command line, and whose child it is."""
+    """Returns the process's command line, and whose child it is."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         return f"{' '.join(process.cmdline())} (parent {process.ppid()}, {process.status()})"

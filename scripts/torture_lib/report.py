@@ -1,4 +1,4 @@
-"""The figures of a torture, and what they say. Pure."""
+"""The figures of a run, and the findings that follow from them. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from statistics import median
 from scripts.torture_lib.watched_server import LOOK_SECONDS, Held
 
 MAX_GROWTH = 30.0
-"""MiB of RAM by which the steady server may grow in a run, after it was warm."""
+"""Maximum growth of the steady server's RAM, in MiB, once it is warm."""
 MIN_SAMPLES = 6
-"""Measurements of RAM from which a growth can be told."""
+"""Minimum measurements of RAM from which a growth can be derived."""
 MAX_DELAY = 0.1
-"""Seconds by which the event loop may be late through the server's own work, but for one moment in a thousand."""
+"""Maximum seconds by which the server's own work may make the event loop late, but for one moment in a thousand."""
 MIN_EXCEPTIONS = 10
-"""Of a short run so many looks are left out: one moment in a thousand would be none."""
+"""Number of measurements that are left out of a short run: one in a thousand would be none."""
 KINDS = {
     "crossed": "answers that are another request's, or another conversation's",
     "lost": "acknowledged and gone, or never told by webhook",
@@ -30,7 +30,7 @@ KINDS = {
 
 @dataclass
 class Report:
-    """The figures of a run. The lists hold one line for each finding."""
+    """The figures of a run. Each list has one line for each finding."""
 
     seed: int
     seconds: float
@@ -40,20 +40,22 @@ class Report:
     acknowledged: dict[str, int] = field(default_factory=dict)
     crossed: list[str] = field(default_factory=list)
     answered_early: int = 0
-    """Answers that the evil upstream sent before it had read the request, and behind it."""
+    """Unrequested answers of the evil upstream that arrived after a request was sent, and so count as its answer."""
     lost: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
     leaked: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     late: list[float] = field(default_factory=list, repr=False)
-    """How late the event loop of the steady server was in each look."""
+    """How late the event loop of the steady server was at each measurement."""
     longest: list[Held] = field(default_factory=list)
     """The callbacks that held the event loop longest."""
     resident: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds since the server was warm, and MiB of its RAM then, whenever nobody asked for anything."""
+    """Seconds since the server was warm, and MiB of its RAM then, whenever no request was running."""
 
     def leave_out_late(self, nonces: Sequence[str]) -> None:
-        """Leaves out crossed answers with unasked bytes that came behind their request: in HTTP, its answer."""
+        """Leaves out crossed answers that are unrequested bytes which arrived after a request was sent: in HTTP they
+        are its answer.
+        """
         kept = [line for line in self.crossed if not any(nonce in line for nonce in nonces)]
         self.answered_early += len(self.crossed) - len(kept)
         self.crossed = kept
@@ -64,8 +66,8 @@ class Report:
 
     @property
     def growth(self) -> float:
-        """MiB by which the RAM has grown: its slope, which single peaks do not move, times the time. The first third
-        does not count: what is kept of the largest inputs is not there before they have come.
+        """The growth of the RAM in MiB: the median slope, which single peaks do not move, times the time. The first
+        third does not count: the largest inputs have not come before, and some of what they need is kept.
         """
         warm = self.resident[len(self.resident) // 3 :]
         slopes = [(b - a) / (t - s) for (s, a), (t, b) in combinations(warm, 2) if t > s]
@@ -90,11 +92,11 @@ class Report:
 
     @property
     def findings(self) -> dict[str, list[str]]:
-        """What has to be mended, by its kind."""
+        """The findings by kind."""
         return {kind: getattr(self, kind) for kind in KINDS}
 
     def lines(self) -> list[str]:
-        """The report in words: a line for each kind, and the first findings of it."""
+        """Returns the report as text: a line for each kind, and its first findings."""
         said = [
             f"seed {self.seed}: {sum(self.requests.values())} requests in {self.seconds:.0f} s; kills {self.kills}",
             f"acknowledged and looked for: {self.acknowledged}",
@@ -112,7 +114,7 @@ class Report:
         return said
 
     def figures(self) -> dict[str, object]:
-        """The report as JSON values."""
+        """Returns the report as JSON values."""
         return {
             **{name: getattr(self, name) for name in ("seed", "seconds", "plant", "requests", "kills")},
             "acknowledged": self.acknowledged,
@@ -125,8 +127,8 @@ class Report:
 
 
 def delay(late: Sequence[float], share: float) -> float:
-    """By how much the loop is late at most, in this share of all moments. While it is held for long, all the looks
-    that should have been meanwhile are late, too.
+    """Returns the delay of the loop that all but a `1 - share` of the measurements stay below. While the loop is held
+    for long, all the measurements that were due meanwhile are late, too.
     """
     all_looks = []
     for each in late:

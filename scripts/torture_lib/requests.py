@@ -1,7 +1,7 @@
-"""What the clients of a torture ask for: ordinary requests, faults of the agent by name, and hostile bodies.
+"""The requests of the clients: ordinary ones, faults of the agent by name, and hostile bodies.
 
-Everything here is made from a `random.Random`, so that a run with the same seed asks for the same. Every request of a
-turn holds a nonce, with which its answer is compared (`answers`).
+Everything here is made from a `random.Random`, so that a run with the same seed sends the same requests. Every request
+of a turn contains a nonce, with which its answer is compared (`answers`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from scripts.torture_lib.answers import Api, Asked
+from scripts.torture_lib.answers import Api, Expected
 
 Body = dict[str, Any]
 
 EXACT = ("text", "text", "text", "no_deltas", "reasoning", "usage_missing")
-"""Scenarios of the fake agent whose answer is, to the letter, what the marker says."""
+"""Scenarios of the fake agent whose answer is exactly the text in the marker."""
 SCENARIOS = (
     *(
         "count",
@@ -49,7 +49,7 @@ FAULTS = (
     *("strangers", "wrong_types", "duplicate", "repeat", "split", "joined", "stderr_flood"),
     *("grandchild,crash", "plain_grandchild,crash", "deaf,ignore_sigterm,grandchild"),
 )
-"""Of the fake agent; see fake_proto/README.md."""
+"""Faults of the fake agent; see fake_proto/README.md."""
 HEAVY_FAULTS = (
     *("text misbehave=big_line bytes=16000000", "text misbehave=endless bytes=20000000 at=2"),
     *("text misbehave=flood n=20000", "count n=20000 size=4", "count n=8 size=1000000"),
@@ -65,8 +65,7 @@ HEAVY_FAULTS = (
     ),
     "activity times=50 misbehave=torn at=120",
 )
-"""Markers of agents that are no good: long lines, open items, many calls, an id used again and again, an end in the
-middle of an item."""
+"""Markers for long lines, open items, many calls, a repeated id, and an end in the middle of an item."""
 EVIL = (
     *(
         "good",
@@ -91,7 +90,7 @@ EVIL = (
         "error_event",
     ),
 )
-"""Of the evil upstream; see `evil_upstream`."""
+"""Scenarios of the evil upstream; see `evil_upstream`."""
 HEAVY_EVIL = (
     *(
         "flood",
@@ -105,9 +104,9 @@ HEAVY_EVIL = (
         "searches",
     ),
 )
-"""Of the evil upstream: those that are much to read, and therefore rare."""
+"""Scenarios of the evil upstream with long answers, which are therefore rare."""
 HEAVY_SHARE = 0.15
-"""Of what the evil upstream is asked for."""
+"""The share of heavy scenarios among the requests to the evil upstream."""
 TOOL_SCENARIOS = (
     "tool_call",
     "tool_calls",
@@ -125,11 +124,11 @@ WEATHER = {
 
 @dataclass(frozen=True)
 class Question:
-    """A request for a turn: the API and the body, and what its answer is compared with."""
+    """A request for a turn: its API, its body, and what is expected of the answer."""
 
     api: Api
     body: Body
-    asked: Asked
+    expected: Expected
 
     @property
     def path(self) -> str:
@@ -140,13 +139,13 @@ class Question:
     def with_fields(self, **fields: Any) -> Question:
         return replace(self, body=self.body | fields)
 
-    def about(self, **fields: Any) -> Question:
-        """The same request, whose answer is compared with something else."""
-        return replace(self, asked=replace(self.asked, **fields))
+    def with_expected(self, **fields: Any) -> Question:
+        """Returns the request with other expectations of its answer."""
+        return replace(self, expected=replace(self.expected, **fields))
 
 
 class Questions:
-    """Makes requests for the models of one server. `evil` are those of the evil upstream, if it has one."""
+    """Makes requests for the models of one server. `evil`: the models of the evil upstream, if it has one."""
 
     def __init__(self, random: Random, models: Sequence[str], evil: Sequence[str] = ()) -> None:
         self._random = random
@@ -157,18 +156,20 @@ class Questions:
         return f"nonce-{self._random.getrandbits(64):016x}"
 
     def ordinary(self, api: Api, *, faulty: bool = False) -> Question:
-        """Asks for a text or a call; with `faulty` of an agent that fails in some way."""
+        """Returns a request for a text or a call; with `faulty`, of an agent that fails in some way."""
         random, nonce = self._random, self.nonce()
         if random.random() < 0.15:
             text = f"{nonce} [[fake:{random.choice(TOOL_SCENARIOS)}]]"
-            question = self.asking(api, text, Asked(nonce))
+            question = self.question_for(api, text, Expected(nonce))
             return question.with_fields(tools=[tool(api, strict=random.random() < 0.5)])
         scenario = random.choice((*EXACT, *SCENARIOS))
         words = " ".join([nonce, *(f"word{number}" for number in range(random.randrange(12)))])
         fault = f" misbehave={random.choice(FAULTS)} at={random.randrange(12)}" if faulty else ""
-        says = words if scenario in EXACT and not faulty else None
-        question = self.asking(
-            api, f"{nonce} [[fake:{scenario} say='{words}' message='{nonce}'{fault}]]", Asked(nonce, says)
+        expected_text = words if scenario in EXACT and not faulty else None
+        question = self.question_for(
+            api,
+            f"{nonce} [[fake:{scenario} say='{words}' message='{nonce}'{fault}]]",
+            Expected(nonce, expected_text),
         )
         if api == "chat":
             more: Body = {"n": 2} if random.random() < 0.2 else {}
@@ -177,32 +178,32 @@ class Questions:
         return question
 
     def of_evil_agent(self, api: Api) -> Question:
-        """Asks an agent that floods the server with lines, items and calls."""
+        """Returns a request to an agent that floods the server with lines, items and calls."""
         nonce = self.nonce()
         text = f"{nonce} [[fake:{self._random.choice(HEAVY_FAULTS)}]]"
-        return self.asking(api, text, Asked(nonce)).with_fields(tools=[tool(api, strict=False)])
+        return self.question_for(api, text, Expected(nonce)).with_fields(tools=[tool(api, strict=False)])
 
     def of_evil_upstream(self, api: Api) -> Question:
-        """Asks the evil upstream, mostly for something evil."""
+        """Returns a request to the evil upstream, mostly for something evil."""
         is_heavy = self._random.random() < HEAVY_SHARE
         nonce, scenario = self.nonce(), self._random.choice(HEAVY_EVIL if is_heavy else EVIL)
-        says = f"{nonce} and nothing else" if scenario in ("good", "idle_bytes") else None
+        expected_text = f"{nonce} and nothing else" if scenario in ("good", "idle_bytes") else None
         text = f"[[evil:{scenario} {nonce}]]"
-        question = self.asking(api, text, Asked(nonce, says))
+        question = self.question_for(api, text, Expected(nonce, expected_text))
         return question.with_fields(model=self._random.choice(self._evil))
 
-    def asking(self, api: Api, text: str, asked: Asked) -> Question:
-        """Asks any model with this text, for a stream or for a whole answer."""
+    def question_for(self, api: Api, text: str, expected: Expected) -> Question:
+        """Returns a request with this text to any model, for a stream or for a whole answer."""
         body: Body = {"model": self._random.choice(self._models), "stream": self._random.random() < 0.6}
         if api == "responses":
-            return Question(api, {**body, "input": text}, asked)
+            return Question(api, {**body, "input": text}, expected)
         if api == "messages":
             body["max_tokens"] = 4096
-        return Question(api, {**body, "messages": [{"role": "user", "content": text}]}, asked)
+        return Question(api, {**body, "messages": [{"role": "user", "content": text}]}, expected)
 
 
 def tool(api: Api, *, strict: bool) -> Body:
-    """The tool `get_weather` as this API has it."""
+    """Returns the tool `get_weather` in this API's form."""
     if api == "messages":
         return {"name": "get_weather", "input_schema": WEATHER}
     function = {"name": "get_weather", "parameters": WEATHER, "strict": strict}
@@ -210,7 +211,7 @@ def tool(api: Api, *, strict: bool) -> Body:
 
 
 def with_image(random: Random, megabytes: int) -> Body:
-    """A chat request with an image of this size, which the server may refuse."""
+    """Returns a chat request with an image of this size, which the server may refuse."""
     data = random.randbytes(64).hex() * (megabytes * 8192)
     part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     content = [{"type": "text", "text": "[[fake:text]]"}, part]
@@ -218,8 +219,8 @@ def with_image(random: Random, megabytes: int) -> Body:
 
 
 @cache
-def hostile() -> tuple[bytes, ...]:
-    """Chat bodies that are cheap to send and were dear to check, each below half a megabyte or so."""
+def hostile_bodies() -> tuple[bytes, ...]:
+    """Returns chat bodies that are cheap to send and were expensive to check, of about half a megabyte at most."""
     mixed = [number if number % 2 else str(number) for number in range(22_000)]
     draft_04 = {"$schema": "http://json-schema.org/draft-04/schema#", "enum": mixed}
     anchors = {
@@ -238,34 +239,34 @@ def hostile() -> tuple[bytes, ...]:
         nested = {"type": "object", "properties": {"a": nested}}
     schemas = (draft_04, anchors, dynamic, doubled, pattern, nested)
     return (
-        *(_encoded(_answering_in(schema)) for schema in schemas),
-        *(_encoded(_offering([schema])) for schema in schemas),
-        _encoded(_offering([_large_schema(number) for number in range(128)])),
-        _encoded({**_asking(), "stop": ["a" * 900_000 + end for end in "bcde"]}),
-        _encoded({**_asking(), "messages": [{"role": "user", "content": "\\" * 32_768}]}),
+        *(_encode(_body_with_format(schema)) for schema in schemas),
+        *(_encode(_body_with_tools([schema])) for schema in schemas),
+        _encode(_body_with_tools([_large_schema(number) for number in range(128)])),
+        _encode({**_chat_body(), "stop": ["a" * 900_000 + end for end in "bcde"]}),
+        _encode({**_chat_body(), "messages": [{"role": "user", "content": "\\" * 32_768}]}),
         b'{"model": "codex-5", "messages": ' + b"[" * 100_000,
         b'{"model": "codex-5", "messages": [' + b"1," * 200_000 + b"1]}",
     )
 
 
-def _asking() -> Body:
+def _chat_body() -> Body:
     return {"model": "codex-5", "messages": [{"role": "user", "content": "[[fake:text]]"}]}
 
 
-def _answering_in(schema: Body) -> Body:
+def _body_with_format(schema: Body) -> Body:
     format = {"type": "json_schema", "json_schema": {"name": "hostile", "schema": schema}}
     text = f"[[fake:text say={json.dumps(json.dumps({'city': 'a' * 600 + 'b'}))}]]"
-    return {**_asking(), "messages": [{"role": "user", "content": text}], "response_format": format}
+    return {**_chat_body(), "messages": [{"role": "user", "content": text}], "response_format": format}
 
 
-def _offering(schemas: list[Body]) -> Body:
+def _body_with_tools(schemas: list[Body]) -> Body:
     functions = [
         {"name": f"tool_{number}", "parameters": schema, "strict": True}
         for number, schema in enumerate(schemas)
     ]
     text = '[[fake:tool_call name=tool_0 args=\'{"city": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"}\']]'
     tools = [{"type": "function", "function": each} for each in functions]
-    return {**_asking(), "messages": [{"role": "user", "content": text}], "tools": tools}
+    return {**_chat_body(), "messages": [{"role": "user", "content": text}], "tools": tools}
 
 
 def _large_schema(number: int) -> Body:
@@ -274,7 +275,7 @@ def _large_schema(number: int) -> Body:
     return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
 
 
-def _encoded(body: Body) -> bytes:
+def _encode(body: Body) -> bytes:
     return json.dumps(body).encode()
 
 
@@ -287,4 +288,4 @@ GARBAGE = (
     b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"GET /\x1b]0;title\x07 HTTP/1.1\r\nHost: localhost\r\n\r\n",
 )
-"""What is nearly HTTP, or none."""
+"""Bytes that are almost HTTP, or not HTTP at all."""

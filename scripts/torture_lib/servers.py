@@ -1,4 +1,4 @@
-"""The two servers of a torture, and what stands behind them."""
+"""The two servers of a run, and their agents and upstreams."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from scripts.torture_lib.proxy import Proxy
 
 SECRET = "whsec_c2VjcmV0IGZvciB0ZXN0cw=="
 KEPT_SECONDS = 2
-"""How long an idle session of an agent is kept: a server that nobody asks has none soon."""
+"""Seconds that an idle session of an agent is kept, so that a server without requests soon has none."""
 MCP_PROGRAM = Path(__file__).resolve().parents[2] / "tests" / "mcp" / "program.py"
 DIALECTS = {"server": "app-server", "proto": "proto", "acp": "acp"}
-"""The steady server's fake agents, by their names."""
+"""The dialects of the steady server's fake agents, by their names."""
 
 
 def steady_server(folder: Path, hook: str, evil_port: str, plant: str) -> Proxy:
-    """A server with a fake agent of each dialect, and an evil upstream of each wire."""
+    """Returns a server with a fake agent of each dialect, and an evil upstream of each API."""
     folder.mkdir()
     claude = folder / "claude"
     claude.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m fake_proto claude "$@"\n')
@@ -48,14 +48,14 @@ def steady_server(folder: Path, hook: str, evil_port: str, plant: str) -> Proxy:
 
 
 def killed_server(folder: Path, hook: str) -> Proxy:
-    """A server with one fake agent, a process for each turn."""
+    """Returns a server with one fake agent, which starts a process for each turn."""
     folder.mkdir()
     settings = {"PROXY_AGENT": "fake", "PROXY_FAKE_DIALECT": "proto"}
     return Proxy(folder, {**_settings(folder, hook), **settings}, models=["codex-5"])
 
 
 def _settings(folder: Path, hook: str) -> dict[str, str]:
-    """What both have: short limits, webhooks, and an MCP server that dies or hangs."""
+    """Returns the settings of both servers: short limits, webhooks, and an MCP server that dies or hangs."""
     tools = {"command": sys.executable, "args": [str(MCP_PROGRAM), "stdio", "--tools", "300"]}
     config = folder / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"tools": tools}}))

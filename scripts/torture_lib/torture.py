@@ -1,8 +1,8 @@
-"""One run: two servers are attacked in rounds, and behind each round everything is counted.
+"""One run: two servers are attacked in rounds, and all is counted after each round.
 
 One server is steady: its clients, its agents and its upstream are bad, its processes are killed, and it must neither
-grow nor keep anybody waiting. The other one is itself killed and stopped again and again, and must not lose what it has
-acknowledged. A run with a planted fault has the steady server alone, and ends when the fault is found.
+grow nor keep anybody waiting. The other server is itself killed and stopped again and again, and must not lose what it
+has acknowledged. A run with a planted fault has only the steady server, and ends when the fault is found.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from scripts.torture_lib.clients import Client
 from scripts.torture_lib.leaks import leaks, open_things
 from scripts.torture_lib.ledger import Ledger, WebhookReceiver
 from scripts.torture_lib.plants import PLANTS
-from scripts.torture_lib.proxy import Proxy, adopt_orphans, command_of, descendants, ended_within
+from scripts.torture_lib.proxy import Proxy, adopt_orphans, command_of, descendants, still_running_after
 from scripts.torture_lib.report import Report
 from scripts.torture_lib.servers import KEPT_SECONDS, killed_server, steady_server
 from scripts.torture_lib.watched_server import NAMED, Census
 
 CLIENTS = 8
-"""Of each server."""
+"""Number of clients of each server."""
 REST_SECONDS = 30.0
-"""How long what is under way may take to end when nobody asks for more: some times the limit of a turn."""
+"""Maximum seconds until all turns have ended once no new ones are sent: several times the limit of a turn."""
 WEBHOOK_SECONDS = 12.0
-"""How long a webhook may take when all turns have ended: the receiver refuses one in 50, which comes again."""
+"""Maximum seconds until a webhook has come when all turns have ended: the receiver refuses one in 50, which comes
+again.
+"""
 LEAK_SECONDS = 12.0
-"""How long what is open may take to be closed, when all turns have ended."""
+"""Maximum seconds until all is closed when all turns have ended."""
 
 
 class Torture:
-    """One run in a folder of its own."""
+    """One run, with its files in a folder."""
 
     def __init__(self, folder: Path, seconds: float, seed: int, plant: str = "none") -> None:
         self._folder = folder
@@ -54,12 +56,12 @@ class Torture:
         self.report.kills = {"proxy": 0, "stop": 0, "child": 0, "steady child": 0}
 
     @property
-    def found_plant(self) -> bool:
+    def has_found_plant(self) -> bool:
         """Whether there is a planted fault, and it was found."""
         return self._plant is not None and self._plant.is_found_in(self.report.findings)
 
     async def run(self) -> None:
-        """Fills the report."""
+        """Runs it, and fills the report."""
         adopt_orphans()
         before = descendants()
         await self._receiver.start()
@@ -77,32 +79,34 @@ class Torture:
             for server in servers:
                 if code := await server.end(signal.SIGTERM):
                     self.report.wrong.append(f"a server that was stopped exited with {code}")
-        left = await ended_within(descendants() - before, REST_SECONDS)
+        left = await still_running_after(descendants() - before, REST_SECONDS)
         self.report.leaked += [f"process {pid} is left: {command_of(pid)}" for pid in left]
         self.report.leaked += [f"{home} is left" for home in self._folder.rglob("home-*")]
         await self._receiver.stop()
 
     async def _attack_in_rounds(self, ledgers: list[Ledger]) -> None:
-        """A first round makes the steady server warm; with what is open behind it every later one is compared."""
+        """Attacks in rounds. What is open after the first one, which makes the steady server warm, is the baseline for
+        later ones.
+        """
         round_seconds = min(30.0, max(8.0, self._seconds / 20))
         await self._attack(ledgers, min(60.0, max(5.0, self._seconds / 5)))
         await self._count(ledgers, is_first=True)
         self._warm_at = time.monotonic()
         self._measure_memory(ledgers[0].proxy)
         until = self._warm_at + self._seconds
-        while (left := until - time.monotonic()) > 0 and not self.found_plant:
+        while (left := until - time.monotonic()) > 0 and not self.has_found_plant:
             await self._attack(ledgers, min(round_seconds, left))
             await self._count(ledgers)
         async with _session() as session:
             for ledger in ledgers:
-                lost = await ledger.lost(session, all=True)
+                lost = await ledger.find_lost(session, all=True)
                 self.report.lost += [line for line in lost if line not in self.report.lost]
             async with session.get(f"{self._evil_url}/late") as answer:
                 self.report.leave_out_late(await answer.json())
         self._add_up(ledgers)
 
     async def _attack(self, ledgers: list[Ledger], seconds: float) -> None:
-        """Lets all clients ask, and kills, for so many seconds."""
+        """Lets all clients send requests, and kills processes, for `seconds`."""
         end = time.monotonic() + seconds
 
         def is_over() -> bool:
@@ -136,7 +140,8 @@ class Torture:
             self.report.kills[counted] += 1
 
     async def _kill_all_of(self, proxy: Proxy, end: float) -> None:
-        """Kills the server, stops it, or kills a child of it, and starts it again."""
+        """Again and again kills the server, stops it, or kills a child of it, and starts the server again, until
+        `end`."""
         while (wait := self._random.uniform(0.3, 3)) < end - time.monotonic():
             await asyncio.sleep(wait)
             what = self._random.choices(("proxy", "stop", "child"), (6, 2, 2))[0]
@@ -152,7 +157,7 @@ class Torture:
     # --- who counts -----------------------------------------------------------------------------
 
     async def _count(self, ledgers: list[Ledger], *, is_first: bool = False) -> None:
-        """Waits until nothing is under way, and counts what is wrong then."""
+        """Waits until no turn is running, and counts what is wrong then."""
         report, steady = self.report, ledgers[0].proxy
         census = await steady.census()
         if not is_first:
@@ -164,13 +169,13 @@ class Torture:
             for name, ledger in zip(("steady", "killed"), ledgers, strict=False):
                 if not await ledger.proxy.at_rest(session, within=REST_SECONDS):
                     report.stuck.append(f"the {name} server still has turns or streams")
-                report.stuck += await ledger.stuck(session, within=REST_SECONDS)
-                report.lost += await ledger.lost(session, all=False)
+                report.stuck += await ledger.find_stuck(session, within=REST_SECONDS)
+                report.lost += await ledger.find_lost(session, all=False)
         ended = {id for ledger in ledgers for id in ledger.background}
-        untold = await self._receiver.untold(ended, within=WEBHOOK_SECONDS)
-        report.lost += [f"{id} has ended, and no webhook says so" for id in sorted(untold)]
+        undelivered = await self._receiver.undelivered(ended, within=WEBHOOK_SECONDS)
+        report.lost += [f"{id} has ended, and no webhook says so" for id in sorted(undelivered)]
         for ledger in ledgers:
-            for id in untold & ledger.background.keys():
+            for id in undelivered & ledger.background.keys():
                 del ledger.background[id]  # it is said once
             report.stuck += ledger.stuck_requests
             report.crossed += ledger.crossed
@@ -218,7 +223,7 @@ def _open_in(proxy: Proxy, census: Census) -> Counter[str]:
 
 
 def _session() -> aiohttp.ClientSession:
-    """Connections for one round: they are closed at its end, so that the server has none to wait for."""
+    """Returns the connections for one round, which are closed at its end, so that the server has none to wait for."""
     return aiohttp.ClientSession(
         timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0)
     )

@@ -1,9 +1,9 @@
-"""A `codex-proxy` that can be looked into: it counts what it has open, and how long its event loop was held.
+"""A `codex-proxy` that reports what it has open, and how long its event loop was held.
 
-    python -m scripts.torture_lib.watched_server CENSUS PLANT serve ...
+python -m scripts.torture_lib.watched_server CENSUS PLANT serve ...
 
-It is the server as it is, started by way of this module. At SIGUSR1 it writes a census as JSON to the file CENSUS
-(see `Census`). PLANT is the name of a fault of `plants` that is put into the server before it starts, or `none`.
+It is the unchanged server, started by this module. At SIGUSR1 it writes a census as JSON to the file CENSUS (see
+`Census`). PLANT is the name of a fault of `plants` that is put into the server before it starts, or `none`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import TypedDict
 from scripts.torture_lib.plants import PLANTS, put_in_place
 
 LOOK_SECONDS = 0.01
-"""Seconds between two looks at whether the event loop is late."""
+"""Seconds between two measurements of how late the event loop is."""
 HELD_SECONDS = 0.05
-"""A callback that took more CPU time than this is named in the census."""
+"""Seconds of CPU time above which a callback is named in the census."""
 NAMED = 10
-"""How many such callbacks are named, the longest first."""
+"""Maximum callbacks in the census, the longest first."""
 PLACES = 6
-"""How many lines of code are named of such a callback, the innermost first."""
+"""Maximum lines of code that are named of such a callback, the innermost first."""
 NUMBER = re.compile(r"\d+")
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,11 +45,11 @@ class Held(TypedDict):
     """CPU time of the callback."""
     name: str
     place: str
-    """Where it was seen at work; empty where it never was."""
+    """The lines of code at work during the callback; empty if none were seen."""
 
 
 class Census(TypedDict):
-    """What a server has open, and how late its event loop was since its last census."""
+    """What a server has open, and how late its event loop was since the previous census."""
 
     tasks: dict[str, int]
     """Tasks of asyncio that have not ended, by the name of their coroutine."""
@@ -59,16 +59,16 @@ class Census(TypedDict):
     at_work: str
     """The lines of code that the signal interrupted."""
     late: list[float]
-    """How late the loop was in each look, in seconds of the server's own CPU time."""
+    """How late the loop was at each measurement, in seconds of the server's own CPU time."""
     held: list[Held]
 
 
 class LoopWatch:
     """Measures how late the event loop of this process is, and which callbacks hold it.
 
-    Only the CPU time of this process counts: where another program has the processor, the loop is late without any
-    fault of the server. A look is late by the time since it was due, but by no more than the CPU time that this
-    process has used since the look before.
+    Only the CPU time of this process counts: if another program has the processor, the loop is late without any fault
+    of the server. A measurement is late by the time since it was due, but by no more than the CPU time that this
+    process has used since the one before.
     """
 
     def __init__(self) -> None:
@@ -80,10 +80,10 @@ class LoopWatch:
         self._thread = threading.get_ident()
 
     def install(self) -> None:
-        """Measures every callback from now on, and looks as soon as a loop runs."""
+        """Measures every callback from now on, and the delay of every loop that runs."""
         run = Handle._run
 
-        def measured(handle: Handle) -> None:
+        def run_measured(handle: Handle) -> None:
             if threading.get_ident() != self._thread:
                 run(handle)
                 return
@@ -96,16 +96,16 @@ class LoopWatch:
             if spent > HELD_SECONDS:
                 self._note(spent, callback)
 
-        put_in_place(Handle, "_run", measured)
+        put_in_place(Handle, "_run", run_measured)
         threading.Thread(target=self._see_places, name="watch", daemon=True).start()
         new_loop = asyncio.DefaultEventLoopPolicy.new_event_loop
 
-        def watched_loop(policy: asyncio.DefaultEventLoopPolicy) -> AbstractEventLoop:
+        def new_watched_loop(policy: asyncio.DefaultEventLoopPolicy) -> AbstractEventLoop:
             loop = new_loop(policy)
             loop.call_soon(self._look, loop, loop.time(), time.process_time())
             return loop
 
-        put_in_place(asyncio.DefaultEventLoopPolicy, "new_event_loop", watched_loop)
+        put_in_place(asyncio.DefaultEventLoopPolicy, "new_event_loop", new_watched_loop)
 
     def _look(self, loop: AbstractEventLoop, due: float, cpu_before: float) -> None:
         cpu = time.process_time()
@@ -122,7 +122,7 @@ class LoopWatch:
         del self.held[NAMED:]
 
     def _see_places(self) -> None:
-        """Notes, in a thread, what a long callback is doing."""
+        """Records, in a thread, the code at work in long callbacks."""
         while True:
             time.sleep(LOOK_SECONDS * 2)
             began = self._began
@@ -132,14 +132,14 @@ class LoopWatch:
                     self._place = place_of(frame)
 
     def take(self) -> tuple[list[float], list[Held]]:
-        """Returns what was measured since the last call. What is done until the next look counts as nobody's."""
+        """Returns what was measured since the last call. CPU time until the next measurement does not count."""
         taken = self.late, self.held
         self.late, self.held, self._paused = [], [], True
         return taken
 
 
 def name_of(callback: object) -> str:
-    """The name of a task's coroutine, or of a function."""
+    """Returns the name of a task's coroutine, or of a function."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         return str(getattr(owner.get_coro(), "__qualname__", owner))
@@ -147,7 +147,7 @@ def name_of(callback: object) -> str:
 
 
 def place_of(frame: FrameType) -> str:
-    """The innermost lines of code at work, as `file:line function < file:line function`."""
+    """Returns the innermost lines of code at work, as `file:line function < file:line function`."""
     lines = traceback.extract_stack(frame, limit=40)[::-1]
     ours = [line for line in lines if line.filename.startswith(str(ROOT))] or lines
     shown = [lines[0], *(line for line in ours[:PLACES] if line is not lines[0])]
@@ -155,7 +155,9 @@ def place_of(frame: FrameType) -> str:
 
 
 def census(watch: LoopWatch, frame: FrameType | None) -> Census:
-    """What this process has open. Call it in the thread of the event loop; `frame` is what it did before."""
+    """Returns what this process has open. Call it in the thread of the event loop; `frame` is what the signal
+    interrupted.
+    """
     late, held = watch.take()
     gc.collect()  # what nobody refers to any more is not open
     try:
@@ -173,7 +175,7 @@ def census(watch: LoopWatch, frame: FrameType | None) -> Census:
 
 
 def kind_of(descriptor: str) -> str:
-    """What a descriptor of this process is open on; empty if it was closed meanwhile."""
+    """Returns what a descriptor of this process is open on; empty if it was closed meanwhile."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}").partition(":[")[0]
     except OSError:
@@ -181,7 +183,7 @@ def kind_of(descriptor: str) -> str:
 
 
 def write_census_at_signal(file: Path, watch: LoopWatch) -> None:
-    """Writes a census to `file` whenever SIGUSR1 comes, whole or not at all."""
+    """Writes a census to `file` at each SIGUSR1, whole or not at all."""
 
     def write(_: int, frame: FrameType | None) -> None:
         part = file.with_suffix(".part")

@@ -18,7 +18,7 @@ from scripts.golden import (
     content,
     digest,
     manifest_of,
-    played,
+    play,
     transcript,
     write_all,
 )
@@ -66,7 +66,7 @@ async def test_a_live_answer_is_the_committed_one_whichever_way_a_step_is_contin
     kind: str, file: str, way: str, tmp_path: Path
 ) -> None:
     recorded = transcript(kind, file)
-    live, statuses = await played(kind, file, tmp_path, **WAYS[way])
+    live, statuses = await play(kind, file, tmp_path, **WAYS[way])
     assert live == content(recorded)
     assert statuses == (
         recorded["metadata"]["status"] if "exchanges" in recorded else [recorded["metadata"]["status"]]
