@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.agents.dialects.json_lines import encode_line
 from codex_proxy.core.json_cost import has_too_many_values
 from codex_proxy.core.json_values import objects_in, text_at, value_at
 
@@ -122,7 +123,6 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 _decoder = msgspec.json.Decoder(Message)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
-_encode = msgspec.json.Encoder().encode
 
 
 def decode(line: bytes) -> Message | None:
@@ -175,7 +175,7 @@ def channel_of(id: object) -> int | None:
 
 
 def request(id: int, method: str, params: object) -> bytes:
-    return _encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}) + b"\n"
+    return encode_line({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 
 
 def new_session(folder: str, servers: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,22 +184,22 @@ def new_session(folder: str, servers: Sequence[Mapping[str, Any]], meta: Mapping
 
 
 def notification(method: str, params: object) -> bytes:
-    return _encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n"
+    return encode_line({"jsonrpc": "2.0", "method": method, "params": params})
 
 
 def answer(id: int | str, result: object) -> bytes:
-    return _encode({"jsonrpc": "2.0", "id": id, "result": result}) + b"\n"
+    return encode_line({"jsonrpc": "2.0", "id": id, "result": result})
 
 
 def refusal(id: int | str) -> bytes:
     """Returns "Method not found", without which some agents would wait for ever."""
     error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
-    return _encode({"jsonrpc": "2.0", "id": id, "error": error}) + b"\n"
+    return encode_line({"jsonrpc": "2.0", "id": id, "error": error})
 
 
 def tool_output(key: str, result: object) -> bytes:
     """Returns the line that gives the tool server a call's output (see `split_writes`)."""
-    return _OUTPUT_PREFIX + _encode({"key": key, "result": result}) + b"\n"
+    return _OUTPUT_PREFIX + encode_line({"key": key, "result": result})
 
 
 _OUTPUT_PREFIX: Final = b"tool-output "

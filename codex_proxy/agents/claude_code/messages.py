@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.agents.dialects.json_lines import encode_line
 from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
 
 T = TypeVar("T")
@@ -185,12 +186,6 @@ def string_in(json: msgspec.Raw) -> str | None:
 
 
 # --- what we write ------------------------------------------------------------------------------
-
-
-def encode_line(value: Any) -> bytes:
-    """Returns the value as one line; line breaks in a client's JSON become spaces."""
-    line = msgspec.json.encode(value)
-    return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
 
 def control_request(id: str, subtype: str, **fields: Any) -> bytes:

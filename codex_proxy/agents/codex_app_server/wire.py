@@ -11,10 +11,11 @@ import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE, Decision, ToolReply
 from codex_proxy.agents.dialects.failures import failure_from_text, stop_from_text
+from codex_proxy.agents.dialects.json_lines import decode_line, encode_line
 from codex_proxy.core.events import ApprovalRequested, InputRequested, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart
-from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
+from codex_proxy.core.json_cost import LONG_JSON
 
 NO_JSON = msgspec.Raw()
 
@@ -89,58 +90,43 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False):
 
 UNREADABLE_ANSWER = RpcError(0, "the agent's answer is invalid")
 
-decode_expected = msgspec.json.Decoder(Message).decode
-"""Decodes a usual message. Raises `UNREADABLE`; `_decode_loosely` may then read parts."""
+_decoder = msgspec.json.Decoder(Message)
+decode_expected = _decoder.decode
+"""Decodes a usual message. Raises `UNREADABLE`; `decode` may then read parts."""
 
-_LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
+_LOOSE_DECODERS: tuple[msgspec.json.Decoder[_AddressedMessage | _Envelope], ...] = (
     msgspec.json.Decoder(_AddressedMessage),
     msgspec.json.Decoder(_Envelope),
 )
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line; None if it is no JSON-RPC. With a wrong field or too many values reads what it can: a request
-    must be refused and a turn must end.
-    """
-    try:
-        if not has_too_many_values(line):
-            return decode_expected(line)
-    except UNREADABLE:
-        pass
-    return _decode_loosely(line)
-
-
-def _decode_loosely(line: bytes) -> Message | None:
-    for decoder in _LOOSE_DECODERS:
-        try:
-            loose = decoder.decode(line)
-        except UNREADABLE:
-            continue
-        if loose.method is None:
-            return Message(loose.id, error=UNREADABLE_ANSWER) if loose.id is not None else None
-        address = getattr(loose, "params", None)
-        params = Params(address.thread_id, address.turn_id) if address else NO_PARAMS
-        return Message(loose.id, loose.method, params)
-    return None
+    """Decodes a line; None if it is no JSON-RPC. With a wrong field or too many values reads what it can."""
+    found = decode_line(line, _decoder, *_LOOSE_DECODERS)
+    if found is None or isinstance(found, Message):
+        return found
+    if found.method is None:
+        return None if found.id is None else Message(found.id, error=UNREADABLE_ANSWER)
+    if isinstance(found, _Envelope):
+        return Message(found.id, found.method)
+    return Message(found.id, found.method, Params(found.params.thread_id, found.params.turn_id))
 
 
 def request(id: str, method: str, params: dict[str, Any] | None) -> bytes:
-    """Encodes a request; line breaks in a client's JSON become spaces."""
-    line = msgspec.json.encode({"id": id, "method": method, "params": params})
-    return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
+    return encode_line({"id": id, "method": method, "params": params})
 
 
 def notification(method: str) -> bytes:
-    return msgspec.json.encode({"method": method}) + b"\n"
+    return encode_line({"method": method})
 
 
 def answer(id: int | str, result: Any) -> bytes:
-    return msgspec.json.encode({"id": id, "result": result}) + b"\n"
+    return encode_line({"id": id, "result": result})
 
 
 def refusal(id: int | str) -> bytes:
     """Encodes the error -32601, without which the agent's turn would hang."""
-    return msgspec.json.encode({"id": id, "error": {"code": -32601, "message": "unsupported"}}) + b"\n"
+    return encode_line({"id": id, "error": {"code": -32601, "message": "unsupported"}})
 
 
 _REQUEST = re.compile(rb'\{"id":"[^"]*","method":')

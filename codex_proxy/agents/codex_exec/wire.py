@@ -9,8 +9,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.codex.child_turn import TokenCounts
-from codex_proxy.agents.dialect import UNREADABLE
-from codex_proxy.core.json_cost import has_too_many_values
+from codex_proxy.agents.dialects.json_lines import decode_line
 
 
 class FileUpdate(msgspec.Struct, gc=False):
@@ -74,14 +73,5 @@ def decode(line: bytes) -> tuple[Line | None, bool]:
     """Decodes a line; None if it is no event. Returns also whether it is damaged, or has too many values: then only
     `type` is set.
     """
-    try:
-        if not has_too_many_values(line):
-            return _LINE.decode(line), False
-    except msgspec.ValidationError:
-        pass
-    except UNREADABLE:
-        return None, False
-    try:
-        return Line(_HEAD.decode(line).type), True
-    except UNREADABLE:
-        return None, False
+    found = decode_line(line, _LINE, _HEAD)
+    return (Line(found.type), True) if isinstance(found, _Head) else (found, False)

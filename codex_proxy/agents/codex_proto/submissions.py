@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
+from codex_proxy.agents.dialects.json_lines import encode_line
 from codex_proxy.agents.dialects.response_items import content_of, text_type_of
 from codex_proxy.agents.dialects.transcript import flatten
 from codex_proxy.core.items import (
@@ -38,7 +39,7 @@ SUMMARIES = frozenset({"auto", "concise", "detailed", "none"})
 
 
 def submission_line(submission_id: str, op: dict[str, Any]) -> bytes:
-    return msgspec.json.encode({"id": submission_id, "op": op}) + b"\n"
+    return encode_line({"id": submission_id, "op": op})
 
 
 def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) -> bytes:

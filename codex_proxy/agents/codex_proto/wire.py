@@ -11,8 +11,8 @@ import msgspec
 
 from codex_proxy.agents.codex.child_turn import TokenCounts
 from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.agents.dialects.json_lines import decode_line
 from codex_proxy.core.events import Usage
-from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
 
 PREFIX = "codex/event/"
 """The prefix of events' names in older releases."""
@@ -178,27 +178,17 @@ def decode(line: bytes) -> Line | None:
     """Decodes a line; None if it is not of this protocol. With a wrong field or too many values decodes only id and
     type.
     """
-    if len(line) > LONG_JSON and has_too_many_values(line):
-        return _decode_damaged(line)
-    try:
-        envelope = _ENVELOPE.decode(line)
-        if envelope.msg is not None:
-            return Line(envelope.id, envelope.msg)
-        return Line(envelope.id, _FLAT.decode(line), flat=True)
-    except msgspec.ValidationError:
-        return _decode_damaged(line)
-    except UNREADABLE:
+    found = decode_line(line, _ENVELOPE, _HEAD)
+    if isinstance(found, _Envelope):
+        if found.msg is not None:
+            return Line(found.id, found.msg)
+        flat = decode_line(line, _FLAT, _HEAD)
+        if isinstance(flat, Msg):
+            return Line(found.id, flat, flat=True)
+        found = flat
+    if found is None:
         return None
-
-
-def _decode_damaged(line: bytes) -> Line | None:
-    try:
-        head = _HEAD.decode(line)
-    except UNREADABLE:
-        return None
-    if head.msg is not None:
-        return Line(head.id, Msg(type=head.msg.type), damaged=True)
-    return Line(head.id, Msg(type=head.type), flat=True, damaged=True)
+    return Line(found.id, Msg(type=(found.msg or found).type), flat=found.msg is None, damaged=True)
 
 
 NO_USAGE = Usage()

@@ -1,0 +1,35 @@
+"""Lines of JSON that an agent's process reads and writes."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.core.json_cost import has_too_many_values
+
+T = TypeVar("T")
+H = TypeVar("H")
+
+
+def encode_line(value: Any) -> bytes:
+    """Returns the value as one line; line breaks in a client's JSON become spaces."""
+    return msgspec.json.encode(value).replace(b"\n", b" ") + b"\n"  # in a string they would be escaped
+
+
+def decode_line(line: bytes, whole: msgspec.json.Decoder[T], *heads: msgspec.json.Decoder[H]) -> T | H | None:
+    """Decodes a line; with unexpected fields or too many values, by the first of `heads` that can. These read few
+    fields, so that a request is still refused and a turn still ends. None: the line is no such JSON.
+    """
+    try:
+        if not has_too_many_values(line):
+            return whole.decode(line)
+    except UNREADABLE:
+        pass
+    for head in heads:
+        try:
+            return head.decode(line)
+        except UNREADABLE:
+            pass
+    return None
