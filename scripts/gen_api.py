@@ -204,28 +204,33 @@ def _body(endpoint: Endpoint) -> str:
     fields = _fields(SCHEMAS[endpoint.body or ""])
     optional = "" if endpoint.body_required else " The body may be left out."
     words = f"{endpoint.body_description}{optional}".strip()
-    before = ENDPOINTS[: ENDPOINTS.index(endpoint)]
-    same = next((each for each in before if each.body == endpoint.body), None)
-    larger = same or next((each for each in before if each.body and _has_fields(each, fields)), None)
+    before = [each for each in ENDPOINTS[: ENDPOINTS.index(endpoint)] if each.body]
+    larger = [each for each in before if _has_fields(each, fields)]
+    same = next((each for each in larger if len(_own_fields(each)) == len(fields)), None)
     if same is not None and same.body_description == endpoint.body_description:
         words = ""
-    if larger is None or len(fields) < FEW:
+    if not larger or len(fields) < FEW:
         kinds = {kind: [name for name in fields if fields[name] == kind] for kind in fields.values()}
         rows = [(", ".join(f"`{name}`" for name in names), kind) for kind, names in kinds.items()]
         fields_text = "Fields:\n\n" + "\n".join(f"- {names}: {kind}" for names, kind in rows)
-    elif larger.body == endpoint.body:
-        fields_text = f"The body is that of {title(larger)}."
+    elif same is not None:
+        left_out = [
+            f"`{name}` may be left out." for name in fields if _own_fields(same)[name] != fields[name]
+        ]
+        fields_text = " ".join([f"The body is that of {title(same)}.", *left_out])
     else:
         names = ", ".join(f"`{name}`" for name in fields)
-        fields_text = f"Fields, as of {title(larger)}: {names}."
+        fields_text = f"Fields, as of {title(larger[0])}: {names}."
     return fields_text + (f"\n\n{words}" if words else "")
+
+
+def _own_fields(endpoint: Endpoint) -> dict[str, str]:
+    return _fields(SCHEMAS[endpoint.body or ""])
 
 
 def _has_fields(endpoint: Endpoint, fields: dict[str, str]) -> bool:
     """Whether the endpoint's body has all of these fields, with the same values."""
-    own = {
-        name: kind.removesuffix(" (required)") for name, kind in _fields(SCHEMAS[endpoint.body or ""]).items()
-    }
+    own = {name: kind.removesuffix(" (required)") for name, kind in _own_fields(endpoint).items()}
     return all(own.get(name) == kind.removesuffix(" (required)") for name, kind in fields.items())
 
 

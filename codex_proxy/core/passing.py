@@ -11,7 +11,7 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.turn import Origin
 
 PASSED_PATHS: Final = (
-    *("/embeddings", "/completions", "/rerank", "/moderations"),
+    *("/completions", "/embeddings", "/rerank", "/moderations"),
     *("/audio/speech", "/audio/transcriptions", "/audio/translations"),
     *("/images/generations", "/images/edits", "/images/variations"),
 )
