@@ -16,7 +16,6 @@ from tests.agents import child_shapes as shapes
 from tests.agents.child_readers import READERS, SESSION, THREAD, ChildReader
 
 HELD: dict[str, tuple[str, shapes.Shape, str]] = {
-    "arguments before their name": ("codex-proto", shapes.PROTO["arguments before the name"], "arguments"),
     "items of the model": ("app-server", shapes.APP_SERVER["raw items"], "items of the model"),
     "arguments that are checked": ("claude-code", shapes.CLAUDE_CODE["arguments in pieces"], "arguments"),
     "signatures": ("claude-code", shapes.CLAUDE_CODE["signatures"], "signatures"),

@@ -56,10 +56,10 @@ def test_pieces_of_parallel_calls_find_their_call_by_choice_and_index() -> None:
     assert end_of(events).stop == "tool_calls"
 
 
-def test_a_call_without_a_name_yet_is_held_back() -> None:
-    first = event_line("tool_calls_delta", tool_calls=[call_piece(0, "{", id="a")])
-    second = event_line("tool_calls_delta", tool_calls=[call_piece(0, "}", name="f")])
-    assert calls_of(events_of([first, second])) == [("a", "f", "{}", None)]
+def test_a_piece_of_a_call_that_was_not_named_is_no_call() -> None:
+    events = events_of([event_line("tool_calls_delta", tool_calls=[call_piece(0, "{", id="a")])])
+    assert calls_of(events) == []
+    assert ev.Notice("nameless_call") in events
 
 
 def test_made_up_call_ids_do_not_repeat_those_of_earlier_steps() -> None:

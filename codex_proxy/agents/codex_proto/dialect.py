@@ -17,7 +17,7 @@ from codex_proxy.agents.codex_proto.activities import (
     file_changes,
     with_reason,
 )
-from codex_proxy.agents.codex_proto.open_items import LEGACY_INDEX, Calls, Messages, ReasoningItems
+from codex_proxy.agents.codex_proto.open_items import LEGACY_INDEX, CallKind, Calls, Messages, ReasoningItems
 from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, TurnUsage, decode, plain_delta, spellings
 from codex_proxy.agents.dialect import NOTHING, Decision, Reply, Step
 from codex_proxy.agents.dialects.failures import clean_text, failure_from_text, retrying_event, status_in
@@ -25,6 +25,8 @@ from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalKind,
     ApprovalRequested,
+    ArgumentsDelta,
+    FullArguments,
     FullText,
     Notice,
     ReasoningKind,
@@ -186,22 +188,23 @@ class CodexProto(ChildTurn):
             self._begin_output()
             self._messages.finish(msg.choice_index, RefusalDelta, msg.refusal)
         if has_calls:
-            self._each_call(self._calls.finish_with, msg)
+            self._each_call(msg, FullArguments)
 
     def _calls_delta(self, msg: Msg) -> None:
-        self._each_call(self._calls.add_piece, msg)
+        self._each_call(msg, ArgumentsDelta)
 
-    def _each_call(self, add: Callable[..., None], msg: Msg) -> None:
+    def _each_call(self, msg: Msg, event: type[ArgumentsDelta | FullArguments]) -> None:
         self._begin_output()
         # The child also writes choice 0 for a turn without choices.
         choice = msg.choice_index if msg.choice_index or self._messages.by_choice else None
         for position, call in enumerate(msg.tool_calls or ()):
             key = (choice, position if call.index is None else call.index)
             function = call.function or NO_FUNCTION
-            kind = "custom" if call.type == "custom" else "function"
-            add(key, call.id, function.name, function.arguments or "", kind)
+            kind: CallKind = "custom" if call.type == "custom" else "function"
+            self._calls.add(key, call.id, function.name, kind, event, function.arguments or "")
         if (legacy := msg.function_call) is not None:
-            add((choice, LEGACY_INDEX), None, legacy.name, legacy.arguments or "", "legacy")
+            only = (choice, LEGACY_INDEX)
+            self._calls.add(only, None, legacy.name, "legacy", event, legacy.arguments or "")
 
     def _begin_output(self) -> None:
         self._step_has_output = True

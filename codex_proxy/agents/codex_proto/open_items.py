@@ -6,9 +6,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
-from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
@@ -25,7 +22,6 @@ from codex_proxy.core.events import (
     TextDelta,
 )
 from codex_proxy.core.items import Message, Reasoning, ToolCall
-from codex_proxy.core.limits import DELTA_SIZE, ITEM_SIZE
 
 CallKind = Literal["function", "custom", "legacy"]
 
@@ -145,16 +141,6 @@ class ReasoningItems:
             self._events.append(ItemStarted(Reasoning(self._item)))
 
 
-class _Call(msgspec.Struct):
-    kind: CallKind
-    call_id: str | None = None
-    """The child's id, once given."""
-    item_id: str = ""
-    """The item's id; empty until the name is known."""
-    early_arguments: list[str] = []
-    """Pieces that came before the name."""
-
-
 _Key = tuple[int | None, int | str]
 _STOPS: dict[CallKind | None, Stop] = {
     None: Stop.STOP,
@@ -167,16 +153,13 @@ LEGACY_INDEX = "function_call"
 
 
 class Calls:
-    """The open calls, by `key`: choice (or None) and index. A call without an id gets one with a number, counted on
-    from `earlier_calls`.
+    """The open calls, by choice (or None) and index. Only the fake agent makes calls; it names each in the first piece.
+    A call without an id gets one with a number, counted on from `earlier_calls`.
     """
 
     def __init__(self, events: list[Event], earlier_calls: int = 0) -> None:
         self._events = events
-        self._open: dict[_Key, _Call] = {}
-        self._keys: dict[tuple[int | None, str], _Key] = {}
-        self._held = HeldSize("arguments of calls before their names")
-        self._done: set[_Key] = set()
+        self._items: dict[_Key, str] = {}
         self._count = 0
         self._earlier_calls = earlier_calls
         self.last_kind: CallKind | None = None
@@ -185,81 +168,37 @@ class Calls:
     def stop(self) -> Stop:
         return _STOPS[self.last_kind]
 
-    def add_piece(
-        self, key: _Key, call_id: str | None, name: str | None, arguments: str, kind: CallKind
+    def add(
+        self,
+        key: _Key,
+        call_id: str | None,
+        name: str | None,
+        kind: CallKind,
+        event: type[ArgumentsDelta | FullArguments],
+        text: str,
     ) -> None:
-        """Adds a piece; the item starts when the name is known. Ignores a complete call."""
-        call = self._open.get(key)
-        if call and call_id and call.call_id not in (None, call_id):
-            self._end(key)
-            call = None
-        if call is None:
-            if self._is_done(key, call_id):
+        """Adds an event with a text, and opens the call if needed. A call may come in pieces, whole, or both."""
+        item = self._items.get(key)
+        if item is None:
+            if not name:
+                self._events.append(Notice("nameless_call"))
                 return
-            self._held.add(ITEM_SIZE)
-            call = self._open[key] = _Call(kind)
-        if call_id and call.call_id is None:
-            call.call_id = call_id
-            self._keys.setdefault((key[0], call_id), key)
-        if call.item_id:
-            if arguments:
-                self._events.append(ArgumentsDelta(call.item_id, arguments))
-            return
-        if arguments:
-            self._held.add(len(arguments) + DELTA_SIZE)
-            call.early_arguments.append(arguments)
-        if name:
-            self._start(key, call, name)
-
-    def finish_with(
-        self, key: _Key, call_id: str | None, name: str | None, arguments: str, kind: CallKind
-    ) -> None:
-        """Ends a call with its full arguments, from which `core.repair` later removes what was sent as pieces."""
-        if self._is_done(key, call_id):
-            return
-        key = self._key_of(key, call_id)
-        self.add_piece(key, call_id, name, "", kind)
-        call = self._open[key]
-        if call.item_id:
-            self._events.append(FullArguments(call.item_id, arguments))
-        self._end(key)
+            item = self._open(key, call_id, name, kind)
+        if text:
+            self._events.append(event(item, text))
 
     def end_all(self) -> None:
-        for key in list(self._open):
-            self._end(key)
-        self._held.clear()
+        self._events.extend(map(ItemEnded, self._items.values()))
+        self._items.clear()
 
     def drop_open(self) -> None:
         """Forgets the open calls: after a retry the child sends them again."""
-        self._open.clear()
-        self._keys.clear()
+        self._items.clear()
 
-    def _key_of(self, key: _Key, call_id: str | None) -> _Key:
-        """Returns the key of the open call with this id: pieces and full form may have different indexes."""
-        return self._keys.get((key[0], call_id), key) if call_id else key
-
-    def _is_done(self, key: _Key, call_id: str | None) -> bool:
-        name = LEGACY_INDEX if key[1] == LEGACY_INDEX else call_id
-        return name is not None and (key[0], name) in self._done
-
-    def _start(self, key: _Key, call: _Call, name: str) -> None:
-        call_id = call.call_id or f"call_{self._earlier_calls + self._count}"
-        call.item_id = f"c{self._count}"
+    def _open(self, key: _Key, call_id: str | None, name: str, kind: CallKind) -> str:
+        call_id = call_id or f"call_{self._earlier_calls + self._count}"
+        item = self._items[key] = f"c{self._count}"
         self._count += 1
-        self.last_kind = call.kind
-        self._events.append(ItemStarted(ToolCall(call.item_id, call_id, name, call.kind, key[0])))
-        if call.early_arguments:
-            self._events.append(ArgumentsDelta(call.item_id, "".join(call.early_arguments)))
-            call.early_arguments.clear()
-
-    def _end(self, key: _Key) -> None:
-        call = self._open.pop(key)
-        if call.call_id and self._keys.get((key[0], call.call_id)) == key:
-            del self._keys[key[0], call.call_id]
-        if not call.item_id:
-            self._events.append(Notice("nameless_call"))
-            return
-        self._events.append(ItemEnded(call.item_id))
-        name = LEGACY_INDEX if key[1] == LEGACY_INDEX else call.call_id
-        if name:
-            self._done.add((key[0], name))
+        self.last_kind = kind
+        self._events.append(ItemStarted(ToolCall(item, call_id, name, kind, key[0])))
+        return item
