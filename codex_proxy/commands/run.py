@@ -150,8 +150,6 @@ def _own_server(
             said = errors.read_text("utf-8", "replace").strip().rpartition("\n")[2]
             said = said.removeprefix("Error: ").removeprefix("codex-proxy: ")
             raise UserError(f"No server could be started: {said}")
-        # What it prints later is not read by anybody, and must not fill the pipe.
-        threading.Thread(target=server.stdout.read, daemon=True).start()
         yield ServerAccess(base_url=f"{found[1]}/v1", model=model, key=key)
     finally:
         _end(server)

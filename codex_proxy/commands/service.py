@@ -164,9 +164,9 @@ def _check_program(service: Service) -> None:
 
 
 def _run(argv: Sequence[str], *, must_succeed: bool = True) -> None:
-    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    done = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode and must_succeed:
-        reason = (done.stderr or done.stdout).strip()
+        reason = done.stdout.strip()
         raise UserError(f"`{' '.join(argv)}` failed: {reason or f'exit status {done.returncode}'}")
 
 

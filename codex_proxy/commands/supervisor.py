@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import sys
 import time
@@ -63,10 +64,8 @@ class Worker:
         """`say` prints the process's standard output; None: nobody does."""
         self.number = number
         self.pid = process.pid
-        self.serves = False
-        """Whether the process serves requests, or has."""
-        self.since = time.monotonic()
-        """When it began to serve, or else was started."""
+        self.serves_since = math.inf
+        """When it began to serve, by the monotonic clock; infinity before."""
         self._process = process
         self._told_to_stop = False
         self._decided = asyncio.Event()
@@ -76,11 +75,16 @@ class Worker:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             if not self.serves:
-                self.serves, self.since = True, time.monotonic()
+                self.serves_since = time.monotonic()
                 self._decided.set()
             if say is not None:
                 say(line.decode("utf-8", "replace").rstrip("\n"))
         self._decided.set()
+
+    @property
+    def serves(self) -> bool:
+        """Whether the process serves requests, or has."""
+        return self.serves_since < math.inf
 
     async def wait_started(self) -> bool:
         """Waits until the process serves or has ended; returns whether it serves."""
@@ -191,7 +195,7 @@ class Supervisor:
                 continue  # it was replaced
             del self._workers[number]
             now = time.monotonic()
-            backoff = backoff.after_failure(now, now - worker.since if worker.serves else 0.0)
+            backoff = backoff.after_failure(now, now - worker.serves_since)
             pause = backoff.pause_seconds(now)
             log.error("worker_ended", number=number, status=await worker.wait(), restart_after=pause)
             await self._until_stopping(asyncio.sleep(pause))

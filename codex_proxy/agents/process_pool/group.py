@@ -311,8 +311,8 @@ class ProcessGroup(Generic[P]):
 
     @property
     def is_unused(self) -> bool:
-        """Whether the group has no processes, no waiting turns, no minimum, no recent use and no delayed start."""
-        if self.entries or self._waiting or self._limits.min_processes:
+        """Whether the group has no processes, no minimum, no recent use and no delayed start: then no turn waits."""
+        if self.entries or self._limits.min_processes:
             return False
         now = self._pool.now()
         was_used = bool(self._uses) and now - self._uses[-1] < self._limits.max_age

@@ -68,9 +68,6 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         except Fault:
             await self.end()
             raise
-        except BaseException:
-            self.kill()
-            raise
         self._note_agent(child)
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:

@@ -117,12 +117,10 @@ class UpstreamTransport:
             message = NoAttempt() if opened is None else self._make_current(opened)
         except Fault as fault:
             message = NoAttempt(fault.failure)
-        self._next_attempt = None
         self._deliver([message], 0)
 
     def break_off(self) -> None:
         """See `Breakable`."""
-        self._next_attempt = None
         self._deliver([NoAttempt(UNFORESEEN)], 0)
 
     def _make_current(self, opened: OpenAttempt) -> Attempt:
