@@ -92,6 +92,14 @@ async def test_another_binary_in_its_place_is_asked_anew(binary: Binary) -> None
     assert (await binary.check()).contract.missing_features.keys() == {"parallel_calls"}
 
 
+async def test_a_binary_that_is_replaced_while_it_is_asked_is_asked_anew(binary: Binary) -> None:
+    binary.becomes(NEWEST, more='echo "# of another release" >> "$0"')
+    await binary.check()
+    assert binary.asked
+    await binary.check()
+    assert binary.asked
+
+
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("damage", [b"", b"{", b"null", b'{"binary": ["", 1, 2]}'])
 async def test_a_stored_answer_that_cannot_be_read_is_asked_for_anew(binary: Binary, damage: bytes) -> None:

@@ -47,7 +47,7 @@ WAITING: dict[str, tuple[str, shapes.Shape]] = {
 def test_the_calls_that_wait_at_once_are_bounded(waiting: str) -> None:
     child, shape = WAITING[waiting]
     fine, many = READERS[child](), READERS[child]()
-    fine.say(*shape(dialect.MAX_UNANSWERED // 2))
+    fine.say(*shape(dialect.MAX_UNANSWERED))
     many.say(*shape(dialect.MAX_UNANSWERED + 1))
     assert not fine.fault
     assert f"more than {dialect.MAX_UNANSWERED}" in many.fault

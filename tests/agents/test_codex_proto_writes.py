@@ -151,6 +151,16 @@ def test_an_approval_is_asked_and_answered_by_the_events_id(
     assert dialect.answer(asked.request_id, Decision(approve=approve)) == NOTHING
 
 
+def test_every_submission_of_a_turn_has_an_id_of_its_own() -> None:
+    dialect = CodexProto()
+    written = dialect.begin(Turn(model="m", history=(PROMPT,))).writes
+    (asked,) = dialect.receive([event_line("exec_approval_request", call_id="c", command="ls")]).events
+    assert isinstance(asked, ev.ApprovalRequested)
+    written += dialect.answer(asked.request_id, Decision(approve=True)).writes + dialect.interrupt().writes
+    ids = [json.loads(line)["id"] for line in written.splitlines()]
+    assert len(set(ids)) == len(ids) == 3
+
+
 def test_a_reply_that_is_no_decision_denies() -> None:
     dialect = begun()
     (asked,) = dialect.receive([event_line("exec_approval_request", call_id="c", command="ls")]).events

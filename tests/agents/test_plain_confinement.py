@@ -17,6 +17,7 @@ import pytest
 from codex_proxy.agents.confinement.confine import Confinement, find_confinement
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.confinement.read_list import read_list
+from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
@@ -222,6 +223,8 @@ async def test_what_works_only_unconfined_is_not_confined(start: Any, landlock: 
     assert await plain.try_out(start, COMMAND, bool)
     assert not is_confined(plain.wrap(COMMAND))
     assert "reading your files" in plain.warning
+    check = confinement_check(plain)
+    assert (check.advice in plain.warning, check.advice in check.message) == (True, False)
 
 
 async def test_what_works_no_better_unconfined_stays_confined(landlock: Confinement) -> None:

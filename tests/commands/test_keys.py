@@ -48,6 +48,11 @@ def test_a_new_key_is_printed_alone_and_only_its_hash_is_written_for_the_owner_a
     assert (mode_of(file), mode_of(file.parent)) == (0o600, 0o700)
 
 
+def test_the_first_key_of_a_server_tells_that_clients_need_one_from_then_on(file: Path) -> None:
+    told = [keys(file, "add", name).stderr for name in ("one", "two")]
+    assert ["every client needs a key" in each for each in told] == [True, False]
+
+
 def test_no_two_keys_are_the_same(file: Path) -> None:
     made = {keys(file, "add", f"k{number}").stdout for number in range(5)}
     assert len(made) == len(read_keys(file)) == 5

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from codex_proxy.agents.processes.session import AgentSession
@@ -22,6 +23,7 @@ from tests.http.serving import Proxy, fake_proxy, until, user, worker_proxy
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 MAX_BYTES = 80 << 10
+NO_TRACES = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
 WARNING = Check(name="x", status="warning", message="m", advice="a")
 
 
@@ -142,8 +144,8 @@ async def test_the_state_has_each_process_and_what_it_does(proxy: Proxy) -> None
     await asked
 
 
-async def test_the_checks_of_doctor_are_not_run_for_every_request(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+async def test_the_checks_of_doctor_are_of_this_server_and_are_not_run_for_every_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Path] = []
 
@@ -152,11 +154,12 @@ async def test_the_checks_of_doctor_are_not_run_for_every_request(
         return WARNING
 
     monkeypatch.setattr(checks, "state_check", state_check)
-    for _ in range(3):
-        state = await proxy.send("GET", "/ui/api/state")
-        assert {"name": "x", "status": "warning", "message": "m", "advice": "a", "facts": {}} in state.body[
-            "findings"
-        ]
+    async with fake_proxy(tmp_path, NO_TRACES, ui=True) as proxy:
+        for _ in range(3):
+            state = await proxy.send("GET", "/ui/api/state")
+            findings = {each["name"]: each for each in state.body["findings"]}
+            assert findings["x"] == msgspec.to_builtins(WARNING)
+            assert findings["traces"]["status"] == "warning"
     assert len(ran) == 1
 
 

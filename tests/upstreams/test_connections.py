@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app.server import make_server
@@ -205,7 +206,7 @@ async def test_nobody_is_there_and_the_server_starts_all_the_same(agent: str, tm
         await nothing_left(proxy)
 
 
-@pytest.mark.parametrize("name", ["silent", "endless", "no list"])
+@pytest.mark.parametrize("name", ["silent", "endless", "no list", "not implemented"])
 async def test_a_list_of_models_that_cannot_be_read_keeps_nobody_from_being_served(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,11 +220,14 @@ async def test_a_list_of_models_that_cannot_be_read_keeps_nobody_from_being_serv
         except ConnectionError:
             left.set()
 
-    listing = {"silent": silent, "endless": endless, "no list": sending(b"HTTP/1.1 200 OK\r\n\r\n<html>")}[
-        name
-    ]
+    listing = {
+        "silent": silent,
+        "endless": endless,
+        "no list": sending(b"HTTP/1.1 200 OK\r\n\r\n<html>"),
+        "not implemented": sending(b"HTTP/1.1 501 Not Implemented\r\n\r\n"),
+    }
     async with (
-        raw_upstream(sending(OK, text("Hello.")), listing) as url,
+        raw_upstream(sending(OK, text("Hello.")), listing[name]) as url,
         proxy_before(url, tmp_path) as proxy,
     ):
         if name == "endless":
@@ -257,13 +261,17 @@ async def test_an_upstream_that_comes_later_is_found(tmp_path: Path, monkeypatch
     monkeypatch.setattr("codex_proxy.agents.upstream.server.RETRY_SECONDS", 0.01)
     async with upstream() as server:
         server.key = KEY
-        async with proxy_before(server.url, tmp_path) as proxy:
-            assert (await proxy.send("GET", "/readyz")).status == 503
-            server.key = None
-            agent = proxy.server.agent
-            await eventually(lambda: agent.trouble() is None)
-            assert (await proxy.send("GET", "/readyz")).status == 200
-            assert [model.id for model in agent.models()] == ["small", "large"]
+        with capture_logs() as lines:
+            async with proxy_before(server.url, tmp_path) as proxy:
+                assert (await proxy.send("GET", "/readyz")).status == 503
+                await eventually(lambda: server.listed > 2)
+                server.key = None
+                agent = proxy.server.agent
+                await eventually(lambda: agent.trouble() is None)
+                assert (await proxy.send("GET", "/readyz")).status == 200
+                assert [model.id for model in agent.models()] == ["small", "large"]
+    logged = [line["event"] for line in lines if line["event"] in ("upstream_trouble", "upstream_is_back")]
+    assert logged == ["upstream_trouble", "upstream_is_back"]
 
 
 async def test_connections_are_used_again(tmp_path: Path) -> None:

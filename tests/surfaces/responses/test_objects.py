@@ -10,6 +10,7 @@ from openai.types.responses import CompactedResponse, InputTokenCountResponse, R
 
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.errors import error_body, status_of
 from codex_proxy.surfaces.responses import response_object
 from tests.surfaces.chat.turns import text_item, turn
@@ -78,19 +79,22 @@ def test_a_count_of_tokens_is_an_estimate_and_says_so() -> None:
     assert counted == {"object": "response.input_tokens", "input_tokens": 100, "estimated": True}
 
 
+LONG_ID = "resp_" + "1" * 200
+
+
 @pytest.mark.parametrize(
     ("fault", "status", "type", "param", "code"),
     [
-        (response_object.not_found("resp_1"), 404, "not_found_error", None, "not_found"),
+        (response_object.not_found(LONG_ID), 404, "not_found_error", None, "not_found"),
         (
-            response_object.previous_not_found("resp_1"),
+            response_object.previous_not_found(LONG_ID),
             400,
             "invalid_request_error",
             "previous_response_id",
             "previous_response_not_found",
         ),
         (
-            response_object.not_resumable("resp_1"),
+            response_object.not_resumable(LONG_ID),
             400,
             "invalid_request_error",
             "stream",
@@ -98,10 +102,10 @@ def test_a_count_of_tokens_is_an_estimate_and_says_so() -> None:
         ),
     ],
 )
-def test_what_is_not_there_is_named(
+def test_what_is_not_there_is_named_by_the_beginning_of_its_id(
     fault: Fault, status: int, type: str, param: str | None, code: str
 ) -> None:
     assert status_of(fault.failure, "responses") == status
     error = json.loads(error_body(fault.failure, "responses"))["error"]
     assert (error["type"], error["param"], error["code"]) == (type, param, code)
-    assert "'resp_1'" in error["message"]
+    assert f"'{excerpt(LONG_ID)}'" in error["message"]
