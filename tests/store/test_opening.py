@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.store.sqlite import opening
-from codex_proxy.store.sqlite.migrations import LATEST, MIGRATIONS, migrate
+from codex_proxy.store.sqlite.migration import FILES, LATEST, migrate
 from codex_proxy.store.sqlite.opening import connect
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
@@ -249,7 +249,7 @@ async def test_a_large_file_is_not_looked_through_at_the_start(
 # --- versions -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(len(MIGRATIONS)))
+@pytest.mark.parametrize("version", range(LATEST))
 async def test_every_earlier_version_becomes_the_same_as_a_new_file(
     path: Path, tmp_path: Path, version: int
 ) -> None:
@@ -296,16 +296,15 @@ async def test_what_a_conversation_of_an_earlier_version_holds_is_counted(path: 
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path.parent.mkdir()
     connection = connect(str(path), 0.0)
     migrate(connection, to=1)
     before = schema(path)
-    monkeypatch.setattr(
-        "codex_proxy.store.sqlite.migrations.MIGRATIONS",
-        (MIGRATIONS[0], ("CREATE TABLE half (done TEXT)", "NO STATEMENT")),
-    )
+    wrong = tmp_path / "0002.sql"
+    wrong.write_text("CREATE TABLE half (done TEXT);\nNO STATEMENT;\n")
+    monkeypatch.setattr("codex_proxy.store.sqlite.migration.FILES", [FILES[0], wrong])
     with pytest.raises(sqlite3.OperationalError):
         migrate(connection, to=2)
     connection.close()

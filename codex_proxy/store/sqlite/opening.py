@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from codex_proxy.files.private import close_to_others, create, file_problem, make_folder
-from codex_proxy.store.sqlite.migrations import APPLICATION_ID, LATEST, migrate, version_of
+from codex_proxy.store.sqlite.migration import APPLICATION_ID, LATEST, migrate, version_of
 from codex_proxy.store.values import StoreDamaged, StoreRefused, StoreUnavailable
 
 _EXPLANATIONS = {

@@ -9,7 +9,7 @@ from typing import Final
 from codex_proxy.store.queries import Kind
 from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
 from codex_proxy.store.sqlite import conversations, removal, responses
-from codex_proxy.store.sqlite.migrations import version_of
+from codex_proxy.store.sqlite.migration import version_of
 from codex_proxy.store.values import PruneResult
 
 _LAST_OF_CHAIN: Final = "children = 0 AND unfinished = 0 AND deleted = 0 AND conversation_id IS NULL"
