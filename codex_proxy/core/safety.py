@@ -22,6 +22,13 @@ def ip_literal(host: str) -> Address | None:
         return None
 
 
+def peer_address(text: str) -> Address | None:
+    """Parses the address of a connection: without an IPv6 zone, and as IPv4 if it stands for one. None: it is none."""
+    address = ip_literal(text.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
 def is_public(text: str) -> bool:
     """Whether an IP address is public: an IPv4 address inside decides (mapped, NAT64); 6to4 and Teredo are not."""
     address = ip_literal(text.partition("%")[0])

@@ -14,6 +14,7 @@ from codex_proxy.http.app_keys import ADMISSION, CLOCK, IDS, RUNS
 from codex_proxy.http.body import parse_request
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
+from codex_proxy.http.sse import time_comment
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn
 from codex_proxy.runs.recording import REQUEST_RECORDER
 from codex_proxy.surfaces.base import Renderer
@@ -68,11 +69,10 @@ def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
 
 
 def _answer(request: web.Request, parsed: ParsedChat, turn: Turn, timings: TurnTimings) -> TurnAnswer:
-    clock = request.app[CLOCK]
     return TurnAnswer(
         renderer=_renderer(request, parsed, timings),
         keepalive=not _wants_no_keepalive(request),
-        ping=lambda: b": %d\n\n" % (clock.epoch() * 1000),
+        ping=partial(time_comment, request.app[CLOCK]),
     )
 
 

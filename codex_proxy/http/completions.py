@@ -12,6 +12,7 @@ from codex_proxy.http.app_keys import CLOCK, IDS
 from codex_proxy.http.body import parse_request, read_body
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.pass_through import send_on, upstream_for
+from codex_proxy.http.sse import time_comment
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn
 from codex_proxy.surfaces.completions import CompletionRenderer, ParsedCompletion, parse
 from codex_proxy.surfaces.passed_bodies import json_body
@@ -39,7 +40,7 @@ def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn, timings:
         prompt_tokens=partial(tokens_in, parsed.turn.history),
         max_tokens=turn.max_tokens,
     )
-    return TurnAnswer(renderer=renderer, ping=lambda: b": %d\n\n" % (clock.epoch() * 1000))
+    return TurnAnswer(renderer=renderer, ping=partial(time_comment, clock))
 
 
 _COMPLETIONS: Final = Api(parse=partial(parse_request, parse=parse), answer=_answer)

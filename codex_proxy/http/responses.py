@@ -17,7 +17,6 @@ from codex_proxy.http.agent_headers import agent_headers
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import HELD, hints_of, parse_body, parse_request, read_body
 from codex_proxy.http.exchange import (
-    TIMINGS,
     LogReader,
     OneRun,
     Reader,
@@ -26,7 +25,6 @@ from codex_proxy.http.exchange import (
     whole_response,
 )
 from codex_proxy.http.listing import check_include, decode_item, list_page
-from codex_proxy.http.metrics import METER
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.routing import body_of_target, later_targets
@@ -274,8 +272,7 @@ async def compact_response(request: web.Request) -> web.Response:
         any_effort=True,
         image_fields=web_images(parsed.input_items),
     )
-    timings = request[TIMINGS] = TurnTimings(service.clock, counts=METER in request.app)
-    renderer = await _run_to_end(service, turn, request[OWNER], timings)
+    renderer = await _run_to_end(service, turn, request[OWNER], start_timings(request))
     response = renderer.response()
     texts = [part["text"] for item in response["output"] for part in item.get("content", ())]
     return json_response(

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
+from codex_proxy.core.interfaces import Clock
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import EMPTY_HEADER, REPLY_HEADERS
 
@@ -36,6 +37,11 @@ def limit_stall(transport: asyncio.BaseTransport) -> None:
     connection = transport.get_extra_info("socket")
     if USER_TIMEOUT is not None and connection is not None:
         connection.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(STALL_SECONDS * 1000))
+
+
+def time_comment(clock: Clock) -> bytes:
+    """Returns a comment with the time, which keeps a silent stream alive."""
+    return b": %d\n\n" % (clock.epoch() * 1000)
 
 
 class _Response(web.StreamResponse):

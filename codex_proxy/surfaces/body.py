@@ -220,15 +220,11 @@ def integer_in(param: str, text: str, minimum: int, maximum: int) -> int:
     return number
 
 
-def check_range(field: str, value: int, minimum: int, maximum: int) -> None:
-    """Raises `Fault` INVALID_REQUEST outside of `minimum` to `maximum`."""
-    for kind, wrong, context in (
-        ("greater_than_equal", value < minimum, {"ge": minimum}),
-        ("less_than_equal", value > maximum, {"le": maximum}),
-    ):
-        if wrong:
-            problem, code = _problem(kind, value, context)
-            raise bad_request(f"Invalid '{field}': {problem}", field, code)
+def check_maximum(field: str, value: int, maximum: int) -> None:
+    """Raises `Fault` INVALID_REQUEST above a `maximum` that is a setting."""
+    if value > maximum:
+        problem, code = _problem("less_than_equal", value, {"le": maximum})
+        raise bad_request(f"Invalid '{field}': {problem}", field, code)
 
 
 def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NO_KEY_OWNER, digest_of
+from codex_proxy.core.safety import peer_address
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import HOPS_HEADER, Origin
 from codex_proxy.http.app_keys import CLIENTS
@@ -187,7 +188,7 @@ def is_forwarded(request: web.Request) -> bool:
 
 def is_local(request: web.Request) -> bool:
     """Whether the request comes from this machine, and not through a reverse proxy."""
-    address = _address(request.remote or "")
+    address = peer_address(request.remote or "")
     return address is not None and address.is_loopback and not is_forwarded(request)
 
 
@@ -219,7 +220,7 @@ def client_address(request: web.Request) -> str:
         hop.strip() for value in request.headers.getall("X-Forwarded-For", []) for hop in value.split(",")
     ]
     for hop in hops[: -_MAX_ADDRESSES - 1 : -1]:
-        if _address(hop) is None:
+        if peer_address(hop) is None:
             break
         address = hop
         if not _is_in(hop, trusted):
@@ -228,17 +229,8 @@ def client_address(request: web.Request) -> str:
 
 
 def _is_in(text: str, networks: Sequence[Network]) -> bool:
-    address = _address(text)
+    address = peer_address(text)
     return address is not None and any(address in network for network in networks)
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
 
 
 def _not_allowed(message: str) -> Fault:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.safety import peer_address
 
 FREE_ATTEMPTS: Final = 3
 """Number of wrong keys without a delay, for a person who mistypes."""
@@ -90,15 +91,10 @@ class FailedAttempts:
 
 
 def _network_of(address: str) -> str:
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
+    parsed = peer_address(address)
     if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
         return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
-    return str(parsed)
+    return address if parsed is None else str(parsed)
 
 
 MAX_WAITING: Final = 256

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.surfaces.body import check_range, missing_parameter, wrong_type
+from codex_proxy.surfaces.body import check_maximum, missing_parameter, wrong_type
 from codex_proxy.surfaces.chat.wire import AssistantMessage, ChatRequest
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
@@ -49,10 +49,10 @@ def requested_logprobs(request: ChatRequest) -> tuple[str, ...]:
 
 def check_choices(request: ChatRequest, max_choices: int) -> None:
     """Raises `Fault` if `n` exceeds `max_choices`."""
-    count = 1 if request.n is None else request.n
+    count = request.n or 1
     if max_choices == 1 and count != 1:
         raise bad_request("Invalid value for 'n': only 1 is accepted.", "n", UNSUPPORTED)
-    check_range("n", count, 1, max_choices)
+    check_maximum("n", count, max_choices)
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:

@@ -271,7 +271,7 @@ class ChatRequest(OpenAIRequest):
 
     messages: Annotated[list[AnyMessage], Field(min_length=1)]
     model: str | None = None
-    n: int | None = None
+    n: Positive | None = None
     stream_options: StreamOptions | None = None
     stop: Stop | None = None
     max_tokens: Positive | None = None
