@@ -95,7 +95,7 @@ def model_not_allowed(asked: str) -> Fault:
 
 
 class Clients:
-    """The clients of the server. `everybody` is the client of requests without a key, or with a key without limits."""
+    """`everybody` is the client of requests without a key, or with a key without limits."""
 
     def __init__(self, keys: KeySource, everybody: Client) -> None:
         self._source = keys

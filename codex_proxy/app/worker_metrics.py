@@ -32,9 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class WorkerMetrics:
-    """Collects the metrics. `own` returns the metrics of this worker (`number`). `supervisor`: the supervisor's
-    process id.
-    """
+    """`own` returns the metrics of this worker (`number`). `supervisor`: the supervisor's process id."""
 
     def __init__(self, own: Callable[[], Awaitable[bytes]], number: int, *, supervisor: int) -> None:
         self._own = own

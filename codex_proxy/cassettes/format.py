@@ -44,8 +44,6 @@ SESSION_KINDS: Final = frozenset(
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
-    """A line of a session."""
-
     ms: int
     kind: str
     value: Any
@@ -174,7 +172,6 @@ def session_lines(session: Session, blocks: Iterable[Block]) -> Iterator[bytes |
 
 
 def blocks_of(lines: Iterable[Line]) -> Iterator[Block]:
-    """Yields the blocks of a session's lines."""
     for kind, same in itertools.groupby(lines, operator.attrgetter("kind")):
         several = list(same)
         yield kind, [line.ms for line in several], [line.value for line in several]

@@ -62,7 +62,7 @@ Pace = Callable[[float], float]
 
 
 class LineReader:
-    """Converts the recorded lines of a session to messages for today's dialect, with its ids of JSON-RPC requests."""
+    """Converts the recorded lines of a session to messages for today's dialect."""
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect

@@ -80,8 +80,7 @@ def pace_of(text: str) -> Pace:
     return lambda seconds: seconds / factor
 
 
-async def _nothing_to_flush() -> None:
-    """Does nothing: no turn is recorded."""
+async def _nothing_to_flush() -> None: ...
 
 
 class ReplayAgent(AgentBase):

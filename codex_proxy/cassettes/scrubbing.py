@@ -72,8 +72,6 @@ class ScrubError(CassetteError):
 
 
 class Scrubber:
-    """Replaces secrets and names by placeholders."""
-
     def __init__(self, names: Mapping[str, Iterable[str]], patterns: Sequence[str] = ()) -> None:
         """`names` has the texts of each placeholder: secrets (`<key>`) are replaced everywhere, others unless they are
         parts of longer words, empty, short or generic. `patterns` are the operator's. Raises `ScrubError` if one is

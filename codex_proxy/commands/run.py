@@ -1,6 +1,6 @@
 """`codex-proxy run CLIENT [ARGS]`: runs a program with this server as its model, by its environment and temporary
 files; no file of the user is changed. Without a running server, or with an agent's name, a server of its own runs
-meanwhile, on a free port, with its own key and folder.
+meanwhile.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Answers a request with the bytes of a `Reader`, whole or as a stream. A `Source` has the events of one run, or of
-several as choices. Source: docs/contract.md#streams.
-"""
+"""Answers a request with the bytes of a `Reader`, whole or as a stream. Source: docs/contract.md#streams."""
 
 from __future__ import annotations
 
@@ -133,7 +131,7 @@ TIMINGS: Final = web.RequestKey("timings", TurnTimings)
 
 
 class Source(Protocol):
-    """The events of one answer, for one reader."""
+    """The events of one run, or of several as choices of one answer, for one reader."""
 
     @property
     def continued(self) -> bool:

@@ -184,7 +184,7 @@ def store_for(request: web.Request) -> Store:
 
 
 async def stored_response(request: web.Request) -> StoredResponse:
-    """Returns the response that the path names. Raises `Fault` NOT_FOUND."""
+    """Returns the response that the path names."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():

@@ -1,6 +1,4 @@
-"""Applies the routes of the settings: a route's target replaces the model in the body. If it fails before anything was
-sent, the request is handled again with the next one.
-"""
+"""Applies the routes of the settings: a route's target replaces the model in the body."""
 
 from __future__ import annotations
 

@@ -66,8 +66,6 @@ def normalize_url(url: str) -> NormalizedUrl:
 
 
 class AllowedUrls:
-    """The operator's list of permitted URLs."""
-
     def __init__(self, allowed: tuple[str, ...], resolve: Resolve | None = None) -> None:
         """`resolve`: looks up names; None: as the system does. Raises `ValueError` for an entry that is no http(s)
         URL, or has a query or fragment.

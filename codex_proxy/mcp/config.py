@@ -64,7 +64,7 @@ Definition: TypeAlias = StdioServer | HttpServer
 
 
 class _Entry(msgspec.Struct):
-    """A server in the file, before variables are replaced."""
+    """An entry before variables are replaced."""
 
     command: str | None = None
     args: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class _Entry(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """The operator's file. Servers are decoded one by one, so that an error can name them."""
+    """Servers are decoded one by one, so that an error can name them."""
 
     servers: dict[str, msgspec.Raw] = msgspec.field(name="mcpServers")
 

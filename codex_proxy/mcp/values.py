@@ -52,8 +52,6 @@ class McpTool(ListedTool, frozen=True, kw_only=True):
 
 
 class McpFaultKind(StrEnum):
-    """What went wrong."""
-
     UNREACHABLE = "unreachable"
     """The server could not be started or connected to."""
     STARTING = "starting"

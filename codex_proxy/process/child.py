@@ -1,7 +1,7 @@
-"""One child process: its input and output, and its end in steps: stdin is closed, after a grace time the warden
-(`process/warden.py`) sends SIGTERM, after another it kills the child and its descendants. The exit and the end of
-stdout are separate events: a grandchild may hold the pipe. All of it is callbacks and timers, so no cancelled task
-leaves it half done.
+"""One child process: its input and output, and its end in steps (`Child.end`).
+
+The exit and the end of stdout are separate events: a grandchild may hold the pipe. All of it is callbacks and timers,
+so no cancelled task leaves it half done.
 """
 
 from __future__ import annotations

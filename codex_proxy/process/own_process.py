@@ -79,7 +79,7 @@ def kill_orphans_of(loop: asyncio.AbstractEventLoop, warden: int, code: int) -> 
 
 
 class OrphanSweep:
-    """Kills what a killed warden has left. `session` is the warden's process id."""
+    """`session` is the warden's process id."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, session: int) -> None:
         self._loop = loop

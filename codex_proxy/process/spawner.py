@@ -239,9 +239,7 @@ class SpawnerProcess:
 
 
 class Spawner:
-    """Starts the children of an event loop through a spawner process, which it starts with the first child, and again
-    after one has ended.
-    """
+    """Starts the children of an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

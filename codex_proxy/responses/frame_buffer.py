@@ -15,8 +15,7 @@ Frames: TypeAlias = list[tuple[int, bytes]]
 """Frames with their sequence numbers."""
 
 
-def _nothing() -> None:
-    """The default of `on_drained`; does nothing."""
+def _nothing() -> None: ...
 
 
 class FrameBuffer:

@@ -123,20 +123,20 @@ class _OutputItems:
         self._ids = ids
         self._now = now
         self._next = 0
-        self._places: dict[_Key | None, deque[int]] = {}
-        """Places of the model's items by key."""
+        self._indexes: dict[_Key | None, deque[int]] = {}
+        """Indexes of the model's items by key, in order."""
         for index, head in enumerate(self._heads):
-            self._places.setdefault((head.kind, _id_of(head)), deque()).append(index)
+            self._indexes.setdefault((head.kind, _id_of(head)), deque()).append(index)
 
     def put(self, item: ItemDict) -> None:
         """Adds a client's item behind the model's items that come before it; with the model's form of it, if the client
         saw all of the item.
         """
         raw = b""
-        places = self._places.get(_key_of(item), _NOWHERE)
-        while places and places[0] < self._next:
-            places.popleft()
-        index = places[0] if places else None
+        indexes = self._indexes.get(_key_of(item), _NOWHERE)
+        while indexes and indexes[0] < self._next:
+            indexes.popleft()
+        index = indexes[0] if indexes else None
         if index is not None:
             self.put_rest(index)
             self._next = index + 1

@@ -1,6 +1,5 @@
-"""Records of turns for the operator's page: the running ones, and the last that have ended.
-
-A record has names, times, counts and kinds of events; its only text is a failure's message.
+"""Records of turns for the operator's page: the running ones, and the last `MAX_TURNS` that have ended. A record has
+names, times, counts and kinds of events; its only text is a failure's message.
 """
 
 from __future__ import annotations
@@ -218,8 +217,6 @@ class TurnRecord:
 
 
 class TurnRecords:
-    """All turns that run, and the last `MAX_TURNS` that have ended."""
-
     def __init__(self, clock: Clock, worker: int = 0) -> None:
         """`worker`: the number of this process, 0 without others; its turns' numbers begin with it, so that another
         process's turn is not found here.

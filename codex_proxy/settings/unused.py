@@ -1,4 +1,4 @@
-"""Settings that have no effect because no setting is set that they need."""
+"""Finds settings that are set but have no effect, because another setting that they need is not set."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NEEDS_ONE_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "metrics_key": ("metrics",),
     "webhooks.secret": ("webhooks.urls",),
 }
-"""The settings of which each needs one, by its name."""
+"""The settings that a setting needs, of which one is enough."""
 
 
 def unused_settings(settings: Settings) -> list[str]:
-    """Returns the set settings that have no effect, by their variables, each with what it needs."""
+    """Returns texts for a message: `PROXY_METRICS_KEY (only with PROXY_METRICS)`."""
     return [
         f"{_variable(name)} (only with {' or '.join(map(_variable, needed))})"
         for name, needed in NEEDS_ONE_OF.items()

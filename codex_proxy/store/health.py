@@ -27,7 +27,7 @@ ANSWER_SECONDS: Final = 2.0
 
 
 class WriteCheck:
-    """Checks whether the store can be written; simultaneous callers share one check."""
+    """Simultaneous callers share one check."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store

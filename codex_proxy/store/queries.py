@@ -325,7 +325,7 @@ SELECT seq, NULL, NULL FROM found UNION ALL SELECT * FROM (
 
 
 def frames(owner: str, id: str, after: int, limit: int, max_bytes: int | None) -> Query[list[Frame]]:
-    """Returns events after the number `after`, any integer that a client sends."""
+    """Returns events after the number `after`, which a client chooses: any integer."""
 
     def convert(rows: Iterator[Row]) -> list[Frame]:
         _require_row(rows, "response", id)

@@ -141,8 +141,7 @@ class Store(ABC):
         return await self._update_response(owner, id, update)
 
     @abstractmethod
-    async def _update_response(self, owner: str, id: str, update: ResponseUpdate) -> bool:
-        """See `update_response`."""
+    async def _update_response(self, owner: str, id: str, update: ResponseUpdate) -> bool: ...
 
     async def response(self, owner: str, id: str) -> StoredResponse | None:
         return await self._ask(queries.response(owner, id))

@@ -292,8 +292,7 @@ class Renderer(ABC):
         """Returns the whole answer of a turn that has not failed."""
 
     @abstractmethod
-    def _count_tokens(self) -> int:
-        """Estimates the answer's tokens."""
+    def _count_tokens(self) -> int: ...
 
 
 class StreamRenderer(Renderer):

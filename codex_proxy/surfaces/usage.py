@@ -53,7 +53,7 @@ def json_tokens(texts: Iterable[bytes]) -> int:
 
 
 class TurnTokens:
-    """The tokens of one turn. `trigger`: the message that reported them or ended the turn."""
+    """`trigger`: the message that reported them or ended the turn."""
 
     def __init__(self) -> None:
         self.reported: Usage | None = None

@@ -51,9 +51,9 @@ class _Text(msgspec.Struct, frozen=True):
 
 
 class OutputCheck:
-    """Holds a turn's answer until its end, and checks it. `second_try`: a wrong answer fails the turn; otherwise it
-    sets `wrong`. `streams`: the provider enforces an object's schema, so an answer that begins with `{` passes at
-    once. `in_strict_form`: whether the answer has placeholders.
+    """`second_try`: a wrong answer fails the turn; otherwise it sets `wrong`. `streams`: the provider enforces an
+    object's schema, so an answer that begins with `{` passes at once. `in_strict_form`: whether the answer has
+    placeholders.
     """
 
     def __init__(

@@ -1,6 +1,4 @@
-"""The subset of JSON Schema that OpenAI's structured outputs accept, and the analysis of a client's schema for it.
-Raises `CannotFitError` if the subset has no schema of the same meaning.
-"""
+"""The subset of JSON Schema that OpenAI's structured outputs accept, and the analysis of a client's schema for it."""
 
 from __future__ import annotations
 

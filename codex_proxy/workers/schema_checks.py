@@ -40,7 +40,7 @@ _UNCHECKED: Final = {
 
 
 class SchemaChecks:
-    """Checks schemas and texts, and keeps the results."""
+    """A check is made once: its result is kept."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()

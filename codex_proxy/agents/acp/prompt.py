@@ -38,8 +38,8 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
 
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
-    """Returns the prompt for a session that has seen everything before `items`. A single user message is passed on
-    as it is; instructions after it become texts that begin with `[system]`.
+    """Returns the prompt for a session that has seen everything before `items`. Instructions after a single user
+    message become texts that begin with `[system]`.
     """
     first, *rest = items or (None,)
     if (

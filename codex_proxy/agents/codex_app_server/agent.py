@@ -59,7 +59,7 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
 
 
 class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
-    """The agent. `start` starts the processes of plain-model turns if `warm_plain`, else of agent turns."""
+    """`start` starts the processes of plain-model turns if `warm_plain`, else of agent turns."""
 
     def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""What this server needs of the protocol of `codex app-server`, compared with the binary's schema. `ContractCheck`
-names what is missing, and the feature that needs it (None: every turn does). Paths: `turn.id`, `input[].text` for
-elements, `item<reasoning>.summary` for the variant of that `type`; values are JSON types, or values of an enumeration
-in quotes. The binary must require only fields that we send. Source: the schemas of releases 0.133 to 0.169.
+"""What this server needs of the protocol of `codex app-server`, compared with the binary's schema.
+
+`ContractCheck` names what is missing. The binary must require only fields that we send. Source: the schemas of releases
+0.133 to 0.169.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ Feature = (
 
 
 class Clause(NamedTuple):
-    """Fields that a message must have: each path with a JSON type, a value in quotes, or `ANY`. Only the `feature`
+    """Fields that a message must have: each path (`turn.id`; `input[].text` for elements; `item<reasoning>.summary` for
+    the variant of that `type`) with a JSON type, a value of an enumeration in quotes, or `ANY`. Only the `feature`
     needs them; None: every turn.
     """
 
@@ -363,7 +364,6 @@ def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _required_unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields the fields that the binary requires and this server does not send."""
     if clause.kind not in ("request", "reply") or clause.feature not in (None, "client_tools"):
         return
     message = schema.message(clause.kind, clause.method)

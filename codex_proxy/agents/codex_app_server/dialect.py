@@ -62,8 +62,6 @@ from codex_proxy.core.turn import Turn, without_content
 
 
 class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
-    """The turns on one thread. Reads the messages of its channel."""
-
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
         """`channel` begins its request ids. `parallel_calls`: the release reports the end of a model's response; before
         0.147 calls are reported one by one.

@@ -91,7 +91,7 @@ def plan_activity(id: str, steps: list[PlanStep]) -> Activity:
 
 
 class ItemReader:
-    """Reads the notifications about one turn's items. The caller empties `events`."""
+    """The caller empties `events`."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

@@ -120,7 +120,7 @@ def pool_limits(settings: Settings) -> PoolLimits:
 
 
 async def make_app_server(context: AgentContext) -> Agent:
-    """Makes the agent. Raises `NoAgentError` or `Fault`."""
+    """Raises `NoAgentError` or `Fault`."""
     settings = context.settings
     processes = await prepare_app_server(context)
     warm_plain = settings.builtin_tools == "never"

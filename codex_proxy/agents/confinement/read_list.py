@@ -48,7 +48,7 @@ def read_list(command: Command) -> tuple[str, ...]:
             (
                 *SYSTEM,
                 os.path.realpath("/etc/resolv.conf"),
-                *_code(find_program(command), home, command.env.get("PATH", os.defpath)),
+                *_paths_of_program(find_program(command), home, command.env.get("PATH", os.defpath)),
                 *(
                     path
                     for each in command.argv[1:]
@@ -75,14 +75,13 @@ def _argument(path: str, home: str) -> Iterator[str]:
         yield from _package(path, home)
 
 
-def _code(program: str, home: str, search_path: str) -> Iterator[str]:
-    """Yields the paths of the program, its package, its interpreter and that one's package."""
+def _paths_of_program(program: str, home: str, search_path: str) -> Iterator[str]:
     for path in dict.fromkeys((program, os.path.realpath(program))):
         yield path
         yield from _package(path, home)
     interpreter = _interpreter(program, search_path)
     if interpreter:
-        yield from _code(interpreter, home, search_path)
+        yield from _paths_of_program(interpreter, home, search_path)
 
 
 def _package(path: str, home: str) -> Iterator[str]:

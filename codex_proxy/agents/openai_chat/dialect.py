@@ -43,7 +43,7 @@ _CUT_OFF_STOPS: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_F
 
 class OpenAIChat(UpstreamTurn[ChatAnswer]):
     def __init__(self, model: str, context: UpstreamContext, *, reasoning_back: str = "") -> None:
-        """`reasoning_back`: the field in which reasoning is sent back, or empty."""
+        """`reasoning_back`: see `Conversation`."""
         super().__init__(model, context)
         self._reasoning_back = reasoning_back
         self._ends_with_calls = False

@@ -239,7 +239,7 @@ class PassThrough:
             yield from self._release_with(b"data: " + encoded(changed) + b"\n\n")
 
     def _release_with(self, data: bytes) -> Iterator[bytes]:
-        """Yields what was held back, then `data`; holds both back before the first content."""
+        """Yields the held-back bytes, then `data`. Before the first content, holds `data` back, too."""
         if not self.begun:
             self._held.append(data)
             return

@@ -50,8 +50,6 @@ _CALL_DELTAS: Final = frozenset(
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A complete tool call."""
-
     call_id: str
     name: str
     text: str

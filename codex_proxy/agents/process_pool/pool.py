@@ -25,8 +25,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class _UnusedTransport:
-    async def release(self, *, finished: bool) -> None:
-        """Does nothing, because nothing was opened."""
+    async def release(self, *, finished: bool) -> None: ...
 
 
 class ProcessPool(Generic[K, P]):

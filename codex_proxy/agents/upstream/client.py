@@ -34,8 +34,6 @@ _JSON: Final = {"Content-Type": "application/json", "Accept": "text/event-stream
 
 
 class UpstreamClient:
-    """Sends requests to one upstream."""
-
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._secrets = Secrets(upstream.hidden_texts)

@@ -229,11 +229,9 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """The address, without a trailing slash."""
     key: str = ""
-    """The key of every request, or empty."""
     clients_key: bool = False
     """Whether each client's own key is sent instead."""
     proxy: str | None = None
-    """The HTTP proxy's URL, if any."""
 
     @property
     def headers(self) -> dict[str, str]:

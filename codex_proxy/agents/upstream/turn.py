@@ -93,16 +93,14 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
     # --- what a dialect fills in ------------------------------------------------------------------
 
     @abstractmethod
-    def _new_answer(self) -> A:
-        """Returns what reads the next answer."""
+    def _new_answer(self) -> A: ...
 
     @abstractmethod
     def _request(self) -> bytes:
         """Returns the next request's body."""
 
     @abstractmethod
-    def _read_body(self, answer: A, data: bytes, out: list[Event]) -> None:
-        """Reads the next bytes of the body."""
+    def _read_body(self, answer: A, data: bytes, out: list[Event]) -> None: ...
 
     @abstractmethod
     def _end(self, answer: A, end: End, out: list[Event]) -> None:
@@ -167,8 +165,7 @@ class UpstreamTurn(ExchangeTurn[A]):
     # --- what an API fills in ---------------------------------------------------------------------
 
     @abstractmethod
-    def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
-        """Reads events of the answer's body."""
+    def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None: ...
 
     @abstractmethod
     def _put_output(self, call: ToolCallRequested, parts: tuple[Part, ...]) -> Event:

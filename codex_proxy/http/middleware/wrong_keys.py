@@ -102,8 +102,6 @@ MAX_WAITING: Final = 256
 
 
 class WrongKeys:
-    """Delays the checks of keys in the whole server."""
-
     def __init__(self, clock: Clock, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         self._attempts = FailedAttempts(clock)
         self._sleep = sleep

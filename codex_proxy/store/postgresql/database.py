@@ -75,8 +75,6 @@ class UnsureWrite(StoreUnavailable):
 
 
 class Database:
-    """A pool of connections to one database."""
-
     def __init__(self, pool: asyncpg.Pool, location: str, direct_url: str | None) -> None:
         """`location`: the database's name in messages. `direct_url`: the database's URL; None if there is a pooler."""
         self._pool = pool

@@ -85,8 +85,6 @@ class OllamaVersion(TypedDict):
 
 
 class OllamaError(TypedDict):
-    """The body of an error in Ollama's API."""
-
     error: JsonText
 
 

@@ -51,7 +51,7 @@ class McpHistory:
         if kind == mcp_items.REQUEST:
             return self._convert_request(item, index) if _is_request(item) else ()
         if kind == mcp_items.RESPONSE:
-            self._check(item, index)
+            self._check_approval_response(item, index)
         if kind == mcp_items.RESPONSE or request in self._announced:
             return self._convert_answer(item, index)
         return self._convert_call(item, index) if kind == mcp_items.CALL else ()
@@ -112,8 +112,7 @@ class McpHistory:
             call_id, offered_name(item["server_label"], item["name"]), item["arguments"], by_server=by_server
         )
 
-    def _check(self, item: ItemDict, index: int) -> None:
-        """Raises `Fault` for a response without an approval request, or a second one that differs."""
+    def _check_approval_response(self, item: ItemDict, index: int) -> None:
         if index < self._earlier:
             return
         request, param = item["approval_request_id"], f"input[{index - self._earlier}].approval_request_id"

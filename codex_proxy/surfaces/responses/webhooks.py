@@ -57,7 +57,7 @@ def sign(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
 
 
 def check_secret(secret: str) -> None:
-    """Checks a secret. Raises `ValueError` if it is not base64 behind `whsec_`."""
+    """Raises `ValueError` if a secret is not base64 behind `whsec_`."""
     _key(secret)
 
 

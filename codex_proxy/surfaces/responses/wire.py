@@ -1,5 +1,4 @@
-"""The pydantic models of `POST /v1/responses`; `field_lists` marks what is ignored or refused, `parse.py` checks what
-depends on settings or several fields. Sources: docs/contract.md#fields-of-a-request,
+"""The pydantic models of `POST /v1/responses`. Sources: docs/contract.md#fields-of-a-request,
 docs/contract.md#sampling-beyond-openais, OpenAI's own types for the ranges.
 """
 
