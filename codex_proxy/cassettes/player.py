@@ -162,7 +162,7 @@ class PlayedTransport:
                 kind=FaultKind.AGENT_PROTOCOL, message=f"A line of the cassette is invalid: {error}."
             )
         if isinstance(end, Ended):
-            reader.ended(end)
+            reader.on_end(end)
         else:
             reader.fail(end)
 
@@ -191,7 +191,9 @@ class PlayedTransport:
     async def _give(self, reader: TransportReader, messages: Sequence[Any]) -> None:
         await self._resumed.wait()
         if messages:
-            reader.received(messages, sum(len(each) if isinstance(each, bytes) else 100 for each in messages))
+            reader.on_messages(
+                messages, sum(len(each) if isinstance(each, bytes) else 100 for each in messages)
+            )
             await asyncio.sleep(0)
             await self._resumed.wait()
 

@@ -59,7 +59,7 @@ class SessionRecorder:
         self.facts: dict[str, Any] = {}
         self.origin = ""
 
-    def did(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
+    def on_act(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
         if act in ("begin", "reopen"):
             if act == "begin":
                 self.entries.clear()  # an upstream's attempt that has failed: another one begins
@@ -69,17 +69,17 @@ class SessionRecorder:
             self._add(act, {})
         elif act == "answer":
             self._add(act, {"to": given[0], "reply": msgspec.to_builtins(given[1])})
-        self.wrote(writes)
+        self.on_write(writes)
 
     def _identify(self, dialect: Dialect[Any], upstream: str) -> None:
         self.dialect, self.facts = name_of(dialect), facts_of(dialect)
         self.origin = upstream or self.origin
 
-    def wrote(self, writes: bytes) -> None:
+    def on_write(self, writes: bytes) -> None:
         if writes:
             self._add_bytes("to", [writes])
 
-    def read(self, messages: Sequence[Any]) -> None:
+    def on_read(self, messages: Sequence[Any]) -> None:
         if DECODED.issuperset(map(type, messages)):
             return
         for message in messages:
@@ -94,10 +94,10 @@ class SessionRecorder:
             else:
                 DECODED.add(type(message))
 
-    def read_lines(self, lines: list[bytes]) -> None:
+    def on_lines(self, lines: list[bytes]) -> None:
         self._add_bytes("from", lines)
 
-    def ended(self, ended: Ended) -> None:
+    def on_end(self, ended: Ended) -> None:
         self._add("ended", msgspec.structs.asdict(ended))
 
     def _add_bytes(self, kind: str, pieces: list[bytes]) -> None:
@@ -129,7 +129,7 @@ class TurnRecorder:
         self._on_end = on_end
         self._current: SessionRecorder | None = None
 
-    def session(self, session: AgentSession) -> None:
+    def on_session(self, session: AgentSession) -> None:
         self._take()
         if isinstance(session, PlayedSession):
             return  # it was recorded before
@@ -159,11 +159,11 @@ class TurnRecorder:
         else:
             self.parts.append((SessionRecorder(), [(time.monotonic(), "call", value)]))
 
-    def failed(self, failure: Failure) -> None:
+    def on_failure(self, failure: Failure) -> None:
         if self._current is not None:
             self._current.entries.append((time.monotonic(), "failed", msgspec.to_builtins(failure)))
 
-    def ended(self, end: TurnEnded) -> None:
+    def on_end(self, end: TurnEnded) -> None:
         self.end = end
         self._take()
         self._on_end()

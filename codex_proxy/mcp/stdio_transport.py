@@ -82,14 +82,14 @@ class _StdoutLines:
         self._buffered_bytes = 0
         self._changed = asyncio.Event()
 
-    def received(self, chunk: bytes) -> None:
+    def on_output(self, chunk: bytes) -> None:
         self._chunks.append(chunk)
         self._buffered_bytes += len(chunk)
         if self._buffered_bytes > READ_AHEAD and self.process is not None:
             self.process.pause()
         self._changed.set()
 
-    def ended(self, exit: Exit) -> None:
+    def on_end(self, exit: Exit) -> None:
         self.exit = exit
         self._changed.set()
 

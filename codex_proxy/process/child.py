@@ -122,10 +122,10 @@ class Exit(msgspec.Struct, frozen=True):
 class ChildListener(Protocol):
     """Handles a child's output and end, on the event loop. Must not block."""
 
-    def received(self, chunk: bytes) -> None:
+    def on_output(self, chunk: bytes) -> None:
         """Handles what one read of stdout returned; it may end within a line."""
 
-    def ended(self, exit: Exit) -> None:
+    def on_end(self, exit: Exit) -> None:
         """Handles the child's end. Called once, last."""
 
 
@@ -161,8 +161,8 @@ class Child:
         os.set_blocking(launched.lifeline, False)
         self._stdin = PipeWriter(loop, launched.stdin)
         slot = launched.slot
-        received = self._received if slot is None else partial(self._on_first_output, slot)
-        self._stdout = PipeReader(loop, launched.stdout, received, self._on_stdout_closed)
+        on_chunk = self._on_output if slot is None else partial(self._on_first_output, slot)
+        self._stdout = PipeReader(loop, launched.stdout, on_chunk, self._on_stdout_closed)
         self._printed = self._unread_before = 0
         """The bytes that the child has printed while its input waits, and how much waited when that began."""
         self._stderr = PipeReader(loop, launched.stderr, self._keep_stderr_tail, lambda: None)
@@ -195,7 +195,7 @@ class Child:
         self._stdin.close_when_sent()
 
     def pause(self) -> None:
-        """Stops reading stdout, so that the child has to wait. Also delays `ended`, until `resume`, `end` or `kill`."""
+        """Stops reading stdout, so the child has to wait. Also delays `on_end`, until `resume`, `end` or `kill`."""
         self._paused = True
         self._stdout.pause()
         self._finish_when_drained()
@@ -275,10 +275,10 @@ class Child:
 
     def _on_first_output(self, slot: StartSlot, chunk: bytes) -> None:
         slot.free()
-        self._stdout.received = self._received
-        self._received(chunk)
+        self._stdout.on_chunk = self._on_output
+        self._on_output(chunk)
 
-    def _received(self, chunk: bytes) -> None:
+    def _on_output(self, chunk: bytes) -> None:
         if unsent := self._stdin.unsent:
             if not self._printed:
                 self._unread_before = unsent
@@ -289,7 +289,7 @@ class Child:
                     self._kill_unheeding()
         else:
             self._printed = 0
-        self._listener.received(chunk)
+        self._listener.on_output(chunk)
 
     def _on_stdout_closed(self) -> None:
         if self.alive:
@@ -348,7 +348,7 @@ class Child:
             self._lifeline = None
         exit = self._make_exit()
         self._ended.set_result(exit)
-        self._listener.ended(exit)
+        self._listener.on_end(exit)
 
     def _make_exit(self) -> Exit:
         tail = self._stderr_tail.decode("utf-8", "replace")
@@ -377,11 +377,11 @@ class _Output:
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._max_bytes = max_bytes
 
-    def received(self, chunk: bytes) -> None:
+    def on_output(self, chunk: bytes) -> None:
         if len(self.out) < self._max_bytes:
             self.out += chunk
 
-    def ended(self, exit: Exit) -> None:
+    def on_end(self, exit: Exit) -> None:
         self.exit.set_result(exit)
 
 

@@ -11,7 +11,7 @@ MAX_GATHERED_BYTES = 64 * 1024
 
 
 class PipeReader:
-    """Passes each chunk to `received`, and calls `closed` at the end or an error. While it is paused, the process at
+    """Passes each chunk to `on_chunk`, and calls `on_close` at the end or an error. While it is paused, the process at
     the other end has to wait.
     """
 
@@ -19,14 +19,14 @@ class PipeReader:
         self,
         loop: asyncio.AbstractEventLoop,
         descriptor: int,
-        received: Callable[[bytes], None],
-        closed: Callable[[], None],
+        on_chunk: Callable[[bytes], None],
+        on_close: Callable[[], None],
     ) -> None:
         """Takes over the descriptor, and reads from the next iteration of the loop on."""
         self._loop = loop
         self._descriptor = descriptor
-        self.received = received
-        self._closed = closed
+        self.on_chunk = on_chunk
+        self._on_close = on_close
         self._reading = False
         self.at_end = False
         os.set_blocking(descriptor, False)
@@ -43,7 +43,7 @@ class PipeReader:
             self._loop.add_reader(self._descriptor, self._read)
 
     def read_available(self, limit: int) -> None:
-        """Passes what the pipe holds now, about `limit` bytes, to `received`."""
+        """Passes what the pipe holds now, about `limit` bytes, to `on_chunk`."""
         while not self.at_end and limit > 0:
             chunk = self._read()
             if chunk is None:
@@ -51,17 +51,17 @@ class PipeReader:
             limit -= len(chunk)
 
     def close(self) -> None:
-        """Stops reading, without calling `closed`. May be called again."""
+        """Stops reading, without calling `on_close`. May be called again."""
         if not self.at_end:
             self.pause()
             self.at_end = True
             # The callbacks' owner holds this reader: without them no reference cycle is left.
-            self.received, self._closed = lambda chunk: None, lambda: None
+            self.on_chunk, self._on_close = lambda chunk: None, lambda: None
             os.close(self._descriptor)
 
     def _read(self) -> bytes | None:
         """Reads a chunk: empty at the end, None if there is nothing yet. At the end or an error, closes and calls
-        `closed`.
+        `on_close`.
         """
         try:
             chunk = os.read(self._descriptor, READ_BYTES)
@@ -70,11 +70,11 @@ class PipeReader:
         except OSError:
             chunk = b""  # a pipe that cannot be read counts as ended
         if chunk:
-            self.received(chunk)
+            self.on_chunk(chunk)
         else:
-            closed = self._closed
+            on_close = self._on_close
             self.close()
-            closed()
+            on_close()
         return chunk
 
 

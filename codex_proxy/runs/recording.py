@@ -21,13 +21,13 @@ class TurnRecorder(Protocol):
     def runner(self, runner: ToolRunner | None) -> ToolRunner | None:
         """Returns a runner that also records calls and outputs."""
 
-    def session(self, session: AgentSession) -> None:
+    def on_session(self, session: AgentSession) -> None:
         """Records the session, before the turn begins or continues on it."""
 
-    def failed(self, failure: Failure) -> None:
+    def on_failure(self, failure: Failure) -> None:
         """Called when this server ends the turn with a failure."""
 
-    def ended(self, end: TurnEnded) -> None:
+    def on_end(self, end: TurnEnded) -> None:
         """Called when the turn is over."""
 
 

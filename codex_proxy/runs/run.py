@@ -198,7 +198,7 @@ class Run:
         else:
             self._restartable = "until_output" if session.ran_before and not self._restarted else ""
         if self._recorder is not None:
-            self._recorder.session(session)
+            self._recorder.on_session(session)
         if reused is None:
             session.begin()
             return
@@ -216,7 +216,7 @@ class Run:
     def fail(self, failure: Failure) -> None:
         """Ends the turn with this server's failure."""
         if self._recorder is not None and not self._repair.ended:
-            self._recorder.failed(failure)
+            self._recorder.on_failure(failure)
         self._end(TurnEnded.with_failure(failure))
 
     @_entry
@@ -369,7 +369,7 @@ class Run:
     @_entry
     def _close_log(self, events: list[Event], size: int) -> None:
         if self._recorder is not None:
-            self._recorder.ended(events[-1])  # type: ignore[arg-type]
+            self._recorder.on_end(events[-1])  # type: ignore[arg-type]
             self._recorder = None
         self._log(events, size, ended=True)
         self._host.release_run(self)
@@ -426,8 +426,8 @@ class Run:
             if events:
                 release_all(*(partial(observer.add, events) for observer in self.observers))
             if recorder is not None:
-                recorder.failed(failure)
-                recorder.ended(ended)
+                recorder.on_failure(failure)
+                recorder.on_end(ended)
 
         release_all(
             lambda: events.extend(self._repair.feed([ended])),

@@ -336,7 +336,7 @@ async def test_an_agent_that_opens_no_session_ahead_is_asked_again_by_the_turn(
             "id": request_id(channel, 1),
             "error": {"code": -32000, "message": "Authentication required"},
         }
-        process.received(json.dumps(refused).encode() + b"\n")
+        process.on_output(json.dumps(refused).encode() + b"\n")
         assert process.connection.ahead is None
         assert (await proxy.ask(user())).status == 200
 
@@ -657,10 +657,10 @@ class Heard:
     def __init__(self) -> None:
         self.messages: list[Any] = []
 
-    def received(self, messages: Sequence[Any], size: int) -> None:
+    def on_messages(self, messages: Sequence[Any], size: int) -> None:
         self.messages += messages
 
-    def ended(self, ended: Ended) -> None:
+    def on_end(self, ended: Ended) -> None:
         pass
 
     def fail(self, failure: Failure) -> None:

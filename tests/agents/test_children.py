@@ -45,12 +45,12 @@ class Reader:
         self.ends: list[Ended] = []
         self.over = asyncio.Event()
 
-    def received(self, messages: Sequence[Any], size: int) -> None:
+    def on_messages(self, messages: Sequence[Any], size: int) -> None:
         assert not self.ends
         self.messages += messages
         self.sizes += size
 
-    def ended(self, ended: Ended) -> None:
+    def on_end(self, ended: Ended) -> None:
         self.ends.append(ended)
         self.over.set()
 
@@ -153,7 +153,7 @@ async def test_a_line_without_an_end_fails_every_turn_and_the_process_is_not_use
     process.on_change = lambda: changes.append(process.unhealthy)
     reader = Reader()
     process.open_channel().attach(reader)
-    process.received(b"x" * 1000)
+    process.on_output(b"x" * 1000)
     assert [failure.kind for failure in reader.failures] == [FaultKind.AGENT_PROTOCOL]
     assert changes == [True]
     await eventually(lambda: not process.alive)

@@ -58,7 +58,7 @@ class PaperChild:
     def kill(self) -> None:
         if self.alive:
             self.alive = False
-            self._process.ended(Exit(None, 9, ""))
+            self._process.on_end(Exit(None, 9, ""))
 
 
 class Reader:
@@ -67,9 +67,9 @@ class Reader:
     def __init__(self) -> None:
         self.ends = 0
 
-    def received(self, messages: object, size: int) -> None: ...
+    def on_messages(self, messages: object, size: int) -> None: ...
 
-    def ended(self, ended: Ended) -> None:
+    def on_end(self, ended: Ended) -> None:
         self.ends += 1
 
     def fail(self, failure: Failure) -> None: ...

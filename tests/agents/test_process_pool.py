@@ -50,7 +50,7 @@ class FakeProcess(AppServerProcess):
 
     def die(self) -> None:
         if self.exit is None and self._child is not None:
-            self.ended(Exit(None, 9, ""))
+            self.on_end(Exit(None, 9, ""))
 
     @property
     def has_orphans(self) -> bool:
@@ -211,10 +211,10 @@ async def test_a_process_that_dies_before_the_first_reader_of_a_channel_is_repor
     class Reader:
         ended_with: Ended | None = None
 
-        def received(self, messages: object, size: int) -> None:
+        def on_messages(self, messages: object, size: int) -> None:
             raise AssertionError
 
-        def ended(self, ended: Ended) -> None:
+        def on_end(self, ended: Ended) -> None:
             self.ended_with = ended
 
         def fail(self, failure: Failure) -> None:
@@ -312,10 +312,10 @@ async def test_an_idle_thread_is_ended_when_its_process_takes_no_more_turns() ->
     told: list[Ended] = []
 
     class Reader:
-        def received(self, messages: object, size: int) -> None:
+        def on_messages(self, messages: object, size: int) -> None:
             raise AssertionError
 
-        def ended(self, ended: Ended) -> None:
+        def on_end(self, ended: Ended) -> None:
             told.append(ended)
 
         def fail(self, failure: Failure) -> None:

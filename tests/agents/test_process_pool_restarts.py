@@ -252,7 +252,7 @@ async def test_a_process_that_may_never_answer_again_gives_up_the_turns_on_which
         transport.attach(reader)
     heard, unheard, stuck, late = transports
     process = fake_process_of(heard)
-    process.received(b'{"id":"%d.1","result":{}}\n' % heard.channel)
+    process.on_output(b'{"id":"%d.1","result":{}}\n' % heard.channel)
     await harness.release(stuck, finished=False)
     assert [reader.ends for reader in readers] == [0, 1, 0, 0]
     late.attach(readers[3])
@@ -280,9 +280,9 @@ class Nobody:
     def __init__(self) -> None:
         self.ends = 0
 
-    def received(self, messages: object, size: int) -> None: ...
+    def on_messages(self, messages: object, size: int) -> None: ...
 
-    def ended(self, ended: object) -> None:
+    def on_end(self, ended: object) -> None:
         self.ends += 1
 
     def fail(self, failure: object) -> None: ...

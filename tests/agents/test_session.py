@@ -117,7 +117,7 @@ async def test_a_session_whose_child_ended_is_released() -> None:
     around = Around()
     around.dialect.can_resume = True
     assert around.session.can_resume
-    around.session.ended(Ended(code=1))
+    around.session.on_end(Ended(code=1))
     assert around.session.gone
     assert not around.session.can_resume
     assert around.released == [True]

@@ -53,10 +53,10 @@ def test_recording_a_turn_costs_what_its_lines_weigh(
         session: Any = SimpleNamespace(recorder=None, origin=None)
         turn = exchange.turn(Turn(model="m", history=()), agent, ())
         turn.on_written = written.append
-        turn.session(session)
-        session.recorder.read_lines(lines)
+        turn.on_session(session)
+        session.recorder.on_lines(lines)
         exchange.add_content("answer", b"".join(b"data: %b\n\n" % line for line in lines))
-        turn.ended(TurnEnded(stop="completed"))
+        turn.on_end(TurnEnded(stop="completed"))
         exchange.end(200)
 
     size, make = SHAPES[shape]

@@ -290,10 +290,10 @@ def test_a_secret_that_claude_code_says_in_pieces_is_joined() -> None:
     agent: Any = AgentBase()
     session: Any = SimpleNamespace(recorder=None, origin=None)
     turn = TurnRecorder(Turn(model="m", history=()), agent, (), lambda: None)
-    turn.session(session)
+    turn.on_session(session)
     session.recorder.dialect = "claude-code"
-    session.recorder.read_lines(lines)
-    turn.ended(TurnEnded(stop="completed"))
+    session.recorder.on_lines(lines)
+    turn.on_end(TurnEnded(stop="completed"))
     ((head, blocks),) = turn.sessions()
     assert [each.text() for each in session_lines(head, blocks) if isinstance(each, Run)] == [b"ghp_planted"]
 

@@ -51,11 +51,11 @@ class Recorder:
         self.received_after_end = False
         self._ended = asyncio.Event()
 
-    def received(self, chunk: bytes) -> None:
+    def on_output(self, chunk: bytes) -> None:
         self.data += chunk
         self.received_after_end = self.received_after_end or bool(self.exits)
 
-    def ended(self, exit: Exit) -> None:
+    def on_end(self, exit: Exit) -> None:
         self.exits.append(exit)
         self._ended.set()
 

@@ -89,7 +89,7 @@ async def test_a_child_that_asks_and_does_not_read_the_answers_is_killed(
         child.write(chunk)
         most = max(most, child.unsent)
 
-    monkeypatch.setattr(recorder, "received", answer)
+    monkeypatch.setattr(recorder, "on_output", answer)
     await eventually(lambda: not child.alive or len(recorder.data) > 8 << 20)
     assert child.alive is not killed
     assert most < 4 << 20
@@ -379,8 +379,8 @@ async def test_a_child_that_cannot_be_killed_is_given_up(
 
 async def test_a_listener_that_raises_does_not_leave_the_child_running() -> None:
     class Faulty(Recorder):
-        def ended(self, exit: Exit) -> None:
-            super().ended(exit)
+        def on_end(self, exit: Exit) -> None:
+            super().on_end(exit)
             raise RuntimeError("the owner's own fault")
 
     faults: list[dict[str, object]] = []

@@ -111,8 +111,8 @@ import asyncio, os, resource, sys
 from codex_proxy.process.child import Command, SpawnError, spawn
 
 class Listener:
-    def received(self, chunk): pass
-    def ended(self, exit): print("ended", exit.code)
+    def on_output(self, chunk): pass
+    def on_end(self, exit): print("ended", exit.code)
 
 async def main():
     command = Command(argv=("/bin/sh", "-c", "exit 6"), env=dict(os.environ), cwd="/")

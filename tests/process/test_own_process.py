@@ -110,8 +110,8 @@ from codex_proxy.process.own_process import KILL_ROUND_SECONDS, adopt_orphans, k
 
 class Listener:
     def __init__(self): self.pid, self.exited = asyncio.Future(), asyncio.Event()
-    def received(self, chunk): self.pid.set_result(int(chunk))
-    def ended(self, exit): self.exited.set()
+    def on_output(self, chunk): self.pid.set_result(int(chunk))
+    def on_end(self, exit): self.exited.set()
 
 async def until(fact):
     while not fact():

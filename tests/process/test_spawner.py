@@ -310,8 +310,8 @@ from codex_proxy.process.child import Command, spawn
 from codex_proxy.process.spawner import use_spawner
 
 class Listener:
-    def received(self, chunk): pass
-    def ended(self, exit): pass
+    def on_output(self, chunk): pass
+    def on_end(self, exit): pass
 
 async def main():
     spawner = use_spawner()
@@ -374,8 +374,8 @@ from codex_proxy.process.spawner import use_spawner
 
 class Listener:
     def __init__(self): self.ended_ = asyncio.Event()
-    def received(self, chunk): print("child", chunk.decode(), end="", flush=True)
-    def ended(self, exit): self.ended_.set()
+    def on_output(self, chunk): print("child", chunk.decode(), end="", flush=True)
+    def on_end(self, exit): self.ended_.set()
 
 async def serve(spawner):
     script = "sleep 100 & (setsid sleep 100 &); echo $$; sleep 0.1"

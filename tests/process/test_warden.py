@@ -34,8 +34,8 @@ import asyncio, sys
 from codex_proxy.process.child import Command, spawn
 
 class Listener:
-    def received(self, chunk): pass
-    def ended(self, exit): pass
+    def on_output(self, chunk): pass
+    def on_end(self, exit): pass
 
 async def main():
     command = Command(argv=tuple(sys.argv[1:]), env={"PATH": "/usr/bin:/bin"}, cwd="/", term_grace=0.2)

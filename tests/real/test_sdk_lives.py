@@ -133,10 +133,10 @@ async def loaded_threads(process: AppServerProcess) -> list[str]:
         def __init__(self) -> None:
             self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-        def received(self, messages: Any, size: int) -> None:
+        def on_messages(self, messages: Any, size: int) -> None:
             self.answer.set_result(bytes(messages[0].result))
 
-        def ended(self, ended: Any) -> None:
+        def on_end(self, ended: Any) -> None:
             self.answer.set_exception(AssertionError("the agent ended"))
 
         def fail(self, failure: Any) -> None:

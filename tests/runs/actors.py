@@ -108,7 +108,7 @@ class WordTransport:
 
     def say(self, *events: Event, size: int = 1) -> None:
         assert self.reader is not None
-        self.reader.received(events, size)
+        self.reader.on_messages(events, size)
 
 
 class WordAgent(AgentBase):

@@ -174,7 +174,7 @@ async def test_a_session_is_remembered_when_its_process_ends_but_not_when_it_wai
     threads = kept_threads()
     idle, waiting = put(threads, thread="idle"), put(threads, ASKED, PARKED, thread="waiting")
     for resting in (idle, waiting):
-        resting.session.ended(Ended())
+        resting.session.on_end(Ended())
     new = message("and now?")
     assert threads.take_closed(KEY, asking((*ASKED, output("a"), output("b")))) is None
     assert threads.take_closed(KEY, asking((*ASKED, new))) is None
@@ -404,7 +404,7 @@ async def test_closing_ends_every_thread() -> None:
 async def test_the_end_of_a_child_ends_its_idle_sessions() -> None:
     threads = kept_threads()
     resting = put(threads)
-    resting.session.ended(Ended(code=1))
+    resting.session.on_end(Ended(code=1))
     assert len(threads) == 0
     assert resting.released == [True]
     assert threads.take(KEY, asking((*SEEN, message("now?")))) is None

@@ -45,7 +45,7 @@ async def taken_up_again() -> tuple[RunScheduler, ToolAgent, Run]:
 
 def dies(lane: WordTransport) -> None:
     assert lane.reader is not None
-    lane.reader.ended(Ended(signal=9))
+    lane.reader.on_end(Ended(signal=9))
 
 
 def breaks_its_protocol(lane: WordTransport) -> None:

@@ -108,7 +108,7 @@ async def test_a_child_that_dies_fails_the_turn_and_releases_the_transport() -> 
     run, lane, _ = await begun()
     lane.say(*deltas("half"))
     assert lane.reader is not None
-    lane.reader.ended(Ended(signal=9))
+    lane.reader.on_end(Ended(signal=9))
     end = end_of(run)
     assert end.failure is not None
     assert end.failure.kind is FaultKind.AGENT_CRASHED

@@ -198,8 +198,8 @@ async def test_a_child_that_ends_while_its_run_begins_gives_the_slot_back() -> N
     run = await scheduler.start(TURN)
     reader = agent.transports[0].reader
     assert reader is not None
-    reader.ended(Ended(code=1))
-    reader.ended(Ended(code=1))
+    reader.on_end(Ended(code=1))
+    reader.on_end(Ended(code=1))
     assert end_of(run).stop == Stop.FAILED
     await settled()
     at_rest(scheduler, agent)

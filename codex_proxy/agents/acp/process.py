@@ -162,12 +162,12 @@ class AcpProcess(SharedProcess[AcpConnection]):
 
     # --- called by the child (see ChildListener) ------------------------------------------------
 
-    def ended(self, exit: Exit) -> None:
+    def on_end(self, exit: Exit) -> None:
         self.exit = exit
         try:
             self._close_ahead()
         finally:
-            super().ended(exit)
+            super().on_end(exit)
 
     def _on_stderr(self, chunk: bytes) -> None:
         assert self._error_log is not None
@@ -179,9 +179,9 @@ class AcpProcess(SharedProcess[AcpConnection]):
             found = self._error_log.search(line[:SEARCHED_LOG_BYTES].decode("utf-8", "replace"))
             channel = None if found is None else self.connection.sessions.get(found["session"])
             if found is not None and channel in self._readers:
-                self._readers[channel].received((ModelCallFailed(found["error"]),), 0)
+                self._readers[channel].on_messages((ModelCallFailed(found["error"]),), 0)
 
-    def _received_without_reader(self, messages: Sequence[Message]) -> None:
+    def _on_messages_without_reader(self, messages: Sequence[Message]) -> None:
         for message in messages:
             if message.method is None:
                 self._ahead_answer = message
@@ -194,7 +194,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         reader = self._readers.get(channel)
         if reader is not None:
             self._record_early_lines(channel)
-            reader.received((message,), 0)
+            reader.on_messages((message,), 0)
 
 
 class AcpTransport(SharedTransport[AcpProcess]):
@@ -232,4 +232,4 @@ class AcpTransport(SharedTransport[AcpProcess]):
 
     def _tool_server_message(self, message: Input) -> None:
         if self._reader is not None:
-            self._reader.received((message,), 0)
+            self._reader.on_messages((message,), 0)

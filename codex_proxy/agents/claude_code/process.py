@@ -92,7 +92,7 @@ class _InitializeReader:
         self._response: ControlResponse | None = None
         self._framer = LineFramer()
 
-    def received(self, chunk: bytes) -> None:
+    def on_output(self, chunk: bytes) -> None:
         try:
             lines = self._framer.feed(chunk)
         except LineTooLong as fault:
@@ -110,7 +110,7 @@ class _InitializeReader:
         if message.type == "result" and self._response is not None and not self.answer.done():
             self.answer.set_result(self._response)
 
-    def ended(self, exit: Exit) -> None:
+    def on_end(self, exit: Exit) -> None:
         if not self.answer.done():
             said = describe_end(ended_from(exit))
             self.answer.set_exception(misconfigured(f"Claude Code ended while it was starting{said}"))

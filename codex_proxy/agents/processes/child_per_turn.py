@@ -93,7 +93,7 @@ class ChildTransport(PooledProcess):
         lines = self._framer.feed(bytes(self._early))
         self._early.clear()
         if self._reader is not None and lines:
-            self._reader.received(lines, 0)
+            self._reader.on_messages(lines, 0)
         self.resume_reading()
         if self.exit is not None:
             self._report_end(self.exit)
@@ -101,7 +101,7 @@ class ChildTransport(PooledProcess):
     # --- the child's sink -----------------------------------------------------------------------
 
     @breaks_off
-    def received(self, chunk: bytes) -> None:
+    def on_output(self, chunk: bytes) -> None:
         self.has_printed = True
         if self._reader is None or self._early:
             self._early += chunk
@@ -111,14 +111,14 @@ class ChildTransport(PooledProcess):
         try:
             lines = self._framer.feed(chunk)
         except LineTooLong as fault:
-            self._reader.received(fault.before, len(chunk))
+            self._reader.on_messages(fault.before, len(chunk))
             self._reader.fail(broken_protocol(str(fault)))
             return
         if lines:
-            self._reader.received(lines, len(chunk))
+            self._reader.on_messages(lines, len(chunk))
 
     @breaks_off
-    def ended(self, exit: Exit) -> None:
+    def on_end(self, exit: Exit) -> None:
         self.exit, self.ended_during_turn = exit, self.turns_running > 0
         self._report_end(exit)
         self._note_change()
@@ -136,8 +136,8 @@ class ChildTransport(PooledProcess):
             return
         rest = self._framer.close()
         if rest:
-            reader.received([rest], len(rest))
-        reader.ended(ended_from(exit))
+            reader.on_messages([rest], len(rest))
+        reader.on_end(ended_from(exit))
 
     # --- what a session calls -------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class ChildTransport(PooledProcess):
 
     def end_idle_channels(self) -> None:
         if self._reader is not None and not self.turns_running:
-            self._reader.ended(RENEWED)
+            self._reader.on_end(RENEWED)
 
     async def release(self, *, finished: bool) -> None:
         self.completed_turn = self.completed_turn or (finished and self.has_printed)

@@ -31,10 +31,10 @@ TOO_LARGE = (
 class TransportReader(Protocol):
     """Receives a transport's output, on the event loop."""
 
-    def received(self, messages: Sequence[Any], size: int) -> None:
+    def on_messages(self, messages: Sequence[Any], size: int) -> None:
         """Takes output in the units that the dialect reads; `size` is its bytes."""
 
-    def ended(self, ended: Ended) -> None:
+    def on_end(self, ended: Ended) -> None:
         """Handles the child's end. Called once."""
 
     def fail(self, failure: Failure) -> None:
@@ -69,19 +69,19 @@ class Transport(Protocol):
 
 
 class SessionRecorder(Protocol):
-    def did(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
+    def on_act(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
         """Takes the name of a dialect's method (not `receive`), its arguments, and what it has written."""
 
-    def wrote(self, writes: bytes) -> None:
-        """Takes what was written because of the last `read`."""
+    def on_write(self, writes: bytes) -> None:
+        """Takes what was written because of the last `on_read`."""
 
-    def read(self, messages: Sequence[Any]) -> None:
+    def on_read(self, messages: Sequence[Any]) -> None:
         """Takes what the dialect is about to read. What was decoded from a line comes as a line."""
 
-    def read_lines(self, lines: list[bytes]) -> None:
+    def on_lines(self, lines: list[bytes]) -> None:
         """Takes lines, whose decoded messages the dialect is about to read."""
 
-    def ended(self, ended: Ended) -> None: ...
+    def on_end(self, ended: Ended) -> None: ...
 
 
 class SessionListener(Protocol):
@@ -227,15 +227,15 @@ class AgentSession:
 
     # --- what the transport calls ---------------------------------------------------------------
 
-    def received(self, messages: Sequence[Any], size: int) -> None:
+    def on_messages(self, messages: Sequence[Any], size: int) -> None:
         if self.recorder is not None:
-            self.recorder.read(messages)
+            self.recorder.on_read(messages)
         self._do(self._dialect.receive, messages, size=size)
 
-    def ended(self, ended: Ended) -> None:
+    def on_end(self, ended: Ended) -> None:
         self.gone = True
         if self.recorder is not None:
-            self.recorder.ended(ended)
+            self.recorder.on_end(ended)
         self._do(self._dialect.eof, ended)
         self._release(finished=True)
 
@@ -280,9 +280,9 @@ class AgentSession:
         name = act.__name__
         if name in ("receive", "eof"):
             if step.writes:
-                self.recorder.wrote(step.writes)
+                self.recorder.on_write(step.writes)
         else:
-            self.recorder.did(self._dialect, name, given, step.writes)
+            self.recorder.on_act(self._dialect, name, given, step.writes)
 
     def _release_when_finished(self) -> None:
         if self._dialect.finished or self.transport.exclusive:

@@ -122,7 +122,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
     def _report_renewal(self, channels: Iterable[int]) -> None:
         for channel in list(channels):
             if channel in self._readers:
-                self._readers[channel].ended(RENEWED)
+                self._readers[channel].on_end(RENEWED)
 
     def close_channel(self, channel: int) -> None:
         self._readers.pop(channel, None)
@@ -147,7 +147,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
     # --- called by the child (see ChildListener) ------------------------------------------------
 
     @breaks_off
-    def received(self, chunk: bytes) -> None:
+    def on_output(self, chunk: bytes) -> None:
         broken: Failure | None = None
         try:
             lines = self._framer.feed(chunk)
@@ -164,9 +164,9 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             self._silent_channels.discard(channel)
             reader = self._readers.get(channel)
             if reader is not None:
-                reader.received(messages, len(chunk) * len(messages) // max(1, len(lines)))
+                reader.on_messages(messages, len(chunk) * len(messages) // max(1, len(lines)))
             else:
-                self._received_without_reader(messages)
+                self._on_messages_without_reader(messages)
         self._progress.set()
         if broken is not None:
             self._give_up(broken)
@@ -185,17 +185,17 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         if reader is None:
             self._early_lines.setdefault(channel, []).extend(lines)
         elif isinstance(reader, AgentSession) and reader.recorder is not None:
-            reader.recorder.read_lines(lines)
+            reader.recorder.on_lines(lines)
 
     def _record_early_lines(self, channel: int) -> None:
         if lines := self._early_lines.pop(channel, []):
             self._record(channel, lines)
 
-    def _received_without_reader(self, messages: Sequence[Any]) -> None:
+    def _on_messages_without_reader(self, messages: Sequence[Any]) -> None:
         """Ignores messages of a channel without a reader."""
 
     @breaks_off
-    def ended(self, exit: Exit) -> None:
+    def on_end(self, exit: Exit) -> None:
         self.exit, self.ended_during_turn = exit, self.turns_running > 0
         self._progress.set()
         for channel in list(self._readers):
@@ -205,10 +205,10 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
     def _report_end(self, channel: int) -> None:
         reader, exit = self._readers.get(channel), self.exit
         if reader is not None and exit is None:
-            reader.ended(RENEWED)
+            reader.on_end(RENEWED)
         elif reader is not None and exit is not None:
             is_sole_turn = not self._had_parallel_turns and channel in self._turn_starts
-            reader.ended(ended_from(exit) if is_sole_turn else Ended(exit.code, exit.signal))
+            reader.on_end(ended_from(exit) if is_sole_turn else Ended(exit.code, exit.signal))
 
 
 class SharedTransport(Generic[S]):

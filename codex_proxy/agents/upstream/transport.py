@@ -182,4 +182,4 @@ class UpstreamTransport:
 
     def _deliver(self, messages: Sequence[AttemptMessage], size: int) -> None:
         if self._reader is not None:
-            self._reader.received(messages, size)
+            self._reader.on_messages(messages, size)
