@@ -40,13 +40,19 @@ class ContentBlock(TypedDict, total=False):
     content: list[Any]
 
 
+class OutputDetails(TypedDict):
+    thinking_tokens: Count
+
+
 class MessageUsage(TypedDict):
-    """`input_tokens`: without tokens read from a cache; in `message_start`, an estimate."""
+    """`input_tokens`: without tokens read from a cache; in `message_start`, an estimate. `output_tokens_details` is
+    not in `message_start`."""
 
     input_tokens: Count
     output_tokens: Count
     cache_creation_input_tokens: Count
     cache_read_input_tokens: Count
+    output_tokens_details: NotRequired[OutputDetails]
 
 
 class MessageEnd(TypedDict):

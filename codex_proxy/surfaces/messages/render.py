@@ -295,6 +295,7 @@ class MessagesRenderer(StreamRenderer):
             "output_tokens": usage.output,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached,
+            "output_tokens_details": {"thinking_tokens": usage.reasoning},
         }
 
     def _count_tokens(self) -> int:

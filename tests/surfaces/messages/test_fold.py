@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from codex_proxy.core.events import Event, RawItem, Stop, TurnEnded
 from codex_proxy.surfaces.messages.content import BLOCK_TYPES, EVENT_TYPES, STOP_REASONS
+from tests.sdk_fields import unknown_fields
 from tests.surfaces.batches import fed_in_batches
 from tests.surfaces.chat.strategies import TURNS
 from tests.surfaces.messages.answering import IDENTITY, fold, frames, renderer, streamed, whole
@@ -78,17 +79,17 @@ def test_a_streaming_renderer_gives_the_same_whole_answer_too(
 
 @settings(deadline=None)
 @given(turns(), OPTIONS)
-def test_every_event_and_every_answer_is_one_of_the_sdks_own(
+def test_the_sdk_knows_every_event_and_every_answer_with_all_fields(
     events: list[Event], options: dict[str, Any]
 ) -> None:
     known: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
     for frame in streamed(events, **options):
         assert frame["type"] in EVENT_TYPES
-        known.validate_python(frame)
+        assert not unknown_fields(known.validate_python(frame))
         if frame["type"] == "content_block_start":
             assert frame["content_block"]["type"] in BLOCK_TYPES
     answer = whole(events, **options)
-    Message.model_validate(answer)
+    assert not unknown_fields(Message.model_validate(answer))
     assert answer["stop_reason"] in STOP_REASONS
 
 

@@ -313,7 +313,7 @@ def test_a_stop_sequence_is_reported() -> None:
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "END")
 
 
-def test_usage_has_the_cached_tokens() -> None:
+def test_usage_has_the_cached_tokens_and_those_of_the_thinking() -> None:
     usage = UsageReported(Usage(input=100, cached=80, output=7, reasoning=3))
     answer = whole(turn(text_item("x"), usage))
     assert answer["usage"] == {
@@ -321,6 +321,7 @@ def test_usage_has_the_cached_tokens() -> None:
         "output_tokens": 7,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 80,
+        "output_tokens_details": {"thinking_tokens": 3},
     }
     assert streamed(turn(text_item("x"), usage))[-2]["usage"] == answer["usage"]
 
