@@ -136,7 +136,9 @@ INSTRUCTION_TEMPLATE = "<system-reminder>\n{}\n</system-reminder>"
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
-    """What a thread waits for: outputs of the client (`visible`), and this server's for other calls (`hidden`)."""
+    """What a thread waits for: outputs of the client (`visible`), and this server's for other calls of the same
+    step (`hidden`).
+    """
 
     visible: frozenset[str] = frozenset()
     hidden: tuple[HiddenOutput, ...] = ()
@@ -157,7 +159,7 @@ class _IdleSession(msgspec.Struct, frozen=True):
     @property
     def thread(self) -> str:
         """The id with which the agent can reopen the session, if it waits for no outputs, which closing loses."""
-        return "" if self.pending.visible or self.pending.hidden else self.session.thread
+        return "" if self.pending.visible else self.session.thread
 
 
 class ClosedSession(msgspec.Struct, frozen=True):

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from codex_proxy.commands.doctor import settings_check
+from codex_proxy.commands.serve import serve_to_the_end
 from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, unknown_variables, variables_of
@@ -76,3 +79,15 @@ def test_variables_that_set_nothing_are_named_with_the_one_that_is_meant() -> No
     found = unknown_variables({"PROXY_PROT": "1", "PROXY_SANDBOX_MODE": "1"})
     assert found["PROXY_PROT"] == "is `PROXY_PORT` meant?"
     assert found["PROXY_SANDBOX_MODE"] == "is `PROXY_SANDBOX` meant?"
+
+
+async def test_doctor_and_the_log_name_a_variable_that_sets_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROXY_PROT", "1")
+    check = settings_check(load({"state_dir": file.parent}, file), file, {})
+    assert (check.status, check.advice) == ("warning", "PROXY_PROT: is `PROXY_PORT` meant?")
+    no_server = {"agent": "openai-chat", "upstream_url": "ftp://no-address", "state_dir": file.parent}
+    with capture_logs() as logged:
+        assert await serve_to_the_end(load(no_server, file), lambda *text, **more: None) == 1
+    assert [line["name"] for line in logged if line["event"] == "unknown_variable"] == ["PROXY_PROT"]
