@@ -284,10 +284,10 @@ def _first_act(
 ) -> tuple[_FirstAct, Sequence[Line]]:
     """Returns how a turn begins on its session, and its lines. A dialect that resumes reads those before that act."""
     read.expect(session.lines)
-    new_items = tuple(_rounds(turn.history)[-1])
     act, index = _act_of(session)
     if act == "begin":
         return (dialect.begin, turn), session.lines
+    new_items = tuple(_rounds(turn.history)[-1])
     if act == "reopen":
         return (dialect.reopen, turn, session.lines[index].value, new_items), session.lines  # type: ignore[attr-defined]
     _read_all(read, dialect, session.lines[:index])
@@ -300,11 +300,9 @@ def _act_of(session: Session) -> tuple[str, int]:
 
 
 def _rounds(history: Sequence[HistoryItem]) -> list[list[HistoryItem]]:
-    """Returns the items of the client and of the model alternately; the first and the last are the client's."""
+    """Returns the items of the client and of the model alternately; the last are the client's."""
     rounds = [list(same) for _, same in itertools.groupby(history, _is_models)]
-    if not history or _is_models(history[0]):
-        rounds.insert(0, [])
-    if len(rounds) % 2 == 0:
+    if len(rounds) > 1 and _is_models(history[-1]):
         begun = rounds.pop()  # the client asks for the rest of an answer
         rounds[-1] += begun
     return rounds

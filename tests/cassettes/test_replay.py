@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 
 from codex_proxy.app.server import Server
 from codex_proxy.cassettes import recorder
+from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import write_new
+from codex_proxy.cassettes.player import LineReader
+from codex_proxy.cassettes.views import turn_output
 from codex_proxy.core.faults import UserError
 from tests.cassettes.talking import LOOPS, chat_loop, messages_loop, openai_client, responses_loop, serving
 from tests.waiting import PATIENCE
@@ -155,3 +159,41 @@ async def _ask(server: Server, text: str) -> str:
         messages: Any = [{"role": "user", "content": text}]
         answer = await client.chat.completions.create(model="codex-5", messages=messages)
     return answer.choices[0].message.content or ""
+
+
+async def test_todays_dialect_writes_what_the_recorded_one_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cassettes = tmp_path / "cassettes"
+    async with serving(tmp_path, cassettes={"record": cassettes}) as server, openai_client(server) as client:
+        messages: list[Any] = [{"role": "user", "content": "[[fake:text]] One?"}]
+        for begun in ([], [{"role": "assistant", "content": "It is"}]):  # the rest of an answer, too
+            messages += begun
+            answer = await client.chat.completions.create(model="codex-5", messages=messages)
+            messages += [{"role": "assistant", "content": answer.choices[0].message.content}]
+            messages += [{"role": "user", "content": "[[fake:text]] And now?"}]
+        refused: list[Any] = [{"role": "user", "content": "[[fake:approval]] Go."}]
+        await client.chat.completions.create(model="codex-5", messages=refused)
+    written: list[bytes] = []
+    note_written = LineReader.note_written
+
+    def note(reader: LineReader, writes: bytes) -> None:
+        written.extend(writes.splitlines())
+        note_written(reader, writes)
+
+    monkeypatch.setattr(LineReader, "note_written", note)
+    folder = Folder(cassettes)
+    chains = [folder.chain(cassette) for cassette in folder.cassettes.values()]
+    assert [len(chain) for chain in chains] == [1, 2, 1]
+    for chain in chains:
+        written.clear()
+        turn_output(chain)
+        lines = [line for each in chain for session in each.sessions for line in session.lines]
+        assert list(map(_essence, written)) == [_essence(line.value) for line in lines if line.kind == "to"]
+
+
+def _essence(written: bytes) -> tuple[Any, ...]:
+    """What counts in a line to the agent: neither ids nor folders."""
+    message = json.loads(written)
+    items = message.get("params", {}).get("items", ())
+    return message.get("method"), message.get("result"), [item["role"] for item in items]

@@ -95,8 +95,8 @@ class _InitializeReader:
     def on_output(self, chunk: bytes) -> None:
         try:
             lines = self._framer.feed(chunk)
-        except LineTooLong as fault:
-            lines = fault.before
+        except LineTooLong:
+            return  # nothing can be read any more; the wait for the answer has a limit
         for line in lines:
             try:
                 self._read(decode(line))
