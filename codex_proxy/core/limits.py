@@ -56,7 +56,7 @@ class StopSequences:
             if self.hit is not None:
                 break
             if isinstance(event, TextDelta):
-                self._text(event, out)
+                self._limit_text(event, out)
                 continue
             if isinstance(event, ItemStarted):
                 self._open[event.item.id] = None
@@ -67,7 +67,7 @@ class StopSequences:
             out.append(event)
         return out, self.hit
 
-    def _text(self, event: TextDelta, out: list[Event]) -> None:
+    def _limit_text(self, event: TextDelta, out: list[Event]) -> None:
         text = self._held.pop(event.id, "") + event.text
         found = self._first_in(text)
         if found is not None:
@@ -78,7 +78,7 @@ class StopSequences:
                 self._release(id, out)
             out += _closings(self._open, "completed")
             return
-        held = self._undecided(text)
+        held = self._count_undecided(text)
         if held:
             self._held[event.id] = text[-held:]
         if held < len(text):
@@ -92,7 +92,7 @@ class StopSequences:
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         return min(found)[1:] if found else None
 
-    def _undecided(self, text: str) -> int:
+    def _count_undecided(self, text: str) -> int:
         """Returns how many characters at the end may begin a stop sequence."""
         longest = 0
         for stop in self._stops:
@@ -128,7 +128,7 @@ class MaxTokens:
             if self.hit:
                 break
             if isinstance(event, TextDelta | RefusalDelta):
-                self._text(event, out)
+                self._limit_text(event, out)
                 continue
             if isinstance(event, ItemStarted):
                 self._open[event.item.id] = event.item.choice
@@ -137,7 +137,7 @@ class MaxTokens:
             out.append(event)
         return out, "length" if self.hit else None
 
-    def _text(self, event: TextDelta | RefusalDelta, out: list[Event]) -> None:
+    def _limit_text(self, event: TextDelta | RefusalDelta, out: list[Event]) -> None:
         choice = self._open.get(event.id)
         limit = self._limits.get(choice)
         if limit is None:

@@ -140,7 +140,7 @@ class TurnRepair:
                 out.append(event)
             else:
                 handler(self, event)
-            if kind is TextDelta and self._plain(event.id):  # type: ignore[union-attr]
+            if kind is TextDelta and self._is_plain_message(event.id):  # type: ignore[union-attr]
                 current_id = event.id  # type: ignore[union-attr]
                 sent = self._items[current_id].sent.setdefault(TEXT, [])
             else:
@@ -148,7 +148,7 @@ class TurnRepair:
             self._current = current_id, sent
         return out
 
-    def _plain(self, id: str) -> bool:
+    def _is_plain_message(self, id: str) -> bool:
         """Whether this message is open and undisturbed, so that its next `TextDelta` can pass unchecked."""
         held = self._items.get(id)
         return (
@@ -209,10 +209,10 @@ class TurnRepair:
             return
         self._step.complete()
         self._signs.model_answered = True
-        self._model_spoke()
+        self._end_retrying()
         self._out.append(event)
 
-    def _model_spoke(self) -> None:
+    def _end_retrying(self) -> None:
         if self.retrying is not None:
             self.retrying, self.retries = None, 0
 
@@ -233,7 +233,7 @@ class TurnRepair:
     # --- items ----------------------------------------------------------------------------------
 
     def _on_item_started(self, event: ItemStarted) -> None:
-        self._model_spoke()
+        self._end_retrying()
         item = event.item
         held = self._items.get(item.id)
         known = held is not None and (held.open or held.repetition is not None)
@@ -249,7 +249,7 @@ class TurnRepair:
         self._open(item)
 
     def _open(self, item: Item) -> None:
-        self._model_spoke()
+        self._end_retrying()
         named = item
         if item.id in self._used:  # some providers count their ids from 0 in every answer
             named = msgspec.structs.replace(item, id=self._unused_id(item.id))
@@ -288,11 +288,11 @@ class TurnRepair:
         del self._open_items[held]
         self._out.append(ItemEnded(held.id, status))
 
-    def _kind(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
+    def _kind_of_item(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
         held = self._items.get(id)
         return type(held.item) if held is not None and type(held.item) in kinds else kinds[0]
 
-    def _inside(self, id: str, kind: type[Item], implied: Item | None) -> SentItem | None:
+    def _item_for_delta(self, id: str, kind: type[Item], implied: Item | None) -> SentItem | None:
         """Returns the open item for a delta, or opens `implied`; else adds a `Notice` and returns None."""
         held = self._items.get(id)
         if held is None:
@@ -316,7 +316,7 @@ class TurnRepair:
     def _on_text_delta(self, event: TextDelta) -> None:
         held = self._items.get(event.id)
         if held is None or not held.open or held.repetition is not None or type(held.item) is not Message:
-            held = self._inside(event.id, Message, Message(event.id))
+            held = self._item_for_delta(event.id, Message, Message(event.id))
             if held is None:
                 return
         text = event.text
@@ -348,18 +348,20 @@ class TurnRepair:
         held = self._items.get(event.id)
         if held is not None and not held.open and held.repetition is None:
             return
-        held = self._inside(event.id, Message, Message(event.id))
+        held = self._item_for_delta(event.id, Message, Message(event.id))
         if held is None:
             return
         if held.repetition is None:
-            self._missing(held, TEXT, event.text, TextDelta)
+            self._send_missing_text(held, TEXT, event.text, TextDelta)
         elif (rest := held.repetition.rest_of(event.text)) is not None:
             self._on_text_delta(TextDelta(event.id, rest))
         else:
             self._out.append(Notice("revised_text", TEXT[0]))
         held.whole.add(TEXT)
 
-    def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
+    def _send_missing_text(
+        self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]
+    ) -> None:
         """Appends a delta with the unsent end of the item's full text `key`; a `Notice` if it does not begin with what
         was sent.
         """
@@ -380,7 +382,7 @@ class TurnRepair:
         return True
 
     def _on_refusal_delta(self, event: RefusalDelta) -> None:
-        held = self._inside(event.id, Message, Message(event.id))
+        held = self._item_for_delta(event.id, Message, Message(event.id))
         if held is not None and held.open and event.text:
             held.sent.setdefault(REFUSAL, []).append(event.text)
             self._out.append(RefusalDelta(held.id, event.text))
@@ -395,7 +397,7 @@ class TurnRepair:
     def _on_reasoning_delta(self, event: ReasoningDelta) -> None:
         if self._step.mutes_reasoning:
             return
-        held = self._inside(event.id, Reasoning, Reasoning(event.id))
+        held = self._item_for_delta(event.id, Reasoning, Reasoning(event.id))
         if held is not None and event.text and self._is_text_open(held, (event.kind, event.part)):
             held.sent.setdefault((event.kind, event.part), []).append(event.text)
             self._out.append(ReasoningDelta(held.id, event.text, event.part, event.kind))
@@ -404,9 +406,9 @@ class TurnRepair:
         held = self._items.get(event.id)
         if self._step.mutes_reasoning or (held is not None and not held.open):
             return
-        held = self._inside(event.id, Reasoning, Reasoning(event.id))
+        held = self._item_for_delta(event.id, Reasoning, Reasoning(event.id))
         if held is not None:
-            self._missing(
+            self._send_missing_text(
                 held,
                 (event.kind, event.part),
                 event.text,
@@ -414,7 +416,7 @@ class TurnRepair:
             )
 
     def _on_arguments_delta(self, event: ArgumentsDelta) -> None:
-        held = self._inside(event.id, self._kind(event.id, CALLS), None)
+        held = self._item_for_delta(event.id, self._kind_of_item(event.id, CALLS), None)
         if held is not None and event.text and self._is_text_open(held, ARGUMENTS):
             held.sent.setdefault(ARGUMENTS, []).append(event.text)
             self._out.append(ArgumentsDelta(held.id, event.text))
@@ -423,12 +425,12 @@ class TurnRepair:
         held = self._items.get(event.id)
         if held is not None and not held.open:
             return
-        held = self._inside(event.id, self._kind(event.id, CALLS), None)
+        held = self._item_for_delta(event.id, self._kind_of_item(event.id, CALLS), None)
         if held is not None:
-            self._missing(held, ARGUMENTS, event.text, ArgumentsDelta)
+            self._send_missing_text(held, ARGUMENTS, event.text, ArgumentsDelta)
 
     def _on_output_delta(self, event: OutputDelta) -> None:
-        held = self._inside(event.id, self._kind(event.id, WITH_OUTPUT), None)
+        held = self._item_for_delta(event.id, self._kind_of_item(event.id, WITH_OUTPUT), None)
         if held is not None and event.text:
             self._out.append(OutputDelta(held.id, event.text))
 

@@ -164,11 +164,11 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(
             response.status_code,
             headers=headers,
-            stream=_LimitedBody(stream, limit, self._too_large, on_end),
+            stream=_LimitedBody(stream, limit, self._on_too_large, on_end),
             extensions=response.extensions,
         )
 
-    def _too_large(self) -> None:
+    def _on_too_large(self) -> None:
         self._note(McpFaultKind.PROTOCOL, "sent an answer that is too large.")
 
     def _note(self, kind: McpFaultKind, what: str) -> None:

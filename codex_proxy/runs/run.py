@@ -251,12 +251,12 @@ class Run:
             self._log_events(events, size)
 
     @_entry
-    def tool_finished(self, request_id: str, output: ToolOutput) -> None:
+    def on_tool_output(self, request_id: str, output: ToolOutput) -> None:
         """Continues the turn with the output of this server's call."""
         self._calls_running -= 1
         self._resume_idle_deadline()
         if self._session is not None and not self._repair.ended:
-            self._apply(self.attempt.tool_finished(request_id, output), self._session, 0)
+            self._apply(self.attempt.on_tool_output(request_id, output), self._session, 0)
 
     @_entry
     def on_verdicts(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:

@@ -470,7 +470,7 @@ def _recorder_of(
     recorder = None if request is None else request.turn(turn, agent, first)
     record = next((each for each in observers if isinstance(each, TurnRecord)), None)
     if recorder is not None and record is not None:
-        recorder.on_written = record.recorded
+        recorder.on_written = record.on_written
     return recorder
 
 

@@ -46,7 +46,7 @@ class ServerCalls:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, run: Run, calls: Iterable[ServerCall]) -> None:
-        """Starts the calls; each output goes to `run.tool_finished`."""
+        """Starts the calls; each output goes to `run.on_tool_output`."""
         for call in calls:
             keep_until_done(self._tasks, self._spawn(self._run_call(run, call)))
 
@@ -80,7 +80,7 @@ class ServerCalls:
         return HistoryOutput(call.call_id, output.parts)
 
     async def _run_call(self, run: Run, call: ServerCall) -> None:
-        run.tool_finished(call.request.request_id, await self._run_tool(call.tool, call.request.arguments))
+        run.on_tool_output(call.request.request_id, await self._run_tool(call.tool, call.request.arguments))
 
     async def _run_tool(self, tool: Tool, arguments: str) -> ToolOutput:
         if self._runner is None:

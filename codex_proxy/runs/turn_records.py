@@ -155,7 +155,7 @@ class TurnRecord:
                 self._record(event)
         self._on_change(self)
 
-    def recorded(self, file: Path) -> None:
+    def on_written(self, file: Path) -> None:
         self.recording = file
         self._on_change(self)
 

@@ -52,7 +52,7 @@ def whole_input(arguments: str, *, custom: bool, complete: bool) -> str | None:
 
 
 def _decode_strictly(text: str) -> Any:
-    def refused(constant: str) -> None:
+    def refuse_constant(constant: str) -> None:
         raise ValueError(f"{constant} is no JSON")
 
-    return json.loads(text, parse_constant=refused)
+    return json.loads(text, parse_constant=refuse_constant)

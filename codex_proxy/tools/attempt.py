@@ -66,9 +66,9 @@ class Attempt:
     def feed(self, events: Sequence[Event]) -> PolicyResult:
         return self._check_answer(self.policy.feed(events))
 
-    def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
-        """See `ToolPolicy.tool_finished`."""
-        return self._check_answer(self.policy.tool_finished(request_id, output))
+    def on_tool_output(self, request_id: str, output: ToolOutput) -> PolicyResult:
+        """See `ToolPolicy.on_tool_output`."""
+        return self._check_answer(self.policy.on_tool_output(request_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
         """See `ToolPolicy.with_verdicts`."""

@@ -180,7 +180,7 @@ class PolicyResult(msgspec.Struct):
     events: list[Event] = []
     answers: list[HiddenOutput] = []
     calls: list[ServerCall] = []
-    """Calls to run; `tool_finished` takes the output of each."""
+    """Calls to run; `on_tool_output` takes the output of each."""
     checks: list[TextCheck] = []
     """Until `with_verdicts` has their results, the policy keeps all later events."""
     again: bool = False
@@ -301,7 +301,7 @@ class ToolPolicy:
         self._held.clear()
         self._waits_for_call = False
 
-    def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
+    def on_tool_output(self, request_id: str, output: ToolOutput) -> PolicyResult:
         """Takes the output of a call that ran here. If the step has calls for the client too, the agent gets nothing,
         and the last output brings these and the end of the turn. Empty for an unknown id.
         """

@@ -211,7 +211,7 @@ class AcpTransport(SharedTransport[AcpProcess]):
     def attach(self, reader: TransportReader) -> None:
         self._reader = reader
         if self._endpoint is not None:
-            self._endpoint.sink = self._tool_server_message
+            self._endpoint.sink = self._on_tool_server_message
             self._endpoint.start_list_timer(tested=self.dialect.is_tested)
         super().attach(reader)
 
@@ -230,6 +230,6 @@ class AcpTransport(SharedTransport[AcpProcess]):
             self._endpoint.close()
         await super().release(finished=finished)
 
-    def _tool_server_message(self, message: Input) -> None:
+    def _on_tool_server_message(self, message: Input) -> None:
         if self._reader is not None:
             self._reader.on_messages((message,), 0)

@@ -177,22 +177,22 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def _handle(self, message: Message, line: bytes) -> None:
         if message.type == "control_request":
-            self._control_request(message)
+            self._on_control_request(message)
         elif self._state is TurnState.ENDED:
             pass
         elif message.type == "stream_event":
             if message.event is not None and message.parent_tool_use_id is None:
                 self._stream(message.event)
         elif message.type == "control_response":
-            self._control_response(decode_part(message.response, ControlResponse))
+            self._on_control_response(decode_part(message.response, ControlResponse))
         elif message.type == "assistant":
-            self._assistant(message)
+            self._on_assistant(message)
         elif message.type == "user":
-            self._user(decode_part(message.message, WholeMessage))
+            self._on_user(decode_part(message.message, WholeMessage))
         elif message.type == "result":
-            self._result(msgspec.json.decode(line, type=Result))
+            self._on_result(msgspec.json.decode(line, type=Result))
         elif message.type == "system":
-            self._system(message, line)
+            self._on_system(message, line)
         elif message.type == "rate_limit_event" and message.rate_limit_info:
             self._events.append(AccountLimitsReported(bytes(message.rate_limit_info)))
 
@@ -204,7 +204,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         else:
             self._events.append(Notice("unreadable_message"))
 
-    def _system(self, message: Message, line: bytes) -> None:
+    def _on_system(self, message: Message, line: bytes) -> None:
         if message.subtype == "init":
             self._session_id = message.session_id or self._session_id
             if not self._started:
@@ -216,7 +216,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     # --- the beginning --------------------------------------------------------------------------
 
-    def _control_response(self, response: ControlResponse) -> None:
+    def _on_control_response(self, response: ControlResponse) -> None:
         id = response.request_id
         if self._state is not TurnState.STARTING or id not in self._unready:
             return
@@ -281,7 +281,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._pending.add_calls(call.call_id for call in calls)
         self._events += calls
 
-    def _assistant(self, message: Message) -> None:
+    def _on_assistant(self, message: Message) -> None:
         whole = decode_part(message.message, WholeMessage)
         if whole.model == SYNTHETIC:
             self._error_code = string_in(message.error)
@@ -298,7 +298,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         else:
             self._reader.read_message(whole)
 
-    def _user(self, message: WholeMessage) -> None:
+    def _on_user(self, message: WholeMessage) -> None:
         """Ends activities, and calls that the program itself has answered: a client's output for these is not used."""
         for block in message.blocks:
             if block.type == "tool_result":
@@ -307,7 +307,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     # --- what the program asks ------------------------------------------------------------------
 
-    def _control_request(self, message: Message) -> None:
+    def _on_control_request(self, message: Message) -> None:
         id = message.request_id or ""
         try:
             request = decode_part(message.request, ControlRequest)
@@ -315,13 +315,13 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._writes.append(control_refusal(id))
             raise
         if request.subtype == "mcp_message" and request.server_name == CLIENT_SERVER and request.message:
-            self._writes.append(self._mcp(id, request.message))
+            self._writes.append(self._answer_mcp(id, request.message))
         elif request.subtype == "can_use_tool":
-            self._permission(id, request)
+            self._on_permission_request(id, request)
         else:
             self._writes.append(control_refusal(id))
 
-    def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
+    def _answer_mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
         """Returns the answer to a request to the MCP server of the client's tools; empty if it comes later or was
         already written.
         """
@@ -337,12 +337,12 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
                 self._mark_ready("tools/list")
                 return b""
             case "tools/call":
-                return self._call_requested(request_id, rpc)
+                return self._answer_call(request_id, rpc)
             case method if method.startswith("notifications/") or method == "ping":
                 return rpc_answer(request_id, rpc.id, {})
         return rpc_refusal(request_id, rpc.id)
 
-    def _call_requested(self, request_id: str, rpc: RpcMessage) -> bytes:
+    def _answer_call(self, request_id: str, rpc: RpcMessage) -> bytes:
         """Returns the answer to a call of a client's tool; empty while the client's output is missing. Asks the client
         for a call that was not in the stream.
         """
@@ -360,7 +360,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._events.append(StepCompleted())
         return self._pending.add_request(id, (request_id, rpc.id))
 
-    def _permission(self, request_id: str, request: ControlRequest) -> None:
+    def _on_permission_request(self, request_id: str, request: ControlRequest) -> None:
         """Allows calls of the client's tools, and everything in the sandbox `danger-full-access`. Asks the client about
         others; denies them after the turn's end.
         """
@@ -382,7 +382,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _result(self, result: Result) -> None:
+    def _on_result(self, result: Result) -> None:
         if self._state is TurnState.FEEDING:
             if result.is_error:
                 self._fail_by_result(result)

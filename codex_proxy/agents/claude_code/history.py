@@ -172,7 +172,7 @@ class _Writer:
             self._add("assistant", [block])
             self._waiting[item.call_id] = id
         elif isinstance(item, HistoryOutput):
-            self._output(item)
+            self._add_output(item)
 
     def close(self) -> list[Line]:
         """Returns all lines, with `NO_OUTPUT` where needed. The first and the last are lines of the user."""
@@ -183,7 +183,7 @@ class _Writer:
             self._lines.insert(0, Line("user", [_text_block(BEGIN)]))
         return self._lines
 
-    def _output(self, item: HistoryOutput) -> None:
+    def _add_output(self, item: HistoryOutput) -> None:
         id = self._waiting.pop(item.call_id, None)
         content = _blocks(item.parts) or [_text_block(" ")]
         if id is None:

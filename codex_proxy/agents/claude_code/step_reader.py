@@ -104,18 +104,18 @@ class StepReader:
         """Reads a stream event; the dialect handles `message_delta`."""
         match event.type:
             case "content_block_delta":
-                self._delta(event)
+                self._on_delta(event)
             case "content_block_start":
-                self._block_started(event)
+                self._on_block_started(event)
             case "content_block_stop":
-                self._block_ended(event.index)
+                self._on_block_ended(event.index)
             case "message_start":
                 self._drop_step()
                 head = event.message
                 self._message, self._model = ("", "") if head is None else (head.id, head.model)
                 self._streamed.add(self._message)
 
-    def _delta(self, event: StreamEvent) -> None:
+    def _on_delta(self, event: StreamEvent) -> None:
         delta = event.delta
         if delta is None:
             return
@@ -156,7 +156,7 @@ class StepReader:
         if isinstance(event, TextDelta | FullText):
             self._message_texts.append(event.text)
 
-    def _block_started(self, event: StreamEvent) -> None:
+    def _on_block_started(self, event: StreamEvent) -> None:
         block = event.content_block
         if block is None:
             return
@@ -187,7 +187,7 @@ class StepReader:
         if self._streams_calls:
             self.events.append(ItemStarted(ToolCall(call.id, call.id, tool.name)))
 
-    def _block_ended(self, index: int) -> None:
+    def _on_block_ended(self, index: int) -> None:
         self._reading.pop(index, None)
         id = self._open.pop(index, None)
         if id is not None:
@@ -217,14 +217,14 @@ class StepReader:
             self._drop_step()
         for index, block in enumerate(message.blocks):
             if block.type == "tool_use" and block.id:
-                self._whole_call(block, block.id, index)
+                self._add_whole_call(block, block.id, index)
             elif new and block.type == "text" and block.text:
                 id = f"{message.id}_{index}"
                 self._add(ItemStarted(Message(id)))
                 self._add(FullText(id, block.text))
                 self._add(ItemEnded(id))
 
-    def _whole_call(self, block: WholeBlock, id: str, index: int) -> None:
+    def _add_whole_call(self, block: WholeBlock, id: str, index: int) -> None:
         name = block.name or ""
         if id not in self._calls and self._tools.find(name) is not None:
             self._call_started(index, id, name)

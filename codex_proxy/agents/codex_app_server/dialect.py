@@ -95,7 +95,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
         self._model_items = ModelItems(turn.tools, plain=turn.mode == "model")
-        self._request("thread/start", thread_params(turn), "start a conversation", self._thread_started)
+        self._request("thread/start", thread_params(turn), "start a conversation", self._on_thread_started)
         return self._take_step()
 
     @property
@@ -177,7 +177,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
         self._requests.send(method, params, on_response)
 
-    def _thread_started(self, message: Message) -> None:
+    def _on_thread_started(self, message: Message) -> None:
         started = msgspec.json.decode(message.result, type=ThreadStartResult)
         self._session_id = started.thread.id
         if self._state is not ACTIVE:
@@ -257,7 +257,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         elif message.id is not None:
             self._handle_request(message, message.id)
         elif message.method == "thread/closed":
-            self._thread_closed()
+            self._on_thread_closed()
         elif self._state is ACTIVE:
             about_item = item_reader.NOTIFICATIONS.get(message.method)
             if about_item is not None:
@@ -300,13 +300,13 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             or self._model_items.add_requested_call(params)
         )
 
-    def _thread_closed(self) -> None:
+    def _on_thread_closed(self) -> None:
         if self._session_id:
             self._session_id = ""
             if self._state is ACTIVE:
                 self._end(TurnEnded.with_failure(CONVERSATION_LOST), running=False)
 
-    def _raw_item(self, params: Params) -> None:
+    def _on_raw_item(self, params: Params) -> None:
         if params.turn_id is None or params.turn_id != self._turn_id:
             return  # items that we injected come back under another turn's id
         call_id = self._model_items.add_output(params.item)
@@ -317,7 +317,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         if head is not None and head.id:
             self._reader.seen_messages.add(head.id)
 
-    def _response_completed(self, params: Params) -> None:
+    def _on_response_completed(self, params: Params) -> None:
         if params.turn_id is None or params.turn_id != self._turn_id:
             return
         usage = decode_usage(params.usage)
@@ -332,7 +332,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._tool_calls.add_calls(ask.request_id for ask in asks)
         self._events += [*raw, *asks, StepCompleted(usage)]
 
-    def _tokens_updated(self, params: Params) -> None:
+    def _on_tokens_updated(self, params: Params) -> None:
         # More than the model calls said one by one where one of them broke off, or there are no raw events.
         more = self._usage.set_thread_total(
             msgspec.json.decode(params.token_usage, type=ThreadTokenUsage).total.usage()
@@ -341,7 +341,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._usage.from_provider = False
             self._events.append(UsageReported(self._usage.total, "token_count"))
 
-    def _error(self, params: Params) -> None:
+    def _on_error(self, params: Params) -> None:
         if not params.will_retry:
             return  # turn/completed follows at once and says the same
         error = msgspec.json.decode(params.error, type=TurnError)
@@ -374,9 +374,9 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
 
 NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {
-    "rawResponseItem/completed": AppServerTurn._raw_item,
-    "rawResponse/completed": AppServerTurn._response_completed,
-    "thread/tokenUsage/updated": AppServerTurn._tokens_updated,
-    "error": AppServerTurn._error,
+    "rawResponseItem/completed": AppServerTurn._on_raw_item,
+    "rawResponse/completed": AppServerTurn._on_response_completed,
+    "thread/tokenUsage/updated": AppServerTurn._on_tokens_updated,
+    "error": AppServerTurn._on_error,
     "turn/completed": AppServerTurn._turn_completed,
 }

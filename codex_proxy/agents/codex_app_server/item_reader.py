@@ -129,7 +129,7 @@ class ItemReader:
         self._outputs.clear()
         self._output_room = MAX_OUTPUT_CHARS
 
-    def item_started(self, params: Params) -> None:
+    def on_item_started(self, params: Params) -> None:
         """Adds an item's beginning, or a `Notice` if Codex has shortened the history."""
         item = msgspec.json.decode(params.item, type=ThreadItem)
         if item.type == "agentMessage":
@@ -148,7 +148,7 @@ class ItemReader:
         self.open_items[id] = type(item)
         self.events.append(ItemStarted(item))
 
-    def item_completed(self, params: Params) -> None:
+    def on_item_completed(self, params: Params) -> None:
         """Adds an item's text or output, its end, and a missing beginning."""
         item = msgspec.json.decode(params.item, type=ThreadItem)
         was_started = item.id in self.open_items
@@ -179,15 +179,15 @@ class ItemReader:
         self.events.append(ItemEnded(item.id, "failed" if failed else "completed"))
         self.open_items.pop(item.id, None)
 
-    def summary_delta(self, params: Params) -> None:
+    def on_summary_delta(self, params: Params) -> None:
         if params.item_id and params.delta:
             self.events.append(ReasoningDelta(params.item_id, params.delta, params.summary_index))
 
-    def raw_delta(self, params: Params) -> None:
+    def on_raw_delta(self, params: Params) -> None:
         if params.item_id and params.delta:
             self.events.append(ReasoningDelta(params.item_id, params.delta, params.content_index, "raw"))
 
-    def output_delta(self, params: Params) -> None:
+    def on_output_delta(self, params: Params) -> None:
         # Kept back: the first part of an output, often all of it, comes only with the end of the command.
         if params.item_id and params.delta and params.item_id in self.open_items:
             size = len(params.delta) + DELTA_SIZE
@@ -209,11 +209,11 @@ def _texts(content: msgspec.Raw) -> list[str]:
 
 
 NOTIFICATIONS: dict[str, Callable[[ItemReader, Params], None]] = {
-    "item/started": ItemReader.item_started,
-    "item/completed": ItemReader.item_completed,
-    "item/reasoning/summaryTextDelta": ItemReader.summary_delta,
-    "item/reasoning/textDelta": ItemReader.raw_delta,
-    "item/commandExecution/outputDelta": ItemReader.output_delta,
+    "item/started": ItemReader.on_item_started,
+    "item/completed": ItemReader.on_item_completed,
+    "item/reasoning/summaryTextDelta": ItemReader.on_summary_delta,
+    "item/reasoning/textDelta": ItemReader.on_raw_delta,
+    "item/commandExecution/outputDelta": ItemReader.on_output_delta,
     "turn/plan/updated": ItemReader.plan_updated,
 }
 """Handlers by method, without the frequent `item/agentMessage/delta`."""

@@ -87,13 +87,13 @@ class CodexExec(ChildTurn):
 
     # --- lines --------------------------------------------------------------------------------------
 
-    def _thread_started(self, line: Line) -> None:
+    def _on_thread_started(self, line: Line) -> None:
         self._start(line.thread_id, self._model)
 
-    def _turn_started(self, line: Line) -> None:
+    def _on_turn_started(self, line: Line) -> None:
         self._start("", self._model)
 
-    def _item_started(self, line: Line) -> None:
+    def _on_item_started(self, line: Line) -> None:
         item = line.item
         if item is None or item.id in self._done or item.id in self._open:
             return
@@ -103,11 +103,11 @@ class CodexExec(ChildTurn):
         elif item.type == "todo_list":
             self._add_plan(item)
 
-    def _item_updated(self, line: Line) -> None:
+    def _on_item_updated(self, line: Line) -> None:
         if line.item is not None and line.item.type == "todo_list":
             self._add_plan(line.item)
 
-    def _item_completed(self, line: Line) -> None:
+    def _on_item_completed(self, line: Line) -> None:
         item = line.item
         if item is None or item.id in self._done:
             return
@@ -118,7 +118,7 @@ class CodexExec(ChildTurn):
             self._done.add(item.id)
         handler(self, item)
 
-    def _error(self, line: Line) -> None:
+    def _on_error(self, line: Line) -> None:
         """Adds `Retrying` for a repeated model call. The first other text is the failure of a turn that fails without
         one.
         """
@@ -128,7 +128,7 @@ class CodexExec(ChildTurn):
         elif self._error_text is None:
             self._error_text = text
 
-    def _turn_completed(self, line: Line) -> None:
+    def _on_turn_completed(self, line: Line) -> None:
         used = line.usage
         usage = used.usage if used is not None and (used.input_tokens or used.output_tokens) else None
         self._events.append(StepCompleted(usage))
@@ -136,28 +136,28 @@ class CodexExec(ChildTurn):
             self._events.append(UsageReported(usage))
         self._end(Stop.STOP, "task_complete")
 
-    def _turn_failed(self, line: Line) -> None:
+    def _on_turn_failed(self, line: Line) -> None:
         text = line.error.message if line.error is not None else ""
         self._end_by_error(text or self._error_text or "")
 
     # --- items --------------------------------------------------------------------------------------
 
-    def _message(self, item: Item) -> None:
+    def _add_message(self, item: Item) -> None:
         own = self._next_id("m")
         self._events += (ItemStarted(Message(own)), FullText(own, item.text or ""), ItemEnded(own))
 
-    def _reasoning(self, item: Item) -> None:
+    def _add_reasoning(self, item: Item) -> None:
         if item.text:
             own = self._next_id("r")
             self._events += (ItemStarted(Reasoning(own)), FullReasoning(own, item.text), ItemEnded(own))
 
-    def _activity(self, item: Item) -> None:
+    def _add_activity(self, item: Item) -> None:
         own = self._open.pop(item.id, None) or self._begin_activity(*ACTIVITIES[item.type], item)
         if item.aggregated_output:
             self._events.append(OutputDelta(own, item.aggregated_output))
         self._events.append(ItemEnded(own, "completed" if item.status in (None, "completed") else "failed"))
 
-    def _warning(self, item: Item) -> None:
+    def _add_warning(self, item: Item) -> None:
         self._events.append(Notice("agent_warning", clean_text(item.message or "")))
 
     # --- helpers ------------------------------------------------------------------------------------
@@ -195,20 +195,20 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[Item], str]]]] = {
 }
 
 ITEMS: Final[Mapping[str, ItemHandler]] = {
-    "agent_message": CodexExec._message,
-    "reasoning": CodexExec._reasoning,
+    "agent_message": CodexExec._add_message,
+    "reasoning": CodexExec._add_reasoning,
     "todo_list": CodexExec._add_plan,
-    "error": CodexExec._warning,
-    **dict.fromkeys(ACTIVITIES, CodexExec._activity),
+    "error": CodexExec._add_warning,
+    **dict.fromkeys(ACTIVITIES, CodexExec._add_activity),
 }
 
 LINES: Final[Mapping[str, LineHandler]] = {
-    "thread.started": CodexExec._thread_started,
-    "turn.started": CodexExec._turn_started,
-    "item.started": CodexExec._item_started,
-    "item.updated": CodexExec._item_updated,
-    "item.completed": CodexExec._item_completed,
-    "error": CodexExec._error,
-    "turn.completed": CodexExec._turn_completed,
-    "turn.failed": CodexExec._turn_failed,
+    "thread.started": CodexExec._on_thread_started,
+    "turn.started": CodexExec._on_turn_started,
+    "item.started": CodexExec._on_item_started,
+    "item.updated": CodexExec._on_item_updated,
+    "item.completed": CodexExec._on_item_completed,
+    "error": CodexExec._on_error,
+    "turn.completed": CodexExec._on_turn_completed,
+    "turn.failed": CodexExec._on_turn_failed,
 }

@@ -122,14 +122,14 @@ class CodexProto(ChildTurn):
         decision = "approved" if isinstance(reply, Decision) and reply.approve else "denied"
         # The answer must name the id of the turn, not of the call.
         answer = {"type": op, "id": SUBMISSION_ID, "decision": decision}
-        return Step([RequestClosed(request_id)], self._op(answer))
+        return Step([RequestClosed(request_id)], self._submission_line(answer))
 
     def interrupt(self) -> Step:
         """Asks the child to end the turn by `turn_aborted`."""
         if self._ended or self._interrupted:
             return NOTHING
         self._interrupted = True
-        return Step([], self._op({"type": "interrupt"}))
+        return Step([], self._submission_line({"type": "interrupt"}))
 
     # --- one line -----------------------------------------------------------------------------
 
@@ -162,24 +162,24 @@ class CodexProto(ChildTurn):
 
     # --- session ------------------------------------------------------------------------------
 
-    def _session_configured(self, msg: Msg) -> None:
+    def _on_session_configured(self, msg: Msg) -> None:
         requested = self._turn.model if self._turn else ""
         self._start(msg.session_id or "", requested or msg.model or "")
         if self._waits_for_model and self._turn is not None:
             self._waits_for_model = False
             self._pending_writes += self._turn_lines(self._turn, msg.model or "")
 
-    def _task_started(self, msg: Msg) -> None:
+    def _on_task_started(self, msg: Msg) -> None:
         self._start("", self._turn.model if self._turn else "")
 
     # --- what the model puts out --------------------------------------------------------------
 
-    def _agent_message_delta(self, msg: Msg) -> None:
+    def _on_agent_message_delta(self, msg: Msg) -> None:
         if msg.delta:
             self._begin_output()
             self._messages.add_delta(msg.choice_index, msg.delta)
 
-    def _agent_message(self, msg: Msg) -> None:
+    def _on_agent_message(self, msg: Msg) -> None:
         has_calls = bool(msg.tool_calls or msg.function_call)
         if msg.message or (msg.message is not None and not has_calls):
             self._begin_output()
@@ -188,12 +188,12 @@ class CodexProto(ChildTurn):
             self._begin_output()
             self._messages.finish(msg.choice_index, RefusalDelta, msg.refusal)
         if has_calls:
-            self._each_call(msg, FullArguments)
+            self._add_calls(msg, FullArguments)
 
-    def _calls_delta(self, msg: Msg) -> None:
-        self._each_call(msg, ArgumentsDelta)
+    def _on_calls_delta(self, msg: Msg) -> None:
+        self._add_calls(msg, ArgumentsDelta)
 
-    def _each_call(self, msg: Msg, event: type[ArgumentsDelta | FullArguments]) -> None:
+    def _add_calls(self, msg: Msg, event: type[ArgumentsDelta | FullArguments]) -> None:
         self._begin_output()
         # The child also writes choice 0 for a turn without choices.
         choice = msg.choice_index if msg.choice_index or self._messages.by_choice else None
@@ -211,7 +211,7 @@ class CodexProto(ChildTurn):
         if self._reasoning:
             self._reasoning.end()
 
-    def _reasoning_break(self, msg: Msg) -> None:
+    def _on_reasoning_break(self, msg: Msg) -> None:
         self._reasoning.section_break()
 
     def _add_reasoning(self, msg: Msg, kind: ReasoningKind = "summary") -> None:
@@ -224,17 +224,17 @@ class CodexProto(ChildTurn):
 
     # --- approval requests --------------------------------------------------------------------
 
-    def _exec_approval(self, msg: Msg) -> None:
+    def _on_exec_approval(self, msg: Msg) -> None:
         text = with_reason(command_line(msg), msg.reason)
         self._request_approval("exec_approval", "command", text)
 
-    def _patch_approval(self, msg: Msg) -> None:
+    def _on_patch_approval(self, msg: Msg) -> None:
         text = with_reason(file_changes(msg, self._activities.workdir), msg.reason)
         self._request_approval("patch_approval", "file_change", text)
 
     # --- usage, retries, ends -----------------------------------------------------------------
 
-    def _token_count(self, msg: Msg) -> None:
+    def _on_token_count(self, msg: Msg) -> None:
         limits = bytes(msg.rate_limits)
         if limits != self._last_limits and limits.count(b"{") > 1:
             self._last_limits = limits
@@ -250,7 +250,7 @@ class CodexProto(ChildTurn):
         if msg.finish_reason:
             self._finish_reason = (msg.finish_reason, "token_count")
 
-    def _stream_error(self, msg: Msg) -> None:
+    def _on_stream_error(self, msg: Msg) -> None:
         text = msg.message or ""
         self._events.append(retrying_event(failure_from_text(text), status_in(text)))
         self._messages.drop_open()
@@ -258,11 +258,11 @@ class CodexProto(ChildTurn):
         self._calls.drop_open()
         self._step_has_output = False
 
-    def _error_reported(self, msg: Msg) -> None:
+    def _on_error_reported(self, msg: Msg) -> None:
         if self._error_text is None:
             self._error_text = msg.message or ""
 
-    def _task_complete(self, msg: Msg) -> None:
+    def _on_task_complete(self, msg: Msg) -> None:
         if self._error_text is not None:
             self._end_by_error(self._error_text)
             return
@@ -277,7 +277,7 @@ class CodexProto(ChildTurn):
         self._ended = True
         self._events.append(TurnEnded(reason, trigger, choice_stops=others or None))
 
-    def _turn_aborted(self, msg: Msg) -> None:
+    def _on_turn_aborted(self, msg: Msg) -> None:
         self._end(Stop.INTERRUPTED, "turn_aborted")
 
     # --- helpers ------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class CodexProto(ChildTurn):
     def _turn_lines(self, turn: Turn, model: str) -> bytes:
         return submissions.turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
 
-    def _op(self, op: dict[str, Any]) -> bytes:
+    def _submission_line(self, op: dict[str, Any]) -> bytes:
         self._op_count += 1
         return submissions.submission_line(str(self._op_count), op)
 
@@ -314,24 +314,24 @@ def _activity_handler(event: str) -> Handler:
 
 
 HANDLERS: dict[str, Handler] = {
-    "session_configured": CodexProto._session_configured,
-    "task_started": CodexProto._task_started,
-    "agent_message_delta": CodexProto._agent_message_delta,
-    "agent_message": CodexProto._agent_message,
-    "tool_calls_delta": CodexProto._calls_delta,
-    "function_call_delta": CodexProto._calls_delta,
-    "agent_reasoning_section_break": CodexProto._reasoning_break,
+    "session_configured": CodexProto._on_session_configured,
+    "task_started": CodexProto._on_task_started,
+    "agent_message_delta": CodexProto._on_agent_message_delta,
+    "agent_message": CodexProto._on_agent_message,
+    "tool_calls_delta": CodexProto._on_calls_delta,
+    "function_call_delta": CodexProto._on_calls_delta,
+    "agent_reasoning_section_break": CodexProto._on_reasoning_break,
     "agent_reasoning_delta": CodexProto._add_reasoning,
     "agent_reasoning": CodexProto._add_reasoning,
     "agent_reasoning_raw_content_delta": partial(CodexProto._add_reasoning, kind="raw"),
     "agent_reasoning_raw_content": partial(CodexProto._add_reasoning, kind="raw"),
-    "exec_approval_request": CodexProto._exec_approval,
-    "apply_patch_approval_request": CodexProto._patch_approval,
-    "token_count": CodexProto._token_count,
-    "stream_error": CodexProto._stream_error,
-    "error": CodexProto._error_reported,
-    "task_complete": CodexProto._task_complete,
-    "turn_aborted": CodexProto._turn_aborted,
+    "exec_approval_request": CodexProto._on_exec_approval,
+    "apply_patch_approval_request": CodexProto._on_patch_approval,
+    "token_count": CodexProto._on_token_count,
+    "stream_error": CodexProto._on_stream_error,
+    "error": CodexProto._on_error_reported,
+    "task_complete": CodexProto._on_task_complete,
+    "turn_aborted": CodexProto._on_turn_aborted,
     **{name: _activity_handler(name) for name in ACTIVITY_EVENTS},
 }
 

@@ -15,7 +15,7 @@ def one_line(text: str) -> str:
     return text if len(text) <= MAX_LINE_CHARS else text[: MAX_LINE_CHARS - 1] + "…"
 
 
-def encoded(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
     """Encodes JSON. A lone surrogate, which a model's text may contain, becomes U+FFFD."""
     try:
         return msgspec.json.encode(value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.core.events import RawItem, ToolCallRequested
 from codex_proxy.core.items import ImagePart, Part, TextPart, texts_of
 
@@ -17,18 +17,18 @@ DetailOf: TypeAlias = Callable[[ImagePart], str | None]
 def raw_message(id: str, text: str) -> RawItem:
     content = [{"type": "output_text", "text": text, "annotations": []}]
     message = {"type": "message", "id": id, "role": "assistant", "content": content}
-    return RawItem("message", encoded(message))
+    return RawItem("message", encode(message))
 
 
 def raw_call(call: ToolCallRequested) -> RawItem:
     kind, field = ("function_call", "arguments") if call.kind == "function" else ("custom_tool_call", "input")
     ids = {"id": call.call_id, "call_id": call.call_id}
-    return RawItem(kind, encoded({"type": kind, **ids, "name": call.name, field: call.arguments}))
+    return RawItem(kind, encode({"type": kind, **ids, "name": call.name, field: call.arguments}))
 
 
 def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
     item = {"type": "function_call_output", "call_id": call_id, "output": output_of(parts)}
-    return RawItem("function_call_output", encoded(item))
+    return RawItem("function_call_output", encode(item))
 
 
 def output_of(parts: Sequence[Part], detail_of: DetailOf = lambda image: image.detail) -> Any:

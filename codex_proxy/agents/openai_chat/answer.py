@@ -8,7 +8,7 @@ from collections.abc import Callable, Container
 from typing import Any, Final, Literal, TypeAlias
 
 from codex_proxy.agents.dialects.conversions import CustomInput
-from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import ThinkTags
 from codex_proxy.agents.upstream.usage import usage_of
@@ -142,7 +142,7 @@ class ChatAnswer:
             new = self.annotations[self._sent_annotations :]
             self._sent_annotations = len(self.annotations)
             out += [
-                AnnotationAdded(self.message_id, encoded(form)) for form in map(_flat_annotation, new) if form
+                AnnotationAdded(self.message_id, encode(form)) for form in map(_flat_annotation, new) if form
             ]
         calls = delta.get("tool_calls")
         for each in calls if isinstance(calls, list) else ():

@@ -9,7 +9,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.dialects.conversions import custom_input
-from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.dialects.response_items import raw_call, raw_message, raw_output
 from codex_proxy.agents.openai_chat.answer import ChatAnswer, Kind
 from codex_proxy.agents.openai_chat.body import refused_field, request_body
@@ -151,8 +151,8 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
 
     def _details_of(self, answer: ChatAnswer) -> AnswerDetails:
         return AnswerDetails(
-            {name: msgspec.Raw(encoded(value)) for name, value in answer.fields.items()},
-            encoded(answer.annotations) if answer.annotations else b"",
+            {name: msgspec.Raw(encode(value)) for name, value in answer.fields.items()},
+            encode(answer.annotations) if answer.annotations else b"",
             {field: dict(sums) for field, sums in self._tokens.items()},
         )
 
@@ -163,8 +163,8 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         if self._reasoning_back and answer.reasoning:
             content = [{"type": "reasoning_text", "text": "".join(answer.reasoning)}]
             item = {"type": "reasoning", "id": answer.reasoning_id, "summary": [], "content": content}
-            out.append(RawItem("reasoning", encoded(item)))
-            self._conversation.add(RawHistoryItem(encoded(item)))
+            out.append(RawItem("reasoning", encode(item)))
+            self._conversation.add(RawHistoryItem(encode(item)))
         for call in calls:
             kind: Kind = "custom" if call.name in self._custom else "function"
             text = custom_input("".join(call.arguments)) if kind == "custom" else call.text

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialect import Step
-from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.upstream.failures import BROKEN_OFF
@@ -115,4 +115,4 @@ def forwarded_body(request: ForwardedRequest, model: str, refused: Collection[st
             else message
             for message in msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
         ]
-    return encoded(fields)
+    return encode(fields)

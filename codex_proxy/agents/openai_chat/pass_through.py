@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.openai_chat.answer import usage_in
 from codex_proxy.agents.openai_chat.whole_answers import WholeAnswer, chunks_of
 from codex_proxy.agents.upstream.stream import MAX_LINE_BYTES, StreamEvent, decode_event, is_error
@@ -220,7 +220,7 @@ class PassThrough:
             yield from self._held
             yield (lines + blank if blank else DONE) if self._stream else self._whole_answer()
             return
-        event = _decoded(whole, "error" if name == b"error" else "chunk")
+        event = _decode(whole, "error" if name == b"error" else "chunk")
         if event.kind != "chunk":
             self.fault = event
             return
@@ -236,7 +236,7 @@ class PassThrough:
             as_it_is = lines + blank if blank else lines.rstrip(b"\r\n") + b"\n\n"
             yield from self._release_with(as_it_is)
         elif changed:
-            yield from self._release_with(b"data: " + encoded(changed) + b"\n\n")
+            yield from self._release_with(b"data: " + encode(changed) + b"\n\n")
 
     def _release_with(self, data: bytes) -> Iterator[bytes]:
         """Yields the held-back bytes, then `data`. Before the first content, holds `data` back, too."""
@@ -274,7 +274,7 @@ class PassThrough:
         answer = self._whole.whole()
         if self._model_shown is not None:
             answer["model"] = self._model_shown
-        return encoded(answer)
+        return encode(answer)
 
     def _note(self, chunk: dict[str, Any]) -> None:
         self.usage = usage_in(chunk) or self.usage
@@ -288,7 +288,7 @@ class PassThrough:
 
     def _object(self, body: bytes) -> bytes:
         """Converts a JSON body to what the client asked for, or sets `fault`."""
-        event = _decoded(body.strip(_SPACE), "chunk")
+        event = _decode(body.strip(_SPACE), "chunk")
         choices = event.value.get("choices") if event.kind == "chunk" else None
         if event.kind == "chunk" and not (isinstance(choices, list) and choices):
             event = StreamEvent("no_answer")
@@ -303,13 +303,13 @@ class PassThrough:
         if self._stream:
             named = {} if self._model_shown is None else {"model": self._model_shown}
             chunks = chunks_of({**event.value, **named}, wants_usage=self._wants_usage)
-            return b"".join(b"data: " + encoded(chunk) + b"\n\n" for chunk in chunks) + DONE
+            return b"".join(b"data: " + encode(chunk) + b"\n\n" for chunk in chunks) + DONE
         if self._model_shown is None or "model" not in event.value:
             return body
         return _with_model(body, self._model_shown)
 
 
-def _decoded(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
+def _decode(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
     event = decode_event(data, kind)
     return StreamEvent("error", event.value) if event.kind == "chunk" and is_error(event.value) else event
 
@@ -347,4 +347,4 @@ def _with_model(body: bytes, name: str) -> bytes:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError:
         return body  # a number or a text that only a lenient reader takes
-    return encoded(fields | {"model": msgspec.Raw(encoded(name))})
+    return encode(fields | {"model": msgspec.Raw(encode(name))})

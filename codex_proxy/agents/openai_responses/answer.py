@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
-from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,
@@ -101,14 +101,14 @@ class ResponsesAnswer:
             self._on_item_added(event, out)
         elif kind == "response.output_item.done":
             if item := object_at(event, "item"):
-                self._item(item, self._id_of(event, item), out)
+                self._add_item(item, self._id_of(event, item), out)
         elif kind == "response.output_text.annotation.added":
-            self._annotation_added(event, out)
+            self._on_annotation_added(event, out)
         elif text_at(event, "delta"):
-            self._delta(kind, event, out)
+            self._on_delta(kind, event, out)
         return out
 
-    def _delta(self, kind: str, event: Mapping[str, Any], out: list[Event]) -> None:
+    def _on_delta(self, kind: str, event: Mapping[str, Any], out: list[Event]) -> None:
         if kind in _CALL_DELTAS:
             self._call_delta(event, out)
             return
@@ -123,7 +123,7 @@ class ResponsesAnswer:
         elif kind == "response.reasoning_text.delta":
             out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
 
-    def _annotation_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
+    def _on_annotation_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
         """Adds an annotation. Annotations of later text parts come with the complete message, since their positions
         depend on the parts before.
         """
@@ -131,7 +131,7 @@ class ResponsesAnswer:
         if annotation and not event.get("content_index"):
             id = self._id_of(event, {})
             self._cited[id] = self._cited.get(id, 0) + 1
-            out.append(AnnotationAdded(id, encoded(annotation)))
+            out.append(AnnotationAdded(id, encode(annotation)))
 
     def _call_delta(self, event: Mapping[str, Any], out: list[Event]) -> None:
         id = self._known_id(event, {}) or next(reversed(self._begun), "")
@@ -183,7 +183,7 @@ class ResponsesAnswer:
             self._reported.add(id)
             out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
 
-    def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
+    def _add_item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
         """Adds a complete item: what no delta had, and a `RawItem` for later requests. Ignores an item that was
         complete already, or a call without a name.
         """
@@ -191,19 +191,19 @@ class ResponsesAnswer:
             return
         self._done.add(id)
         kind = _type_of(item)
-        if kind in _KINDS and not self._call(item, id, out):
+        if kind in _KINDS and not self._add_call(item, id, out):
             return
         self.items.append(item)
         if kind == "message":
-            self._message(item, id, out)
+            self._add_message(item, id, out)
         elif kind == "reasoning":
             out += _reasoning(item, id)
         elif (activity := _new_item(item, id)) is not None:
             out += (ItemStarted(activity), ItemEnded(id))
         if kind:
-            out.append(RawItem(kind, encoded(item)))
+            out.append(RawItem(kind, encode(item)))
 
-    def _message(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
+    def _add_message(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
         parts = [part for part in objects_in(item.get("content")) if isinstance(part.get("type"), str)]
         text = "".join(text_at(part, "text") for part in parts)
         refusal = "".join(text_at(part, "refusal") for part in parts)
@@ -214,12 +214,12 @@ class ResponsesAnswer:
         offset, known = 0, self._cited.get(id, 0)
         for part in parts:
             new = objects_in(part.get("annotations"))[known:]
-            out += [AnnotationAdded(id, encoded(_shift_annotation(annotation, offset))) for annotation in new]
+            out += [AnnotationAdded(id, encode(_shift_annotation(annotation, offset))) for annotation in new]
             known = 0
             offset += len(text_at(part, "text"))
         out.append(ItemEnded(id))
 
-    def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> bool:
+    def _add_call(self, item: dict[str, Any], id: str, out: list[Event]) -> bool:
         """Stores a complete call, and ends its item if it was opened. What `item` lacks is set from the event that
         began it and the pieces of its text. Returns False for a call without a name.
         """
@@ -231,7 +231,7 @@ class ResponsesAnswer:
         item |= {"name": name, "call_id": call_id}
         kind = _KINDS[item["type"]]
         given = item.get(_TEXTS[kind])
-        text = encoded(given).decode() if isinstance(given, dict) else text_at(given)
+        text = encode(given).decode() if isinstance(given, dict) else text_at(given)
         text = text or "".join(pieces) or ("" if kind == "custom" else "{}")
         item[_TEXTS[kind]] = text
         self._open_call(item, id, out)
@@ -248,16 +248,16 @@ class ResponsesAnswer:
         for place, item in enumerate(objects_in(response.get("output"))):
             id = text_at(item, "id") or self._places.get(place, "")
             if comparable and id not in self._done:
-                self._item(item, id or self._new_id("item_"), out)
+                self._add_item(item, id or self._new_id("item_"), out)
         self.status = status
         for id, (begun, _) in list(self._begun.items()) if status == "completed" else ():
-            self._item(dict(begun), id, out)  # the server has not said that this call is complete
+            self._add_item(dict(begun), id, out)  # the server has not said that this call is complete
         self.reason = text_at(response, "incomplete_details", "reason")
         self.error = response.get("error")
         self.usage = usage_of(response.get("usage"))
         tier = text_at(response, "service_tier")
         if 0 < len(tier) <= MAX_TIER:
-            out.append(AnswerDetails({"service_tier": msgspec.Raw(encoded(tier))}))
+            out.append(AnswerDetails({"service_tier": msgspec.Raw(encode(tier))}))
 
 
 def _final_status(response: Mapping[str, Any], of_event: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema, custom_arguments
-from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.dialects.response_items import content_of, output_of, text_type_of
 from codex_proxy.core.items import (
     HistoryCall,
@@ -43,7 +43,7 @@ def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collecti
         **turn.sampling,
         **_tools(turn, refused),
     }
-    return encoded(
+    return encode(
         {name: value for name, value in fields.items() if value is not None and name not in refused}
     )
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.dialects.conversions import custom_input
-from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.openai_responses.answer import Call, Kind, ResponsesAnswer
 from codex_proxy.agents.openai_responses.body import input_items, output_item, refused_field, request_body
 from codex_proxy.agents.upstream.failures import NO_JSON, TOO_LONG
@@ -73,7 +73,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         as_function = "custom" in self._refused
         item = output_item(HistoryOutput(call.call_id, parts, call.kind), as_function=as_function)
         self._turn_items.append(item)
-        return RawItem(item["type"], encoded(item))
+        return RawItem(item["type"], encode(item))
 
     def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
         for event in events:

@@ -141,7 +141,7 @@ class UpstreamTurn(ExchangeTurn[A]):
         self._custom: frozenset[str] = frozenset()
         self._reader = AnswerReader(MAX_LINE_BYTES)
         self._spent: Usage | None = None
-        self._asked: dict[str, ToolCallRequested] = {}
+        self._waiting_calls: dict[str, ToolCallRequested] = {}
         """The calls that wait for outputs."""
 
     def facts(self) -> dict[str, Any]:
@@ -157,10 +157,10 @@ class UpstreamTurn(ExchangeTurn[A]):
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         """Adds a call's output. Sends the next request if no output is missing."""
-        if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
+        if request_id not in self._waiting_calls or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
-        output = self._put_output(self._asked.pop(request_id), reply.parts)
-        return Step([output], b"" if self._asked else self._next_request())
+        output = self._put_output(self._waiting_calls.pop(request_id), reply.parts)
+        return Step([output], b"" if self._waiting_calls else self._next_request())
 
     # --- what an API fills in ---------------------------------------------------------------------
 
@@ -196,12 +196,12 @@ class UpstreamTurn(ExchangeTurn[A]):
         for call in calls:
             wrong = None if call.item_reported else self._fault_in_call(call)
             if wrong is None:
-                self._asked[call.request_id] = call
+                self._waiting_calls[call.request_id] = call
             else:
                 code, text = wrong
                 out += [Notice(code, call.name), self._put_output(call, (TextPart(text),))]
-        out += self._asked.values()
-        if not self._asked:
+        out += self._waiting_calls.values()
+        if not self._waiting_calls:
             self._writes = self._next_request()
 
     def _add_usage(self, usage: Usage | None, out: list[Event]) -> None:

@@ -187,7 +187,7 @@ class PostgresRemoval(StorePart):
 
     async def _delete(self, sql: str, owner: str, id: str) -> bool:
         """Marks an object and removes its first rows; a task removes the others."""
-        if not await self._count(sql, owner, id):
+        if not await self._remove_rows(sql, owner, id):
             return False
         for _ in range(FIRST_PIECES):
             if not await self._sweep_once():
@@ -205,7 +205,7 @@ class PostgresRemoval(StorePart):
         (row,) = await self._database.write(sql, PIECE)
         return bool(row["more"])
 
-    async def _count(self, sql: str, *values: object) -> int:
+    async def _remove_rows(self, sql: str, *values: object) -> int:
         """Runs a statement that removes rows, and returns its `count`. Repeated, it removes less."""
         (row,) = await self._database.write(sql, *values)
         return int(row["count"])
@@ -224,7 +224,7 @@ class PostgresRemoval(StorePart):
             # One at a time, because their sizes differ much.
             (oldest,) = await self._database.read(_OLDER)
             what, most = ("responses" if oldest["is_response"] else "conversations"), 1
-        return PruneResult(**{what: await self._count(_RULES[what], rule.before, most)})
+        return PruneResult(**{what: await self._remove_rows(_RULES[what], rule.before, most)})
 
     async def _trim(self) -> None:
         """Removes the oldest chains above `Retention.max_conversations`, but not those in use on this server."""
@@ -234,6 +234,6 @@ class PostgresRemoval(StorePart):
         in_use = self._chains_in_use()
         owners, ids = [owner for owner, _ in in_use], [id for _, id in in_use]
         for _ in range(OBJECTS_AT_ONCE):
-            if not await self._count(_TRIM, most, owners, ids):
+            if not await self._remove_rows(_TRIM, most, owners, ids):
                 return
             await self._sweep_once()

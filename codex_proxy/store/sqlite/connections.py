@@ -63,7 +63,7 @@ async def _answer_of(job: asyncio.Future[T], location: str, seconds: float) -> T
         ) from None
 
 
-def _removed(location: str) -> StoreUnavailable:
+def _file_removed(location: str) -> StoreUnavailable:
     return StoreUnavailable(f"the store {location} was removed or replaced; start the server again")
 
 
@@ -132,7 +132,7 @@ class Writer:
     def _commit(self, batch: list[_Write]) -> None:
         if not self._has_file():  # SQLite would go on writing into a file that has no name any more
             for write in batch:
-                write.error = _removed(self._location)
+                write.error = _file_removed(self._location)
             return
         try:
             self._transaction(batch)
@@ -220,7 +220,7 @@ class Readers:
 
     def _read(self, job: Callable[[sqlite3.Connection], T]) -> T:
         if not self._has_file():  # a new connection would make an empty one
-            raise _removed(self._location)
+            raise _file_removed(self._location)
         try:
             connection = self._take()
             try:

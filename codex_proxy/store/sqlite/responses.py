@@ -94,7 +94,7 @@ def update(connection: sqlite3.Connection, owner: str, id: str, change: Response
         _put(connection, owner, row, OUTPUT, change.output)
         forget(connection, before)
     if change.append is not None:
-        conversations.end_turn(connection, owner, change.append, _held(connection, row), now)
+        conversations.end_turn(connection, owner, change.append, _held_entries(connection, row), now)
     keyed_rows.put_webhooks(connection, change.webhooks)
     _put_frames(connection, row, change.frames)
     return True
@@ -169,7 +169,7 @@ def _rows(connection: sqlite3.Connection, row: int, side: int) -> list[int]:
     return [each[0] for each in found]
 
 
-def _held(connection: sqlite3.Connection, row: int) -> list[ListEntry]:
+def _held_entries(connection: sqlite3.Connection, row: int) -> list[ListEntry]:
     found = connection.execute(
         "SELECT item, item_id, visible, length(json) + length(raw)"
         " FROM response_items JOIN items ON items.seq = item WHERE response = ? ORDER BY side, position",

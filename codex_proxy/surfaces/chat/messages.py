@@ -72,10 +72,10 @@ class _History(HistoryWithCalls):
     def read(self, message: wire.AnyMessage, index: int) -> None:
         param = f"messages[{index}]"
         if isinstance(message, wire.ToolMessage):
-            self._tool_output(message, param)
+            self._add_tool_output(message, param)
             return
         if isinstance(message, wire.FunctionMessage):
-            self._function_output(message, param)
+            self._add_function_output(message, param)
             return
         self.finish_calls()
         if isinstance(message, wire.InstructionMessage):
@@ -83,7 +83,7 @@ class _History(HistoryWithCalls):
         elif isinstance(message, wire.UserMessage):
             self.add(self._user(message, index, f"{param}.content"))
         else:
-            self._assistant(message, index, param)
+            self._add_assistant(message, index, param)
 
     def _user(self, message: wire.UserMessage, index: int, param: str) -> HistoryMessage:
         content = message.content
@@ -112,7 +112,7 @@ class _History(HistoryWithCalls):
 
     # --- what the assistant said ----------------------------------------------------------------
 
-    def _assistant(self, message: wire.AssistantMessage, index: int, param: str) -> None:
+    def _add_assistant(self, message: wire.AssistantMessage, index: int, param: str) -> None:
         if message.audio is not None:
             raise bad_request("The agent does not accept audio. Send text or a refusal.", f"{param}.audio")
         if message.tool_calls and message.function_call is not None:
@@ -138,7 +138,7 @@ class _History(HistoryWithCalls):
 
     # --- what its tools answered ----------------------------------------------------------------
 
-    def _tool_output(self, message: wire.ToolMessage, param: str) -> None:
+    def _add_tool_output(self, message: wire.ToolMessage, param: str) -> None:
         call_id = message.tool_call_id
         if not self.calls or self._legacy:
             raise bad_request(
@@ -152,9 +152,9 @@ class _History(HistoryWithCalls):
                 f"{param}.tool_call_id",
             )
         parts = _shown_parts(message.content, f"{param}.content", self._pdfs)
-        self._output(call_id, parts, f"{param}.tool_call_id")
+        self._add_output(call_id, parts, f"{param}.tool_call_id")
 
-    def _function_output(self, message: wire.FunctionMessage, param: str) -> None:
+    def _add_function_output(self, message: wire.FunctionMessage, param: str) -> None:
         if not self.calls or not self._legacy:
             raise bad_request(
                 "Invalid parameter: messages with role 'function' must be a response to a preceding message "
@@ -166,9 +166,9 @@ class _History(HistoryWithCalls):
             raise bad_request(
                 f"This message must answer the call of function '{call.name}'.", f"{param}.name"
             )
-        self._output(call.call_id, (TextPart(message.content or ""),), f"{param}.role")
+        self._add_output(call.call_id, (TextPart(message.content or ""),), f"{param}.role")
 
-    def _output(self, call_id: str, parts: tuple[Part, ...], param: str) -> None:
+    def _add_output(self, call_id: str, parts: tuple[Part, ...], param: str) -> None:
         if call_id in self.outputs:
             raise bad_request(f"The call '{call_id}' is answered twice.", param)
         self.outputs[call_id] = HistoryOutput(call_id, parts, self.calls[call_id].kind)

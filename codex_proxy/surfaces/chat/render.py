@@ -123,9 +123,9 @@ class ChatRenderer(StreamRenderer):
 
     def _begin(self, out: list[bytes]) -> None:
         self.visible = True
-        self._each(self._choices, out, Choice.begin)
+        self._append_for_each(self._choices, out, Choice.begin)
 
-    def _each(
+    def _append_for_each(
         self, targets: tuple[Choice, ...], out: list[bytes], append: Callable[..., None], *args: object
     ) -> None:
         """Calls `append(choice, *args, out)` for each choice. Their chunks are sent one by one or, in the profile
@@ -149,21 +149,25 @@ class ChatRenderer(StreamRenderer):
     def _on_text(self, pieces: TextRun, out: list[bytes]) -> None:
         targets = self._choices_with(pieces.id, out)
         if len(targets) == 1:
-            self._each(targets, out, Choice.add_text, pieces.id, pieces.texts)
+            self._append_for_each(targets, out, Choice.add_text, pieces.id, pieces.texts)
             return
         for text in pieces.texts:  # each choice gets a piece before the next one is sent
-            self._each(targets, out, Choice.add_text, pieces.id, [text])
+            self._append_for_each(targets, out, Choice.add_text, pieces.id, [text])
 
     def _on_refusal(self, event: RefusalDelta, out: list[bytes]) -> None:
-        self._each(self._choices_with(event.id, out), out, Choice.add_refusal, event.id, event.text)
+        self._append_for_each(
+            self._choices_with(event.id, out), out, Choice.add_refusal, event.id, event.text
+        )
 
     def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
         if event.kind == "summary":  # raw reasoning is not sent to clients
             targets = self._choices_with(event.id, out)
-            self._each(targets, out, Choice.add_reasoning, event.id, event.part, event.text)
+            self._append_for_each(targets, out, Choice.add_reasoning, event.id, event.part, event.text)
 
     def _on_arguments(self, event: ArgumentsDelta, out: list[bytes]) -> None:
-        self._each(self._choices_with(event.id, out), out, Choice.add_arguments, event.id, event.text)
+        self._append_for_each(
+            self._choices_with(event.id, out), out, Choice.add_arguments, event.id, event.text
+        )
 
     def _choices_with(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
         targets = self._targets.get(id, NO_CHOICES)
@@ -181,9 +185,9 @@ class ChatRenderer(StreamRenderer):
             for choice in self._targets[item.id]:
                 choice.open_message(item.id)
         elif isinstance(item, ToolCall):
-            self._each(self._choices_with(item.id, out), out, Choice.open_call, item)
+            self._append_for_each(self._choices_with(item.id, out), out, Choice.open_call, item)
         elif line is not None:
-            self._each(self._choices_with(item.id, out), out, Choice.add_activity, line)
+            self._append_for_each(self._choices_with(item.id, out), out, Choice.add_activity, line)
 
     def _choices_for(self, item: Item) -> tuple[Choice, ...]:
         if item.choice is None:
@@ -192,7 +196,7 @@ class ChatRenderer(StreamRenderer):
         return self._choices[item.choice : item.choice + 1] if item.choice >= 0 else NO_CHOICES
 
     def _on_item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
-        self._each(self._targets.pop(event.id, NO_CHOICES), out, Choice.close, event.id)
+        self._append_for_each(self._targets.pop(event.id, NO_CHOICES), out, Choice.close, event.id)
 
     def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
@@ -204,7 +208,7 @@ class ChatRenderer(StreamRenderer):
             self._begin(out)
         if self._details.annotations or self._cited:
             out.append(self._annotations_chunk())
-        self._each(self._choices, out, Choice.finish, event)
+        self._append_for_each(self._choices, out, Choice.finish, event)
         self.spent.end(event)
         if self._include_usage and self._stream:
             out.append(self._usage_chunk())

@@ -70,13 +70,13 @@ def _choice(choice: wire.ToolChoice | None, tools: list[Tool]) -> ToolChoice:
         return choice
     if isinstance(choice, wire.ChosenAllowed):
         names = tuple(
-            _chosen(tool, tools, f"tool_choice.allowed_tools.tools[{i}]")
+            _chosen_tool(tool, tools, f"tool_choice.allowed_tools.tools[{i}]")
             for i, tool in enumerate(choice.allowed_tools.tools)
         )
         return NamedTools(names, required=choice.allowed_tools.mode == "required")
-    return NamedTools((_chosen(choice, tools, "tool_choice"),), required=True)
+    return NamedTools((_chosen_tool(choice, tools, "tool_choice"),), required=True)
 
 
-def _chosen(choice: wire.ChosenTool, tools: list[Tool], param: str) -> str:
+def _chosen_tool(choice: wire.ChosenTool, tools: list[Tool], param: str) -> str:
     name = choice.custom.name if isinstance(choice, wire.ChosenCustom) else choice.function.name
     return known_tool(name, choice.type, tools, f"{param}.{choice.type}.name")

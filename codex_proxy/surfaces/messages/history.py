@@ -154,11 +154,11 @@ class _History(HistoryWithCalls):
             return
         if message.role not in _ROLES:
             self._reader.ignored["messages[].role"] = None
-        self._user(message.content, param, newest=newest)
+        self._add_user(message.content, param, newest=newest)
 
     # --- what the user said -----------------------------------------------------------------------
 
-    def _user(self, content: wire.Content | None, param: str, *, newest: bool) -> None:
+    def _add_user(self, content: wire.Content | None, param: str, *, newest: bool) -> None:
         parts: list[Part] = []
         if isinstance(content, str):
             parts += self._reader.parts(content, param, newest=newest)

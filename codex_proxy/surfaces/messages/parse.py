@@ -93,7 +93,12 @@ def parse(
         thinking=_wants_thinking(request.thinking),
         web_search=offered.web_search,
         client_names=offered.client_names,
-        ignored=(*_ignored(request), *ignored_fields(notes), *offered.ignored[:MAX_NAMED], *reader.ignored),
+        ignored=(
+            *_ignored_fields(request),
+            *ignored_fields(notes),
+            *offered.ignored[:MAX_NAMED],
+            *reader.ignored,
+        ),
         workdir_param=workdir_param,
         web_images=reader.web_images,
         refetches=reader.refetches,
@@ -160,7 +165,7 @@ def _sampling(request: MessagesRequest) -> dict[str, float]:
     }
 
 
-def _ignored(request: MessagesRequest) -> tuple[str, ...]:
+def _ignored_fields(request: MessagesRequest) -> tuple[str, ...]:
     effort = _effort_asked(request)
     return (
         *(name for name in SAMPLING if getattr(request, name) is not None),

@@ -51,7 +51,7 @@ class _History(HistoryWithCalls):
     def read(self, message: wire.ChatMessage, index: int) -> None:
         parts = message_parts(message.content, message.images, f"messages[{index}].images")
         if message.role == "tool":
-            self._output(message, parts)
+            self._add_output(message, parts)
             return
         self.finish_calls(NO_OUTPUT)
         if message.role == "assistant":
@@ -69,7 +69,7 @@ class _History(HistoryWithCalls):
         past = HistoryCall(call_id, model_name(call.function.name), arguments)
         self.add_call(past)
 
-    def _output(self, message: wire.ChatMessage, parts: tuple[Part, ...]) -> None:
+    def _add_output(self, message: wire.ChatMessage, parts: tuple[Part, ...]) -> None:
         call_id = self._find_call(message)
         if call_id is not None:
             self.outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))

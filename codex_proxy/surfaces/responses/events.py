@@ -63,13 +63,13 @@ class ResponseEvents:
         taken, self._frames = self._frames, []
         return taken
 
-    def _frame(self, frame: bytes) -> None:
+    def _send_frame(self, frame: bytes) -> None:
         self._frames.append(frame)
         self.number += 1
 
     def _add(self, type: str, **fields: Any) -> None:
         body = json_bytes({"type": type, **fields, "sequence_number": self.number})
-        self._frame(b"event: %b\ndata: %b\n\n" % (type.encode(), body))
+        self._send_frame(b"event: %b\ndata: %b\n\n" % (type.encode(), body))
 
     # --- the response ---------------------------------------------------------------------------
 
@@ -95,11 +95,11 @@ class ResponseEvents:
 
     # --- items and their parts ------------------------------------------------------------------
 
-    def item_added(self, output: OutputItem) -> None:
+    def send_item_added(self, output: OutputItem) -> None:
         self._add("response.output_item.added", output_index=output.index, item=output.whole())
-        self.item_stage(output, "in_progress")
+        self.send_item_stage(output, "in_progress")
 
-    def part_added(self, output: OutputItem, part: Part) -> None:
+    def send_part_added(self, output: OutputItem, part: Part) -> None:
         position = self._position(output, part)
         if output.kind == "message":
             self._add("response.content_part.added", **position, part=empty_part(part))
@@ -110,7 +110,7 @@ class ResponseEvents:
         constant = json_bytes({"type": type, **position, **logprobs})
         part.head = b'event: %b\ndata: %b,"sequence_number":' % (type.encode(), constant[:-1])
 
-    def deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:
+    def send_deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:
         head = part.head
         self._frames += [
             b'%b%d,"delta":%b}\n\n' % (head, number, fragment)
@@ -118,11 +118,11 @@ class ResponseEvents:
         ]
         self.number += len(fragments)
 
-    def annotation_added(self, output: OutputItem, part: Part) -> None:
+    def send_annotation_added(self, output: OutputItem, part: Part) -> None:
         numbered = {"annotation_index": len(part.annotations) - 1, "annotation": part.annotations[-1]}
         self._add("response.output_text.annotation.added", **self._position(output, part), **numbered)
 
-    def part_done(self, output: OutputItem, part: Part) -> None:
+    def send_part_done(self, output: OutputItem, part: Part) -> None:
         position = self._position(output, part)
         kind = part.key[0]
         whole = msgspec.Raw(part.whole())
@@ -145,13 +145,13 @@ class ResponseEvents:
         elif output.kind == mcp_items.CALL:
             self._add("response.mcp_call_arguments.done", **position, arguments=whole)
 
-    def item_stage(self, output: OutputItem, stage: str) -> None:
+    def send_item_stage(self, output: OutputItem, stage: str) -> None:
         """Adds the event of an MCP item: `in_progress`, `completed`, `failed`."""
         if output.kind in _STAGED:
             position = {"item_id": raw_text(output.id), "output_index": output.index}
             self._add(f"response.{output.kind}.{stage}", **position)
 
-    def item_done(self, output: OutputItem) -> None:
+    def send_item_done(self, output: OutputItem) -> None:
         self._add("response.output_item.done", output_index=output.index, item=output.whole())
 
     @staticmethod

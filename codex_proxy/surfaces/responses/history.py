@@ -95,9 +95,9 @@ class _Reader:
     def read(self, item: ItemDict, index: int) -> None:
         kind = item["type"]
         if kind in _CALLS:
-            self._call(item, index)
+            self._add_call(item, index)
         elif kind in _OUTPUTS:
-            self._output(item, index)
+            self._add_output(item, index)
         elif kind in mcp_history.KINDS:
             self._add(index, *self._mcp.convert(item, index))
         elif kind in _OTHERS:
@@ -122,7 +122,7 @@ class _Reader:
     def _place(self, index: int) -> str:
         return "input" if index < self._earlier else f"input[{index - self._earlier}]"
 
-    def _call(self, item: ItemDict, index: int) -> None:
+    def _add_call(self, item: ItemDict, index: int) -> None:
         call = _past_call(item)
         known = self._calls.get(call.call_id)
         if known is None:
@@ -131,20 +131,20 @@ class _Reader:
             if item.get("status") == "incomplete":
                 self._cut.add(call.call_id)
             if call.call_id in self._waiting:
-                self._add_output(self._waiting.pop(call.call_id), index)
+                self._join_output(self._waiting.pop(call.call_id), index)
         elif (known.name, known.arguments) != (call.name, call.arguments):
             raise bad_request(
                 f"Two different calls have the call_id '{call.call_id}'.", f"{self._place(index)}.call_id"
             )
 
-    def _output(self, item: ItemDict, index: int) -> None:
+    def _add_output(self, item: ItemDict, index: int) -> None:
         call_id = item["call_id"]
         if call_id in self._answered or call_id in self._waiting:
             return
         if call_id not in self._announced:
             self._add_missing_call(item, index)
         if call_id in self._calls:
-            self._add_output(item, index)
+            self._join_output(item, index)
         else:
             self._waiting[call_id] = item
 
@@ -158,7 +158,7 @@ class _Reader:
         self._calls[call_id] = HistoryCall(call_id, name, arguments, kind)  # type: ignore[arg-type]
         self._add(index, self._calls[call_id])
 
-    def _add_output(self, item: ItemDict, index: int) -> None:
+    def _join_output(self, item: ItemDict, index: int) -> None:
         call = self._calls[item["call_id"]]
         self._answered.add(call.call_id)
         self._add(index, HistoryOutput(call.call_id, _output_parts(item["output"]), call.kind))

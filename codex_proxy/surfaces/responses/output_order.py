@@ -22,16 +22,16 @@ class OutputOrder:
         output.index = len(self.items)
         self.items.append(output)
         self._close_ended_items()
-        self._events.item_added(output)
+        self._events.send_item_added(output)
 
     def end_item(self, output: OutputItem, status: str) -> None:
         """Ends the item's last part; `output_item.done` follows later."""
         if output.index is None:
             return
         if output.parts:
-            self._events.part_done(output, output.parts[-1])
+            self._events.send_part_done(output, output.parts[-1])
         if output.made_by_server and status != "incomplete":
-            self._events.item_stage(output, status)
+            self._events.send_item_stage(output, status)
         self._end_statuses[output.index] = status
         self._close_ended_items()
 
@@ -67,7 +67,7 @@ class OutputOrder:
         elif ended == "failed" and output.kind == ACTIVITY_TYPE:
             status = "failed"
         output.status = status
-        self._events.item_done(output)
+        self._events.send_item_done(output)
 
     def _status_of_server_item(self, output: OutputItem, ended: str, status: str) -> str:
         """Returns the item's status. If the item was cut off, this is `status` or, if other items follow, `failed`,
@@ -77,6 +77,6 @@ class OutputOrder:
             return ended
         if status == "completed" and output.kind == mcp_items.CALL:
             output.printed[:] = [mcp_items.CUT_OFF]
-            self._events.item_stage(output, "failed")
+            self._events.send_item_stage(output, "failed")
             return "failed"
         return status

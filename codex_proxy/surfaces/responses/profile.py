@@ -40,7 +40,7 @@ class OpenResponsesEvents(ResponseEvents):
         self._whole_calls: list[dict[str, Any]] = []
 
     def _add(self, type: str, **fields: Any) -> None:
-        self._frame(b"data: %b\n\n" % json_bytes({"type": type, **fields}))
+        self._send_frame(b"data: %b\n\n" % json_bytes({"type": type, **fields}))
 
     def begin(self, response: dict[str, Any]) -> None:
         self._add("response.created", response={**response, "status": "in_progress"})
@@ -56,7 +56,7 @@ class OpenResponsesEvents(ResponseEvents):
             self._add("response.function_call_arguments.done", **call)
         self._add("response.completed", response={**response, "status": "completed"})
 
-    def item_added(self, output: OutputItem) -> None:
+    def send_item_added(self, output: OutputItem) -> None:
         if output.kind not in _CALLS and output.kind != mcp_items.CALL:
             return
         if _is_legacy(output):
@@ -64,15 +64,15 @@ class OpenResponsesEvents(ResponseEvents):
         else:
             self._add("response.in_progress", response=self._current())
 
-    def part_added(self, output: OutputItem, part: Part) -> None:
+    def send_part_added(self, output: OutputItem, part: Part) -> None:
         name = "function_call_arguments" if part.key == ARGUMENTS else "output_text"
         part.head = b"data: " + json_bytes({"type": f"response.{name}.delta", **_place(output)})[:-1]
 
-    def deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:
+    def send_deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:
         for fragment in fragments:
-            self._frame(b'%b,"delta":%b}\n\n' % (part.head, fragment))
+            self._send_frame(b'%b,"delta":%b}\n\n' % (part.head, fragment))
 
-    def part_done(self, output: OutputItem, part: Part) -> None:
+    def send_part_done(self, output: OutputItem, part: Part) -> None:
         whole = {"id": raw_text(output.id), "output_index": output.index}
         if _is_legacy(output):
             return
@@ -81,13 +81,13 @@ class OpenResponsesEvents(ResponseEvents):
         elif output.kind == mcp_items.CALL:
             self._add("response.function_call_arguments.done", **whole, arguments=msgspec.Raw(part.whole()))
 
-    def annotation_added(self, output: OutputItem, part: Part) -> None:
+    def send_annotation_added(self, output: OutputItem, part: Part) -> None:
         """Sends nothing."""
 
-    def item_stage(self, output: OutputItem, stage: str) -> None:
+    def send_item_stage(self, output: OutputItem, stage: str) -> None:
         """Sends nothing."""
 
-    def item_done(self, output: OutputItem) -> None:
+    def send_item_done(self, output: OutputItem) -> None:
         """Sends nothing."""
 
 
@@ -157,7 +157,9 @@ class OpenResponsesRenderer(ResponsesRenderer):
             result = _Result(output.item, _RESULT, self._ids.new("fco_"))
             self._announce(result)
             part = self._new_part(result, TEXT)
-            self._events.deltas(result, part, part.add([mcp_items.texts_as_array("".join(output.printed))]))
+            self._events.send_deltas(
+                result, part, part.add([mcp_items.texts_as_array("".join(output.printed))])
+            )
             self._order.end_item(result, "completed")
 
     def _whole_output(self) -> list[dict[str, Any]]:

@@ -365,20 +365,20 @@ class ResponsesRenderer(Renderer):
             self._annotate(output, texts)
             return
         part = output.part(key) or self._new_part(output, key)
-        self._events.deltas(output, part, part.add(texts))
+        self._events.send_deltas(output, part, part.add(texts))
 
     def _annotate(self, output: OutputItem, annotations: Iterable[str]) -> None:
         part = output.part(TEXT) or self._new_part(output, TEXT)
         for annotation in annotations:
             part.annotations.append(msgspec.Raw(annotation))
-            self._events.annotation_added(output, part)
+            self._events.send_annotation_added(output, part)
 
     def _new_part(self, output: OutputItem, key: PartKey) -> Part:
         if output.parts:
-            self._events.part_done(output, output.parts[-1])
+            self._events.send_part_done(output, output.parts[-1])
         part = Part(key, len(output.parts))
         output.parts.append(part)
-        self._events.part_added(output, part)
+        self._events.send_part_added(output, part)
         return part
 
     def _on_reasoning(self, event: ReasoningDelta) -> None:

@@ -195,10 +195,10 @@ class _Chooser:
         if choice == "required":
             return "required", (), True
         if isinstance(choice, wire.ChosenAllowed):
-            return self._allowed(choice)
+            return self._allowed_choice(choice)
         return self._choose_one(choice, "tool_choice", required=True)
 
-    def _allowed(self, choice: wire.ChosenAllowed) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
+    def _allowed_choice(self, choice: wire.ChosenAllowed) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
         names: list[str] = []
         mcp: list[McpChoice] = []
         search = False
