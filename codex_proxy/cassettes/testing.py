@@ -35,10 +35,13 @@ KINDS = {
     403: FaultKind.NOT_ALLOWED,
     404: FaultKind.MODEL_NOT_FOUND,
     429: FaultKind.RATE_LIMITED,
-    500: FaultKind.UPSTREAM_ERROR,
+    500: FaultKind.INTERNAL,
+    502: FaultKind.UPSTREAM_ERROR,
     503: FaultKind.UNAVAILABLE,
+    504: FaultKind.TIMED_OUT,
+    529: FaultKind.UNAVAILABLE,
 }
-"""The fault for each status that a test can ask for."""
+"""The fault for each status that a test can ask for. Anthropic's API has 529 for 503, and 500 for 502."""
 
 
 class Request(msgspec.Struct, frozen=True):

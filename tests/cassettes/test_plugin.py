@@ -7,9 +7,14 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+
+from codex_proxy.cassettes.testing import KINDS, Servers
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = (
@@ -17,6 +22,15 @@ EXAMPLES = (
     pytest.param("tests_with_langchain", marks=pytest.mark.exhaustive),
     pytest.param("tests_with_javascript", marks=pytest.mark.exhaustive),
 )
+OPENAI_STATUSES = {400, 401, 403, 404, 429, 500, 502, 503, 504}
+ANTHROPIC_STATUSES = {400, 401, 403, 404, 429, 500, 504, 529}
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    servers = Servers(tmp_path)
+    yield servers
+    servers.stop()
 
 
 def run_pytest(
@@ -133,3 +147,20 @@ def test_a_project_of_three_files_passes_with_the_installed_wheel(tmp_path: Path
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "statuses"), [("/v1/chat/completions", OPENAI_STATUSES), ("/v1/messages", ANTHROPIC_STATUSES)]
+)
+def test_a_request_fails_with_the_status_that_the_test_asks_for(
+    servers: Servers, path: str, statuses: set[int]
+) -> None:
+    server = servers.fake().for_test("")
+    body = {"model": "codex-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}]}
+    for status in KINDS:
+        server.fail(status)
+        answer = httpx.post(f"{server.base_url}{path}", json=body, timeout=PATIENCE)
+        if status in statuses:
+            assert answer.status_code == status
+        else:
+            assert answer.status_code in statuses
