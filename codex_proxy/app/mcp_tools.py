@@ -17,7 +17,7 @@ from codex_proxy.agents.spec import child_limits
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock, IdSource
-from codex_proxy.core.items import McpOrigin, McpTools, Tool, texts_of
+from codex_proxy.core.items import McpOrigin, McpTools, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
 from codex_proxy.mcp.config import Definition, StdioServer, parse_servers
 from codex_proxy.mcp.request_servers import NamedServer, RequestServers
@@ -197,12 +197,7 @@ class _Runner:
         assert tool.mcp is not None
         server = self._named_server.get(tool.mcp.server_label, tool.mcp.server_label)
         result = await self._source.call(server, self._owner, tool.mcp.name, arguments)
-        return ToolOutput(result.parts, _text_of(result), failed=result.is_error)
-
-
-def _text_of(result: McpResult) -> str:
-    texts = texts_of(result.parts)
-    return texts[0] if len(texts) == 1 else result.text
+        return ToolOutput(result.parts, result.text, failed=result.is_error)
 
 
 def _covers(known: Sequence[ListedTool], offer: McpOffer) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from codex_proxy.core.items import ImagePart, Part, TextPart
 from codex_proxy.core.media import NoImageError, clean_data_url
-from codex_proxy.mcp.values import McpLimits, McpResult, text_array
+from codex_proxy.mcp.values import McpLimits, McpResult
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -69,18 +69,12 @@ def result_of(answer: CallToolResult, limits: McpLimits) -> McpResult:
     result = _ResultBuilder(limits)
     for block in answer.content:
         _add_block(result, block)
-    structured = _encode_structured(answer.structured_content, result, limits)
-    if structured is not None and not any(isinstance(part, TextPart) for part in result.parts):
-        result.add_text(structured.decode())
+    if not any(isinstance(part, TextPart) for part in result.parts):
+        _add_structured(result, answer.structured_content, limits)
     if result.omissions:
         result.parts.append(TextPart(f"[This result was too large: {'; '.join(result.omissions)}.]"))
-    parts = tuple(result.parts)
     return McpResult(
-        text=text_array(parts),
-        parts=parts,
-        structured=structured,
-        is_error=bool(answer.is_error),
-        truncated=bool(result.omissions),
+        parts=tuple(result.parts), is_error=bool(answer.is_error), truncated=bool(result.omissions)
     )
 
 
@@ -104,14 +98,14 @@ def _add_block(result: _ResultBuilder, block: Any) -> None:
             result.add_text(f"[content that cannot be shown: {_type_name(kind)}]")
 
 
-def _encode_structured(content: object, result: _ResultBuilder, limits: McpLimits) -> bytes | None:
+def _add_structured(result: _ResultBuilder, content: object, limits: McpLimits) -> None:
     if content is None:
-        return None
+        return
     encoded = msgspec.json.encode(content)
     if len(encoded) <= limits.text_bytes:
-        return encoded
-    result.omissions[f"its structured content above {_shown_size(limits.text_bytes)} was left out"] = None
-    return None
+        result.add_text(encoded.decode())
+    else:
+        result.omissions[f"its structured content above {_shown_size(limits.text_bytes)} was left out"] = None
 
 
 def _type_name(media_type: str | None) -> str:

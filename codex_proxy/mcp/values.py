@@ -110,24 +110,21 @@ class McpListing(msgspec.Struct, frozen=True):
 class McpResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a tool call, for the model. `is_error`: the call failed."""
 
-    text: str
-    """The texts as a JSON array, for the client (docs/contract.md#mcp-calls)."""
     parts: tuple[Part, ...]
     """The texts, and images as data URLs, in order, for the model."""
-    structured: bytes | None = None
-    """Structured content as JSON, if any."""
     is_error: bool = False
     truncated: bool = False
     """Whether something was left out; the last part says what."""
     fault: McpFault | None = None
     """Why there is no answer, if there is none."""
 
-
-def text_array(parts: tuple[Part, ...]) -> str:
-    return msgspec.json.encode(texts_of(parts)).decode()
+    @property
+    def text(self) -> str:
+        """The text for the client; several as a JSON array (docs/contract.md#mcp-calls)."""
+        texts = texts_of(self.parts)
+        return texts[0] if len(texts) == 1 else msgspec.json.encode(texts).decode()
 
 
 def failed_result(fault: McpFault) -> McpResult:
     """Returns the result of a call without an answer; the model gets the fault's message."""
-    parts = (TextPart(fault.message),)
-    return McpResult(text=text_array(parts), parts=parts, is_error=True, fault=fault)
+    return McpResult(parts=(TextPart(fault.message),), is_error=True, fault=fault)

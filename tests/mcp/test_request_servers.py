@@ -95,7 +95,7 @@ async def test_tools_are_listed_and_run_over_both_transports(
     assert listing.faults == ()
     assert "echo" in names(listing)
     result = await servers.call(server, "me", "echo", arguments(text="hello"), LONG)
-    assert (result.text, result.is_error) == ('["hello"]', False)
+    assert (result.text, result.is_error) == ("hello", False)
 
 
 async def test_a_url_that_ends_in_sse_is_taken_for_an_sse_server(make: Make, sse: int) -> None:

@@ -33,7 +33,8 @@ def image(data: str = IMAGE, type: str = "image/png") -> dict[str, Any]:
     return {"type": "image", "data": data, "mimeType": type}
 
 
-def test_texts_are_serialised_as_a_json_array_and_images_are_not_in_it() -> None:
+def test_several_texts_are_serialised_as_a_json_array_and_images_are_not_in_it() -> None:
+    assert result(text("a"), image()).text == "a"
     assert result(text('a "b"\n'), image(), text("ä")).text == '["a \\"b\\"\\n","ä"]'
 
 
@@ -42,8 +43,8 @@ def test_an_answer_without_content_is_an_empty_array() -> None:
 
 
 def test_structured_content_without_a_text_is_given_to_the_model_as_text() -> None:
-    given = result(structuredContent={"a": [1, 2]})
-    assert (texts(given), given.structured) == (['{"a":[1,2]}'], b'{"a":[1,2]}')
+    assert texts(result(structuredContent={"a": [1, 2]})) == ['{"a":[1,2]}']
+    assert texts(result(text("a"), structuredContent={"a": [1, 2]})) == ["a"]
 
 
 def test_the_text_of_a_resource_is_text_and_its_image_an_image() -> None:
@@ -101,8 +102,11 @@ def test_of_too_many_parts_the_first_are_kept() -> None:
 
 
 def test_structured_content_above_the_limit_is_left_out() -> None:
-    given = result(text("a"), structuredContent={"a": "b" * 50}, limits=McpLimits(text_bytes=20))
-    assert (given.structured, given.truncated) == (None, True)
+    given = result(structuredContent={"a": "b" * 50}, limits=McpLimits(text_bytes=20))
+    assert texts(given) == [
+        "[This result was too large: its structured content above 20 bytes was left out.]"
+    ]
+    assert given.truncated
 
 
 def test_secrets_are_taken_out_also_behind_their_scheme_and_short_ones_stay() -> None:
