@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from codex_proxy.core.own_errors import release_all
+from codex_proxy.core.own_errors import breaks_off, release_all
 from codex_proxy.core.states import StateTable
 from codex_proxy.process.launch import Command, LaunchedChild, SpawnError, StartSlot
 from codex_proxy.process.own_process import kill_orphans_of
@@ -234,14 +234,15 @@ class Child:
         """Sends SIGTERM at once, closes stdin a moment later, and SIGKILLs the child and its descendants after
         `term_grace`. Does not wait, and works without an event loop and after the proxy's end.
         """
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            os.close(lifeline)  # first: whatever breaks from here on, the child ends
         self._change(ChildChange.KILL)
-        if self._lifeline is None:
+        if lifeline is None:
             return
         if self._grace_timer is not None:
             self._grace_timer.cancel()
             self._grace_timer = None
-        os.close(self._lifeline)
-        self._lifeline = None
         if self._loop.is_closed():
             return
         if self.alive:
@@ -291,6 +292,7 @@ class Child:
             self._printed = 0
         self._listener.on_output(chunk)
 
+    @breaks_off
     def _on_stdout_closed(self) -> None:
         if self.alive:
             self._start_ending(self._command.eof_grace)
@@ -303,6 +305,7 @@ class Child:
         if self._on_stderr is not None:
             self._on_stderr(chunk)
 
+    @breaks_off
     def _on_exit(self, code: int) -> None:
         """Notes the exit. `code` is the child's; negative: a signal killed the warden, which could not kill
         descendants.
@@ -332,20 +335,29 @@ class Child:
         self._stdout.read_available(PIPE_BYTES)  # a busy loop may run this timer before it reads the pipe
         self._finish()
 
+    @breaks_off
     def _finish(self, change: ChildChange = ChildChange.DRAINED) -> None:
+        if self._state not in REPORTED:
+            self._change(change)
+            self._report_end()
+
+    def break_off(self) -> None:
+        """See `Breakable`. The child is killed, and reported as ended."""
+        release_all(self.kill, self._report_end)
+
+    def _report_end(self) -> None:
         """Closes descriptors, cancels timers, and reports the end once."""
-        if self._state in REPORTED:
+        if self._ended.done():
             return
-        self._change(change)
         timers = (self._grace_timer, self._warden_timer, self._drain_timer)
         release_all(
             lambda: self._stderr.read_available(PIPE_BYTES),
             *(pipe.close for pipe in (self._stderr, self._stdout, self._stdin)),
             *(timer.cancel for timer in timers if timer is not None),
         )
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            os.close(lifeline)
         exit = self._make_exit()
         self._ended.set_result(exit)
         self._listener.on_end(exit)

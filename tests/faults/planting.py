@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -16,6 +17,8 @@ import codex_proxy
 from tests.faults.test_upstreams import Served, served
 
 PACKAGE: Final = str(Path(codex_proxy.__file__).parent)
+TESTS: Final = str(Path(__file__).parent.parent)
+RESUME: Final = dis.opmap["RESUME"]
 GIVE_BACK: Final = (
     "leave",
     "_leave",
@@ -34,7 +37,14 @@ GIVE_BACK: Final = (
     "_begin_session",
     "begin_session",
     "_fail_on_error",
+    "guarded",
     "guarded_task",
+    "OneRun.close",
+    "LogReader.close",
+    "ResponseReader.close",
+    "RunningResponse.cancel",
+    "Child.kill",
+    "ProcessGroup._start",
     "close_channel",
     "AgentSession.__init__",
 )
@@ -46,6 +56,7 @@ CONNECTION: Final = (
     "_short",
     "_uncancel_if_stopping",
     "limit_stall",
+    "RunScheduler.draining",
 )
 """What belongs to no answer, but to its connection: its head, and its line in the log."""
 
@@ -69,7 +80,7 @@ def at_each_call(found: Callable[[CodeType], None]) -> Iterator[Callable[[], Non
 
     def profile(frame: FrameType, what: str, _: Any) -> None:
         code = frame.f_code
-        if what == "call" and code.co_filename.startswith(PACKAGE) and _begins(frame):
+        if what == "call" and code.co_filename.startswith(PACKAGE) and _begins(frame) and not _asked(frame):
             found(code)
 
     before = sys.getprofile()
@@ -81,8 +92,17 @@ def at_each_call(found: Callable[[CodeType], None]) -> Iterator[Callable[[], Non
 
 def _begins(frame: FrameType) -> bool:
     """Whether a called function begins. Coroutines and generators are also called where they go on, which the argument
-    of `RESUME` tells apart."""
-    return frame.f_code.co_code[frame.f_lasti + 1] & 3 == 0
+    of `RESUME` tells apart, and where an exception is thrown into them, which is another instruction."""
+    instruction, argument = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 2]
+    return instruction == RESUME and argument & 3 == 0
+
+
+def _asked(frame: FrameType) -> bool:
+    """Whether a test calls the function, to look at the server."""
+    caller: FrameType | None = frame
+    while caller is not None and caller.f_code.co_filename.startswith(PACKAGE):
+        caller = caller.f_back
+    return caller is not None and caller.f_code.co_filename.startswith(TESTS)
 
 
 def breaking(function: CodeType) -> Callable[[CodeType], None]:

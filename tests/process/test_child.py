@@ -4,11 +4,13 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from codex_proxy.process import child as child_module
-from codex_proxy.process.child import Exit, spawn
+from codex_proxy.process.child import Child, Exit, spawn
 from codex_proxy.process.pipes import PipeReader
 from tests.process.children import Recorder, gone, open_descriptors, pid_in, python, shell
 from tests.process.conftest import Start
@@ -383,12 +385,11 @@ async def test_a_listener_that_raises_does_not_leave_the_child_running() -> None
             super().on_end(exit)
             raise RuntimeError("the owner's own fault")
 
-    faults: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
     before = open_descriptors()
-    child = await spawn(shell("exit 0"), Faulty())
-    assert await child.end(grace=PATIENCE) == Exit(0, None, "")
-    await eventually(lambda: len(faults) == 1 and open_descriptors() <= before)
+    with capture_logs() as logged:
+        child = await spawn(shell("exit 0"), Faulty())
+        assert await child.end(grace=PATIENCE) == Exit(0, None, "")
+        await eventually(lambda: len(logged) == 1 and open_descriptors() <= before)
 
 
 async def test_the_end_is_reported_also_if_the_last_words_cannot_be_read(
@@ -402,3 +403,27 @@ async def test_the_end_is_reported_also_if_the_last_words_cannot_be_read(
     child.close_stdin()
     assert (await recorder.exit()).code == 4
     assert not child.alive
+
+
+@pytest.mark.parametrize("broken", ["kill_orphans_of", "_change", "_make_exit"])
+async def test_the_end_is_reported_whatever_breaks_at_the_exit(
+    start: Start, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault comes once, in the first call behind the exit."""
+    child, recorder = await start(shell("read line; exit 4"))
+    owner: Any = child_module if broken == "kill_orphans_of" else Child
+    whole = getattr(owner, broken)
+
+    def breaks_once(*arguments: Any) -> Any:
+        if not faults:
+            faults.append(broken)
+            raise ZeroDivisionError
+        return whole(*arguments)
+
+    faults: list[str] = []
+    before = open_descriptors()
+    child.close_stdin()
+    monkeypatch.setattr(owner, broken, breaks_once)
+    await recorder.exit()
+    assert faults
+    await eventually(lambda: open_descriptors() <= before - 4)

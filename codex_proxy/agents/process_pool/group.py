@@ -292,8 +292,9 @@ class ProcessGroup(Generic[P]):
         now = self._pool.now()
         pause = self._backoff.pause_seconds(now)
         if not pause or (self._limits.serves_once and self._waiting):
-            starting = self._add_entry(self._new_process())
+            starting = self._new_entry(self._new_process())
             self._pool.spawn(self._start(starting))
+            self.entries[starting.number] = starting  # not before: without its task it would start for ever
             return
         self._pool.schedule_tick(pause)
         reason = self.last_failure or self._last_crash
@@ -301,13 +302,13 @@ class ProcessGroup(Generic[P]):
             self.fail_waiting(msgspec.structs.replace(reason, retry_after=pause))
 
     def add(self, process: P) -> None:
-        self._on_started(self._add_entry(process))
+        entry = self._new_entry(process)
+        self.entries[entry.number] = entry
+        self._on_started(entry)
 
-    def _add_entry(self, process: P) -> PoolEntry[P]:
+    def _new_entry(self, process: P) -> PoolEntry[P]:
         self._last_number += 1
-        now, stamp = self._pool.now(), self._pool.sign_in_stamp()
-        entry = self.entries[self._last_number] = PoolEntry(self._last_number, process, now, stamp)
-        return entry
+        return PoolEntry(self._last_number, process, self._pool.now(), self._pool.sign_in_stamp())
 
     @property
     def is_unused(self) -> bool:
