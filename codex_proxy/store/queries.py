@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from codex_proxy.store.checksums import verify
+from codex_proxy.store.retention import Removed
 from codex_proxy.store.rows import (
     CONVERSATION,
     INPUT,
@@ -79,6 +80,8 @@ class Dialect(NamedTuple):
     """
     as_bytes: str
     """An expression for the text `{0}` as bytes."""
+    ended: str
+    """A condition: a response has ended, and no other continues it."""
 
     def write(self, sql: str) -> str:
         return sql.replace("@", self.prefix).replace("?", self.parameter)
@@ -383,6 +386,24 @@ SELECT (SELECT count(*) FROM @responses WHERE NOT deleted), (SELECT count(*) FRO
     lambda rows: dict(zip(_COUNTED, next(rows), strict=True)),
 )
 """The counts by their names in `StoreStats`."""
+
+
+RESPONSES: Final[Query[int]] = Query("SELECT count(*) FROM @responses", (), lambda rows: int(next(rows)[0]))
+"""The number of all responses, also deleted ones whose rows are still there."""
+
+
+def older_kind(dialect: Dialect, before: float) -> Query[Removed]:
+    """Returns the kind of the oldest object from before `before` that may be removed."""
+    sql = f"""
+SELECT (SELECT min(created) FROM @responses WHERE {dialect.ended} AND NOT deleted AND created <= ?1),
+    (SELECT min(touched) FROM @conversations WHERE NOT deleted AND touched <= ?1)"""
+
+    def convert(rows: Iterator[Row]) -> Removed:
+        created, touched = next(rows)
+        is_response = touched is None or (created is not None and created <= touched)
+        return "responses" if is_response else "conversations"
+
+    return Query(sql, (before,), convert)
 
 
 LAST_USE: Final[Query[float | None]] = Query(

@@ -18,7 +18,8 @@ ROWS_AT_ONCE: Final = 1000
 NOTHING: Final = PruneResult()
 
 
-What: TypeAlias = Literal["steps", "frames", "usage", "responses", "conversations", "objects"]
+Removed: TypeAlias = Literal["steps", "frames", "usage", "responses", "conversations"]
+What: TypeAlias = Removed | Literal["objects"]
 
 
 class Rule(NamedTuple):
@@ -32,6 +33,11 @@ class Rule(NamedTuple):
     """If set, the rule applies only while there are more responses."""
     max_bytes: int | None = None
     """If set, the rule applies only while more bytes are stored."""
+
+    @property
+    def at_once(self) -> int:
+        """Maximum rows or objects that one write removes."""
+        return ROWS_AT_ONCE if self.what in ("steps", "frames", "usage") else OBJECTS_AT_ONCE
 
 
 JUMP_SECONDS: Final = 2 * 86400.0

@@ -17,7 +17,7 @@ from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.export import OBJECTS_AT_ONCE, export_line
 from codex_proxy.store.leases import Leases
 from codex_proxy.store.queries import BEYOND, KINDS, Dialect, Kind, Query
-from codex_proxy.store.retention import Rule, rules
+from codex_proxy.store.retention import NOTHING, Removed, Rule, rules
 from codex_proxy.store.rows import conversation_of, item_of, response_of
 from codex_proxy.store.team import Team
 from codex_proxy.store.usage import UsageEntry, UsageQuery, UsageSum
@@ -374,10 +374,10 @@ class Store(ABC):
         return await self._prune(now)
 
     async def _prune(self, now: float) -> PruneResult:
-        total, nothing = PruneResult(), PruneResult()
+        total = NOTHING
         await self.sweep()
         for rule in rules(self._retention, self._memory.age, now):
-            while (gone := await self._apply(rule)) != nothing:
+            while (gone := await self._apply(rule)) != NOTHING:
                 total += gone
                 await self.sweep()
         return total
@@ -386,9 +386,24 @@ class Store(ABC):
         """Returns when the store was last used for a turn, in seconds since 1970; None if never."""
         return await self._ask(queries.LAST_USE)
 
-    @abstractmethod
     async def _apply(self, rule: Rule) -> PruneResult:
         """Applies a rule in one short write. Returns how much it removed."""
+        most = rule.at_once
+        if rule.max_bytes is not None and (await self._sizes())[2] <= rule.max_bytes:
+            return NOTHING
+        if rule.max_count is not None:
+            most = max(0, min(most, await self._ask(queries.RESPONSES) - rule.max_count))
+        if rule.what == "objects":  # one at a time, because their sizes differ much
+            what, most = await self._ask(queries.older_kind(self._dialect, rule.before)), 1
+        else:
+            what = rule.what
+        return PruneResult(**{what: await self._remove_oldest(what, rule.before, most)})
+
+    @abstractmethod
+    async def _remove_oldest(self, what: Removed, before: float, most: int) -> int:
+        """Removes at most `most` of the oldest rows or objects from before `before`, in one short write. Returns how
+        many it removed.
+        """
 
     # --- the operator's commands ----------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from codex_proxy.store import queries
-from codex_proxy.store.retention import NOTHING, Rule, What
+from codex_proxy.store.retention import Removed
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
 from codex_proxy.store.sqlite.dialect import DIALECT, ask
 from codex_proxy.store.sqlite.opening import open_in_memory
@@ -163,12 +163,17 @@ def deleted(connection: Connection, id: str = "resp") -> None:
     swept(connection)
 
 
-def pruned(what: What) -> Callable[[Connection], None]:
+def pruned(what: Removed) -> Callable[[Connection], None]:
     def until_nothing_is_left(connection: Connection) -> None:
-        while retention.apply(connection, Rule(what, NOW + 1)) != NOTHING:
+        while retention.remove(connection, what, NOW + 1, 50):
             swept(connection)
 
     return until_nothing_is_left
+
+
+def shrunk(connection: Connection) -> None:
+    while retention.remove(connection, ask(connection, queries.older_kind(DIALECT, NOW + 1)), NOW + 1, 1):
+        swept(connection)
 
 
 WRITES: Final[dict[str, tuple[int, Callable[[Connection, int], object]]]] = {
@@ -230,7 +235,7 @@ REMOVALS: Final[
     "a chain by its age": (300, one_item_each, pruned("responses")),
     "frames by their age": (2500, streamed, pruned("frames")),
     "entries by their age": (2500, entries, pruned("steps")),
-    "the oldest objects": (300, unconnected, pruned("objects")),
+    "the oldest objects": (300, unconnected, shrunk),
     "webhooks that were sent": (1000, to_send, sent),
 }
 

@@ -35,6 +35,10 @@ SELECT responses.id, side, {ITEM} FROM chain CROSS JOIN LATERAL (
 ) AS responses {HELD}
 ORDER BY chain.seq, side, position"""
 
+UNCONTINUED: Final = (
+    "NOT EXISTS (SELECT FROM codex_proxy.responses AS child WHERE child.parent = responses.seq)"
+)
+
 DIALECT: Final = Dialect(
     prefix=SCHEMA,
     parameter="$",
@@ -44,4 +48,5 @@ DIALECT: Final = Dialect(
     # because it may have a character 0.
     has_text="""position(?3 in convert_to(lower(convert_from({0}, 'LATIN1') COLLATE "C"), 'LATIN1')) > 0""",
     as_bytes="convert_to({0}, 'UTF8')",
+    ended=f"NOT unfinished AND {UNCONTINUED}",
 )

@@ -7,11 +7,12 @@ have meanwhile committed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
+from codex_proxy.store.postgresql.dialect import DIALECT, UNCONTINUED
 from codex_proxy.store.postgresql.writing import StorePart
-from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
-from codex_proxy.store.values import PruneResult
+from codex_proxy.store.retention import OBJECTS_AT_ONCE, Removed
 
 PIECE: Final = 500
 """Maximum rows that one statement removes."""
@@ -20,11 +21,8 @@ FIRST_PIECES: Final = 5
 PIECE_BYTES: Final = 16 << 20
 """Maximum bytes of items that one statement removes."""
 
-_UNCONTINUED: Final = (
-    "NOT EXISTS (SELECT FROM codex_proxy.responses AS child WHERE child.parent = responses.seq)"
-)
-_ENDED: Final = f"NOT unfinished AND NOT deleted AND {_UNCONTINUED}"
-"""The SQL condition for responses that may be removed: they have ended, and no other continues them."""
+_ENDED: Final = f"{DIALECT.ended} AND NOT deleted"
+"""The SQL condition for responses that may be removed."""
 
 _DELETE_RESPONSES: Final = """, marked AS (
     UPDATE codex_proxy.responses SET deleted = true, unfinished = false
@@ -99,10 +97,10 @@ WITH gone AS (
     ) AS first WHERE frames.response = first.response AND frames.number = first.number RETURNING frames.number
 )
 SELECT count(*) = $1 AS more FROM gone""",
-    _unlink("response", _UNCONTINUED),
+    _unlink("response", UNCONTINUED),
     _drop(
         "response",
-        f"{_UNCONTINUED} AND NOT EXISTS (SELECT FROM codex_proxy.frames WHERE response = responses.seq)",
+        f"{UNCONTINUED} AND NOT EXISTS (SELECT FROM codex_proxy.frames WHERE response = responses.seq)",
         "parent IS NOT NULL",
     ),
     _unlink("conversation", "true"),
@@ -135,11 +133,7 @@ WITH target AS (
     SELECT seq FROM codex_proxy.conversations WHERE NOT deleted AND touched <= $1
     ORDER BY touched, seq LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
 ){_DELETE_CONVERSATIONS} {_COUNT}"""
-_OLDER: Final = f"""
-SELECT coalesce((SELECT min(created) FROM codex_proxy.responses WHERE {_ENDED}), 'infinity')
-    <= coalesce((SELECT min(touched) FROM codex_proxy.conversations WHERE NOT deleted), 'infinity') AS is_response"""
-"""The SQL for whether the oldest object is a response."""
-_RULES: Final = {
+_OLDEST: Final[Mapping[Removed, str]] = {
     "steps": """
 WITH gone AS (
     DELETE FROM codex_proxy.steps WHERE seq IN (
@@ -210,21 +204,8 @@ class PostgresRemoval(StorePart):
         (row,) = await self._database.write(sql, *values)
         return int(row["count"])
 
-    async def _apply(self, rule: Rule) -> PruneResult:
-        what = rule.what
-        most = OBJECTS_AT_ONCE if what in ("responses", "conversations") else ROWS_AT_ONCE
-        if rule.max_bytes is not None:
-            (used,) = await self._database.read(USED_BYTES)
-            if used["bytes"] <= rule.max_bytes:
-                return NOTHING
-        if rule.max_count is not None:
-            (stored,) = await self._database.read("SELECT count(*) AS count FROM codex_proxy.responses")
-            most = max(0, min(most, stored["count"] - rule.max_count))
-        if what == "objects":
-            # One at a time, because their sizes differ much.
-            (oldest,) = await self._database.read(_OLDER)
-            what, most = ("responses" if oldest["is_response"] else "conversations"), 1
-        return PruneResult(**{what: await self._remove_rows(_RULES[what], rule.before, most)})
+    async def _remove_oldest(self, what: Removed, before: float, most: int) -> int:
+        return await self._remove_rows(_OLDEST[what], before, most)
 
     async def _trim(self) -> None:
         """Removes the oldest chains above `Retention.max_conversations`, but not those in use on this server."""

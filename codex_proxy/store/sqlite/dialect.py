@@ -31,6 +31,7 @@ DIALECT: Final = Dialect(
     " ORDER BY chain.seq, side, position",
     has_text="instr(lower(CAST({0} AS TEXT)), CAST(?3 AS TEXT)) > 0",
     as_bytes="{0}",
+    ended="children = 0 AND unfinished = 0",
 )
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from codex_proxy.store.queries import Kind
-from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
+from codex_proxy.store.retention import OBJECTS_AT_ONCE, Removed
 from codex_proxy.store.sqlite import conversations, removal, responses
 from codex_proxy.store.sqlite.migration import version_of
-from codex_proxy.store.values import PruneResult
 
 _LAST_OF_CHAIN: Final = "children = 0 AND unfinished = 0 AND deleted = 0 AND conversation_id IS NULL"
 
@@ -24,13 +22,23 @@ def sizes(connection: sqlite3.Connection) -> tuple[int, int, int]:
     return version_of(connection), (pages - free) * size, free * size
 
 
-def apply(connection: sqlite3.Connection, rule: Rule) -> PruneResult:
-    """Applies a rule in one write. Returns how much it removed; nothing is left to remove if that is 0."""
-    if rule.max_bytes is not None and sizes(connection)[1] <= rule.max_bytes:
-        return NOTHING
-    if rule.max_count is not None:
-        return _remove_excess(connection, rule.before, rule.max_count)
-    return _REMOVERS[rule.what](connection, rule.before)
+def remove(connection: sqlite3.Connection, what: Removed, before: float, most: int) -> int:
+    """Removes the oldest rows or objects from before `before`, in one short write. Returns how many."""
+    if what == "responses":
+        return _remove_objects(connection, _OLDEST_RESPONSE, responses.mark_deleted, before, most)
+    if what == "conversations":
+        return _remove_objects(connection, _OLDEST_CONVERSATION, conversations.mark_deleted, before, most)
+    return connection.execute(_ROWS[what], (before, most)).rowcount
+
+
+def _remove_objects(
+    connection: sqlite3.Connection, oldest_of: str, mark: removal.Mark, before: float, most: int
+) -> int:
+    budget, removed, more = removal.Budget(removal.PIECE), 0, False
+    while removed < most and not more and (oldest := connection.execute(oldest_of, (before,)).fetchone()):
+        mark(connection, *oldest)
+        removed, more = removed + 1, removal.sweep(connection, budget)
+    return removed
 
 
 def trim(connection: sqlite3.Connection, limit: int, in_use: Collection[tuple[str, str]]) -> None:
@@ -52,88 +60,23 @@ def trim(connection: sqlite3.Connection, limit: int, in_use: Collection[tuple[st
             return
 
 
-# --- the jobs -----------------------------------------------------------------------------------
-
-
-def _remove_steps(connection: sqlite3.Connection, before: float) -> PruneResult:
-    deleted = connection.execute(
-        "DELETE FROM steps WHERE seq IN (SELECT seq FROM steps WHERE created <= ? ORDER BY created LIMIT ?)",
-        (before, ROWS_AT_ONCE),
-    )
-    return PruneResult(steps=deleted.rowcount)
-
-
-def _remove_usage(connection: sqlite3.Connection, before: float) -> PruneResult:
-    deleted = connection.execute(
-        "DELETE FROM usage WHERE (owner, hour, model) IN"
-        " (SELECT owner, hour, model FROM usage WHERE hour < ? LIMIT ?)",
-        (before, ROWS_AT_ONCE),
-    )
-    return PruneResult(usage=deleted.rowcount)
-
-
-def _remove_frames(connection: sqlite3.Connection, before: float) -> PruneResult:
-    row = connection.execute(
-        "SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?"
-        " AND EXISTS (SELECT 1 FROM frames WHERE response = seq) ORDER BY created LIMIT 1",
-        (before,),
-    ).fetchone()
-    if row is None:
-        return NOTHING
-    deleted = connection.execute(
-        "DELETE FROM frames WHERE response = ? AND number IN"
-        " (SELECT number FROM frames WHERE response = ? ORDER BY number LIMIT ?)",
-        (row[0], row[0], ROWS_AT_ONCE),
-    )
-    return PruneResult(frames=deleted.rowcount)
-
-
-def _oldest(connection: sqlite3.Connection, kind: Kind, before: float) -> tuple[float, str, str] | None:
-    row: tuple[float, str, str] | None = connection.execute(_OLDEST[kind], (before,)).fetchone()
-    return row
-
-
-def _remove(
-    connection: sqlite3.Connection, kind: Kind, before: float, limit: int = OBJECTS_AT_ONCE
-) -> PruneResult:
-    budget, removed, more = removal.Budget(removal.PIECE), 0, False
-    while removed < limit and not more and (oldest := _oldest(connection, kind, before)):
-        _MARKS[kind](connection, *oldest[1:])
-        removed, more = removed + 1, removal.sweep(connection, budget)
-    return PruneResult(**{f"{kind}s": removed})
-
-
-def _remove_excess(connection: sqlite3.Connection, before: float, limit: int) -> PruneResult:
-    count = connection.execute("SELECT count(*) FROM responses").fetchone()[0]
-    return _remove(connection, "response", before, max(0, min(count - limit, OBJECTS_AT_ONCE)))
-
-
-def _remove_one(connection: sqlite3.Connection, before: float) -> PruneResult:
-    # Only one, because sizes differ much and the caller compares the total again.
-    found = [(*oldest, kind) for kind in _MARKS if (oldest := _oldest(connection, kind, before))]
-    if not found:
-        return NOTHING
-    _, owner, id, kind = min(found, key=lambda each: each[0])
-    _MARKS[kind](connection, owner, id)
-    return PruneResult(**{f"{kind}s": 1})
-
-
-_OLDEST: Final[Mapping[Kind, str]] = {
-    "response": "SELECT created, owner, id FROM responses"
-    " WHERE children = 0 AND unfinished = 0 AND created <= ? AND deleted = 0 ORDER BY created, seq LIMIT 1",
-    "conversation": "SELECT touched, owner, id FROM conversations WHERE touched <= ? AND deleted = 0"
-    " ORDER BY touched, seq LIMIT 1",
-}
-_MARKS: Final[Mapping[Kind, removal.Mark]] = {
-    "response": responses.mark_deleted,
-    "conversation": conversations.mark_deleted,
-}
-
-_REMOVERS: Final[Mapping[str, Callable[[sqlite3.Connection, float], PruneResult]]] = {
-    "steps": _remove_steps,
-    "frames": _remove_frames,
-    "usage": _remove_usage,
-    "responses": lambda connection, before: _remove(connection, "response", before),
-    "conversations": lambda connection, before: _remove(connection, "conversation", before),
-    "objects": _remove_one,
+_OLDEST_RESPONSE: Final = (
+    "SELECT owner, id FROM responses WHERE children = 0 AND unfinished = 0 AND created <= ? AND deleted = 0"
+    " ORDER BY created, seq LIMIT 1"
+)
+_OLDEST_CONVERSATION: Final = (
+    "SELECT owner, id FROM conversations WHERE touched <= ? AND deleted = 0 ORDER BY touched, seq LIMIT 1"
+)
+_OLDEST_STREAM: Final = (
+    "(SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?1"
+    " AND EXISTS (SELECT 1 FROM frames WHERE response = seq) ORDER BY created LIMIT 1)"
+)
+# None begins with WITH: of such a statement `sqlite3` does not count the rows.
+_ROWS: Final[Mapping[Removed, str]] = {
+    "steps": "DELETE FROM steps WHERE seq IN"
+    " (SELECT seq FROM steps WHERE created <= ?1 ORDER BY created LIMIT ?2)",
+    "frames": f"DELETE FROM frames WHERE response = {_OLDEST_STREAM} AND number IN"
+    f" (SELECT number FROM frames WHERE response = {_OLDEST_STREAM} ORDER BY number LIMIT ?2)",
+    "usage": "DELETE FROM usage WHERE (owner, hour, model) IN"
+    " (SELECT owner, hour, model FROM usage WHERE hour < ?1 LIMIT ?2)",
 }

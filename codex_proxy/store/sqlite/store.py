@@ -12,7 +12,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar, Unpack
 from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.leases import Key
 from codex_proxy.store.queries import Query
-from codex_proxy.store.retention import Rule
+from codex_proxy.store.retention import Removed
 from codex_proxy.store.single_node import ReservedWebhooks, SingleNodeLeases
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
 from codex_proxy.store.sqlite.connections import Readers, Writer
@@ -32,7 +32,6 @@ from codex_proxy.store.values import (
     Frame,
     NewItem,
     PendingWebhook,
-    PruneResult,
     ResponseUpdate,
     StoredConversation,
     StoredItem,
@@ -233,8 +232,8 @@ class SqliteStore(Store):
     async def check_writable(self) -> None:
         await self._write(keyed_rows.write_and_remove, CHECK_BYTES)
 
-    async def _apply(self, rule: Rule) -> PruneResult:
-        return await self._write(retention.apply, rule)
+    async def _remove_oldest(self, what: Removed, before: float, most: int) -> int:
+        return await self._write(retention.remove, what, before, most)
 
     async def _sweep_once(self) -> bool:
         return await self._write(removal.piece)
