@@ -15,7 +15,7 @@ from codex_proxy.core.events import Spending
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.owned_entries import OwnedEntries
-from codex_proxy.store.usage import HOUR, MAX_FIGURE, Figures, UsageEntry, UsageLedger
+from codex_proxy.store.usage import HOUR, MAX_FIGURE, NOTHING, Figures, UsageEntry, UsageLedger
 from codex_proxy.store.values import StoreError
 
 log = structlog.get_logger(__name__)
@@ -25,7 +25,6 @@ MAX_WAITING: Final = 10_000
 """Maximum sums that wait for a ledger that cannot write; the owner with most loses further ones."""
 MAX_MODEL_NAME: Final = 128
 """Maximum characters of a model's name, which a client may choose."""
-NOTHING: Final = Figures()
 
 
 _Key: TypeAlias = tuple[str, str, int]

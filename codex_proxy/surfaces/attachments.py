@@ -89,7 +89,7 @@ def _text_of(data: str, param: str, pdfs: PdfTexts | None) -> str:
             param,
             "invalid_base64_file",
         ) from None
-    text = None if raw.startswith(_PDF) else _decode_text(raw)
+    text = None if raw.startswith(_PDF) else decode_text(raw)
     if text is not None:
         return text
     # A reader of PDFs lets other bytes stand before the header.
@@ -105,7 +105,8 @@ def _text_of(data: str, param: str, pdfs: PdfTexts | None) -> str:
     return pdfs.text_of(raw, param)
 
 
-def _decode_text(raw: bytes) -> str | None:
+def decode_text(raw: bytes) -> str | None:
+    """Decodes UTF-8, or UTF-16 with a byte order mark; None if it is no text."""
     try:
         text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
     except UnicodeDecodeError:

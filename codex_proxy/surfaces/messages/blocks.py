@@ -13,7 +13,7 @@ from codex_proxy.core.items import ImagePart, Part, TextPart
 from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
 from codex_proxy.core.media import NoImageError, PdfTexts, clean_data_url, decode_base64
 from codex_proxy.core.shown_text import escape, excerpt
-from codex_proxy.surfaces.attachments import image_part
+from codex_proxy.surfaces.attachments import decode_text, image_part
 from codex_proxy.surfaces.body import unsupported_value
 from codex_proxy.surfaces.field_lists import FIELD_NAME, FieldNotes
 from codex_proxy.surfaces.messages.wire import BLOCK_FIELDS
@@ -157,7 +157,7 @@ class BlockReader:
         if media_type == _PDF:
             text = self._pdf_text(raw, f"{param}.source.data")
         elif raw:
-            text = _decode_text(raw)
+            text = decode_text(raw)
         if text is not None:
             return TextPart(f"{head}{text}\n</document>")
         self.ignored["document"] = None
@@ -210,11 +210,3 @@ def _search_result(block: dict[str, Any]) -> str:
 
 def _shown_title(block: dict[str, Any]) -> str:
     return escape(text_at(block, "title") or "document").translate(_QUOTE)[:_MAX_TITLE]
-
-
-def _decode_text(raw: bytes) -> str | None:
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return None
-    return None if "\0" in text else text
