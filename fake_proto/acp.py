@@ -66,7 +66,7 @@ class AcpAgent(RpcAgent):
             raise RpcError("Method not found", NO_METHOD)
         handler(identifier, params or {})
 
-    def notified(self, method: str, params: Params) -> None:
+    def on_notification(self, method: str, params: Params) -> None:
         """Cancels the turn of a session."""
         if method == "session/cancel":
             session = self._sessions.get(params["sessionId"])
@@ -96,7 +96,7 @@ class AcpAgent(RpcAgent):
         if self.faults.has("signed_out"):
             raise RpcError("Authentication required", AUTH_REQUIRED)
         name = f"session_{len(self._sessions) + len(self._closed) + 1}"
-        servers = self._connected(params["mcpServers"])
+        servers = self._connect(params["mcpServers"])
         session = AcpSession(name, servers, self.settings.model("fake-model"), params["cwd"])
         self._servers_of[session.folder] = servers or self._servers_of.get(session.folder, [])
         self._sessions[session.identifier] = session
@@ -109,7 +109,7 @@ class AcpAgent(RpcAgent):
         session = self._closed.pop(params["sessionId"], None)
         if session is None or self.faults.has("forgets"):
             raise RpcError("no such session")
-        session.servers, session.mode = self._connected(params["mcpServers"]), "default"
+        session.servers, session.mode = self._connect(params["mcpServers"]), "default"
         self._sessions[session.identifier] = session
         for item in session.items:
             kind = "user_message_chunk" if item["role"] == "user" else "agent_message_chunk"
@@ -118,7 +118,7 @@ class AcpAgent(RpcAgent):
                 self.update(session.identifier, {"sessionUpdate": kind, "content": content}, self.faults)
         self.answer(identifier, self._offer(session))
 
-    def _connected(self, entries: list[Params]) -> list[McpServer]:
+    def _connect(self, entries: list[Params]) -> list[McpServer]:
         if not entries:
             return []
         from fake_proto.acp_tools import McpServer  # what it needs takes as long to import as all the rest

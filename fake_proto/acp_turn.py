@@ -53,7 +53,7 @@ class AcpTurn:
             self._script.faults = Faults()
             self._end("cancelled")
 
-    def answered(self, message: Action) -> None:
+    def on_answer(self, message: Action) -> None:
         """Takes the client's answer to a request of this turn, and continues the turn."""
         self._reply = message
         if self._task is not None:
@@ -127,11 +127,11 @@ class AcpTurn:
         self._update("tool_call", toolCallId=name, kind=kind, title=title, status="pending", **fields)
         return name
 
-    def _done(self, name: str, text: str = "", status: str = "completed") -> None:
+    def _end_tool(self, name: str, text: str = "", status: str = "completed") -> None:
         content = [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
         self._update("tool_call_update", toolCallId=name, status=status, content=content)
 
-    def _allowed(self, name: str, kind: str, title: str) -> Iterator[float | None]:
+    def _ask_permission(self, name: str, kind: str, title: str) -> Iterator[float | None]:
         """Asks the client; afterwards `_reply` has its answer."""
         self._reply = None
         call = {"toolCallId": name, "kind": kind, "title": title}
@@ -141,17 +141,17 @@ class AcpTurn:
             yield None
 
     @property
-    def _may(self) -> bool:
+    def _is_allowed(self) -> bool:
         outcome = (self._reply or {}).get("result", {}).get("outcome", {})
         return bool(outcome.get("optionId") == "yes")
 
     def _command(self, action: Action) -> Waits:
         name = self._tool("execute", action["command"], rawInput={"command": action["command"]})
-        yield from self._allowed(name, "execute", action["command"])
-        if not self._may:
-            self._done(name, "rejected", "failed")
+        yield from self._ask_permission(name, "execute", action["command"])
+        if not self._is_allowed:
+            self._end_tool(name, "rejected", "failed")
             return
-        self._done(name, "".join(action["output"]), "failed" if action["exit_code"] else "completed")
+        self._end_tool(name, "".join(action["output"]), "failed" if action["exit_code"] else "completed")
 
     def _approval(self, action: Action) -> Waits:
         yield from self._command({**action, "output": ["removed\n"], "exit_code": 0})
@@ -161,8 +161,8 @@ class AcpTurn:
             self._write_unasked(self._script.options.get("path") or action["path"], action["content"])
             return
         name = self._tool("edit", f"Write {action['path']}")
-        yield from self._allowed(name, "edit", f"Write {action['path']}")
-        self._done(name, status="completed" if self._may else "failed")
+        yield from self._ask_permission(name, "edit", f"Write {action['path']}")
+        self._end_tool(name, status="completed" if self._is_allowed else "failed")
 
     def _write_unasked(self, path: str, content: str) -> None:
         """Really writes the file."""
@@ -171,12 +171,12 @@ class AcpTurn:
             with open(os.path.join(self._session.folder, path), "w", encoding="utf-8") as file:
                 file.write(content)
         except OSError as error:
-            self._done(name, str(error.strerror), "failed")
+            self._end_tool(name, str(error.strerror), "failed")
         else:
-            self._done(name)
+            self._end_tool(name)
 
     def _web_search(self, action: Action) -> Waits:
-        self._done(self._tool("fetch", action["query"]))
+        self._end_tool(self._tool("fetch", action["query"]))
         yield 0
 
     def _plan(self, action: Action) -> Waits:
@@ -198,7 +198,7 @@ class AcpTurn:
             while waiting.output is None:
                 yield POLL_S
             self._outputs.append(waiting.output)
-            self._done(name, waiting.output)
+            self._end_tool(name, waiting.output)
 
     def _retry(self, action: Action) -> Waits:
         meta = {

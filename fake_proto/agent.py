@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     class Asker(Protocol):
         """A turn that waits for the answer to its request."""
 
-        def answered(self, message: Params) -> None:
+        def on_answer(self, message: Params) -> None:
             """Takes the client's answer, and continues the turn."""
 
 
@@ -76,7 +76,7 @@ class RpcAgent(Agent):
         if "method" not in message:
             asker = self._askers.pop(message.get("id"), None)
             if asker is not None:
-                asker.answered(message)
+                asker.on_answer(message)
         elif "id" in message:
             try:
                 self.handle(message["id"], message["method"], message.get("params"))
@@ -86,17 +86,17 @@ class RpcAgent(Agent):
             except RpcError as error:
                 self.fail(message["id"], str(error), error.code or self.usual_code)
         else:
-            self.notified(message["method"], message.get("params") or {})
+            self.on_notification(message["method"], message.get("params") or {})
 
     def handle(self, identifier: Any, method: str, params: Any) -> None:
         """Handles a request of the client. Raises `RpcError`, or `KeyError` for a missing parameter."""
         raise NotImplementedError
 
-    def notified(self, method: str, params: Params) -> None:
+    def on_notification(self, method: str, params: Params) -> None:
         """Handles a notification of the client: by default not at all."""
 
     def ask(self, asker: Asker, method: str, params: Params, faults: Faults) -> int:
-        """Sends a request to the client, and returns its id. The answer is passed to `asker.answered`."""
+        """Sends a request to the client, and returns its id. The answer is passed to `asker.on_answer`."""
         identifier = self._next_request
         self._next_request += 1
         self._askers[identifier] = asker

@@ -115,7 +115,7 @@ class AppTurn:
         ids = {"threadId": self._thread.identifier, "turnId": self.identifier}
         return self._agent.ask(self, method, {**ids, **params}, self.script.faults)
 
-    def answered(self, message: Action) -> None:
+    def on_answer(self, message: Action) -> None:
         """Takes the client's answer to a request of this turn, and continues the turn."""
         if self._task is None or self._task.cancelled:
             return

@@ -58,7 +58,7 @@ class ClaudeAgent(Agent):
         if kind == "control_request":
             self._control(message["request_id"], message["request"])
         elif kind == "control_response":
-            self._answered(message["response"])
+            self._on_control_response(message["response"])
         elif kind == "assistant":
             self.items += _items("assistant", message["message"]["content"])
         elif kind == "user":
@@ -91,7 +91,7 @@ class ClaudeAgent(Agent):
         response = {"subtype": "success", "request_id": request_id, "response": answer}
         self.send({"type": "control_response", "response": response})
 
-    def _answered(self, response: Action) -> None:
+    def _on_control_response(self, response: Action) -> None:
         method = self._asked.pop(response["request_id"], "")
         if method == "initialize":
             self.mcp("notifications/initialized", None)
@@ -99,7 +99,7 @@ class ClaudeAgent(Agent):
         elif method == "tools/list":
             self.tools = response["response"]["mcp_response"]["result"]["tools"]
         elif self._turn is not None:
-            self._turn.answered(response["request_id"], response)
+            self._turn.on_answer(response["request_id"], response)
 
     # --- turns --------------------------------------------------------------------------------------
 

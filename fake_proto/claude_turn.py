@@ -67,7 +67,7 @@ class ClaudeTurn:
             self._task.cancelled = True
         self._result(is_error=True, subtype="error_during_execution", terminal_reason="aborted_streaming")
 
-    def answered(self, request_id: str, response: Action) -> None:
+    def on_answer(self, request_id: str, response: Action) -> None:
         """Takes the client's answer to a request, and continues the turn."""
         call = self._waiting.pop(request_id, None)
         if self._task is None or self._task.cancelled:

@@ -30,14 +30,14 @@ def with_same_ids(line: bytes) -> bytes:
 
 def with_other_types(line: bytes) -> bytes:
     """Returns the line with every value replaced by one of another type."""
-    return json.dumps(_changed(json.loads(line))).encode() + b"\n"
+    return json.dumps(_change_types(json.loads(line))).encode() + b"\n"
 
 
-def _changed(value: Any) -> Any:
+def _change_types(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: each if key in KEPT else _changed(each) for key, each in value.items()}
+        return {key: each if key in KEPT else _change_types(each) for key, each in value.items()}
     if isinstance(value, list):
-        return {str(index): _changed(each) for index, each in enumerate(value)}
+        return {str(index): _change_types(each) for index, each in enumerate(value)}
     if isinstance(value, str):
         return len(value)
     return ["nothing" if value is None else str(value)]

@@ -45,7 +45,7 @@ def _value(schema: Any, root: Any, name: str, depth: int, index: int) -> Any:
     """Returns a value. `index`: its place in a list, whose values differ."""
     if not isinstance(schema, dict) or depth > TOO_DEEP:
         return None if depth > TOO_DEEP else name
-    schema = _resolved(schema, root, depth)
+    schema = _resolve(schema, root, depth)
     if "const" in schema:
         return schema["const"]
     if schema.get("enum"):
@@ -53,7 +53,7 @@ def _value(schema: Any, root: Any, name: str, depth: int, index: int) -> Any:
     options = schema.get("anyOf") or schema.get("oneOf")
     if options:
         rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
-        return _value(_merged(rest, _chosen(options, root, depth)), root, name, depth + 1, index)
+        return _value(_merge(rest, _choose(options, root, depth)), root, name, depth + 1, index)
     kind = _type_of(schema, depth)
     if kind == "object":
         return _object(schema, root, depth)
@@ -66,17 +66,17 @@ def _value(schema: Any, root: Any, name: str, depth: int, index: int) -> Any:
     return None if kind == "null" else kind == "boolean" or name
 
 
-def _resolved(schema: Schema, root: Any, depth: int) -> Schema:
+def _resolve(schema: Schema, root: Any, depth: int) -> Schema:
     """The schema without `$ref` and `allOf`."""
     for _ in range(TOO_DEEP):
         if "$ref" in schema:
             rest = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = _merged(rest, _target(str(schema["$ref"]), root))
+            schema = _merge(rest, _target(str(schema["$ref"]), root))
         elif "allOf" in schema:
             parts = schema["allOf"]
             schema = {key: value for key, value in schema.items() if key != "allOf"}
             for part in parts:
-                schema = _merged(schema, part)
+                schema = _merge(schema, part)
         else:
             return schema
     return {}
@@ -90,7 +90,7 @@ def _target(ref: str, root: Any) -> Schema:
     return found if isinstance(found, dict) else {}
 
 
-def _merged(one: Schema, other: Any) -> Schema:
+def _merge(one: Schema, other: Any) -> Schema:
     if not isinstance(other, dict):
         return one
     merged = {**one, **other}
@@ -102,7 +102,7 @@ def _merged(one: Schema, other: Any) -> Schema:
     return merged
 
 
-def _chosen(options: list[Any], root: Any, depth: int) -> Any:
+def _choose(options: list[Any], root: Any, depth: int) -> Any:
     """The first option that is not null; deep down null, where that is one."""
     nulls = [option for option in options if isinstance(option, dict) and option.get("type") == "null"]
     others = [option for option in options if option not in nulls]

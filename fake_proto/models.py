@@ -35,7 +35,7 @@ def listed_models(settings: Settings, *, hidden: bool) -> list[dict[str, Any]]:
         with open(path, encoding="utf-8") as file:
             entries = json.load(file)["models"]
     visible = [entry for entry in entries if hidden or entry.get("visibility") != "hide"]
-    return [_listed(entry, is_default=index == 0) for index, entry in enumerate(visible)]
+    return [_model_entry(entry, is_default=index == 0) for index, entry in enumerate(visible)]
 
 
 def _entry(slug: str, name: str, visibility: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _entry(slug: str, name: str, visibility: str) -> dict[str, Any]:
     }
 
 
-def _listed(entry: dict[str, Any], *, is_default: bool) -> dict[str, Any]:
+def _model_entry(entry: dict[str, Any], *, is_default: bool) -> dict[str, Any]:
     levels = entry.get("supported_reasoning_levels") or []
     return {
         "id": entry["slug"],

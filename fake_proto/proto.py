@@ -138,7 +138,7 @@ class ProtoAgent(Agent):
         self._task_id = submission
         self._task = self.loop.start(ProtoTurn(self, submission, script, request.outputs()).run())
 
-    def ended(self) -> None:
+    def on_turn_end(self) -> None:
         """Called by the task after its last event."""
         self._task = None
         self._current_faults = self.faults

@@ -107,7 +107,7 @@ class ProtoTurn:
             content = [{"type": "output_text", "text": self._last_message}]
             self._agent.history.append({"type": "message", "role": "assistant", "content": content})
         self.emit("task_complete", last_agent_message=self._last_message, **extra)
-        self._agent.ended()
+        self._agent.on_turn_end()
 
     def _message(self, action: Action) -> Waits:
         if action.get("refusal"):
@@ -190,7 +190,7 @@ class ProtoTurn:
             yield self._script.delay
         self.emit("error", message=action["text"])
         self.emit("task_complete", last_agent_message=None)
-        self._agent.ended()
+        self._agent.on_turn_end()
 
     def _command(self, action: Action) -> Waits:
         identifier = self._next_id("call")

@@ -95,7 +95,7 @@ class Request:
         """Whether this is a custom tool, which takes a text instead of JSON arguments."""
         return any(tool.get("name") == name and tool.get("type") == "custom" for tool in self.offered)
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Returns the request as JSON values: the answer of the scenario `echo`."""
         return {
             "dialect": self.dialect,
@@ -103,7 +103,7 @@ class Request:
             "effort": self.effort,
             "summary": self.summary,
             "instructions": self.instructions,
-            "history": [_described_item(item) for item in self.items],
+            "history": [_describe_item(item) for item in self.items],
             "tools": self.tools,
             "output_schema": self.output_schema,
             **self.options,
@@ -128,7 +128,7 @@ def output_text(output: Any) -> str:
     return " ".join(shown)
 
 
-def _described_item(item: dict[str, Any]) -> dict[str, Any]:
+def _describe_item(item: dict[str, Any]) -> dict[str, Any]:
     kind = item.get("type")
     if kind == "function_call":
         return {"role": "assistant", "call_id": item.get("call_id"), "name": item.get("name"),

@@ -137,7 +137,7 @@ class Script:
         data = self._scenario["steps"][index]
         is_last = index == len(self) - 1
         times = int(self.options.get("times", "1"))
-        actions = [self._filled(action, outputs) for _ in range(times) for action in data["actions"]]
+        actions = [self._fill(action, outputs) for _ in range(times) for action in data["actions"]]
         if is_last:
             self._say(actions, outputs)
         if index == self.start:
@@ -150,7 +150,7 @@ class Script:
             step.end = wanted
         return step
 
-    def _filled(self, action: Action, outputs: list[str]) -> Action:
+    def _fill(self, action: Action, outputs: list[str]) -> Action:
         do = action["do"]
         if do == "message":
             return self._message(dict(action), outputs)
@@ -165,10 +165,10 @@ class Script:
 
     def _message(self, action: Action, outputs: list[str]) -> Action:
         if action.get("echo"):
-            text = json.dumps(self._request.described(), ensure_ascii=False, separators=(",", ":"))
+            text = json.dumps(self._request.describe(), ensure_ascii=False, separators=(",", ":"))
             deltas = [text[i : i + 16] for i in range(0, len(text), 16)]
         elif "count" in action:
-            deltas = self._counted(action["count"], action["size"])
+            deltas = self._numbered_deltas(action["count"], action["size"])
         else:
             text = action.get("text", "").replace("{outputs}", "; ".join(outputs))
             deltas = action.get("deltas") or words(text)
@@ -194,7 +194,7 @@ class Script:
                 action["deltas"] = [] if action.get("whole") else deltas
                 return
 
-    def _counted(self, count: int, size: int) -> list[str]:
+    def _numbered_deltas(self, count: int, size: int) -> list[str]:
         if self.faults.has("flood"):
             count = FLOOD
         count = int(self.options.get("n", count))

@@ -63,7 +63,7 @@ def wanted_schema(request: Request) -> Any:
     """
     if request.output_schema is not None:
         return request.output_schema
-    for text in reversed(_told(request)):
+    for text in reversed(_instructions_of(request)):
         if TELLS_OF_JSON.search(text):
             _, _, after = text.partition("JSON schema: ")
             return json.JSONDecoder().raw_decode(after)[0] if after.startswith("{") else {"type": "object"}
@@ -95,7 +95,7 @@ def _must_call(request: Request) -> bool:
     return any(TELLS_TO_CALL in text_of(item.get("content")) for item in told)
 
 
-def _told(request: Request) -> list[str]:
+def _instructions_of(request: Request) -> list[str]:
     said = (item for item in request.items if item.get("role") in ("developer", "system"))
     return [*request.instructions, *(text_of(item.get("content")) for item in said)]
 

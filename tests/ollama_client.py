@@ -34,11 +34,11 @@ async def client_of(url: str, **headers: str) -> AsyncIterator[ollama.AsyncClien
         await client._client.aclose()
 
 
-def said(text: str, **more: Any) -> list[dict[str, Any]]:
+def user_messages(text: str, **more: Any) -> list[dict[str, Any]]:
     """The messages of a user who says this."""
     return [{"role": "user", "content": text, **more}]
 
 
 def briefly(text: str, **more: Any) -> list[dict[str, Any]]:
     """The same with instructions, which lead to the plain model."""
-    return [{"role": "system", "content": "Be brief."}, *said(text, **more)]
+    return [{"role": "system", "content": "Be brief."}, *user_messages(text, **more)]

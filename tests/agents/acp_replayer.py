@@ -201,7 +201,7 @@ class Played:
         return bool(self.turn.calls._new)
 
     @property
-    def asked(self) -> bool:
+    def waits_for_outputs(self) -> bool:
         """Whether the client was asked for outputs that it has not given."""
         return self.turn.calls.is_waiting
 
@@ -221,7 +221,7 @@ class Played:
         return [event for event in self.events if isinstance(event, ToolCallRequested)]
 
 
-def begun(
+def begin_turn(
     name: str, *, tools: Sequence[Tool] = (), unconfined: bool = False, alone: bool = False, **changes: Any
 ) -> Played:
     """A turn that has begun against the agent of a recording; the session is not open yet. `unconfined`: as the
@@ -247,9 +247,9 @@ def begun(
     return played
 
 
-def opened(name: str, nth: int = 0, *, tools: Sequence[Tool] = (), **changes: Any) -> Played:
+def begin_and_open(name: str, nth: int = 0, *, tools: Sequence[Tool] = (), **changes: Any) -> Played:
     """The same, with its session opened and set up, and prompted."""
-    played = begun(name, tools=tools, **changes)
+    played = begin_turn(name, tools=tools, **changes)
     session = sessions_of(name)[nth]
     played.receive([{**session.opened, "id": request_id(played.channel, 1)}])
     if tools:
@@ -269,7 +269,7 @@ def play(
 ) -> Played:
     """Plays the first prompt of a recorded session to its end. The outputs of calls are given as soon as the step is
     over."""
-    played = opened(name, nth, tools=tools, **changes)
+    played = begin_and_open(name, nth, tools=tools, **changes)
     played.allows = allows
     session = sessions_of(name)[nth]
     if not session.prompts:
@@ -299,7 +299,7 @@ def _ask(played: Played, settled: ToolsSettled | None) -> None:
     """Lets the time pass that is waited for further calls (None: no time), and gives the outputs that are asked for."""
     if settled is not None and played.unasked:
         played.receive([settled])
-    while played.turn.can_resume and played.asked:
+    while played.turn.can_resume and played.waits_for_outputs:
         give_outputs(played)
 
 
@@ -319,9 +319,9 @@ __all__ = [
     "Input",
     "Message",
     "Played",
-    "begun",
+    "begin_and_open",
+    "begin_turn",
     "messages_of",
-    "opened",
     "play",
     "sessions_of",
 ]

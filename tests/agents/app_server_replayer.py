@@ -149,7 +149,7 @@ class Played:
         return last
 
 
-def begun(turn: Turn, *, resumes: bool = False) -> Played:
+def begin_turn(turn: Turn, *, resumes: bool = False) -> Played:
     """Our side, with the connection open and the turn begun."""
     connection = AppServerConnection()
     channel = connection.open_channel()
@@ -161,7 +161,7 @@ def begun(turn: Turn, *, resumes: bool = False) -> Played:
 
 def play(lines: Iterable[Line], turn: Turn, nth: int = 0, *, resumes: bool = False) -> Played:
     """Plays the recording's `nth` thread, and what came before any thread."""
-    played = begun(turn, resumes=resumes)
+    played = begin_turn(turn, resumes=resumes)
     methods: dict[Any, str] = {}
     threads = -1
     for line in lines:

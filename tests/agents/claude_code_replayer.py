@@ -109,7 +109,7 @@ def output_lines(name: str) -> list[bytes]:
     return [json.dumps(value, separators=(",", ":")).encode() for value in out]
 
 
-def begun(name: str) -> ClaudeCodeTurn:
+def begin_turn(name: str) -> ClaudeCodeTurn:
     """A dialect that has begun the recording's turn."""
     dialect = ClaudeCodeTurn()
     dialect.begin(recorded_turn(name))
@@ -118,7 +118,7 @@ def begun(name: str) -> ClaudeCodeTurn:
 
 def resumable(name: str) -> ClaudeCodeTurn:
     """A dialect that has read the recording as far as the turn can be resumed."""
-    dialect = begun(name)
+    dialect = begin_turn(name)
     for line in output_lines(name):
         dialect.receive([line])
         if dialect.can_resume:
@@ -126,9 +126,9 @@ def resumable(name: str) -> ClaudeCodeTurn:
     return dialect
 
 
-def heard(name: str, lines: Sequence[bytes] | None = None) -> list[Event]:
+def events_of(name: str, lines: Sequence[bytes] | None = None) -> list[Event]:
     """All events of a recording, of which the dialect is given one line at a time."""
-    dialect = begun(name)
+    dialect = begin_turn(name)
     events: list[Event] = []
     for line in output_lines(name) if lines is None else lines:
         events += dialect.receive([line]).events

@@ -184,7 +184,7 @@ IN_CHAT = {"response_format": {"type": "json_schema", "json_schema": {"name": "c
 ROME = '{"city": "Rome"}'
 
 
-def said_in(answer: Answer) -> str:
+def text_in(answer: Answer) -> str:
     """The text of a streamed chat answer."""
     chunks = [frame for frame in answer.frames if isinstance(frame, dict) and frame.get("choices")]
     return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
@@ -194,11 +194,11 @@ def said_in(answer: Answer) -> str:
 async def test_a_schema_is_part_of_the_prompt_and_the_answer_is_checked(tmp_path: Path, stream: bool) -> None:
     async with acp(tmp_path) as proxy:
         answer = await proxy.ask(user(f"[[fake:text say='{ROME}']]", stream=stream, **IN_CHAT))
-        assert (said_in(answer) if stream else message_of(answer)["content"]) == ROME
+        assert (text_in(answer) if stream else message_of(answer)["content"]) == ROME
         any_object = {"response_format": {"type": "json_object"}}
         anything = '{"any": ["thing"]}'
         answer = await proxy.ask(user(f"[[fake:text say='{anything}']] JSON", stream=stream, **any_object))
-        assert (said_in(answer) if stream else message_of(answer)["content"]) == anything
+        assert (text_in(answer) if stream else message_of(answer)["content"]) == anything
         echoed = await proxy.ask(user("[[fake:echo]]", response_format={"type": "json_object"}))
         assert json.loads(message_of(echoed)["content"])
 
@@ -208,7 +208,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_once_more(tmp_path: Path
     async with acp(tmp_path) as proxy:
         prompt = f"[[fake:text say='The city is Rome.' anew='{ROME}']]"
         answer = await proxy.ask(user(prompt, stream=stream, **IN_CHAT))
-        assert (said_in(answer) if stream else message_of(answer)["content"]) == ROME
+        assert (text_in(answer) if stream else message_of(answer)["content"]) == ROME
         if not stream:
             assert answer.body["usage"]["completion_tokens"] == 40, "both attempts are counted"
 

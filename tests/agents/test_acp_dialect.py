@@ -45,11 +45,11 @@ from tests.agents.acp_replayer import (
     NAMES,
     TOOLS,
     Played,
-    begun,
+    begin_and_open,
+    begin_turn,
     declared_by,
     give_outputs,
     messages_of,
-    opened,
     play,
     sessions_of,
 )
@@ -126,27 +126,27 @@ def test_a_request_that_is_a_part_of_a_turn_reports_its_own_model_calls_or_nothi
 
 
 def test_a_session_total_is_the_turns_where_the_total_before_it_is_known() -> None:
-    def told(total: int) -> dict[str, object]:
+    def usage_of(total: int) -> dict[str, object]:
         return {"usage": {"inputTokens": total, "outputTokens": total, "totalTokens": 2 * total}}
 
     counter = UsageCounter("session")
     counter.start_turn()
-    assert counter.read_result(told(10)) == Usage(10, 0, 10, 0)
+    assert counter.read_result(usage_of(10)) == Usage(10, 0, 10, 0)
     counter.start_turn()
     counter.start_request()
-    assert counter.read_result(told(30)) is None, "it covers several requests"
+    assert counter.read_result(usage_of(30)) is None, "it covers several requests"
     counter.start_turn()
-    assert counter.read_result(told(35)) == Usage(5, 0, 5, 0)
+    assert counter.read_result(usage_of(35)) == Usage(5, 0, 5, 0)
     counter.start_turn()
     assert counter.read_result({}) is None
     counter.start_turn()
-    assert counter.read_result(told(90)) is None, "what the turn without a count spent is in it"
+    assert counter.read_result(usage_of(90)) is None, "what the turn without a count spent is in it"
     counter.start_turn()
-    assert counter.read_result(told(91)) == Usage(1, 0, 1, 0)
+    assert counter.read_result(usage_of(91)) == Usage(1, 0, 1, 0)
 
 
 def test_the_count_of_the_last_model_call_is_not_that_of_a_request_with_two_messages() -> None:
-    played = opened("opencode-text")
+    played = begin_and_open("opencode-text")
     messages = messages_of("opencode-text")
     played.receive(messages[:-1])
     session = played.last_request("session/prompt")
@@ -221,7 +221,7 @@ def test_a_call_of_the_clients_tools_is_allowed_without_asking_anybody(agent: st
     ],
 )
 def test_a_call_that_only_looks_like_one_of_the_clients_tools_is_not_allowed(call: dict[str, object]) -> None:
-    played = opened("claude-acp-client_tool_parked", tools=TOOLS)
+    played = begin_and_open("claude-acp-client_tool_parked", tools=TOOLS)
     options = [
         {"optionId": "y", "name": "Yes", "kind": "allow_once"},
         {"optionId": "n", "name": "No", "kind": "reject_once"},
@@ -247,7 +247,7 @@ def test_a_call_that_only_looks_like_one_of_the_clients_tools_is_not_allowed(cal
 def test_a_command_is_allowed_only_where_the_operator_has_said_so_twice(
     sandbox: str, unconfined: bool, allowed: bool
 ) -> None:
-    played = opened("gemini-tool_allow", sandbox=sandbox, unconfined=unconfined)
+    played = begin_and_open("gemini-tool_allow", sandbox=sandbox, unconfined=unconfined)
     played.receive(messages_of("gemini-tool_allow")[:-1])
     outcome = played.answers[0]["result"]["outcome"]
     assert outcome["optionId"] == ("proceed_once" if allowed else "cancel")
@@ -264,7 +264,7 @@ def test_a_command_is_allowed_only_where_the_operator_has_said_so_twice(
 def test_an_agent_with_a_sandbox_of_its_own_is_put_into_the_mode_of_the_turns_sandbox(
     sandbox: str, mode: str
 ) -> None:
-    request = opened("codex-acp-text", sandbox=sandbox).last_request("session/set_mode")
+    request = begin_and_open("codex-acp-text", sandbox=sandbox).last_request("session/set_mode")
     assert request["params"]["modeId"] == mode
 
 
@@ -281,7 +281,9 @@ def test_an_agent_with_a_sandbox_of_its_own_is_put_into_the_mode_of_the_turns_sa
 def test_a_session_is_put_into_its_read_only_mode_before_its_first_prompt(
     agent: str, method: str, mode: str
 ) -> None:
-    played = opened(f"{agent}-text", sandbox="workspace-write" if agent != "codex-acp" else "read-only")
+    played = begin_and_open(
+        f"{agent}-text", sandbox="workspace-write" if agent != "codex-acp" else "read-only"
+    )
     methods = [request["method"] for request in played.requests]
     assert methods.index(method) < methods.index("session/prompt")
     params = next(request["params"] for request in played.requests if request["method"] == method)
@@ -289,7 +291,7 @@ def test_a_session_is_put_into_its_read_only_mode_before_its_first_prompt(
 
 
 def test_a_session_that_is_in_its_mode_already_is_left_there() -> None:
-    played = opened("claude-acp-text")
+    played = begin_and_open("claude-acp-text")
     assert "session/set_mode" not in [request["method"] for request in played.requests]
 
 
@@ -297,31 +299,33 @@ def test_a_session_that_is_in_its_mode_already_is_left_there() -> None:
 def test_a_session_gets_a_title_before_its_prompt_where_the_agent_would_call_its_model_for_one(
     agent: str,
 ) -> None:
-    methods = [request["method"] for request in opened(f"{agent}-text").requests]
+    methods = [request["method"] for request in begin_and_open(f"{agent}-text").requests]
     assert methods.index("session/new") < methods.index("_session/rename") < methods.index("session/prompt")
 
 
 def test_a_session_is_opened_with_the_options_that_keep_the_agent_from_acting_on_text() -> None:
-    [claude, gemini] = [opened(f"{name}-text").requests[0]["params"] for name in ("claude-acp", "gemini")]
+    [claude, gemini] = [
+        begin_and_open(f"{name}-text").requests[0]["params"] for name in ("claude-acp", "gemini")
+    ]
     assert claude["_meta"]["claudeCode"]["options"]["verbatimPrompts"] is True
     assert "_meta" not in gemini
 
 
 def test_a_turn_with_tools_gets_the_mode_in_which_they_are_called() -> None:
-    played = opened("qwen-client_tool_parked", tools=TOOLS)
+    played = begin_and_open("qwen-client_tool_parked", tools=TOOLS)
     request = played.last_request("session/set_mode")
     assert request["params"]["modeId"] == "default"
 
 
 def test_an_agent_that_asks_nobody_is_not_prompted() -> None:
-    played = opened("hermes-text")
+    played = begin_and_open("hermes-text")
     assert played.end.failure is not None
     assert "--agent-unconfined" in played.end.failure.message
     assert not played.has_asked("session/prompt")
 
 
 def test_other_requests_of_the_agent_are_refused_at_once() -> None:
-    played = opened("qwen-text")
+    played = begin_and_open("qwen-text")
     session = played.last_request("session/prompt")
     params = {"sessionId": session["params"]["sessionId"]}
     played.receive([{"jsonrpc": "2.0", "id": 3, "method": "craft/drainMidTurnQueue", "params": params}])
@@ -358,7 +362,7 @@ REFUSED = {"content": [{"type": "text", "text": REFUSAL}], "isError": True}
     ],
 )
 def test_a_call_that_the_sessions_own_model_did_not_make_is_refused(reported: list[Any]) -> None:
-    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
     played.receive([*reported, CALLED, ToolsSettled()])
     assert (played.calls, played.outputs) == ([], []), "the agent may report it yet"
     played.receive([ToolsSettled(last=True)])
@@ -367,7 +371,7 @@ def test_a_call_that_the_sessions_own_model_did_not_make_is_refused(reported: li
 
 @pytest.mark.parametrize("ends", ["by itself", "interrupted"])
 def test_a_foreign_call_is_refused_at_the_latest_when_the_turn_ends(ends: str) -> None:
-    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
     played.receive([CALLED, ToolsSettled()])
     if ends == "by itself":
         prompt = played.last_request("session/prompt")
@@ -379,7 +383,7 @@ def test_a_foreign_call_is_refused_at_the_latest_when_the_turn_ends(ends: str) -
 
 
 def test_a_call_that_the_agent_reports_after_it_was_made_is_passed_on_then() -> None:
-    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
     played.receive([CALLED, ToolsSettled()])
     assert played.calls == []
     played.receive([report("b", "add"), report("a", rawInput={})])
@@ -397,7 +401,7 @@ def test_a_call_that_the_agent_reports_after_it_was_made_is_passed_on_then() -> 
     ],
 )
 def test_equal_arguments_are_those_of_one_call_however_they_are_written(made: str, reported: Any) -> None:
-    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
     played.receive([report("a", rawInput=reported), ToolCalled("call-1", "", "get_weather", made)])
     played.receive([ToolsSettled(last=True)])
     assert [call.name for call in played.calls] == ["get_weather"]
@@ -413,13 +417,13 @@ def test_updates_of_a_call_take_time_proportional_to_their_size_whatever_its_arg
         return [*begun, *[more] * count]
 
     def read(messages: list[Any]) -> None:
-        opened("copilot-client_tool_parked", tools=TOOLS).receive(messages)
+        begin_and_open("copilot-client_tool_parked", tools=TOOLS).receive(messages)
 
     assert_linear(make, read, 400, memory=False)
 
 
 def test_one_report_counts_for_one_call() -> None:
-    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
     twice = ToolCalled("call-2", "", "get_weather", '{"city": "Oslo"}')
     played.receive([report("a"), CALLED, twice, ToolsSettled(last=True)])
     assert len(played.calls) == 1
@@ -429,7 +433,7 @@ def test_one_report_counts_for_one_call() -> None:
 def test_a_foreign_call_is_refused_while_the_client_is_asked_and_when_its_output_comes() -> None:
     foreign = ToolCalled("call-2", "", "get_weather", '{"city": "Rome"}')
     for settled in ([ToolsSettled(), ToolsSettled(last=True)], []):
-        played = opened("copilot-client_tool_parked", tools=TOOLS)
+        played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
         played.receive([report("a"), CALLED, ToolsSettled(), foreign, *settled])
         assert len(played.calls) == 1
         give_outputs(played)
@@ -439,7 +443,7 @@ def test_a_foreign_call_is_refused_while_the_client_is_asked_and_when_its_output
 
 
 def test_a_session_with_a_process_of_its_own_passes_on_calls_that_the_agent_does_not_report() -> None:
-    played = opened("copilot-client_tool_parked", tools=TOOLS, alone=True)
+    played = begin_and_open("copilot-client_tool_parked", tools=TOOLS, alone=True)
     played.receive([CALLED, ToolsSettled()])
     assert played.calls == []
     played.receive([ToolsSettled(last=True)])
@@ -473,7 +477,7 @@ def test_calls_of_one_step_are_asked_together() -> None:
 
 
 def test_a_call_that_comes_while_the_client_is_asked_is_asked_with_the_outputs_of_the_others() -> None:
-    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
     played.receive([report("a"), ToolCalled("call-1", "a", "get_weather", "{}"), ToolsSettled(last=True)])
     played.receive([report("b", "add"), ToolCalled("call-2", "b", "add", "{}"), ToolsSettled(last=True)])
     assert [call.call_id for call in played.calls] == ["a"]
@@ -484,7 +488,7 @@ def test_a_call_that_comes_while_the_client_is_asked_is_asked_with_the_outputs_o
 
 @pytest.mark.parametrize("in_time", [True, False])
 def test_the_first_prompt_waits_for_the_list_of_tools_and_is_not_sent_without_it(in_time: bool) -> None:
-    played = begun("gemini-client_tool_parked", tools=TOOLS)
+    played = begin_turn("gemini-client_tool_parked", tools=TOOLS)
     answer = {**sessions_of("gemini-client_tool_parked")[0].opened, "id": 1_000_001}
     played.receive([answer])
     played.answer_setup()
@@ -495,7 +499,7 @@ def test_the_first_prompt_waits_for_the_list_of_tools_and_is_not_sent_without_it
 
 
 def test_a_turn_whose_call_the_agent_has_given_up_is_not_resumed() -> None:
-    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
     played.receive([report("a"), ToolCalled("call-1", "", "get_weather", "{}"), ToolsSettled(last=True)])
     assert played.turn.can_resume
     played.receive([ToolDropped("call-1")])
@@ -503,7 +507,7 @@ def test_a_turn_whose_call_the_agent_has_given_up_is_not_resumed() -> None:
 
 
 def test_the_turn_after_one_whose_call_was_given_up_waits_for_its_own_outputs() -> None:
-    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
     played.receive([report("a"), ToolCalled("call-1", "", "get_weather", "{}"), ToolsSettled(last=True)])
     played.receive([ToolDropped("call-1")])
     prompt = played.last_request("session/prompt")
@@ -518,7 +522,7 @@ def test_the_turn_after_one_whose_call_was_given_up_waits_for_its_own_outputs() 
 
 
 def test_a_call_of_a_tool_that_was_not_offered_fails_at_the_tool_server() -> None:
-    played = opened("gemini-client_tool_parked", tools=TOOLS)
+    played = begin_and_open("gemini-client_tool_parked", tools=TOOLS)
     played.receive([ToolCalled("call-1", "", "rm", "{}"), ToolsSettled(last=True)])
     assert played.calls == []
     assert played.outputs[0][1]["isError"] is True
@@ -598,7 +602,7 @@ def test_a_call_that_its_log_shows_as_failed_is_a_retry_with_its_reason() -> Non
     found = re.search(PRESETS["opencode"].error_log, line)
     assert found is not None
     assert found["session"] == "ses_dfbc65"
-    played = opened("opencode-text")
+    played = begin_and_open("opencode-text")
     played.receive([ModelCallFailed(found["error"])])
     [event] = [event for event in played.events if isinstance(event, Retrying)]
     assert event.message == "too many requests here"
@@ -627,7 +631,7 @@ def test_the_error_says_how_to_sign_in() -> None:
 
 
 def test_a_text_that_begins_like_an_error_is_sent_where_the_result_shows_a_success() -> None:
-    played = opened("copilot-text")
+    played = begin_and_open("copilot-text")
     prompt = played.last_request("session/prompt")
     session = prompt["params"]["sessionId"]
     for text in ("Error: ", "is what you asked me to say."):
@@ -644,7 +648,7 @@ def test_a_text_that_begins_like_an_error_is_sent_where_the_result_shows_a_succe
 
 
 def test_a_model_that_is_not_offered_fails_before_anything_is_asked() -> None:
-    played = opened("gemini-text", model="nonexist-9")
+    played = begin_and_open("gemini-text", model="nonexist-9")
     assert played.end.failure is not None
     assert played.end.failure.kind is K.MODEL_NOT_FOUND
     assert not played.has_asked("session/prompt")
@@ -655,7 +659,7 @@ def test_a_model_that_is_not_offered_fails_before_anything_is_asked() -> None:
     [("gemini", "gemini-2.5-pro", "session/set_model"), ("claude-acp", "opus", "session/set_config_option")],
 )
 def test_a_model_is_chosen_by_an_option_or_by_set_model(agent: str, model: str, method: str) -> None:
-    played = opened(f"{agent}-text", model=model)
+    played = begin_and_open(f"{agent}-text", model=model)
     request = played.last_request(method)
     assert model in request["params"].values()
     assert played.has_asked("session/prompt")
@@ -681,7 +685,7 @@ def test_an_agent_can_do_what_its_program_declares(agent: str, able: set[str], u
 
 @pytest.mark.parametrize("agent", ["gemini", "copilot", "codex-acp"])
 def test_an_interrupted_turn_is_cancelled_and_finished_once_the_agent_says_so(agent: str) -> None:
-    played = opened(f"{agent}-cancel")
+    played = begin_and_open(f"{agent}-cancel")
     messages = messages_of(f"{agent}-cancel")
     played.receive(messages[: len(messages) // 2])
     played.take(played.turn.interrupt())
@@ -714,7 +718,7 @@ def test_a_session_is_closed_where_the_agent_can_close_it() -> None:
 
 
 def test_a_process_that_dies_fails_the_turn_once() -> None:
-    played = opened("gemini-text")
+    played = begin_and_open("gemini-text")
     played.take(played.turn.eof(Ended(code=3)))
     assert played.end.failure is not None
     assert played.end.failure.kind is K.AGENT_CRASHED
@@ -726,7 +730,7 @@ def test_a_process_that_dies_fails_the_turn_once() -> None:
 
 def test_one_user_message_goes_in_as_it_is_with_its_images() -> None:
     parts = (TextPart("look"), ImagePart("data:image/png;base64,aGk="))
-    played = opened("gemini-text", history=(HistoryMessage("user", parts),))
+    played = begin_and_open("gemini-text", history=(HistoryMessage("user", parts),))
     prompt = played.last_request("session/prompt")
     assert prompt["params"]["prompt"] == [
         {"type": "text", "text": "look"},
@@ -739,7 +743,7 @@ def test_instructions_are_a_system_prompt_where_the_agent_declares_one() -> None
         HistoryMessage("developer", (TextPart("Be terse."),)),
         HistoryMessage("user", (TextPart("Hi"),)),
     )
-    played = opened("claude-acp-text", history=history)
+    played = begin_and_open("claude-acp-text", history=history)
     new = played.last_request("session/new")
     assert new["params"]["systemPrompt"] == {
         "mode": "append",
@@ -752,7 +756,7 @@ def test_instructions_behind_a_message_are_blocks_of_their_own() -> None:
         HistoryMessage("user", (TextPart("look"), ImagePart("data:image/png;base64,aGk="))),
         HistoryMessage("developer", (TextPart("Answer with JSON."),)),
     )
-    played = opened("gemini-text", history=history)
+    played = begin_and_open("gemini-text", history=history)
     prompt = played.last_request("session/prompt")
     assert prompt["params"]["prompt"] == [
         {"type": "text", "text": "look"},
@@ -768,7 +772,7 @@ def test_any_other_history_goes_in_as_one_labelled_text() -> None:
         HistoryMessage("assistant", (TextPart("Hello."),)),
         HistoryMessage("user", (TextPart("More"),)),
     )
-    played = opened("gemini-text", history=history)
+    played = begin_and_open("gemini-text", history=history)
     prompt = played.last_request("session/prompt")
     text = prompt["params"]["prompt"][0]["text"]
     assert text.startswith(PREAMBLE)

@@ -36,7 +36,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-def heard_by(endpoint: ToolEndpoint) -> list[Input]:
+def inputs_of(endpoint: ToolEndpoint) -> list[Input]:
     heard: list[Input] = []
     endpoint.sink = heard.append
     return heard
@@ -70,7 +70,7 @@ async def test_an_agent_gets_the_greeting_and_the_tools(
     server: ToolServer, http: aiohttp.ClientSession
 ) -> None:
     endpoint = await server.open(TOOLS)
-    heard = heard_by(endpoint)
+    heard = inputs_of(endpoint)
     greeting = await ask(http, server, endpoint, "initialize", {"protocolVersion": "2025-06-18"})
     assert greeting["result"]["protocolVersion"] == "2025-06-18"
     for _ in range(2):
@@ -133,7 +133,7 @@ async def test_a_call_is_kept_alive_with_progress_until_its_result_is_given(
 ) -> None:
     monkeypatch.setattr(tool_server, "PROGRESS_SECONDS", 0.01)
     endpoint = await server.open(TOOLS)
-    heard = heard_by(endpoint)
+    heard = inputs_of(endpoint)
     body = {
         "jsonrpc": "2.0",
         "id": 7,
@@ -163,7 +163,7 @@ async def test_calls_that_come_together_settle_once(
     monkeypatch.setattr(tool_server, "SETTLE_SECONDS", PATIENCE)
     monkeypatch.setattr(tool_server, "UNREPORTED_SECONDS", PATIENCE)
     endpoint = await server.open(TOOLS)
-    heard = heard_by(endpoint)
+    heard = inputs_of(endpoint)
     asked = [asyncio.ensure_future(ask_stream(http, server, endpoint))]
     await eventually(lambda: heard)
     timers = list(endpoint._timers)
@@ -195,7 +195,7 @@ async def test_a_call_whose_agent_closes_the_connection_is_dropped(
     server: ToolServer, http: aiohttp.ClientSession
 ) -> None:
     endpoint = await server.open(TOOLS)
-    heard = heard_by(endpoint)
+    heard = inputs_of(endpoint)
     asked = asyncio.ensure_future(ask_stream(http, server, endpoint))
     await eventually(lambda: bool(heard))
     asked.cancel()
@@ -207,7 +207,7 @@ async def test_calls_that_wait_end_without_a_result_when_the_endpoint_is_closed(
     server: ToolServer, http: aiohttp.ClientSession
 ) -> None:
     endpoint = await server.open(TOOLS)
-    heard = heard_by(endpoint)
+    heard = inputs_of(endpoint)
     asked = asyncio.ensure_future(ask_stream(http, server, endpoint))
     await eventually(lambda: bool(heard))
     endpoint.close()
@@ -221,7 +221,7 @@ async def test_too_many_calls_at_a_time_are_refused(
 ) -> None:
     monkeypatch.setattr(tool_server, "MAX_CALLS", 1)
     endpoint = await server.open(TOOLS)
-    heard = heard_by(endpoint)
+    heard = inputs_of(endpoint)
     asked = asyncio.ensure_future(ask_stream(http, server, endpoint))
     await eventually(lambda: bool(heard))
     assert "error" in await ask(http, server, endpoint, "tools/call", call())
@@ -279,7 +279,7 @@ async def test_a_forwarder_answers_a_call_with_an_error_if_the_session_ends_mean
     forwarder: tuple[ToolEndpoint, asyncio.subprocess.Process],
 ) -> None:
     endpoint, process = forwarder
-    heard = heard_by(endpoint)
+    heard = inputs_of(endpoint)
     asked = asyncio.ensure_future(forwarded(process, "tools/call", call()))
     await eventually(lambda: bool(heard))
     endpoint.close()

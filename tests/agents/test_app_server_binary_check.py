@@ -55,9 +55,8 @@ class Binary:
         self.program.write_text(text)
         self.program.chmod(0o755)
 
-    @property
-    def asked(self) -> list[str]:
-        """What it was asked since the last time that this was looked at."""
+    def take_questions(self) -> list[str]:
+        """Returns the command lines since the last call."""
         lines = self._asked.read_text().splitlines() if self._asked.exists() else []
         self._asked.unlink(missing_ok=True)
         return lines
@@ -80,9 +79,9 @@ def binary(tmp_path: Path) -> Binary:
 async def test_a_binary_is_asked_once_and_then_its_answer_is_read(binary: Binary) -> None:
     first = await binary.check()
     assert first == BinaryCheck()
-    assert binary.asked == ["app-server generate-json-schema", "app-server --strict-config"]
+    assert binary.take_questions() == ["app-server generate-json-schema", "app-server --strict-config"]
     assert await binary.check() == first
-    assert binary.asked == []
+    assert binary.take_questions() == []
     assert [each.name for each in binary.state.iterdir()] == ["codex-checks"], "its homes are gone"
 
 
@@ -95,9 +94,9 @@ async def test_another_binary_in_its_place_is_asked_anew(binary: Binary) -> None
 async def test_a_binary_that_is_replaced_while_it_is_asked_is_asked_anew(binary: Binary) -> None:
     binary.becomes(NEWEST, more='echo "# of another release" >> "$0"')
     await binary.check()
-    assert binary.asked
+    assert binary.take_questions()
     await binary.check()
-    assert binary.asked
+    assert binary.take_questions()
 
 
 @pytest.mark.sampled(every=3)
@@ -115,18 +114,18 @@ async def test_an_answer_to_another_contract_is_asked_for_anew(binary: Binary) -
     [kept] = binary.state.glob("codex-checks/*.json")
     body: dict[str, Any] = json.loads(kept.read_text())
     kept.write_text(json.dumps(body | {"contract": "of an earlier version of the proxy"}))
-    assert len(binary.asked) == 2
+    assert len(binary.take_questions()) == 2
     await binary.check()
-    assert len(binary.asked) == 2
+    assert len(binary.take_questions()) == 2
 
 
 async def test_behind_a_start_an_answer_of_a_day_is_renewed_and_a_younger_one_is_not(binary: Binary) -> None:
     await binary.check()
-    assert len(binary.asked) == 2
+    assert len(binary.take_questions()) == 2
     await binary.renew(later=KEPT_SECONDS - 10)
-    assert binary.asked == []
+    assert binary.take_questions() == []
     await binary.renew(later=KEPT_SECONDS + 10)
-    assert len(binary.asked) == 2
+    assert len(binary.take_questions()) == 2
 
 
 async def test_a_script_whose_binary_has_changed_is_found_out_and_holds_from_the_next_start_on(
@@ -158,7 +157,7 @@ async def test_switches_that_the_binary_does_not_know_are_found_one_after_the_ot
     binary.becomes(NEWEST, more=plan + agents)
     found = (await binary.check()).unknown_switches
     assert sorted(found) == ["agents.enabled", "tools.update_plan.enabled"]
-    assert binary.asked == ["app-server generate-json-schema", *["app-server --strict-config"] * 3]
+    assert binary.take_questions() == ["app-server generate-json-schema", *["app-server --strict-config"] * 3]
 
 
 async def test_a_refusal_that_names_no_switch_says_nothing_of_them(binary: Binary) -> None:

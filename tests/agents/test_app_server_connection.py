@@ -33,7 +33,7 @@ def with_threads(*threads: str) -> AppServerConnection:
     return connection
 
 
-def asked(writes: bytes) -> list[str]:
+def request_ids_in(writes: bytes) -> list[str]:
     return [json.loads(each)["id"] for each in writes.splitlines() if b'"method"' in each]
 
 
@@ -215,8 +215,10 @@ def test_waiting_requests_go_out_in_order_as_answers_come() -> None:
     connection = busy(MAX_IN_FLIGHT)
     for channel in (connection.open_channel(), connection.open_channel()):
         connection.send(channel, request(f"{channel}.1", "thread/start", {}))
-    assert asked(connection.receive([line(id="1.1", result={})]).writes) == ["2.1"]
-    assert asked(connection.receive([line(id="1.2", error={"code": 1, "message": "no"})]).writes) == ["3.1"]
+    assert request_ids_in(connection.receive([line(id="1.1", result={})]).writes) == ["2.1"]
+    assert request_ids_in(
+        connection.receive([line(id="1.2", error={"code": 1, "message": "no"})]).writes
+    ) == ["3.1"]
     assert connection.receive([line(id="1.3", result={})]).writes == b""
 
 
@@ -226,8 +228,8 @@ def test_a_request_does_not_overtake_those_that_wait() -> None:
     pair = request(f"{two}.1", "a", {}) + request(f"{two}.2", "b", {})
     assert connection.send(two, pair) == b""
     assert connection.send(three, request(f"{three}.1", "c", {})) == b""
-    assert asked(connection.receive([line(id="1.1", result={})]).writes) == ["2.1", "2.2"]
-    assert asked(connection.receive([line(id="1.2", result={})]).writes) == ["3.1"]
+    assert request_ids_in(connection.receive([line(id="1.1", result={})]).writes) == ["2.1", "2.2"]
+    assert request_ids_in(connection.receive([line(id="1.2", result={})]).writes) == ["3.1"]
 
 
 def test_answers_of_this_server_never_wait_and_are_not_counted() -> None:
@@ -235,7 +237,7 @@ def test_answers_of_this_server_never_wait_and_are_not_counted() -> None:
     for id in (0, "abc", "1.1"):
         reply = answer(id, {"success": True})
         assert connection.send(1, reply) == reply
-    assert asked(connection.receive([line(id="1.1", result={})]).writes) == []
+    assert request_ids_in(connection.receive([line(id="1.1", result={})]).writes) == []
     assert connection.send(1, request("1.65", "m", {}))
 
 
@@ -245,7 +247,7 @@ def test_closing_a_channel_frees_its_share_and_drops_its_held_writes() -> None:
     connection.send(two, request(f"{two}.1", "a", {}))
     connection.send(three, request(f"{three}.1", "b", {}))
     assert connection.close_channel(two) == b""
-    assert asked(connection.close_channel(1)) == ["3.1"]
+    assert request_ids_in(connection.close_channel(1)) == ["3.1"]
 
 
 def test_what_a_closed_channel_still_sends_takes_no_share() -> None:

@@ -40,7 +40,14 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from tests.agents.claude_code_replayer import NAMES, begun, heard, output_lines, recorded_turn, resumable
+from tests.agents.claude_code_replayer import (
+    NAMES,
+    begin_turn,
+    events_of,
+    output_lines,
+    recorded_turn,
+    resumable,
+)
 from tests.core.well_formed import violations
 
 ONE = Usage(1200, 1000, 34)
@@ -77,7 +84,7 @@ def message(text: str, role: Any = "user") -> HistoryMessage:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_comes_of_a_recording_is_well_formed(name: str) -> None:
-    events = heard(name)
+    events = events_of(name)
     if name == "err_401":  # was stopped in its seventh retry
         events.append(TurnEnded(Stop.INTERRUPTED))
     assert violations(TurnRepair().feed(events)) == []
@@ -96,7 +103,7 @@ def test_what_comes_of_a_recording_is_well_formed(name: str) -> None:
     ],
 )
 def test_a_turn_says_its_text_once_and_counts_every_model_call(name: str, text: str, calls: int) -> None:
-    events = heard(name)
+    events = events_of(name)
     assert text_of(events) == text
     assert end_of(events).stop == Stop.STOP
     assert usage_of(events) == Usage(ONE.input * calls, ONE.cached * calls, ONE.output * calls)
@@ -114,7 +121,7 @@ def test_a_turn_says_its_text_once_and_counts_every_model_call(name: str, text: 
     ],
 )
 def test_an_error_is_a_typed_failure_and_never_an_answer(name: str, kind: FaultKind) -> None:
-    events = heard(name)
+    events = events_of(name)
     end = end_of(events)
     assert end.failure is not None
     assert end.failure.kind is kind
@@ -124,21 +131,21 @@ def test_an_error_is_a_typed_failure_and_never_an_answer(name: str, kind: FaultK
 
 
 def test_a_retry_has_the_number_of_the_attempt_and_the_error_that_the_turn_would_have() -> None:
-    [*_, last] = [event for event in heard("err_401") if isinstance(event, Retrying)]
+    [*_, last] = [event for event in events_of("err_401") if isinstance(event, Retrying)]
     assert last.failure is not None
     assert (last.http_status, last.failure.kind) == (401, FaultKind.AGENT_NOT_AUTHENTICATED)
     assert "attempt 7 of 10 (authentication_failed, HTTP 401)" in last.message
     assert "claude auth login" in last.failure.message
-    [broken, *_] = [event for event in heard("err_drop") if isinstance(event, Retrying)]
+    [broken, *_] = [event for event in events_of("err_drop") if isinstance(event, Retrying)]
     assert broken.failure is None
 
 
 def test_a_refusal_ends_as_content_filter() -> None:
-    assert end_of(heard("stop_refusal")).stop == Stop.CONTENT_FILTER
+    assert end_of(events_of("stop_refusal")).stop == Stop.CONTENT_FILTER
 
 
 def test_a_retry_after_a_break_says_the_answer_once() -> None:
-    events = heard("err_drop")
+    events = events_of("err_drop")
     assert any(isinstance(event, Retrying) for event in events)
     assert text_of(events) == "one two three four"
     assert end_of(events).stop == Stop.STOP
@@ -146,7 +153,7 @@ def test_a_retry_after_a_break_says_the_answer_once() -> None:
 
 
 def test_calls_of_a_step_come_together_with_the_models_ids_and_wait() -> None:
-    dialect, events = begun("client_tool_sdk_mcp"), []
+    dialect, events = begin_turn("client_tool_sdk_mcp"), []
     for line in output_lines("client_tool_sdk_mcp"):
         step = dialect.receive([line])
         events += step.events
@@ -173,7 +180,7 @@ def test_calls_of_a_step_come_together_with_the_models_ids_and_wait() -> None:
 
 
 def test_an_output_that_comes_before_it_is_asked_for_is_given_then() -> None:
-    dialect, events = begun("client_tool_sdk_mcp"), []
+    dialect, events = begin_turn("client_tool_sdk_mcp"), []
     request = b""
     for line in output_lines("client_tool_sdk_mcp"):
         if b'"tools/call"' in line and b"toolu_3_1" in line:
@@ -199,7 +206,7 @@ def test_an_image_of_an_output_that_cannot_be_given_is_not_left_out_silently() -
 
 
 def test_a_call_that_the_program_answers_itself_cannot_be_resumed() -> None:
-    dialect = begun("client_tool_sdk_mcp")
+    dialect = begin_turn("client_tool_sdk_mcp")
     for line in output_lines("client_tool_sdk_mcp"):
         if b'"type":"user"' in line:
             dialect.receive([line])
@@ -247,7 +254,7 @@ def test_what_a_sub_agent_says_is_not_the_answer() -> None:
             sub_agents = json.dumps(value | {"parent_tool_use_id": "toolu_1"}).encode()
             assert dialect.receive([sub_agents]).events == []
         events += dialect.receive([line]).events
-    assert text_of(events) == text_of(heard("text"))
+    assert text_of(events) == text_of(events_of("text"))
 
 
 def test_an_error_of_an_earlier_turn_of_the_conversation_is_not_that_of_the_next() -> None:
@@ -270,7 +277,7 @@ def test_a_warm_process_is_given_prompt_tools_and_schema_with_the_turn() -> None
 
 
 def test_a_permission_request_is_reported_to_the_client_and_refused() -> None:
-    dialect = begun("agent_tools")
+    dialect = begin_turn("agent_tools")
     events: list[Event] = []
     for line in output_lines("agent_tools"):
         events += dialect.receive([line]).events
@@ -285,7 +292,7 @@ def test_a_permission_request_is_reported_to_the_client_and_refused() -> None:
 
 
 def test_what_the_agent_does_is_an_activity_with_its_output() -> None:
-    events = heard("agent_tools")
+    events = events_of("agent_tools")
     [activity] = [
         event.item
         for event in events
@@ -295,14 +302,14 @@ def test_what_the_agent_does_is_an_activity_with_its_output() -> None:
 
 
 def test_an_unknown_request_of_the_program_is_refused_at_once() -> None:
-    dialect = begun("text")
+    dialect = begin_turn("text")
     line = b'{"type":"control_request","request_id":"r1","request":{"subtype":"elicitation"}}'
     [answer] = written(dialect.receive([line]).writes)
     assert answer["response"] == {"subtype": "error", "request_id": "r1", "error": "not supported"}
 
 
 def test_an_interrupt_is_sent_to_the_program_and_ends_the_turn_once() -> None:
-    dialect = begun("interrupt")
+    dialect = begin_turn("interrupt")
     lines = output_lines("interrupt")
     for line in lines[:8]:
         dialect.receive([line])
@@ -314,7 +321,7 @@ def test_an_interrupt_is_sent_to_the_program_and_ends_the_turn_once() -> None:
 
 
 def test_a_process_that_ends_in_the_middle_fails_the_turn() -> None:
-    dialect = begun("text")
+    dialect = begin_turn("text")
     dialect.receive(output_lines("text")[:5])
     end = end_of(dialect.eof(Ended(code=1, stderr_tail="Error: out of memory")).events)
     assert end.failure is not None
@@ -337,7 +344,7 @@ def test_calls_that_this_server_has_to_see_whole_are_not_streamed() -> None:
 
 
 def test_a_signed_thinking_block_is_an_item_for_later_requests_and_limits_are_reported() -> None:
-    dialect, events = begun("text"), []
+    dialect, events = begin_turn("text"), []
     stream = [
         {"type": "message_start", "message": {"id": "m", "model": "opus"}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking"}},

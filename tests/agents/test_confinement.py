@@ -59,7 +59,7 @@ for path in sys.argv[1:]:
 """
 
 
-async def found_here(
+async def find_here(
     wanted: Any, folder: Path, path: str = PATH, codex: str | None = "", *, reading: bool = False
 ) -> FoundConfinement:
     """What is found on this machine; `codex`: another program than the one that is found."""
@@ -76,7 +76,7 @@ def tmp_path(disk_path: Path) -> Path:
 async def works(request: pytest.FixtureRequest, tmp_path: Path) -> Confinement:
     """Each mechanism that works here; the others are skipped with the reason."""
     mechanism: Mechanism = request.param
-    found = await found_here(mechanism, tmp_path)
+    found = await find_here(mechanism, tmp_path)
     if found.confinement is None:
         pytest.skip(f"{mechanism} does not work here: {found.why_none()}")
     return found.confinement
@@ -137,7 +137,7 @@ async def test_a_mechanism_that_lets_its_child_write_outside_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Confinement, "wrap", lambda _, command, *__: command)
-    found = await found_here("auto", tmp_path)
+    found = await find_here("auto", tmp_path)
     assert found.confinement is None
     assert found.reasons["landlock"] == confinement.PROBE_WORDS[3]
 
@@ -147,7 +147,7 @@ async def test_a_mechanism_that_lets_its_child_read_outside_is_not_used_for_read
 ) -> None:
     wrap = Confinement.wrap
     monkeypatch.setattr(Confinement, "wrap", lambda self, command, writable, _: wrap(self, command, writable))
-    found = await found_here("auto", tmp_path, reading=True)
+    found = await find_here("auto", tmp_path, reading=True)
     assert found.confinement is None
     assert found.reasons["landlock"] == confinement.PROBE_WORDS[6]
 
@@ -159,12 +159,12 @@ async def test_a_program_that_is_no_sandbox_is_not_used_and_the_next_one_is_trie
         program = folder / name
         program.write_text("#!/bin/sh\necho 'no permission to make a namespace' >&2\nexit 1\n")
         program.chmod(0o700)
-    found = await found_here("auto", tmp_path, f"{folder}:{os.defpath}", str(folder / "codex"))
+    found = await find_here("auto", tmp_path, f"{folder}:{os.defpath}", str(folder / "codex"))
     assert found.reasons["codex"] == found.reasons["bubblewrap"] == "no permission to make a namespace"
     assert found.confinement is None or found.confinement.mechanism == "landlock"
 
 
-async def found_with_bwrap(script: str, folder: Path) -> FoundConfinement:
+async def find_with_bwrap(script: str, folder: Path) -> FoundConfinement:
     """What is found where `bwrap` is this shell script, and nothing else is on PATH."""
     program = folder / "bwrap"
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -173,16 +173,16 @@ async def found_with_bwrap(script: str, folder: Path) -> FoundConfinement:
 
 
 async def test_a_mechanism_whose_probe_is_killed_is_not_used_and_the_signal_is_named(tmp_path: Path) -> None:
-    found = await found_with_bwrap("kill -KILL $$", tmp_path)
+    found = await find_with_bwrap("kill -KILL $$", tmp_path)
     assert found.confinement is None
     assert found.reasons["bubblewrap"] == "a command in it was ended by signal 9"
 
 
 async def test_where_none_is_found_each_says_why(tmp_path: Path) -> None:
-    found = await found_here("bubblewrap", tmp_path, str(tmp_path))
+    found = await find_here("bubblewrap", tmp_path, str(tmp_path))
     assert found.confinement is None
     assert found.why_none() == "bubblewrap: bwrap is not on PATH"
-    assert (await found_here("codex", tmp_path, codex=None)).why_none() == "codex: no Codex was found"
+    assert (await find_here("codex", tmp_path, codex=None)).why_none() == "codex: no Codex was found"
 
 
 # --- what a child reads ---------------------------------------------------------------------------
@@ -201,7 +201,7 @@ print("READ", json.dumps([read(path) for path in sys.stdin.read().split()]), fil
 @pytest.fixture(params=MECHANISMS)
 async def limits_reading(request: pytest.FixtureRequest, tmp_path: Path) -> Confinement:
     """Each mechanism that can limit reading here; the others are skipped with the reason."""
-    found = await found_here(request.param, tmp_path, reading=True)
+    found = await find_here(request.param, tmp_path, reading=True)
     if found.confinement is None:
         pytest.skip(f"{request.param} does not work here: {found.why_none()}")
     return found.confinement
@@ -263,7 +263,7 @@ async def test_a_child_that_may_read_its_own_files_reads_nothing_else_of_the_use
 
 async def test_landlock_does_not_hold_back_changes_of_modes_and_times(tmp_path: Path) -> None:
     """SECURITY.md says so: who reads it must be able to rely on it, in both directions."""
-    found = await found_here("landlock", tmp_path, reading=True)
+    found = await find_here("landlock", tmp_path, reading=True)
     if found.confinement is None:
         pytest.skip(f"Landlock does not work here: {found.why_none()}")
     outside, own = planted(tmp_path / "outside"), tmp_path / "own"
@@ -274,7 +274,7 @@ async def test_landlock_does_not_hold_back_changes_of_modes_and_times(tmp_path: 
 
 
 async def test_a_mechanism_that_fails_is_reported_with_its_last_words(tmp_path: Path) -> None:
-    found = await found_with_bwrap("echo Starting. >&2\necho It is forbidden here. >&2\nexit 1", tmp_path)
+    found = await find_with_bwrap("echo Starting. >&2\necho It is forbidden here. >&2\nexit 1", tmp_path)
     assert found.confinement is None
     assert found.reasons == {"bubblewrap": "It is forbidden here."}
 
@@ -308,7 +308,7 @@ def unasking(folder: Path, **settings: Any) -> Any:
 async def test_a_model_that_tries_writes_nothing_outside_of_its_workspace(
     mechanism: Mechanism, tmp_path: Path
 ) -> None:
-    found = await found_here(mechanism, tmp_path, UNASKED["PATH"])
+    found = await find_here(mechanism, tmp_path, UNASKED["PATH"])
     if found.confinement is None:
         pytest.skip(f"{mechanism} does not work here: {found.why_none()}")
     work = tmp_path / "work"
@@ -334,7 +334,7 @@ def names_of(processes: set[psutil.Process]) -> set[str]:
 async def test_nothing_that_a_confined_agent_has_started_is_left_after_the_server(
     mechanism: Mechanism, tmp_path: Path
 ) -> None:
-    found = await found_here(mechanism, tmp_path, UNASKED["PATH"])
+    found = await find_here(mechanism, tmp_path, UNASKED["PATH"])
     if found.confinement is None:
         pytest.skip(f"{mechanism} does not work here: {found.why_none()}")
     before = set(psutil.Process().children(recursive=True))
@@ -354,7 +354,7 @@ async def test_without_a_confinement_the_model_writes_and_a_warning_is_logged(tm
 
 
 async def test_the_banner_and_health_name_what_confines_the_agent(tmp_path: Path) -> None:
-    found = await found_here("auto", tmp_path, UNASKED["PATH"])
+    found = await find_here("auto", tmp_path, UNASKED["PATH"])
     if found.confinement is None:
         pytest.skip(f"nothing works here: {found.why_none()}")
     async with unasking(tmp_path) as proxy:
@@ -371,27 +371,27 @@ async def test_doctor_names_what_confines_the_agent_and_warns_where_nothing_does
     }
     own |= {"agent_confinement": "auto"}
 
-    async def found(**more: Any) -> Check:
+    async def check_confinement(**more: Any) -> Check:
         context = AgentContext(
             settings_of(tmp_path, **(own | more)), {**ENVIRONMENT, **UNASKED}, SystemClock()
         )
         checks = {check.name: check for check in await ACP_SPEC.check(context)}
         return checks["confinement"]
 
-    unconfined = await found(agent_confinement="none")
+    unconfined = await check_confinement(agent_confinement="none")
     assert (unconfined.status, unconfined.facts["confinement"]) == ("warning", "none")
-    confined = await found()
-    here = (await found_here("auto", tmp_path, UNASKED["PATH"])).confinement
+    confined = await check_confinement()
+    here = (await find_here("auto", tmp_path, UNASKED["PATH"])).confinement
     assert confined.facts["confinement"] == ("none" if here is None else here.mechanism)
     assert confined.status == ("warning" if here is None else "ok")
     if here is not None:  # the sandbox, and not the machine, is why nothing confines it
-        widest = await found(sandbox="danger-full-access")
+        widest = await check_confinement(sandbox="danger-full-access")
         assert (widest.status, "no mechanism" in widest.message) == ("warning", False)
         assert "--sandbox danger-full-access" in widest.message
 
 
 async def test_temporary_files_of_confined_processes_are_removed_at_the_next_start(tmp_path: Path) -> None:
-    if (await found_here("landlock", tmp_path)).confinement is None:
+    if (await find_here("landlock", tmp_path)).confinement is None:
         pytest.skip("Landlock does not work here")
     left = tmp_path / "state" / "confined" / "tmp"
     (left / "folder").mkdir(parents=True)
@@ -404,7 +404,7 @@ async def test_temporary_files_of_confined_processes_are_removed_at_the_next_sta
 
 @pytest.mark.exhaustive
 async def test_each_writable_folder_has_its_own_process_and_only_so_many_are_kept(tmp_path: Path) -> None:
-    if (await found_here("landlock", tmp_path)).confinement is None:
+    if (await find_here("landlock", tmp_path)).confinement is None:
         pytest.skip("Landlock does not work here")
     folders = [tmp_path / f"work{number}" for number in range(6)]
     for folder in folders:

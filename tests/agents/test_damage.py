@@ -64,7 +64,7 @@ def codex(dialect: CodexExec | CodexProto, lines: Sequence[Any]) -> None:
 
 def claude_code(name: str, lines: Sequence[Any]) -> None:
     """Plays lines of Claude Code. A client whose calls wait brings their outputs in another turn."""
-    dialect: ClaudeCodeTurn = claude_code_replayer.begun(name)
+    dialect: ClaudeCodeTurn = claude_code_replayer.begin_turn(name)
     events: list[Event] = []
     log: list[Event] = []
     repair = TurnRepair()
@@ -106,7 +106,7 @@ PROMPT_ID = b'"@prompt"'
 def acp(turn: tuple[str, int, int], messages: Sequence[Any], *, resumes: bool = False) -> None:
     """Plays messages of ACP. `resumes`: the client brings outputs."""
     name, nth, _ = turn
-    played = acp_replayer.opened(
+    played = acp_replayer.begin_and_open(
         name, nth, tools=acp_replayer.TOOLS if "client_tool" in name else (), unconfined=True
     )
     prompt = played.last_request("session/prompt")["id"] if played.has_asked("session/prompt") else None
@@ -121,7 +121,7 @@ def acp(turn: tuple[str, int, int], messages: Sequence[Any], *, resumes: bool = 
         played.receive([message])
         if resumes and "client_tool" in name:
             played.receive([ToolsSettled(last=True)])
-            if played.turn.can_resume and played.asked:
+            if played.turn.can_resume and played.waits_for_outputs:
                 acp_replayer.give_outputs(played)
     end_acp(played)
 
@@ -345,7 +345,7 @@ def test_every_recording_of_a_prompt_is_played() -> None:
 def test_what_a_new_session_offers_may_be_anything(name: str, seed: int, rate: float) -> None:
     opening = {**acp_replayer.sessions_of(name)[0].opened, "id": "@"}
     line = changed_line(json.dumps(opening).encode(), random.Random(seed), rate)
-    played = acp_replayer.begun(name, unconfined=bool(seed % 2))
+    played = acp_replayer.begin_turn(name, unconfined=bool(seed % 2))
     request = played.requests[0]
     played.receive([line.replace(b'"@"', str(request["id"]).encode())])
     played.answer_setup()

@@ -293,7 +293,7 @@ SCHEMA = msgspec.Raw(b'{"type":"object","title":"city","properties":{"city":{"ty
 TWO_TEXTS = HistoryMessage("user", (TextPart("What"), TextPart("now?")))
 
 
-def told_again(turn: Turn, words: str) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
+def bodies_around_error(turn: Turn, words: str) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
     """The first body, the one behind an error with these words, and what is left out from then on."""
     refused: set[str] = set()
     made = dialect(refused)
@@ -318,7 +318,7 @@ def told_again(turn: Turn, words: str) -> tuple[dict[str, Any], dict[str, Any], 
     ],
 )
 def test_a_server_without_schemas_gets_one_in_words_and_any_object_as_the_format(words: str) -> None:
-    first, again, refused = told_again(asking(output_schema=SCHEMA), words)
+    first, again, refused = bodies_around_error(asking(output_schema=SCHEMA), words)
     assert first["response_format"]["type"] == "json_schema"
     assert again["response_format"] == {"type": "json_object"}
     assert again["messages"][:-1] == first["messages"]
@@ -338,7 +338,9 @@ def test_a_schema_that_is_wrong_is_the_clients_affair() -> None:
 
 
 def test_a_server_that_refuses_strict_tools_gets_them_without_strict() -> None:
-    first, again, refused = told_again(HELD, "tools.0.function.strict: Extra inputs are not permitted")
+    first, again, refused = bodies_around_error(
+        HELD, "tools.0.function.strict: Extra inputs are not permitted"
+    )
     assert first["tools"][0]["function"].pop("strict") is True
     assert again == first
     assert refused == {"strict"}
@@ -349,7 +351,7 @@ def test_a_server_that_refuses_strict_tools_gets_them_without_strict() -> None:
     ["messages[0].content: expected a string", "messages.0.content: Input should be a valid string"],
 )
 def test_a_server_that_takes_no_parts_gets_texts_as_one_string(words: str) -> None:
-    first, again, refused = told_again(asking(history=(TWO_TEXTS,)), words)
+    first, again, refused = bodies_around_error(asking(history=(TWO_TEXTS,)), words)
     assert [part["text"] for part in first["messages"][0]["content"]] == ["What", "now?"]
     assert again["messages"] == [{"role": "user", "content": "What\n\nnow?"}]
     assert refused == {"parts"}

@@ -11,7 +11,7 @@ from codex_proxy.core.events import Usage
 from tests.growth import assert_linear
 
 
-def found(answer: bytes, at_once: int = 1 << 30) -> Usage | None:
+def usage_in(answer: bytes, at_once: int = 1 << 30) -> Usage | None:
     """The tokens in an answer that comes in pieces of so many bytes."""
     reader = PassedUsage()
     for start in range(0, len(answer), at_once):
@@ -44,7 +44,7 @@ def found(answer: bytes, at_once: int = 1 << 30) -> Usage | None:
 )
 def test_the_tokens_of_an_answer_are_found_wherever_it_is_cut(answer: bytes, usage: Usage | None) -> None:
     for at_once in (1, 2, 5, 7, 64, 1 << 30):
-        assert found(answer, at_once) == usage
+        assert usage_in(answer, at_once) == usage
 
 
 def test_usage_that_is_no_object_has_no_tokens() -> None:
@@ -71,5 +71,5 @@ SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 def test_to_find_the_tokens_takes_time_proportional_to_the_answer(shape: str, at_once: int) -> None:
     size, make = SHAPES[shape]
     assert_linear(
-        make, lambda answer: found(answer, at_once), size if at_once > 7 else min(size >> 2, 1 << 12)
+        make, lambda answer: usage_in(answer, at_once), size if at_once > 7 else min(size >> 2, 1 << 12)
     )

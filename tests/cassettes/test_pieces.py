@@ -45,7 +45,7 @@ def texts_of(found: Cassette) -> list[bytes]:
     return list(text_of(lines_of(found)))
 
 
-def said(lines: list[bytes]) -> list[Line]:
+def lines_from_agent(lines: list[bytes]) -> list[Line]:
     return [Line(1, "from", line) for line in lines]
 
 
@@ -54,7 +54,7 @@ def delta(text: object, **more: object) -> bytes:
 
 
 def read_again(lines: list[bytes], sent: list[bytes]) -> tuple[list[bytes], list[object]]:
-    again = parse(b"".join(texts_of(cassette(said(lines), sent))), Path("a.jsonl"))
+    again = parse(b"".join(texts_of(cassette(lines_from_agent(lines), sent))), Path("a.jsonl"))
     assert again.answer.sent is not None
     return [line.value for line in again.sessions[0].lines], again.answer.sent
 
@@ -95,12 +95,12 @@ def test_long_texts_and_many_lines_are_read_in_steps(monkeypatch: pytest.MonkeyP
     lines = [delta(text) for text in ('a\\"b\n' * 5, "", '"' * 4, "é\\" * 3, "z" * 9, "y")]
     lines += [b'{"method":"other"}', delta("x"), delta("w" * 4)]
     assert read_again(lines, lines) == (lines, [msgspec.json.decode(line) for line in lines])
-    assert sum(isinstance(each, Run) for each in lines_of(cassette(said(lines), []))) == 2
+    assert sum(isinstance(each, Run) for each in lines_of(cassette(lines_from_agent(lines), []))) == 2
 
 
 def test_the_deltas_of_a_text_are_one_run_and_ids_are_none() -> None:
     lines = [delta("It"), delta(" is"), delta(' "so".\n'), b'{"id":"a1"}', b'{"id":"a2"}']
-    first, run, *rest = list(lines_of(cassette(said(lines), [])))[4:]
+    first, run, *rest = list(lines_of(cassette(lines_from_agent(lines), [])))[4:]
     assert first == b'{"ms":1,"from":' + lines[0] + b"}"
     assert isinstance(run, Run)
     assert run.lines().split(b"\n") == [
@@ -127,7 +127,7 @@ def test_a_short_line_that_is_like_none_is_named(before: str, line: bytes, says:
 @pytest.mark.parametrize("more", [{}, {"n": 0}])
 def test_a_long_turn_is_written_in_pieces_of_a_limited_size(more: dict[str, int]) -> None:
     lines = [delta("word", **dict.fromkeys(more, number)) for number in range(40_000)]
-    texts = texts_of(cassette(said(lines), lines))
+    texts = texts_of(cassette(lines_from_agent(lines), lines))
     assert max(map(len, texts)) <= 2 * pieces.SLICE_BYTES
     assert [line.value for line in parse(b"".join(texts), Path("a.jsonl")).sessions[0].lines] == lines
 
@@ -138,7 +138,7 @@ LINES = [delta(text) for text in ("It", " is")] + [b"no JSON"]
 
 @given(st.data())
 def test_a_damaged_file_is_read_or_is_an_error_that_names_the_line(data: st.DataObject) -> None:
-    lines = b"".join(texts_of(cassette(said(LINES), LINES))).split(b"\n")
+    lines = b"".join(texts_of(cassette(lines_from_agent(LINES), LINES))).split(b"\n")
     at = data.draw(st.integers(0, len(lines) - 2))
     damage = data.draw(st.sampled_from(["without", "twice", "cut", "other value"]))
     if damage == "without":

@@ -30,12 +30,12 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return notes
 
 
-def given(tmp_path: Path, platform: str = "linux") -> Service:
+def make_service(tmp_path: Path, platform: str = "linux") -> Service:
     return service_of(platform, tmp_path / "home", 501)
 
 
 def test_a_service_is_installed_started_and_removed_again(tmp_path: Path, calls: Path) -> None:
-    service = given(tmp_path)
+    service = make_service(tmp_path)
     install(service, COMMAND, tmp_path, {"PATH": "/opt/bin"})
     text = service.file.read_text()
     assert "ExecStart=codex-proxy serve\n" in text
@@ -54,7 +54,7 @@ def test_a_service_is_installed_started_and_removed_again(tmp_path: Path, calls:
 
 
 def test_launchd_gets_its_property_list(tmp_path: Path, calls: Path) -> None:
-    service = given(tmp_path, "darwin")
+    service = make_service(tmp_path, "darwin")
     install(service, COMMAND, tmp_path, {})
     uninstall(service)
     assert calls.read_text().splitlines() == [
@@ -64,7 +64,7 @@ def test_launchd_gets_its_property_list(tmp_path: Path, calls: Path) -> None:
 
 
 def test_installing_again_replaces_what_runs(tmp_path: Path, calls: Path) -> None:
-    service = given(tmp_path)
+    service = make_service(tmp_path)
     install(service, COMMAND, tmp_path, {})
     install(service, (*COMMAND, "--port", "8080"), tmp_path, {})
     assert "--port 8080" in service.file.read_text()
@@ -72,7 +72,7 @@ def test_installing_again_replaces_what_runs(tmp_path: Path, calls: Path) -> Non
 
 
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, calls: Path) -> None:
-    service = given(tmp_path)
+    service = make_service(tmp_path)
     service.file.parent.mkdir(parents=True)
     service.file.write_text("[Service]\n")
     with pytest.raises(UserError, match="not written by this command"):
@@ -85,13 +85,13 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, calls: Path) -> N
 def test_a_command_that_fails_is_named(tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAILING", "enable")
     with pytest.raises(UserError, match="`systemctl --user enable --now codex-proxy` failed: exit status 5"):
-        install(given(tmp_path), COMMAND, tmp_path, {})
+        install(make_service(tmp_path), COMMAND, tmp_path, {})
 
 
 def test_a_system_without_a_service_manager_is_reported_and_nothing_is_left(
     tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = given(tmp_path)
+    service = make_service(tmp_path)
     monkeypatch.setenv("FAILING", "--user")
     with pytest.raises(UserError, match=r"does not run; .*`codex-proxy service uninstall` removes it.*login"):
         install(service, COMMAND, tmp_path, {})
@@ -102,7 +102,7 @@ def test_a_system_without_a_service_manager_is_reported_and_nothing_is_left(
 def test_the_error_names_what_is_impossible(
     tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = given(tmp_path)
+    service = make_service(tmp_path)
     with pytest.raises(UserError, match="is not a folder"):
         install(service, COMMAND, tmp_path / "missing", {})
     with pytest.raises(UserError, match="not installed"):

@@ -108,7 +108,7 @@ def test_an_array_in_the_file_is_a_list_of_each_setting_that_is_one(tmp_path: Pa
         load({}, file)
 
 
-def given(name: str) -> dict[str, Any]:
+def value_for(name: str) -> dict[str, Any]:
     """A value for a setting, in the table that it is a key of."""
     values = {
         "cassettes.match": "model",
@@ -127,7 +127,7 @@ def test_a_setting_that_needs_another_one_is_named_without_it(
 ) -> None:
     def unused(*names: str) -> list[str]:
         tables: dict[str, Any] = {}
-        for table, value in (pair for each in names for pair in given(each).items()):
+        for table, value in (pair for each in names for pair in value_for(each).items()):
             tables[table] = {**tables[table], **value} if table in tables else value
         return unused_settings(Settings(agent="fake", workdir=tmp_path, **tables))
 

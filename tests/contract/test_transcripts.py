@@ -118,4 +118,4 @@ def test_one_command_writes_the_transcripts_of_every_api(tmp_path: Path) -> None
     checkout = make_checkout(tmp_path)
     done = checkout.run("transcripts")
     assert done.returncode == 0, done.stderr
-    assert [line for line in checkout.told if "golden" in line] == ["-m scripts.golden"]
+    assert [line for line in checkout.calls if "golden" in line] == ["-m scripts.golden"]

@@ -28,7 +28,7 @@ def message(role: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": text}
 
 
-def asked(*items: dict[str, Any], tools: list[dict[str, Any]] = TOOLS) -> Request:
+def request_with(*items: dict[str, Any], tools: list[dict[str, Any]] = TOOLS) -> Request:
     request = Request("app-server", "m", list(items))
     request.offered = tools
     return request
@@ -53,7 +53,7 @@ def test_the_tool_that_the_prompt_speaks_of_is_called(prompt: str, name: str | N
 
 
 def test_a_call_comes_first_and_then_a_text_with_what_the_tool_said() -> None:
-    scenario = unmarked_scenario(asked(message("user", "How is the weather?")))
+    scenario = unmarked_scenario(request_with(message("user", "How is the weather?")))
     assert scenario is not None
     calling, answering = scenario["steps"]
     assert calling["actions"] == [
@@ -64,7 +64,7 @@ def test_a_call_comes_first_and_then_a_text_with_what_the_tool_said() -> None:
 
 def test_a_tool_whose_output_is_there_is_not_called_again() -> None:
     output = {"type": "function_call_output", "call_id": "call_1_0", "output": "sunny"}
-    scenario = unmarked_scenario(asked(message("user", "How is the weather?"), output))
+    scenario = unmarked_scenario(request_with(message("user", "How is the weather?"), output))
     assert scenario is not None
     assert [action["do"] for step in scenario["steps"] for action in step["actions"]] == ["message"]
 
@@ -72,24 +72,24 @@ def test_a_tool_whose_output_is_there_is_not_called_again() -> None:
 def test_a_later_question_calls_it_anew() -> None:
     output = {"type": "function_call_output", "call_id": "call_1_0", "output": "sunny"}
     items = (message("user", "How is the weather?"), output, message("user", "And the weather in Rome?"))
-    scenario = unmarked_scenario(asked(*items))
+    scenario = unmarked_scenario(request_with(*items))
     assert scenario is not None
     assert scenario["steps"][0]["end"] == "tool_calls"
 
 
 def test_a_call_that_is_required_is_made_whatever_the_prompt_says() -> None:
     words = message("developer", "Call the tool `send_email` now. Do not answer with text.")
-    scenario = unmarked_scenario(asked(message("user", "Say hello."), words, tools=[EMAIL]))
+    scenario = unmarked_scenario(request_with(message("user", "Say hello."), words, tools=[EMAIL]))
     assert scenario is not None
     assert scenario["steps"][0]["actions"][0]["calls"][0]["name"] == "send_email"
 
 
 def test_a_request_that_asks_for_nothing_is_answered_by_a_plain_text() -> None:
-    assert unmarked_scenario(asked(message("user", "Say hello."))) is None
+    assert unmarked_scenario(request_with(message("user", "Say hello."))) is None
 
 
 def test_the_schema_of_the_request_shapes_the_answer() -> None:
-    request = asked(message("user", "Alice and Bob go to a fair."))
+    request = request_with(message("user", "Alice and Bob go to a fair."))
     request.output_schema = {"type": "object", "properties": {"day": {"const": "Friday"}}}
     scenario = unmarked_scenario(request)
     assert scenario is not None
@@ -108,4 +108,4 @@ def test_the_schema_of_the_request_shapes_the_answer() -> None:
     ],
 )
 def test_a_schema_in_a_developer_message_counts_too(words: str, schema: Any) -> None:
-    assert wanted_schema(asked(message("developer", words), message("user", "Hi."))) == schema
+    assert wanted_schema(request_with(message("developer", words), message("user", "Hi."))) == schema

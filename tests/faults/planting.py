@@ -108,11 +108,11 @@ def _asked(frame: FrameType) -> bool:
 def breaking(function: CodeType) -> Callable[[CodeType], None]:
     """What `at_each_call` needs to break this function."""
 
-    def found(code: CodeType) -> None:
+    def fail_in_function(code: CodeType) -> None:
         if code is function:
             raise PlantedError
 
-    return found
+    return fail_in_function
 
 
 def once(there: Served, begin: Callable[[], None]) -> Callable[[], None]:

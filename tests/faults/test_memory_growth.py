@@ -45,14 +45,14 @@ class Victim:
             lambda: self._send("/v1/nothing", b"{}", 404),
             lambda: self._send(CHAT, b'{"a": "%s"}' % (b"x" * MIB), 400),
             lambda: self._send(CHAT, b" " * (3 * MIB), 413),
-            lambda: self._send(CHAT, said("Hello.", n=99), 400),
-            lambda: self._send(CHAT, said(LONG + "[[fake:text misbehave=crash at=3]]")),
-            lambda: self._send(CHAT, said(LONG + "[[fake:text misbehave=crash at=6]]", stream=True)),
-            lambda: self._send(CHAT, said("[[fake:text misbehave=garbage at=2]]")),
-            lambda: self._send(CHAT, said(LONG + "[[fake:error]]")),
-            lambda: self._send(RESPONSES, asked(LONG + "[[fake:error]]", stream=True)),
-            lambda: self._send(RESPONSES, asked("Hello.", previous_response_id="resp_none")),
-            lambda: self._send(CHAT, said("Hello."), 401, key=""),
+            lambda: self._send(CHAT, chat_body("Hello.", n=99), 400),
+            lambda: self._send(CHAT, chat_body(LONG + "[[fake:text misbehave=crash at=3]]")),
+            lambda: self._send(CHAT, chat_body(LONG + "[[fake:text misbehave=crash at=6]]", stream=True)),
+            lambda: self._send(CHAT, chat_body("[[fake:text misbehave=garbage at=2]]")),
+            lambda: self._send(CHAT, chat_body(LONG + "[[fake:error]]")),
+            lambda: self._send(RESPONSES, response_body(LONG + "[[fake:error]]", stream=True)),
+            lambda: self._send(RESPONSES, response_body("Hello.", previous_response_id="resp_none")),
+            lambda: self._send(CHAT, chat_body("Hello."), 401, key=""),
             self._leave_in_body,
             self._leave_in_stream,
         ]
@@ -78,7 +78,7 @@ class Victim:
             assert reply.status == status or status is None
 
     async def _leave_in_stream(self) -> None:
-        async with self._post(CHAT, said(LONG + "[[fake:text n=1000 delay=5]]", stream=True)) as reply:
+        async with self._post(CHAT, chat_body(LONG + "[[fake:text n=1000 delay=5]]", stream=True)) as reply:
             await reply.content.readany()
 
     async def _leave_in_body(self) -> None:
@@ -96,11 +96,11 @@ class Victim:
         )
 
 
-def said(text: str, **fields: Any) -> bytes:
+def chat_body(text: str, **fields: Any) -> bytes:
     return json.dumps(user(text, **fields)).encode()
 
 
-def asked(text: str, **fields: Any) -> bytes:
+def response_body(text: str, **fields: Any) -> bytes:
     return json.dumps({"model": "codex-5", "input": text, **fields}).encode()
 
 

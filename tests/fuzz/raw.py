@@ -23,7 +23,7 @@ class RawAnswer(NamedTuple):
         return found
 
 
-async def said_to(port: int, data: bytes, *, patience: float | None = None) -> bytes:
+async def exchange_bytes(port: int, data: bytes, *, patience: float | None = None) -> bytes:
     """Writes all of `data` and reads until the server closes, or for `patience` seconds: it may wait for more."""
     async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

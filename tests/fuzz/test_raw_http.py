@@ -10,7 +10,7 @@ from typing import Final
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.raw import CutOffError, RawAnswer, answers_in, said_to
+from tests.fuzz.raw import CutOffError, RawAnswer, answers_in, exchange_bytes
 from tests.waiting import PATIENCE
 
 FIRST: Final = 0.03
@@ -137,11 +137,11 @@ def raw_answers(port: int, data: bytes) -> list[RawAnswer]:
             with contextlib.suppress(ConnectionError):
                 line.settimeout(PATIENCE)
                 line.sendall(piece)
-                found += heard(line, seconds)
+                found += read_answer(line, seconds)
     return answers_in(found)
 
 
-def heard(line: socket.socket, seconds: float) -> bytes:
+def read_answer(line: socket.socket, seconds: float) -> bytes:
     """What comes until the server closes, or says nothing for so long; an answer that has begun is heard out. Raises
     `ConnectionError` where it breaks off."""
     found, whole = b"", True
@@ -197,5 +197,5 @@ def test_any_bytes_are_answered_as_http_or_not_at_all(port: int, data: bytes) ->
 
 async def test_a_good_request_is_still_answered(port: int) -> None:
     request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    [answer] = answers_in(await said_to(port, request))
+    [answer] = answers_in(await exchange_bytes(port, request))
     assert answer.status == 200

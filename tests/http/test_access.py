@@ -8,7 +8,7 @@ import pytest
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.http.middleware.access import host_name
-from tests.fuzz.raw import answers_in, said_to
+from tests.fuzz.raw import answers_in, exchange_bytes
 from tests.http.serving import Proxy, fake_proxy, user
 
 
@@ -85,7 +85,7 @@ async def test_a_client_without_a_key_sees_no_versions_no_load_and_no_paths(
 @pytest.mark.parametrize(("method", "path"), [("GET", "/livez"), ("GET", "/nowhere"), ("BREW", "/v1/models")])
 async def test_no_reply_names_the_programs_below(proxy: Proxy, method: str, path: str) -> None:
     assert (await proxy.send(method, path)).headers["Server"] == "codex-proxy"
-    assert b"Server: codex-proxy" in await said_to(proxy.server.port, b"nonsense\r\n\r\n")
+    assert b"Server: codex-proxy" in await exchange_bytes(proxy.server.port, b"nonsense\r\n\r\n")
 
 
 async def test_a_websocket_s_handshake_names_them_neither(proxy: Proxy) -> None:
@@ -102,10 +102,10 @@ async def test_a_header_that_says_who_asks_is_there_once(proxy: Proxy, name: str
         head = "\r\n".join(
             ["GET /v1/models HTTP/1.1", *lines, f"{name}: {last}", "Connection: close", "", ""]
         )
-        (answer,) = answers_in(await said_to(proxy.server.port, head.encode()))
+        (answer,) = answers_in(await exchange_bytes(proxy.server.port, head.encode()))
         assert answer.status == 400
     head = "\r\n".join(["GET /v1/models HTTP/1.1", *lines, "Connection: close", "", ""])
-    (answer,) = answers_in(await said_to(proxy.server.port, head.encode()))
+    (answer,) = answers_in(await exchange_bytes(proxy.server.port, head.encode()))
     assert answer.status == 200
 
 

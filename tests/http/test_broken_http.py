@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz.raw import RawAnswer, answers_in, said_to
+from tests.fuzz.raw import RawAnswer, answers_in, exchange_bytes
 from tests.http.serving import Proxy
 
 SECRET = b"sk-very-secret"
@@ -31,7 +31,7 @@ BROKEN = {
 
 
 async def answer_to(proxy: Proxy, data: bytes) -> RawAnswer:
-    (answer,) = answers_in(await said_to(proxy.server.port, data))
+    (answer,) = answers_in(await exchange_bytes(proxy.server.port, data))
     return answer
 
 
@@ -52,7 +52,7 @@ async def test_what_is_not_http_is_refused_in_the_error_envelope(
 @pytest.mark.parametrize("chunks", [b"zz\r\n{}\r\n0\r\n\r\n", b"2\r\n{}abc\r\n0\r\n\r\n", b"-1\r\n{}\r\n"])
 async def test_chunks_that_are_none_are_a_400(proxy: Proxy, chunks: bytes) -> None:
     answers = answers_in(
-        await said_to(proxy.server.port, POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+        await exchange_bytes(proxy.server.port, POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
     )
     assert answers
     for answer in answers:
@@ -67,11 +67,13 @@ async def test_an_expectation_that_nobody_knows_is_refused_in_the_envelope(proxy
 
 
 async def test_a_body_that_ends_too_early_starts_no_turn(proxy: Proxy) -> None:
-    assert await said_to(proxy.server.port, POST + b"Content-Length: 100\r\n\r\n{}", patience=0.05) == b""
+    assert (
+        await exchange_bytes(proxy.server.port, POST + b"Content-Length: 100\r\n\r\n{}", patience=0.05) == b""
+    )
     await proxy.settled()
 
 
 async def test_a_good_request_on_the_same_port_is_answered_afterwards(proxy: Proxy) -> None:
     for data in BROKEN.values():
-        await said_to(proxy.server.port, data)
+        await exchange_bytes(proxy.server.port, data)
     assert (await proxy.send("GET", "/livez")).status == 200

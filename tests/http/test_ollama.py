@@ -12,7 +12,7 @@ import pytest
 
 from codex_proxy.commands.serve import banner
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.ollama_client import SCHEMA, WEATHER, client_of, said
+from tests.ollama_client import SCHEMA, WEATHER, client_of, user_messages
 from tests.pictures import png_of
 
 
@@ -23,7 +23,7 @@ async def client(proxy: Proxy) -> AsyncIterator[ollama.AsyncClient]:
 
 
 async def test_a_chat_is_answered_whole_and_in_pieces(client: ollama.AsyncClient) -> None:
-    messages = said("[[fake:text say='Hello there.']]")
+    messages = user_messages("[[fake:text say='Hello there.']]")
     whole = await client.chat("codex-5", messages)
     assert whole.message.content == "Hello there."
     assert (whole.done, whole.done_reason, whole.model) == (True, "stop", "codex-5")
@@ -59,7 +59,7 @@ async def test_an_answer_is_streamed_where_the_body_does_not_say(proxy: Proxy) -
 
 async def test_a_tool_is_called_and_its_output_answered(client: ollama.AsyncClient) -> None:
     marker = """[[fake:tool_call args='{"city":"Bern"}' say='It is {outputs}.']]"""
-    messages = said(marker)
+    messages = user_messages(marker)
     first = await client.chat("codex-5", messages, tools=[WEATHER])
     (call,) = first.message.tool_calls or ()
     assert (call.function.name, call.function.arguments) == ("get_weather", {"city": "Bern"})
@@ -69,25 +69,25 @@ async def test_a_tool_is_called_and_its_output_answered(client: ollama.AsyncClie
 
 
 async def test_an_answer_follows_a_schema(client: ollama.AsyncClient) -> None:
-    answer = await client.chat("codex-5", said("Who?"), format=SCHEMA)
+    answer = await client.chat("codex-5", user_messages("Who?"), format=SCHEMA)
     assert set(json.loads(answer.message.content or "")) == {"name"}
 
 
 async def test_an_image_reaches_the_agent(client: ollama.AsyncClient) -> None:
-    messages = [{"role": "system", "content": "Look."}, *said("[[fake:echo]]", images=[png_of()])]
+    messages = [{"role": "system", "content": "Look."}, *user_messages("[[fake:echo]]", images=[png_of()])]
     answer = await client.chat("codex-5", messages)
     assert "data:image/png" in (answer.message.content or "") or '"images"' in (answer.message.content or "")
 
 
 async def test_thinking_is_apart_from_the_answer_and_can_be_left_out(client: ollama.AsyncClient) -> None:
-    messages = said("[[fake:reasoning]]")
+    messages = user_messages("[[fake:reasoning]]")
     assert (await client.chat("codex-5", messages, think=True)).message.thinking
     assert (await client.chat("codex-5", messages, think=False)).message.thinking is None
 
 
 async def test_errors_are_read_by_the_package(client: ollama.AsyncClient) -> None:
     with pytest.raises(ollama.ResponseError) as raised:
-        await client.chat("llama3:latest", said("Hi"))
+        await client.chat("llama3:latest", user_messages("Hi"))
     assert raised.value.status_code == 404
     assert "llama3:latest" in raised.value.error
     with pytest.raises(ollama.ResponseError, match="codex-proxy, not Ollama"):
@@ -97,17 +97,17 @@ async def test_errors_are_read_by_the_package(client: ollama.AsyncClient) -> Non
 
 
 async def test_a_turn_that_fails_is_an_error_before_and_in_a_stream(proxy: Proxy) -> None:
-    body = {"model": "codex-5", "messages": said("[[fake:crash]]")}
+    body = {"model": "codex-5", "messages": user_messages("[[fake:crash]]")}
     failed = await proxy.send("POST", "/api/chat", body)
     assert failed.status >= 500
     assert set(failed.body) == {"error"}
-    body["messages"] = said("[[fake:text say='Hello there.']] [[fake:crash]]")
+    body["messages"] = user_messages("[[fake:text say='Hello there.']] [[fake:crash]]")
     lines = (await proxy.send("POST", "/api/chat", body)).text.splitlines()
     assert set(json.loads(lines[-1])) == {"error"}
 
 
 async def test_a_client_that_leaves_ends_its_turn(proxy: Proxy) -> None:
-    body = {"model": "codex-5", "messages": said("[[fake:text n=100000 delay=5]]")}
+    body = {"model": "codex-5", "messages": user_messages("[[fake:text n=100000 delay=5]]")}
     async with proxy.session.post(f"{proxy.url}/api/chat", json=body) as reply:
         assert not json.loads(await reply.content.readline())["done"]
         reply.close()
@@ -149,7 +149,7 @@ async def test_what_copilot_chat_asks_is_answered_as_it_expects(proxy: Proxy) ->
         assert isinstance(info["model_info"].get(f"{architecture}.context_length", 1), int)
         assert info["model_info"]["general.basename"]
         assert "tools" in info["capabilities"]
-        body = {"model": model["model"], "messages": said("[[fake:text say=Hi]]")}
+        body = {"model": model["model"], "messages": user_messages("[[fake:text say=Hi]]")}
         assert (await proxy.ask(body)).body["choices"][0]["message"]["content"] == "Hi"
 
 

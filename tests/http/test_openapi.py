@@ -254,7 +254,7 @@ TOLD = {"role": "user", "content": "Hello."}
 
 @pytest.mark.exhaustive
 async def test_what_is_stored_is_answered_as_described(everything: Proxy) -> None:
-    async def asked(method: str, path: str, body: Any = None, /, status: int = 200, **names: str) -> Any:
+    async def send(method: str, path: str, body: Any = None, /, status: int = 200, **names: str) -> Any:
         answer = await everything.send(method, "/v1" * (path in PREFIXED) + path.format(**names), body)
         assert answer.status == status, answer.text
         complaints = [error.message for error in described(method, path, status).iter_errors(answer.body)]
@@ -262,36 +262,36 @@ async def test_what_is_stored_is_answered_as_described(everything: Proxy) -> Non
         return answer.body
 
     turn = {"model": "codex-5", "tools": [TOOL], "metadata": {"a": "b"}, "reasoning": {"effort": "low"}}
-    made = await asked("POST", "/responses", {**turn, "input": "[[fake:tool_call]]"})
+    made = await send("POST", "/responses", {**turn, "input": "[[fake:tool_call]]"})
     assert [item["type"] for item in made["output"]] == ["function_call"]
-    await asked("POST", "/responses", {**turn, "input": "[[fake:refusal]]", "user": "somebody"})
-    cut = await asked("POST", "/responses", {"model": "codex-5", "input": "[[fake:length]]"})
+    await send("POST", "/responses", {**turn, "input": "[[fake:refusal]]", "user": "somebody"})
+    cut = await send("POST", "/responses", {"model": "codex-5", "input": "[[fake:length]]"})
     assert cut["incomplete_details"] is not None
-    behind = await asked("POST", "/responses", {"model": "codex-5", "input": "Hello.", "background": True})
-    await asked("POST", "/responses/{id}/cancel", id=behind["id"])
-    await asked("POST", "/responses/{id}/cancel", status=400, id=made["id"])
-    await asked("GET", "/responses/{id}", id=made["id"])
-    await asked("GET", "/responses/{id}/input_items", id=made["id"])
-    await asked("POST", "/responses/compact", {"model": "codex-5", "input": "Hello."})
-    await asked("POST", "/responses/input_tokens", {"model": "codex-5", "input": "Hello."})
-    await asked("DELETE", "/responses/{id}", id=made["id"])
-    await asked("GET", "/responses/{id}", status=404, id=made["id"])
-    talk = (await asked("POST", "/conversations", {"items": [TOLD], "metadata": {"a": "b"}}))["id"]
-    await asked("POST", "/responses", {"model": "codex-5", "input": "Hello.", "conversation": talk})
-    await asked("POST", "/conversations/{id}", {"metadata": {"a": None}}, id=talk)
-    (item,) = (await asked("POST", "/conversations/{id}/items", {"items": [TOLD]}, id=talk))["data"]
-    assert len((await asked("GET", "/conversations/{id}/items", id=talk))["data"]) == 4
-    await asked("GET", "/conversations/{id}/items/{item_id}", id=talk, item_id=item["id"])
-    await asked("DELETE", "/conversations/{id}/items/{item_id}", id=talk, item_id=item["id"])
-    await asked("GET", "/conversations/{id}", id=talk)
-    await asked("DELETE", "/conversations/{id}", id=talk)
+    behind = await send("POST", "/responses", {"model": "codex-5", "input": "Hello.", "background": True})
+    await send("POST", "/responses/{id}/cancel", id=behind["id"])
+    await send("POST", "/responses/{id}/cancel", status=400, id=made["id"])
+    await send("GET", "/responses/{id}", id=made["id"])
+    await send("GET", "/responses/{id}/input_items", id=made["id"])
+    await send("POST", "/responses/compact", {"model": "codex-5", "input": "Hello."})
+    await send("POST", "/responses/input_tokens", {"model": "codex-5", "input": "Hello."})
+    await send("DELETE", "/responses/{id}", id=made["id"])
+    await send("GET", "/responses/{id}", status=404, id=made["id"])
+    talk = (await send("POST", "/conversations", {"items": [TOLD], "metadata": {"a": "b"}}))["id"]
+    await send("POST", "/responses", {"model": "codex-5", "input": "Hello.", "conversation": talk})
+    await send("POST", "/conversations/{id}", {"metadata": {"a": None}}, id=talk)
+    (item,) = (await send("POST", "/conversations/{id}/items", {"items": [TOLD]}, id=talk))["data"]
+    assert len((await send("GET", "/conversations/{id}/items", id=talk))["data"]) == 4
+    await send("GET", "/conversations/{id}/items/{item_id}", id=talk, item_id=item["id"])
+    await send("DELETE", "/conversations/{id}/items/{item_id}", id=talk, item_id=item["id"])
+    await send("GET", "/conversations/{id}", id=talk)
+    await send("DELETE", "/conversations/{id}", id=talk)
     for text in ("[[fake:tool_calls]]", "[[fake:refusal]]", "[[fake:reasoning]]", "[[fake:usage_missing]]"):
-        await asked("POST", "/chat/completions", {"messages": [{"role": "user", "content": text}]})
-    await asked("GET", "/models")
-    await asked("GET", "/models/{id}", id="codex-5")
-    await asked("GET", "/usage")
+        await send("POST", "/chat/completions", {"messages": [{"role": "user", "content": text}]})
+    await send("GET", "/models")
+    await send("GET", "/models/{id}", id="codex-5")
+    await send("GET", "/usage")
     for path in ("/v1", "/healthz", "/livez", "/readyz", "/__test/conc", "/openapi.json"):
-        await asked("GET", path)
+        await send("GET", path)
 
 
 PREFIXED = {endpoint.path for endpoint in ENDPOINTS if endpoint.versioned}

@@ -130,7 +130,7 @@ async def answer(url: str) -> AsyncIterator[Answer]:
                 reply.close()
 
 
-def said_in(text: str) -> str:
+def text_in(text: str) -> str:
     chunks = [frame for frame in frames_of(text) if isinstance(frame, dict) and "choices" in frame]
     return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
 
@@ -160,7 +160,7 @@ async def test_neither_the_headers_nor_events_without_bytes_resume_the_requests_
     assert streaming.parked
     assert streaming.waits == 1
     streaming.end()
-    assert said_in(await answer.text()) == ""
+    assert text_in(await answer.text()) == ""
 
 
 async def test_the_last_frames_are_sent_together_with_the_end(
@@ -199,7 +199,7 @@ async def test_frames_keep_their_order_however_they_are_written(streaming: Strea
         if number % 7 == 0:
             await eventually(lambda: streaming.parked)
     streaming.end()
-    assert said_in(await answer.text()) == expected
+    assert text_in(await answer.text()) == expected
 
 
 async def test_what_a_slow_client_does_not_take_stays_in_the_log(streaming: Streaming, url: str) -> None:
@@ -227,7 +227,7 @@ async def test_what_a_slow_client_does_not_take_stays_in_the_log(streaming: Stre
         while chunk := await asyncio.wait_for(loop.sock_recv(client, 1 << 16), PATIENCE):
             got += chunk
     body = bytes(got).partition(b"\r\n\r\n")[2].decode()
-    assert said_in(body) == "0 " + "".join(f"<{number}>{BIG}" for number in range(1, count + 1))
+    assert text_in(body) == "0 " + "".join(f"<{number}>{BIG}" for number in range(1, count + 1))
     assert streaming.log.backlog == 0
 
 

@@ -104,7 +104,7 @@ class Talk:
         self._fresh = []
         return self
 
-    def told(self, model: str = MODEL) -> tuple[HistoryItem, ...]:
+    def model_input(self, model: str = MODEL) -> tuple[HistoryItem, ...]:
         context = Context(tuple(self._earlier), tuple(self._fresh))
         turn, native = turn_in_context(ask(), context, model)
         return turn.history if native is None else native
@@ -133,7 +133,7 @@ def brief(history: Sequence[HistoryItem]) -> list[str]:
 def test_calls_that_ran_side_by_side_come_back_in_the_models_order() -> None:
     own = [reasoning_item("rs_1"), called("a"), called("b"), gave("a"), gave("b"), message("Done.")]
     talk = Talk().asks(HELLO).answers([run("a"), run("b"), message("Done.")], own).asks(HELLO)
-    assert brief(talk.told()) == [
+    assert brief(talk.model_input()) == [
         "user", "reasoning*", "call a*", "call b*", "output a*", "output b*", "message*", "user",
     ]  # fmt: skip
 
@@ -142,7 +142,7 @@ def test_outputs_that_the_agent_did_not_keep_come_from_what_was_shown() -> None:
     talk = (
         Talk().asks(HELLO).answers([run("a"), message("Done.")], [called("a"), message("Done.")]).asks(HELLO)
     )
-    assert brief(talk.told()) == ["user", "call a*", "output a", "message*", "user"]
+    assert brief(talk.model_input()) == ["user", "call a*", "output a", "message*", "user"]
 
 
 def test_a_step_with_a_call_of_the_clients_has_both_outputs_in_the_order_of_the_calls() -> None:
@@ -150,26 +150,34 @@ def test_a_step_with_a_call_of_the_clients_has_both_outputs_in_the_order_of_the_
     own = [client, called("a"), gave("a")]
     shown = [run("a"), client | {"id": "fc_1", "status": "completed"}]
     talk = Talk().asks(HELLO).answers(shown, own).asks(gave("c", "sunny"))
-    assert brief(talk.told()) == ["user", "call c*", "call a*", "output c", "output a*"]
+    assert brief(talk.model_input()) == ["user", "call c*", "call a*", "output c", "output a*"]
 
 
 def test_an_approved_call_is_where_the_model_made_it_and_its_output_at_the_approval() -> None:
     talk = Talk().asks(HELLO).answers([call("a")], [reasoning_item("rs_1"), called("a")])
     talk.asks(approved("a"), HELLO)
-    assert brief(talk.told()) == ["user", "reasoning*", "call a*", "output a to run", "user"]
+    assert brief(talk.model_input()) == ["user", "reasoning*", "call a*", "output a to run", "user"]
     talk.answers([run("a", call("a")["id"]), message("Done.")], [message("Done.")]).asks(HELLO)
-    assert brief(talk.told()) == ["user", "reasoning*", "call a*", "output a", "user", "message*", "user"]
+    assert brief(talk.model_input()) == [
+        "user",
+        "reasoning*",
+        "call a*",
+        "output a",
+        "user",
+        "message*",
+        "user",
+    ]
 
 
 def test_an_approved_call_whose_output_the_agent_reports_too_has_one_output() -> None:
     talk = Talk().asks(HELLO).answers([call("a")], [called("a")]).asks(approved("a"))
     talk.answers([run("a", call("a")["id"]), message("Done.")], [gave("a"), message("Done.")]).asks(HELLO)
-    assert brief(talk.told()) == ["user", "call a*", "output a*", "message*", "user"]
+    assert brief(talk.model_input()) == ["user", "call a*", "output a*", "message*", "user"]
 
 
 def test_a_call_that_the_client_did_not_answer_is_still_a_call_of_the_models() -> None:
     talk = Talk().asks(HELLO).answers([call("a")], [called("a")]).asks(HELLO)
-    assert brief(talk.told()) == ["user", "call a*", "output a", "user"]
+    assert brief(talk.model_input()) == ["user", "call a*", "output a", "user"]
 
 
 def test_calls_that_a_provider_numbers_anew_in_every_answer_are_all_sent_back() -> None:
@@ -179,13 +187,13 @@ def test_calls_that_a_provider_numbers_anew_in_every_answer_are_all_sent_back() 
         talk.asks(HELLO).answers([shown, message("Done.")], [called("a"), gave("a"), message("Done.")])
     talk.asks(HELLO).answers([call("a")], [called("a")]).asks(approved("a"))
     once = ["user", "call a*", "output a*", "message*"]
-    assert brief(talk.told()) == [*once, *once, "user", "call a*", "output a to run"]
+    assert brief(talk.model_input()) == [*once, *once, "user", "call a*", "output a to run"]
 
 
 def test_another_model_gets_all_but_reasoning() -> None:
     own = [reasoning_item("rs_1"), called("a"), gave("a"), message("Done.")]
     talk = Talk().asks(HELLO).answers([run("a"), message("Done.")], own).asks(HELLO)
-    assert brief(talk.told("gpt-4@other")) == ["user", "call a*", "output a*", "message*", "user"]
+    assert brief(talk.model_input("gpt-4@other")) == ["user", "call a*", "output a*", "message*", "user"]
 
 
 # --- any conversation -----------------------------------------------------------------------------
@@ -203,7 +211,7 @@ def test_every_call_is_reported_once_with_one_output_whatever_was_kept(
         talk.asks(*answers)
         shown, own, outputs, answers = _step(kinds, numbers, calls)
         talk.answers(shown, (own if keeps_calls else []) + (outputs if keeps_outputs and keeps_calls else []))
-    told = [word.rstrip("*") for word in brief(talk.asks(*answers).told())]
+    told = [word.rstrip("*") for word in brief(talk.asks(*answers).model_input())]
     assert [word for word in told if word.startswith("call")] == [f"call {call}" for call in calls]
     for call in calls:
         answered = [index for index, word in enumerate(told) if word.startswith(f"output {call}")]

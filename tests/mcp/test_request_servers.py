@@ -374,10 +374,10 @@ async def test_an_operators_server_may_have_any_url_and_gets_its_headers(streama
         assert texts(await servers.call("own", "header", arguments(text="x-key"), LONG)) == ["k2"]
         assert texts(await servers.call("own", "change", "{}", LONG)) == ["changed"]
 
-        async def told_of_the_new_one() -> bool:
+        async def lists_the_new_one() -> bool:
             return "new" in names(await servers.tools())
 
-        await polled(told_of_the_new_one)  # it comes on a stream of its own
+        await polled(lists_the_new_one)  # it comes on a stream of its own
     finally:
         await servers.close()
 

@@ -47,7 +47,7 @@ class AnthropicModel:
     def last(self) -> dict[str, Any]:
         return self.requests[-1]
 
-    def said(self, body: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    def texts_for_model(self, body: dict[str, Any] | None = None) -> list[tuple[str, str]]:
         """The roles and texts that a call was given, without what Claude Code adds by itself."""
         messages = (body or self.last)["messages"]
         return [(each["role"], _text(each["content"])) for each in messages if each["role"] != "system"]

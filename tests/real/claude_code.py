@@ -52,11 +52,11 @@ class ClaudeCode:
 
     async def ask(self, text: str) -> dict[str, Any]:
         """Says something, and gives the result of what it did then."""
-        await self.send(self.said(text))
+        await self.send(self.user_message(text))
         return await self.until("result")
 
     @staticmethod
-    def said(text: str) -> dict[str, Any]:
+    def user_message(text: str) -> dict[str, Any]:
         """The message that says this."""
         return {"type": "user", "message": {"role": "user", "content": text}}
 

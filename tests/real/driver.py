@@ -88,13 +88,13 @@ class Codex:
     ) -> Message:
         """The first message of this method that matches, as soon as it is there."""
 
-        def found() -> Message | None:
+        def find_message() -> Message | None:
             fits = (one for one in self.messages[since:] if one.method == method and matches(one.params))
             return next(fits, None)
 
         async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(lambda: found() is not None)
-        message = found()
+            await self._changed.wait_for(lambda: find_message() is not None)
+        message = find_message()
         assert message is not None
         return message
 

@@ -208,7 +208,7 @@ async def test_a_conversation_whose_session_was_closed_or_killed_goes_on_in_it(
         acp = server.agent
         assert isinstance(acp, AcpAgent)
 
-        async def asked(messages: list[Any]) -> Any:
+        async def complete(messages: list[Any]) -> Any:
             raw = await client.chat.completions.with_raw_response.create(model="codex-5", messages=messages)
             return raw.parse(), raw.headers.get("x-codex-history")
 
@@ -216,18 +216,18 @@ async def test_a_conversation_whose_session_was_closed_or_killed_goes_on_in_it(
         instructed = "system_prompt" in acp.capabilities
         if instructed:
             messages.insert(0, {"role": "system", "content": "Say it in Ruritanian."})
-        answer, _ = await asked(messages)
+        answer, _ = await complete(messages)
         for what in ("closed", "killed"):
             messages.append(answer.choices[0].message.model_dump(exclude_none=True))
             for number in range(2):  # by the second one the agent has closed the session
-                await asked([user(f"Another conversation, {number}.", {"text": "Yes."})])
+                await complete([user(f"Another conversation, {number}.", {"text": "Yes."})])
             process = acp.current
             assert process is not None
             if what == "killed":
                 process.kill()
                 await eventually(partial(lambda process: process.exit is not None, process))
             messages.append(user(f"Now it is {what}.", {"text": f"It was {what}."}))
-            answer, history = await asked(messages)
+            answer, history = await complete(messages)
             assert answer.choices[0].message.content == f"It was {what}."
             assert history == (None if PRESETS[agent].reopens else "flattened")
             assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (IN, OUT)

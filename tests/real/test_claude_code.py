@@ -81,7 +81,7 @@ async def test_a_plain_turn_is_nothing_but_the_model(client: AsyncOpenAI, model:
     assert answer.choices[0].finish_reason == "stop"
     assert usage_of(answer) == counted(1)
     assert len(model.requests) == 1
-    assert model.said()[:2] == [("user", "I am Rumpel."), ("assistant", "Noted.")]
+    assert model.texts_for_model()[:2] == [("user", "I am Rumpel."), ("assistant", "Noted.")]
     assert not model.last.get("tools")
     assert model.last["system"][-1]["text"].endswith("Be brief.")
 
@@ -128,12 +128,12 @@ async def test_both_calls_of_a_step_reach_the_client_and_its_outputs_the_model(
     assert second.choices[0].message.content == "Cold and warm."
     assert usage_of(second) == counted(1)
     assert len(model.requests) == 2
-    role, text = model.said()[-1]
+    role, text = model.texts_for_model()[-1]
     assert role == "user"
     assert "<output out toolu_msg_0_0>" in text
     assert "<output out toolu_msg_0_1>" in text
     assert ("Quick!" in text) == (way == "with words")
-    assert model.said()[-2][1].count("<call mcp__client__get_weather") == 2
+    assert model.texts_for_model()[-2][1].count("<call mcp__client__get_weather") == 2
 
 
 async def test_tools_of_the_client_by_responses(client: AsyncOpenAI, model: AnthropicModel) -> None:
@@ -155,7 +155,7 @@ async def test_tools_of_the_client_by_responses(client: AsyncOpenAI, model: Anth
         input=[{"type": "function_call_output", "call_id": call.call_id, "output": "minus 5"}],
     )
     assert second.output_text == "Cold."
-    assert model.said()[-1] == ("user", "<output minus 5>")
+    assert model.texts_for_model()[-1] == ("user", "<output minus 5>")
 
 
 async def test_a_tool_loop_goes_on_after_a_restart_of_the_server(
@@ -174,7 +174,7 @@ async def test_a_tool_loop_goes_on_after_a_restart_of_the_server(
             tools=[WEATHER],
         )
     assert second.choices[0].message.content == "Cold."
-    assert model.said()[-1] == ("user", "<output minus 5>")
+    assert model.texts_for_model()[-1] == ("user", "<output minus 5>")
 
 
 async def test_arguments_are_streamed_as_the_model_writes_them(client: AsyncOpenAI) -> None:
@@ -225,7 +225,7 @@ async def test_images_reach_the_model(client: AsyncOpenAI, model: AnthropicModel
     messages: Any = [PLAIN, {"role": "user", "content": content}]
     answer = await client.chat.completions.create(model="codex-5", messages=messages)
     assert answer.choices[0].message.content == "I see."
-    assert "<image>" in model.said()[-1][1]
+    assert "<image>" in model.texts_for_model()[-1][1]
 
 
 TOO_LONG = "prompt is too long: 250000 tokens > 200000 maximum"
@@ -381,7 +381,7 @@ async def test_responses_continue_a_conversation(client: AsyncOpenAI, model: Ant
         input="Who am I? " + script({"text": "Rumpel."}),
     )
     assert second.output_text == "Rumpel."
-    assert [role for role, _ in model.said()] == ["user", "assistant", "user"]
+    assert [role for role, _ in model.texts_for_model()] == ["user", "assistant", "user"]
     assert [item.type for item in first.output] == ["reasoning", "message"]
 
 
@@ -398,7 +398,7 @@ async def test_a_thinking_block_that_is_signed_reaches_the_model_again_after_a_r
     async with claude_proxy(tmp_path, model) as (client, _):
         second = await client.responses.create(**asked, previous_response_id=first.id, input=[output])
     assert second.output_text == "Cold."
-    role, said = model.said()[-2]
+    role, said = model.texts_for_model()[-2]
     assert (role, said.splitlines()[:2]) == ("assistant", ["<thought hm signed Sig/+=>", "I ask."])
 
 
@@ -415,7 +415,7 @@ async def test_a_client_that_keeps_the_conversation_returns_the_thinking_block_i
         said: Any = [item.model_dump(exclude_none=True) for item in first.output]
         await client.responses.create(**asked, input=[question, *said, {"role": "user", "content": "Who?"}])
     assert [item.type for item in first.output] == ["reasoning", "message"]
-    assert model.said()[-2] == ("assistant", "<thought hm signed Sig/+=>\nNoted.")
+    assert model.texts_for_model()[-2] == ("assistant", "<thought hm signed Sig/+=>\nNoted.")
 
 
 async def test_limits_of_the_account_are_reported_as_the_provider_counts_them(
@@ -466,7 +466,7 @@ async def test_a_model_that_tries_runs_no_command_and_reads_nothing_outside_unas
         answer = await client.chat.completions.create(model="codex-5", messages=messages)
     assert answer.choices[0].message.content == "Not done."
     assert not (tmp_path / "work" / "made.txt").exists()
-    assert "root:" not in json.dumps(model.said())
+    assert "root:" not in json.dumps(model.texts_for_model())
 
 
 @pytest.mark.parametrize("sandbox", ["read-only", "workspace-write", "danger-full-access"])
@@ -508,7 +508,7 @@ async def test_what_the_agent_does_is_shown_and_its_calls_are_counted(
         answer = await client.chat.completions.create(
             model="codex-5", messages=[user("Look.", {"tools": [call]}, {"text": "Seen."})]
         )
-    assert "needle" in json.dumps(model.said())
+    assert "needle" in json.dumps(model.texts_for_model())
     assert usage_of(answer) == counted(2)
     shown: Any = answer.choices[0].message.model_dump()
     assert "a.txt" in shown["reasoning_content"]

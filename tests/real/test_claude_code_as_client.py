@@ -145,7 +145,7 @@ async def test_esc_stops_the_model_and_the_session_goes_on(
     tmp_path: Path, proxy: Proxy, model_server: ModelServer, logged: list[Any]
 ) -> None:
     async with claude_code(tmp_path, proxy.url) as session:
-        await session.send(session.said("[[model:stall n=3]] Go."))
+        await session.send(session.user_message("[[model:stall n=3]] Go."))
         await session.until_text("word2")
         await session.interrupt()
         await session.until("result")

@@ -74,7 +74,7 @@ async def test_each_package_does_everything_on_the_real_claude_code(package: Cli
     }
     async with anthropic_model() as model, claude_proxy(tmp_path, model) as (_, server):
         await checked(package, f"http://127.0.0.1:{server.port}", tmp_path, asked)
-        assert any("<image>" in text for body in model.requests for _, text in model.said(body))
+        assert any("<image>" in text for body in model.requests for _, text in model.texts_for_model(body))
         await eventually(lambda: len(model.gone) == 1)
         await eventually(lambda: server.agent.processes().busy == 0)
     assert claude_processes() == []

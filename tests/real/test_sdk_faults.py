@@ -70,7 +70,7 @@ AFTER_TEXT = {
 BOTH_MODES = pytest.mark.parametrize("system", [None, "Be brief."], ids=["agent", "plain model"])
 
 
-async def heard(
+async def read_to_error(
     proxy: Proxy, *, patient_until: str | None = None, **request: Any
 ) -> tuple[str, openai.APIError]:
     """The text of a stream up to its error, and the error. The next sign of life comes too late behind the text
@@ -115,7 +115,7 @@ async def test_a_fault_before_any_text_is_a_plain_status(
 async def test_a_fault_after_some_text_is_a_frame_and_the_end(proxy: Proxy, system: str | None) -> None:
     for name, (scenario, kind, code) in AFTER_TEXT.items():
         request = chat_request(f"[[model:{scenario}]]", system=system)
-        text, error = await heard(proxy, **request)
+        text, error = await read_to_error(proxy, **request)
         assert (name, text) == (name, "word0 word1 word2 ")
         assert (name, error.type, error.code, error.param) == (name, kind, code, None)
         assert UPSTREAM not in error.message

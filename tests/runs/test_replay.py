@@ -31,7 +31,7 @@ AGAIN = Turn(
 )
 
 
-async def taken_up_again() -> tuple[RunScheduler, ToolAgent, Run]:
+async def continue_on_thread() -> tuple[RunScheduler, ToolAgent, Run]:
     """A second request of a conversation, which goes on on the thread of the first."""
     scheduler, agent = managed()
     await scheduler.start(Turn(model="m", history=(HI,), mode="model"))
@@ -58,7 +58,7 @@ def breaks_its_protocol(lane: WordTransport) -> None:
 async def test_the_whole_history_is_sent_to_a_new_thread_and_the_client_sees_one_answer(
     goes: Callable[[WordTransport], None],
 ) -> None:
-    scheduler, agent, run = await taken_up_again()
+    scheduler, agent, run = await continue_on_thread()
     agent.transports[0].say(RawItem("reasoning", b"{}"), UsageReported(Usage(input=3)))
     goes(agent.transports[0])
     await settled()
@@ -95,7 +95,7 @@ async def test_the_outputs_of_calls_are_sent_to_a_new_thread_too() -> None:
 
 @virtual
 async def test_another_thread_that_dies_as_well_is_the_end() -> None:
-    scheduler, agent, run = await taken_up_again()
+    scheduler, agent, run = await continue_on_thread()
     dies(agent.transports[0])
     await settled()
     dies(agent.transports[1])
@@ -112,7 +112,7 @@ async def test_another_thread_that_dies_as_well_is_the_end() -> None:
     "seen", [[ItemStarted(Message("b"))], [ItemStarted(Message("b")), TextDelta("b", "An")]]
 )
 async def test_what_the_client_has_seen_is_not_begun_again(seen: list[ItemStarted | TextDelta]) -> None:
-    scheduler, agent, run = await taken_up_again()
+    scheduler, agent, run = await continue_on_thread()
     agent.transports[0].say(*seen)
     dies(agent.transports[0])
     await settled()
@@ -158,7 +158,7 @@ async def test_a_child_that_serves_one_session_is_not_started_again() -> None:
 
 @virtual
 async def test_a_client_that_has_left_meanwhile_gets_no_new_thread() -> None:
-    scheduler, agent, run = await taken_up_again()
+    scheduler, agent, run = await continue_on_thread()
     run.interrupt()
     dies(agent.transports[0])
     await settled()
@@ -169,7 +169,7 @@ async def test_a_client_that_has_left_meanwhile_gets_no_new_thread() -> None:
 
 @virtual
 async def test_a_turn_that_cannot_restart_fails_with_the_reason() -> None:
-    scheduler, agent, run = await taken_up_again()
+    scheduler, agent, run = await continue_on_thread()
     agent.fault = Fault(Failure(kind=FaultKind.UNAVAILABLE, message="no"))
     dies(agent.transports[0])
     await settled()

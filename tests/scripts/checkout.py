@@ -54,13 +54,13 @@ class Checkout:
     notes: Path
 
     @property
-    def told(self) -> list[str]:
+    def calls(self) -> list[str]:
         """What the Python was told, a line per call."""
         return self.notes.read_text().splitlines() if self.notes.exists() else []
 
     @property
     def installs(self) -> list[str]:
-        return [line for line in self.told if " install " in line]
+        return [line for line in self.calls if " install " in line]
 
     def forget(self) -> None:
         self.notes.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ def test_the_first_start_makes_the_environment_and_becomes_the_server(checkout: 
     assert done.returncode == 0, done.stderr
     lock = checkout.folder / "requirements" / "runtime.txt"
     venv = checkout.folder / ".venv"
-    assert f"-m venv --clear {venv}" in checkout.told
+    assert f"-m venv --clear {venv}" in checkout.calls
     assert [line.replace("--progress-bar off ", "") for line in checkout.installs] == [
         f"-m pip install -r {lock}",
         f"-m pip install --quiet --no-deps --editable {checkout.folder}",
@@ -144,7 +144,7 @@ def test_help_before_the_first_start_installs_nothing_and_names_the_settings(che
     assert done.returncode == 0
     assert "scripts/start [--with-codex]" in done.stdout
     assert "docs/configuration.md" in done.stdout
-    assert checkout.told == []
+    assert checkout.calls == []
 
 
 @pytest.mark.exhaustive

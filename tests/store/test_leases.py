@@ -24,7 +24,7 @@ async def finish(store: Store, epoch: int | None, status: str = "completed") -> 
     )
 
 
-async def taken_over(store: Store) -> ResponseLease:
+async def take_over(store: Store) -> ResponseLease:
     """The response is given up, and claimed again."""
     await running(store)
     await store.leases.release()
@@ -61,7 +61,7 @@ async def test_the_holder_may_write_and_end_the_response(store: Store) -> None:
 
 
 async def test_what_an_earlier_holder_writes_is_refused_and_changes_nothing(store: Store) -> None:
-    lease = await taken_over(store)
+    lease = await take_over(store)
     assert lease.epoch > FIRST_EPOCH
     for write in (
         finish(store, FIRST_EPOCH),
@@ -75,7 +75,7 @@ async def test_what_an_earlier_holder_writes_is_refused_and_changes_nothing(stor
 
 
 async def test_an_earlier_holder_learns_at_the_renewal_that_it_has_lost_the_response(store: Store) -> None:
-    lease = await taken_over(store)
+    lease = await take_over(store)
     assert await store.leases.renew([MINE, lease]) == [MINE]
 
 

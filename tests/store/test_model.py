@@ -92,11 +92,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
-            self.said(self.store.close())
+            self.outcome_of(self.store.close())
             self.runner.close()
             self.patch.undo()
 
-    def said(self, asked: Coroutine[Any, Any, T]) -> T | type[Exception]:
+    def outcome_of(self, asked: Coroutine[Any, Any, T]) -> T | type[Exception]:
         """The value, or the kind of error."""
         try:
             return self.runner.run(asked)
@@ -165,7 +165,7 @@ class StoreMachine(RuleBasedStateMachine):
         output: list[StoredItem],
         to: str | None,
     ) -> None:
-        said = self.said(
+        said = self.outcome_of(
             self.store.add_response(
                 response(id, owner=owner, after=after, status=status, background=True),
                 input=input,
@@ -188,7 +188,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, id=RESPONSES, output=SIDES, to=st.none() | CONVERSATIONS)
     def complete_response(self, owner: str, id: str, output: list[StoredItem], to: str | None) -> None:
-        said = self.said(
+        said = self.outcome_of(
             self.store.update_response(
                 owner,
                 id,
@@ -213,7 +213,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(owner=OWNERS, id=RESPONSES)
     def delete_response(self, owner: str, id: str) -> None:
         known = self.live(owner, id)
-        assert self.said(self.store.delete_response(owner, id)) is (known is not None)
+        assert self.outcome_of(self.store.delete_response(owner, id)) is (known is not None)
         if known is not None:
             known.deleted = True
             self.sweep()
@@ -222,13 +222,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, id=CONVERSATIONS)
     def add_conversation(self, owner: str, id: str) -> None:
-        said = self.said(self.store.add_conversation(conversation(id, owner=owner)))
+        said = self.outcome_of(self.store.add_conversation(conversation(id, owner=owner)))
         assert said == (StoreConflict if (owner, id) in self.conversations else ())
         self.conversations.setdefault((owner, id), KnownConversation())
 
     @rule(owner=OWNERS, id=CONVERSATIONS, changes=st.dictionaries(st.sampled_from("abc"), st.none() | TEXTS))
     def change_metadata(self, owner: str, id: str, changes: dict[str, str | None]) -> None:
-        said = self.said(self.store.update_conversation(owner, id, changes))
+        said = self.outcome_of(self.store.update_conversation(owner, id, changes))
         talk = self.conversations.get((owner, id))
         if talk is None:
             assert said is NotStored
@@ -239,7 +239,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(owner=OWNERS, id=CONVERSATIONS, new=NEW_ITEMS)
     def append_items(self, owner: str, id: str, new: list[NewItem]) -> None:
         talk = self.conversations.get((owner, id))
-        said = self.said(self.store.append_items(owner, id, new))
+        said = self.outcome_of(self.store.append_items(owner, id, new))
         may_refer = self.visible(owner)
         ids = [each.id for each in new]
         if talk is None or any(isinstance(each, ItemReference) and each.id not in may_refer for each in new):
@@ -255,7 +255,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, id=CONVERSATIONS, item_id=st.sampled_from(ITEM_IDS))
     def delete_item(self, owner: str, id: str, item_id: str) -> None:
-        said = self.said(self.store.delete_item(owner, id, item_id))
+        said = self.outcome_of(self.store.delete_item(owner, id, item_id))
         talk = self.conversations.get((owner, id))
         found = [each for each in talk.items if each.id == item_id and each.visible] if talk else []
         assert (said is NotStored) is (not found)
@@ -266,7 +266,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(owner=OWNERS, id=CONVERSATIONS)
     def delete_conversation(self, owner: str, id: str) -> None:
         known = self.conversations.pop((owner, id), None)
-        assert self.said(self.store.delete_conversation(owner, id)) is (known is not None)
+        assert self.outcome_of(self.store.delete_conversation(owner, id)) is (known is not None)
 
     # --- what always holds ----------------------------------------------------------------------
 
@@ -274,17 +274,17 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def the_store_says_what_the_model_says(self) -> None:
         for (owner, id), talk in self.conversations.items():
-            said = self.said(self.store.conversation(owner, id))
+            said = self.outcome_of(self.store.conversation(owner, id))
             assert (said.metadata, said.version) == (talk.metadata, talk.version)  # type: ignore[union-attr]
             scanned: list[StoredItem] = []
-            self.said(self.store.scan_conversation(owner, id, scanned.append))
+            self.outcome_of(self.store.scan_conversation(owner, id, scanned.append))
             assert scanned == talk.items
             assert self.sizes(owner, id) == (len(talk.items), sum(each.size for each in talk.items))
             shown = [each for each in talk.items if each.visible]
-            page = self.said(self.store.items(owner, id, PageRequest(limit=2, order="asc")))
+            page = self.outcome_of(self.store.items(owner, id, PageRequest(limit=2, order="asc")))
             assert (list(page.items), page.has_more) == (shown[:2], len(shown) > 2)  # type: ignore[union-attr]
         for (owner, id), known in self.responses.items():
-            chain = self.said(self.store.context(owner, id))
+            chain = self.outcome_of(self.store.context(owner, id))
             if known.deleted:
                 assert chain is NotStored
                 continue
@@ -296,7 +296,7 @@ class StoreMachine(RuleBasedStateMachine):
                 at = turn.previous
             assert [(each.response_id, each.input, each.output) for each in chain] == expected[::-1]  # type: ignore[union-attr]
             visited: list[StoredItem] = []
-            read: object = self.said(self.store.scan_context(owner, id, visited.append))
+            read: object = self.outcome_of(self.store.scan_context(owner, id, visited.append))
             if known.status == "in_progress":
                 assert read is NotFinished
                 continue
@@ -314,8 +314,8 @@ class StoreMachine(RuleBasedStateMachine):
             for (owner, _), talk in self.conversations.items()
             for each in talk.items
         }
-        self.said(self.store.sweep())
-        stats = self.said(self.store.stats())
+        self.outcome_of(self.store.sweep())
+        stats = self.outcome_of(self.store.stats())
         assert stats.items == len(held)  # type: ignore[union-attr]
         live = sum(not each.deleted for each in self.responses.values())
         assert stats.responses == live  # type: ignore[union-attr]

@@ -217,20 +217,20 @@ def function_output(i: int) -> Fields:
     return {"type": "function_call_output", "call_id": f"c{i}", "output": "sunny"}
 
 
-def given(*items: Fields) -> Fields:
+def body_with(*items: Fields) -> Fields:
     return {"input": [responses.HELLO, *items, responses.HELLO]}
 
 
 RESPONSES: Final[dict[str, tuple[int, Make]]] = {
     "messages": (
         1200,
-        lambda n: given(
+        lambda n: body_with(
             *rounds(n, lambda i: user(f"word {i}"), lambda _: {"role": "assistant", "content": "ok"})
         ),
     ),
     "one long text": (1 << 20, lambda n: {"input": "word " * (n // 5)}),
-    "parts": (500, lambda n: given(user([text("a", "input_text")] * n))),
-    "images": (400, lambda n: given(user([{"type": "input_image", "image_url": PIXEL}] * n))),
+    "parts": (500, lambda n: body_with(user([text("a", "input_text")] * n))),
+    "images": (400, lambda n: body_with(user([{"type": "input_image", "image_url": PIXEL}] * n))),
     "tools": (
         30,
         lambda n: {"tools": [responses.function_tool(f"f{i}", parameters=schema(3)) for i in range(n)]},
@@ -240,37 +240,43 @@ RESPONSES: Final[dict[str, tuple[int, Make]]] = {
         500,
         lambda n: {"text": {"format": {"type": "json_schema", "name": "a", "schema": schema(n)}}},
     ),
-    "calls and outputs by turns": (1200, lambda n: given(*rounds(n, function_call, function_output))),
-    "calls, then outputs": (1000, lambda n: given(*rounds(n, function_call), *rounds(n, function_output))),
+    "calls and outputs by turns": (1200, lambda n: body_with(*rounds(n, function_call, function_output))),
+    "calls, then outputs": (
+        1000,
+        lambda n: body_with(*rounds(n, function_call), *rounds(n, function_output)),
+    ),
     "calls, then outputs, backwards": (
         1000,
-        lambda n: given(*rounds(n, function_call), *rounds(n, function_output)[::-1]),
+        lambda n: body_with(*rounds(n, function_call), *rounds(n, function_output)[::-1]),
     ),
     "calls of one id": (
         400,
-        lambda n: given(*rounds(n, lambda _: function_call(0), lambda _: function_output(0))),
+        lambda n: body_with(*rounds(n, lambda _: function_call(0), lambda _: function_output(0))),
     ),
-    "outputs without calls": (400, lambda n: given(*rounds(n, function_output))),
-    "calls without outputs": (400, lambda n: given(*rounds(n, function_call))),
+    "outputs without calls": (400, lambda n: body_with(*rounds(n, function_output))),
+    "calls without outputs": (400, lambda n: body_with(*rounds(n, function_call))),
     "reasoning": (
         1600,
-        lambda n: given(
+        lambda n: body_with(
             *(
                 {"type": "reasoning", "id": f"rs_{i}", "summary": [], "encrypted_content": "x"}
                 for i in range(n)
             )
         ),
     ),
-    "references": (400, lambda n: given(*({"type": "item_reference", "id": f"msg_{i}"} for i in range(n)))),
+    "references": (
+        400,
+        lambda n: body_with(*({"type": "item_reference", "id": f"msg_{i}"} for i in range(n))),
+    ),
     "searches": (
         1000,
-        lambda n: given(
+        lambda n: body_with(
             *({"type": "web_search_call", "id": f"ws_{i}", "status": "completed"} for i in range(n))
         ),
     ),
     "approvals": (
         400,
-        lambda n: given(
+        lambda n: body_with(
             *(
                 {"type": "mcp_approval_response", "approval_request_id": f"mcpr_{i}", "approve": True}
                 for i in range(n)

@@ -14,7 +14,7 @@ from codex_proxy.core.checks import Check
 from tests.upstreams.serving import Upstream, proxy_before, upstream
 
 
-async def found(folder: Path, url: str, **settings: Any) -> dict[str, Check]:
+async def doctor_checks(folder: Path, url: str, **settings: Any) -> dict[str, Check]:
     """The checks of `doctor`, by name."""
     flags = {"agent": "openai-chat", "port": 0, "workdir": folder, "state_dir": folder / "state", **settings}
     checkup = await examine({**flags, "upstream_url": url}, None, os.environ)
@@ -23,7 +23,7 @@ async def found(folder: Path, url: str, **settings: Any) -> dict[str, Check]:
 
 async def test_doctor_asks_the_upstream_for_its_models_and_pays_for_no_turn(tmp_path: Path) -> None:
     async with upstream() as server:
-        checks = await found(tmp_path, server.url)
+        checks = await doctor_checks(tmp_path, server.url)
     assert checks["upstream"].status == "ok"
     assert "2 models; the default is small" in checks["upstream"].message
     assert checks["workspace"].status == checks["codex home"].status == "skipped"
@@ -31,7 +31,7 @@ async def test_doctor_asks_the_upstream_for_its_models_and_pays_for_no_turn(tmp_
 
 
 async def test_doctor_says_that_nobody_is_there(tmp_path: Path) -> None:
-    check = (await found(tmp_path, "http://127.0.0.1:1/v1"))["upstream"]
+    check = (await doctor_checks(tmp_path, "http://127.0.0.1:1/v1"))["upstream"]
     assert check.status == "failed"
     assert "--upstream-url" in check.advice
 
@@ -39,20 +39,20 @@ async def test_doctor_says_that_nobody_is_there(tmp_path: Path) -> None:
 async def test_doctor_says_that_the_key_is_wrong_and_shows_none(tmp_path: Path) -> None:
     async with upstream() as server:
         server.key = "right"
-        check = (await found(tmp_path, server.url, upstream_key="sk-wrong"))["upstream"]
+        check = (await doctor_checks(tmp_path, server.url, upstream_key="sk-wrong"))["upstream"]
     assert check.status == "failed"
     assert "PROXY_UPSTREAM_KEY" in check.advice
     assert "sk-wrong" not in str(check)
 
 
 async def test_doctor_says_that_an_address_is_missing(tmp_path: Path) -> None:
-    assert "--upstream-url" in (await found(tmp_path, ""))["upstream"].message
+    assert "--upstream-url" in (await doctor_checks(tmp_path, ""))["upstream"].message
 
 
 async def test_an_upstream_without_a_list_of_models_wants_a_default(tmp_path: Path) -> None:
     async with upstream() as server:
         server.models = []
-        check = (await found(tmp_path, server.url))["upstream"]
+        check = (await doctor_checks(tmp_path, server.url))["upstream"]
     assert check.status == "warning"
     assert "CODEX_MODEL" in check.advice
     assert "--upstream-url (PROXY_UPSTREAM_URL), which usually ends with /v1" in check.advice

@@ -75,7 +75,7 @@ async def whole_json(reader: asyncio.StreamReader) -> None:
         body += await reader.read(1)
 
 
-async def asked(proxy: Proxy) -> str:
+async def answer_text(proxy: Proxy) -> str:
     """The text of one answer; that of the error where it is one."""
     reply = await proxy.ask(user() | {"model": "m"})
     if reply.status != 200:
@@ -94,7 +94,7 @@ async def test_bytes_between_two_requests_are_no_answer(
     sender = Sender(agent, UNASKED[name](agent), together=when == "with the answer")
     async with raw_upstream(sender.talk) as url, proxy_before(url, tmp_path, agent=agent) as proxy:
         for number in range(1, 5):
-            said = await asked(proxy)
+            said = await answer_text(proxy)
             assert said == f"Answer {number}." or (name == "no HTTP" and "not valid HTTP" in said)
             await nothing_left(proxy)
             if when == "with the answer":

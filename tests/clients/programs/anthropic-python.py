@@ -16,7 +16,7 @@ def ask(content, **more):
     return client.messages.create(model=MODEL, max_tokens=1024, messages=messages, **more)
 
 
-def said(answer):
+def text_of(answer):
     return "".join(block.text for block in answer.content if block.type == "text")
 
 
@@ -36,16 +36,18 @@ def tools():
         {"role": "assistant", "content": first.content},
         {"role": "user", "content": [result]},
     ]
-    return said(ask(messages, tools=TOOLS))
+    return text_of(ask(messages, tools=TOOLS))
 
 
 def schema():
-    return json.loads(said(ask(PERSON, output_config={"format": {"type": "json_schema", "schema": SCHEMA}})))
+    return json.loads(
+        text_of(ask(PERSON, output_config={"format": {"type": "json_schema", "schema": SCHEMA}}))
+    )
 
 
 def images():
     source = {"type": "base64", "media_type": "image/png", "data": PIXEL.partition(",")[2]}
-    return said(ask([{"type": "text", "text": LOOK}, {"type": "image", "source": source}]))
+    return text_of(ask([{"type": "text", "text": LOOK}, {"type": "image", "source": source}]))
 
 
 def cancel():

@@ -10,16 +10,16 @@ TOOLS = [
 ]
 
 
-def asked(content, **more):
+def user_message(content, **more):
     return [{"role": "user", "content": content, **more}]
 
 
 def text():
-    return "".join(part.message.content for part in client.chat(MODEL, asked(TEXT), stream=True))
+    return "".join(part.message.content for part in client.chat(MODEL, user_message(TEXT), stream=True))
 
 
 def tools():
-    messages = asked(WEATHER)
+    messages = user_message(WEATHER)
     while (message := client.chat(MODEL, messages, tools=TOOLS).message).tool_calls:
         name = message.tool_calls[0].function.name
         messages += [message, {"role": "tool", "tool_name": name, "content": "sunny"}]
@@ -27,7 +27,7 @@ def tools():
 
 
 def schema():
-    return json.loads(client.chat(MODEL, asked(PERSON), format=SCHEMA).message.content)
+    return json.loads(client.chat(MODEL, user_message(PERSON), format=SCHEMA).message.content)
 
 
 def images():
@@ -36,7 +36,7 @@ def images():
 
 
 def cancel():
-    stream = client.chat(MODEL, asked(LONG), stream=True)
+    stream = client.chat(MODEL, user_message(LONG), stream=True)
     next(stream)
     stream.close()
     return True

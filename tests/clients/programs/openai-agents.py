@@ -27,7 +27,7 @@ def get_weather(city: str) -> str:
     return "sunny"
 
 
-def asked(prompt, **more):
+def answer_to(prompt, **more):
     # A client of its own for each: a run has an event loop of its own.
     model = Model(model=MODEL, openai_client=AsyncOpenAI(base_url=BASE, api_key=KEY, max_retries=0))
     return Runner.run_sync(Agent(name="assistant", model=model, **more), prompt).final_output
@@ -38,15 +38,15 @@ def images():
         {"type": "input_text", "text": LOOK},
         {"type": "input_image", "image_url": PIXEL, "detail": "auto"},
     ]
-    return asked([{"role": "user", "content": content}])
+    return answer_to([{"role": "user", "content": content}])
 
 
 run(
     "openai-agents",
     {
-        "text": lambda: asked(TEXT),
-        "tools": lambda: asked(WEATHER, tools=[get_weather]),
-        "schema": lambda: asked(PERSON, output_type=Person).model_dump(),
+        "text": lambda: answer_to(TEXT),
+        "tools": lambda: answer_to(WEATHER, tools=[get_weather]),
+        "schema": lambda: answer_to(PERSON, output_type=Person).model_dump(),
         "images": images,
     },
 )

@@ -388,12 +388,12 @@ def test_the_name_of_who_speaks_stands_in_front_of_the_text() -> None:
             {"role": "user", "name": "bob", "content": [picture]},
         ]
     )
-    texts = [[part.text for part in item.parts if isinstance(part, TextPart)] for item in said_in(turn)]
+    texts = [[part.text for part in item.parts if isinstance(part, TextPart)] for item in messages_in(turn)]
     assert texts == [["rules: Be brief."], ["ann: Hello."], ["Hi."], ["bob:"]]
     assert turn.ignored == ("messages[].name",)
 
 
-def said_in(parsed: ParsedChat) -> list[HistoryMessage]:
+def messages_in(parsed: ParsedChat) -> list[HistoryMessage]:
     return [item for item in parsed.turn.history if isinstance(item, HistoryMessage)]
 
 
