@@ -11,6 +11,7 @@ import structlog
 
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.keys import Key
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.lock import StoreLock
@@ -127,6 +128,27 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
     if lifecycle is not None:
         return lifecycle.store
     return RamStepMemory(_step_memory_settings(settings), clock.epoch)
+
+
+async def inspect_store(settings: Settings) -> tuple[Key, ...]:
+    """Returns the keys in the store, and changes nothing. Raises `UserError` if `open_store` would; a file that does
+    not exist, or is in memory, has none.
+    """
+    try:
+        if settings.in_database:
+            try:
+                from codex_proxy.store.postgresql.store import inspect_database
+            except ModuleNotFoundError as error:
+                raise UserError(NEEDS_EXTRA) from error
+
+            return await inspect_database(settings.store)
+        if settings.in_file and settings.store_file.exists():
+            from codex_proxy.store.sqlite.opening import inspect_file
+
+            await asyncio.to_thread(inspect_file, settings.store_file)
+    except (StoreRefused, StoreUnavailable) as error:
+        raise _open_error(error) from error
+    return ()
 
 
 async def open_store(settings: Settings, clock: Clock) -> Store:

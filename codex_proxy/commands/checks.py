@@ -1,11 +1,11 @@
-"""The checks of `doctor`. They create nothing, and connect only to the port."""
+"""The checks of `doctor`. They create nothing, and connect only to the port and the store's database."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.keyring import others_access, read_keys
 from codex_proxy.app.mcp_tools import Programs, configured_servers
+from codex_proxy.app.store_lifecycle import inspect_store
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.ports import reserve_port
 from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.core.faults import UserError
-from codex_proxy.core.keys import KeysError, with_default
+from codex_proxy.core.keys import Key, KeysError, with_default
 from codex_proxy.mcp.config import StdioServer
 from codex_proxy.process.launch import SpawnError, find_program
 from codex_proxy.process.spawner import why_no_spawner
@@ -138,9 +139,10 @@ def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
 
 async def machine_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
     """Returns the checks of spawner, folders, MCP servers, traces."""
-    folders = await asyncio.to_thread(folder_checks, settings, environ)
+    store, keys = await store_check(settings)
+    folders = await asyncio.to_thread(folder_checks, settings, environ, keys)
     servers = await asyncio.to_thread(mcp_checks, settings, environ)
-    return [await spawner_check(), *folders, *servers, *traces_check(environ)]
+    return [await spawner_check(), store, *folders, *servers, *traces_check(environ)]
 
 
 async def spawner_check() -> Check:
@@ -157,10 +159,40 @@ OPEN = {"read": "read", "change": "changed"}
 SHOWN = 10  # names in a message
 
 
-def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
+async def store_check(settings: Settings) -> tuple[Check, tuple[Key, ...]]:
+    """Checks the store: `failed` if the server would refuse to start with it. Also returns the keys in it."""
+    file = settings.store_file
+    check = CheckBuilder("store", path=str(file)) if settings.in_file else CheckBuilder("store")
+    try:
+        keys = await inspect_store(settings)
+    except UserError as error:
+        return check.failed(
+            f"The server would not start: {error}.", "Correct PROXY_STORE, or what it names."
+        ), ()
+    if settings.in_database:
+        return check.ok("The database can be used."), keys
+    if not settings.in_file:
+        kept = "nowhere" if settings.store == "off" else "in memory, until the server ends"
+        return check.ok(f"Responses are kept {kept}."), ()
+    if file.exists():
+        return check.ok(f"{file} can be used."), ()
+    if why := why_not_created(file):
+        return check.failed(f"{file} cannot be created: {why}.", "Set another file with PROXY_STORE."), ()
+    return check.ok(f"{file} will be created at the first start."), ()
+
+
+def why_not_created(path: Path) -> str:
+    """Returns why this user cannot create a file or folder that does not exist; empty if it is possible."""
+    above = next(each for each in path.parents if each.exists())
+    if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+        return ""
+    return f"{above} is not writable"
+
+
+def folder_checks(settings: Settings, environ: Mapping[str, str], stored: Sequence[Key]) -> list[Check]:
     return [
         state_check(settings.state_dir),
-        keys_check(settings),
+        keys_check(settings, stored),
         home_check(settings),
         workspace_check(settings, environ),
     ]
@@ -170,13 +202,11 @@ def state_check(folder: Path) -> Check:
     """Checks the state folder: `failed` if this user cannot write to it or make it, a warning if others may read it."""
     check = CheckBuilder("state folder", path=str(folder), exists=folder.exists())
     if not folder.exists():
-        above = next(each for each in folder.parents if each.exists())
-        if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-            return check.ok(f"{folder} will be created at the first start.")
-        return check.failed(
-            f"{folder} cannot be created: {above} is not writable.",
-            "Set another folder with PROXY_STATE_DIR.",
-        )
+        if why := why_not_created(folder):
+            return check.failed(
+                f"{folder} cannot be created: {why}.", "Set another folder with PROXY_STATE_DIR."
+            )
+        return check.ok(f"{folder} will be created at the first start.")
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         return check.failed(
             f"{folder} is not a writable folder.",
@@ -192,14 +222,14 @@ def state_check(folder: Path) -> Check:
     return check.ok(f"{folder} is accessible only to you.")
 
 
-def keys_check(settings: Settings) -> Check:
-    """Checks the keys: `failed` if their file is invalid, a warning if others may read or change it, or a needed key is
-    missing.
+def keys_check(settings: Settings, stored: Sequence[Key] = ()) -> Check:
+    """Checks the keys in their file and those `stored` in the store: `failed` if the file is invalid, a warning if
+    others may read or change it, or a needed key is missing.
     """
     file = settings.keys_path
     check = CheckBuilder("keys", path=str(file), exists=file.exists())
     try:
-        keys = with_default(read_keys(file), settings.default_key)
+        keys = (*with_default(read_keys(file), settings.default_key), *stored)
     except KeysError as error:
         return check.failed(
             f"The keys file is invalid: {error}.",

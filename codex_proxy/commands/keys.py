@@ -145,7 +145,8 @@ def listing(settings: Settings, stored: Sequence[Key] | None = None, *, as_json:
         lines.insert(0, f"{DEFAULT_NAME}  the key in PROXY_API_KEY, without limits of its own")
     if not lines:
         place, flag = (f"in {file}", "") if stored is None else ("in the store", "--store ")
-        return f"There is no key {place}. `codex-proxy keys add {flag}NAME` creates one."
+        elsewhere = " Those in the store: `--store`." if stored is None and settings.in_database else ""
+        return f"There is no key {place}. `codex-proxy keys add {flag}NAME` creates one.{elsewhere}"
     others = others_access(file) if stored is None else ""
     if others:
         lines.append(f"\nOther users may {others} {file}: run `chmod 600 {file}`.")

@@ -62,6 +62,7 @@ async def test_where_everything_is_there_it_says_how_to_go_on_and_ends_with_0(tm
         "sandbox": "ok",
         "port": "ok",
         "spawner": "ok",
+        "store": "ok",
         "state folder": "ok",
         "keys": "ok",
         "codex home": "ok",
@@ -384,7 +385,7 @@ async def test_of_an_address_only_the_host_is_reported_since_the_rest_may_be_a_k
         "PROXY_WEBHOOKS_URLS": "https://user:hidden@a.example/hidden?hidden,https://hidden@b.example,http://[hidden",
         "PROXY_WEBHOOKS_SECRET": "hidden",
         "PROXY_ALLOWED_ORIGINS": "http://localhost:3000,app://obsidian.md",
-        "PROXY_STORE": "postgresql://user:hidden@a.example/hidden",
+        "PROXY_STORE": "postgresql://user:hidden@127.0.0.1:1/a?application_name=hidden",
     }
     done = await doctor(tmp_path, "--agent", "fake", more=more)
     told = {each["name"]: each["value"] for each in done.json["settings"]}
@@ -392,7 +393,7 @@ async def test_of_an_address_only_the_host_is_reported_since_the_rest_may_be_a_k
         told["webhooks"]
         == "urls=https://a.example/********,https://b.example/********,********, secret=********"
     )
-    assert told["store"] == "postgresql://a.example/********"
+    assert told["store"] == "postgresql://127.0.0.1/********"
     assert told["allowed_origins"] == "http://localhost:3000,app://obsidian.md"
     assert "hidden" not in done.out + done.err
 

@@ -16,6 +16,8 @@ from codex_proxy.store.values import StoreRefused
 
 FILES: Final = sorted((Path(__file__).parent / "migrations").glob("*.sql"))
 LATEST: Final = len(FILES)
+KEYS_VERSION: Final = 3
+"""The first version with the table of keys."""
 MIN_COMPATIBLE: Final = 1
 """The oldest version of the tables whose programs may use the newest ones."""
 LOCK: Final = 0x63787078
@@ -33,7 +35,12 @@ async def migrate(database: Database) -> None:
     """
     async with database.transaction() as connection:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
-        version = await _version(connection, database.location)
+        version = await existing_version(connection, database.location)
+        if not version:
+            # Asked first, because a user who may use the schema need not have the right to create one.
+            if not await connection.fetch(_SCHEMA):
+                await connection.execute("CREATE SCHEMA codex_proxy")
+            await connection.execute(_TABLES)
         for file in FILES[version:]:
             await connection.execute(file.read_text())
         if version < LATEST:
@@ -50,16 +57,13 @@ async def version_of(database: Database) -> int:
     return int(row["version"])
 
 
-async def _version(connection: asyncpg.Connection, location: str) -> int:
-    # Asked first, because a user who may use the schema need not have the right to create one.
-    if not await connection.fetch(_SCHEMA):
-        await connection.execute("CREATE SCHEMA codex_proxy")
+async def existing_version(connection: asyncpg.Connection, location: str) -> int:
+    """Returns the version of the tables; 0 if there are none. Raises `StoreRefused` as `migrate` does."""
     if await connection.fetchval("SELECT to_regclass('codex_proxy.schema')") is None:
         if await connection.fetch("SELECT FROM pg_tables WHERE schemaname = 'codex_proxy'"):
             raise StoreRefused(
                 f"the schema codex_proxy in {location} is another program's; name another database"
             )
-        await connection.execute(_TABLES)
         return 0
     version, min_compatible = await connection.fetchrow(
         "SELECT version, min_compatible FROM codex_proxy.schema"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Unpack
 
+from codex_proxy.core.keys import Key
 from codex_proxy.store import copying
 from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.postgresql.conversations import PostgresConversations
 from codex_proxy.store.postgresql.database import Database
 from codex_proxy.store.postgresql.keyed_rows import PostgresKeyedRows
 from codex_proxy.store.postgresql.leases import PostgresLeases
-from codex_proxy.store.postgresql.migration import LOCK, migrate, version_of
+from codex_proxy.store.postgresql.migration import KEYS_VERSION, LOCK, existing_version, migrate, version_of
 from codex_proxy.store.postgresql.removal import USED_BYTES
 from codex_proxy.store.postgresql.responses import CHAIN_OF_CHILD, PostgresResponses
 from codex_proxy.store.postgresql.team import PostgresTeam
@@ -24,6 +25,17 @@ PRUNE_LOCK: Final = LOCK + 1
 """The number of the advisory lock that lets one server at a time apply the limits of retention."""
 
 _WRITE: Final = "UPDATE codex_proxy.schema SET version = version"
+
+
+async def inspect_database(url: str) -> tuple[Key, ...]:
+    """Returns the keys in a database, and changes nothing. Raises what `PostgresStore.open` would raise."""
+    database = await Database.open(url)
+    try:
+        async with database.transaction() as connection:
+            version = await existing_version(connection, database.location)
+        return await PostgresTeam(database).keys() if version >= KEYS_VERSION else ()
+    finally:
+        await database.close()
 
 
 class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows):

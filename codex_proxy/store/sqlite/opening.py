@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -91,6 +92,27 @@ def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
         connection.close()
         raise
     return connection
+
+
+def inspect_file(path: Path) -> None:
+    """Raises what `open_writer` would raise for this existing file, and writes nothing."""
+    path = Path(os.path.realpath(path))
+    if reason := file_problem(path):
+        raise StoreRefused(f"the store {path} {reason}")
+    # Without a log nobody uses the file, and reading it as immutable creates none.
+    mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
+    try:
+        with closing(
+            sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, isolation_level=None)
+        ) as connection:
+            _inspect(connection, path)
+    except sqlite3.Error as error:
+        if is_damage(error):
+            raise _damage_error(path) from error
+        unavailable = as_store_error(error, str(path))
+        if unavailable is None:
+            raise
+        raise unavailable from error
 
 
 def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
