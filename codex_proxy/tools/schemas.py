@@ -5,14 +5,14 @@ years: call `is_quick` first, and leave others to `workers/schema_checks.py`.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import jsonschema_rs
 import msgspec
 from jsonschema_rs import Draft202012Validator, ValidationErrorKind, Validator
 
+from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.strict_answers import undo_strict_form
 
@@ -141,26 +141,16 @@ class NotASchemaError(ValueError):
     """A JSON schema is invalid, or cannot be applied here. The message says where and why."""
 
 
-class _ValidatorCache:
-    """Compiled schemas; the least recently used are dropped."""
-
-    def __init__(self) -> None:
-        self._validators: OrderedDict[bytes, Validator] = OrderedDict()
-        self._bytes = 0
-
-    def of(self, schema: bytes) -> Validator:
-        found = self._validators.get(schema)
-        if found is None:
-            found = self._validators[schema] = _validator(schema)
-            self._bytes += len(schema)
-            while self._bytes > MAX_READY_BYTES:
-                self._bytes -= len(self._validators.popitem(last=False)[0])
-        else:
-            self._validators.move_to_end(schema)
-        return found
+_ready: Final[LruCache[bytes, Validator]] = LruCache(MAX_READY_BYTES, lambda schema, _: len(schema))
 
 
-_ready = _ValidatorCache()
+def _validator_of(schema: bytes) -> Validator:
+    """Returns a compiled schema, cached. Raises `NotASchemaError`."""
+    found = _ready.get(schema)
+    if found is None:
+        found = _validator(schema)
+        _ready.put(schema, found)
+    return found
 
 
 def _validator(schema: bytes) -> Validator:
@@ -212,7 +202,7 @@ def check_schema(schema: bytes) -> None:
     """Raises `NotASchemaError` unless it is a JSON schema whose `$ref`s name places inside it, or a
     draft's metaschema.
     """
-    _ready.of(schema)
+    _validator_of(schema)
 
 
 def is_quick(schema: bytes, text: str = "") -> bool:
@@ -243,7 +233,7 @@ def violation(schema: bytes, text: str) -> str | None:
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         return f"it is not valid JSON: {error}"
     try:
-        _ready.of(schema).validate(value)
+        _validator_of(schema).validate(value)
     except jsonschema_rs.ValidationError as error:
         return f"at {_path(error.instance_path)}: {_shorten(error.message)}"
     except ValueError as fault:  # no schema, or a text with more levels than the engine takes

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -37,6 +36,7 @@ from codex_proxy import __version__
 from codex_proxy.agents.process_pool.group import START_WATCHER
 from codex_proxy.agents.upstream.client import TRACE_HEADERS
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput
+from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.endpoint import REQUEST_ID, ROUTES, Endpoint, Handler
 from codex_proxy.http.metrics import error_of
@@ -99,8 +99,8 @@ class Traces:
         self._provider = provider
         self._start = provider.get_tracer(NAME, __version__).start_span
         self._content = content
-        self._calls: OrderedDict[tuple[str, str], SpanContext] = OrderedDict()
-        """Calls by owner and id, the oldest first."""
+        self._calls: LruCache[tuple[str, str], SpanContext] = LruCache(MAX_CALLS)
+        """Calls by owner and id."""
 
     def begin(self, turn: Turn, agent: str) -> TurnSpans:
         called = (self._calls.get((turn.owner, id)) for id in answered_calls(turn.history))
@@ -121,10 +121,7 @@ class Traces:
         return spans
 
     def _remember(self, owner: str, call_id: str, span: SpanContext) -> None:
-        self._calls[owner, call_id] = span
-        self._calls.move_to_end((owner, call_id))
-        if len(self._calls) > MAX_CALLS:
-            self._calls.popitem(last=False)
+        self._calls.put((owner, call_id), span)
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
+from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
 from codex_proxy.workers.pool import WAIT_SECONDS, NoAnswer, WorkerPool
@@ -43,11 +43,10 @@ class SchemaChecks:
     """A check is made once: its result is kept."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
-        """Results by digest of the schema, the most recently used last."""
-        self._forms: OrderedDict[bytes, StrictForm | None] = OrderedDict()
-        """Strict forms by digest of the schema, the most recently used last."""
-        self._form_bytes = 0
+        self._known: LruCache[bytes, Verdict] = LruCache(MAX_KNOWN)
+        """Results by digest of the schema."""
+        self._forms: LruCache[bytes, StrictForm | None] = LruCache(MAX_FORM_BYTES, _form_size)
+        """Strict forms by digest of the schema."""
         self.pool: WorkerPool[Question, Verdict] = WorkerPool(
             "codex_proxy.workers.schema_worker", Verdict, wall_seconds=WALL_SECONDS
         )
@@ -109,12 +108,11 @@ class SchemaChecks:
 
         digest = hashlib.sha256(schema).digest()
         if digest in self._forms:
-            self._forms.move_to_end(digest)
-            return self._forms[digest]
+            return self._forms.get(digest)
         question = Question(schema, wants_form=True)
         verdict = answer(question) if len(schema) <= QUICK_SCHEMA else await self._ask_worker(question)
         if verdict.unchecked is None or verdict == TOO_LONG:
-            self._keep_form(digest, verdict.form)
+            self._forms.put(digest, verdict.form)
         return verdict.form
 
     async def close(self) -> None:
@@ -123,18 +121,7 @@ class SchemaChecks:
     def _remember(self, digest: bytes, verdict: Verdict) -> None:
         if verdict.unchecked is not None and verdict != TOO_LONG:
             return  # of the server's state, and not of the schema
-        self._known[digest] = verdict
-        self._known.move_to_end(digest)
-        while len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
-
-    def _keep_form(self, digest: bytes, form: StrictForm | None) -> None:
-        if digest in self._forms:
-            return  # two turns have asked at once
-        self._forms[digest] = form
-        self._form_bytes += _form_size(form)
-        while self._form_bytes > MAX_FORM_BYTES:
-            self._form_bytes -= _form_size(self._forms.popitem(last=False)[1])
+        self._known.put(digest, verdict)
 
     async def _check_in_workers(
         self, schemas: Sequence[bytes], seconds: float, *, all_or_none: bool
@@ -157,7 +144,7 @@ class SchemaChecks:
         return _UNCHECKED[answered] if isinstance(answered, NoAnswer) else answered
 
 
-def _form_size(form: StrictForm | None) -> int:
+def _form_size(digest: bytes, form: StrictForm | None) -> int:
     return 256 + (0 if form is None else len(form.schema))
 
 

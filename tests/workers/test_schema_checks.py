@@ -91,10 +91,9 @@ async def test_the_strict_form_of_a_small_schema_needs_no_process(checks: Schema
     assert checks.pool.workers == []
 
 
-async def test_strict_forms_are_kept_within_bounds(
-    checks: SchemaChecks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_strict_forms_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_checks, "MAX_FORM_BYTES", 2_000)
+    checks = SchemaChecks()
     first, *others = [raw({"type": "object", "properties": {f"a{n}": STRING}}) for n in range(20)]
     form = await checks.strict_form(first)
     for each in others:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.core.safety import peer_address
 
 FREE_ATTEMPTS: Final = 3
@@ -41,8 +42,8 @@ class FailedAttempts:
         """The number of wrong keys by address, oldest first, and when the last came and is checked (monotonic
         seconds).
         """
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """Address and digest of keys that were valid, the most recently used last."""
+        self._known: LruCache[tuple[str, str], None] = LruCache(MAX_KNOWN)
+        """Address and digest of keys that were valid."""
 
     def delay(self, address: str) -> float:
         """Returns the seconds that a check from this address waits, and counts the key as wrong until `uncount`. Raises
@@ -77,14 +78,10 @@ class FailedAttempts:
             self._failed[address] = (count - 1, last, looked)
 
     def remember_valid(self, address: str, digest: str) -> None:
-        known = (_network_of(address), digest)
-        self._known[known] = None
-        self._known.move_to_end(known)
-        if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+        self._known.put((_network_of(address), digest), None)
 
     def forget_valid(self, address: str, digest: str) -> None:
-        self._known.pop((_network_of(address), digest), None)
+        self._known.drop((_network_of(address), digest))
 
     def __len__(self) -> int:
         return len(self._failed)
