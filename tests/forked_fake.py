@@ -57,7 +57,7 @@ def use_forks() -> None:
         )
 
     @wraps(executed)
-    def forked(control: int) -> Warden:
+    def fork_warden(control: int) -> Warden:
         socket.send_fds(ours, [b"."], [control, 2])
         pid = int(ours.recv(NUMBER_BYTES))
         return spawner.ForkedWarden(pid) if pid > 0 else executed(control)
@@ -67,7 +67,7 @@ def use_forks() -> None:
         forker.wait()
 
     atexit.register(end)
-    vars(spawner)["start_spawner"] = forked
+    vars(spawner)["start_spawner"] = fork_warden
 
 
 @contextmanager

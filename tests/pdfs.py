@@ -37,11 +37,11 @@ def scan(pages: int = 1) -> bytes:
     return bytes(made.output())
 
 
-def locked(text: str, password: str) -> bytes:
+def encrypted_pdf(text: str, password: str) -> bytes:
     """Encrypted. With an empty password it only forbids to print."""
     writer = PdfWriter(clone_from=PdfReader(BytesIO(pdf(text))))
     writer.encrypt(user_password=password, owner_password="owner", algorithm="AES-256")
-    return _written(writer)
+    return _write_pdf(writer)
 
 
 def form(text: str, **values: str) -> bytes:
@@ -60,10 +60,10 @@ def form(text: str, **values: str) -> bytes:
     writer.root_object[NameObject("/AcroForm")] = DictionaryObject(
         {NameObject("/Fields"): fields, NameObject("/NeedAppearances"): BooleanObject(True)}
     )
-    return _written(writer)
+    return _write_pdf(writer)
 
 
-def _written(writer: PdfWriter) -> bytes:
+def _write_pdf(writer: PdfWriter) -> bytes:
     out = BytesIO()
     writer.write(out)
     return out.getvalue()
@@ -150,7 +150,7 @@ def bomb(kind: str) -> bytes:
     )
 
 
-def broken() -> dict[str, bytes]:
+def broken_pdfs() -> dict[str, bytes]:
     """Files that are no whole PDF."""
     whole = pdf("Hello.")
     return {

@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from tests.missing import missing
-from tests.waiting import PATIENCE, polled
+from tests.waiting import PATIENCE, poll
 
 SERVER_OPTIONS = (
     *("-c", "listen_addresses="),
@@ -72,7 +72,7 @@ class PostgresServer:
             stderr=subprocess.DEVNULL,
         )
         try:
-            await polled(partial(_is_open, self.folder / f".s.PGSQL.{POOLER_PORT}"))
+            await poll(partial(_is_open, self.folder / f".s.PGSQL.{POOLER_PORT}"))
             yield f"{self.url}&port={POOLER_PORT}"
         finally:
             process.terminate()

@@ -37,10 +37,10 @@ async def eventually(look: Callable[[], T], *, within: float = PATIENCE) -> T:
     async def seen() -> T:
         return look()
 
-    return await polled(seen, within=within)
+    return await poll(seen, within=within)
 
 
-async def polled(look: Callable[[], Awaitable[T]], *, within: float = PATIENCE) -> T:
+async def poll(look: Callable[[], Awaitable[T]], *, within: float = PATIENCE) -> T:
     """The same for what has to be asked for."""
     deadline = time.monotonic() + within
     while not (seen := await look()):

@@ -64,6 +64,6 @@ def look_now(server: Server) -> None:
     server.keyring._looked -= 10
 
 
-def refused(answer: Answer) -> tuple[int, str, str | None]:
+def refusal_of(answer: Answer) -> tuple[int, str, str | None]:
     """What is told of a refusal."""
     return answer.status, answer.error["code"], answer.error["param"]

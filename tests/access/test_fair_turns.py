@@ -14,7 +14,7 @@ import pytest
 from codex_proxy.http.middleware.rate_limit import CONNECTIONS
 from tests.access.keyed import bearing, keyed_proxy
 from tests.http.serving import Answer, Proxy, until, user
-from tests.waiting import polled
+from tests.waiting import poll
 
 HELD = "[[fake:text misbehave=hang at=4]]"
 """A turn that does not end by itself."""
@@ -97,7 +97,7 @@ async def test_responses_in_the_background_of_one_key_leave_room_for_those_of_an
             got = await proxy.send("GET", path, headers=bearing("two"))
             return bool(got.body["status"] == "completed")
 
-        await polled(completed)
+        await poll(completed)
         assert proxy.server.background.slots.waiting_of("one") >= 3
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
-from tests.access.keyed import bearing, keyed_proxy, refused
+from tests.access.keyed import bearing, keyed_proxy, refusal_of
 from tests.http.serving import Hands, Proxy, fake_proxy, user
 
 HEADERS = [
@@ -57,7 +57,7 @@ async def trusting(tmp_path: Path) -> AsyncIterator[Proxy]:
 async def test_a_proxy_that_nobody_has_named_passes_nothing_on(tmp_path: Path, name: str, value: str) -> None:
     async with keyed_proxy(tmp_path, {"one": {}}, trusted_proxies="10.0.0.0/8") as proxy:
         answer = await proxy.ask(user(), headers={name: value, **bearing("one")})
-        assert refused(answer) == (403, "not_allowed", None)
+        assert refusal_of(answer) == (403, "not_allowed", None)
         assert "PROXY_TRUSTED_PROXIES" in answer.error["message"]
         assert (await proxy.ask(user(), headers=bearing("one"))).status == 200
 
@@ -67,7 +67,7 @@ async def test_a_server_without_keys_lets_nobody_in_through_a_proxy(
     open_one: Proxy, method: str, path: str
 ) -> None:
     answer = await open_one.send(method, path, headers={"X-Forwarded-For": "192.0.2.1"})
-    assert refused(answer) == (403, "not_allowed", None)
+    assert refusal_of(answer) == (403, "not_allowed", None)
     assert "keys add" in answer.error["message"]
 
 

@@ -13,9 +13,9 @@ import structlog
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.wrong_keys import MAX_WAITING, WRONG_KEYS, WrongKeys
-from tests.access.keyed import bearing, keyed_proxy, look_now, refused, write_keys, write_text
+from tests.access.keyed import bearing, keyed_proxy, look_now, refusal_of, write_keys, write_text
 from tests.http.serving import WEATHER, Hands, Proxy, fake_proxy, until, user
-from tests.waiting import polled
+from tests.waiting import poll
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def test_every_key_of_the_file_and_of_the_settings_opens_and_nothing_else_
             "Bearer \xff",
         ):
             answer = await proxy.ask(user(), headers={"Authorization": wrong} if wrong else {})
-            assert refused(answer) == (401, "invalid_api_key", None)
+            assert refusal_of(answer) == (401, "invalid_api_key", None)
             assert answer.headers["WWW-Authenticate"].startswith("Bearer ")
 
 
@@ -169,7 +169,7 @@ async def test_past_that_no_key_is_looked_at_but_those_that_are_known(two: Proxy
     two.app[WRONG_KEYS]._held = MAX_WAITING
     for name in ("wrong", "two"):
         answer = await two.ask(user(), headers=bearing(name))
-        assert refused(answer) == (429, "rate_limit_exceeded", None)
+        assert refusal_of(answer) == (429, "rate_limit_exceeded", None)
         assert int(answer.headers["Retry-After"]) > 0
     assert (await two.ask(user(), headers=bearing("one"))).status == 200
 
@@ -204,7 +204,7 @@ async def test_each_key_has_its_own_requests_at_once(tmp_path: Path) -> None:
         async with proxy.open(held, headers=bearing("narrow")) as first:
             assert first.status == 200
             answer = await proxy.ask(user(), headers=bearing("narrow"))
-            assert refused(answer) == (429, "concurrency_exceeded", None)
+            assert refusal_of(answer) == (429, "concurrency_exceeded", None)
             assert int(answer.headers["Retry-After"]) >= 1
             assert (await proxy.send("GET", "/v1/models", headers=bearing("narrow"))).status == 200
             assert (await proxy.ask(user(), headers=bearing("other"))).status == 200
@@ -229,7 +229,7 @@ async def test_the_operator_limits_how_many_requests_any_key_may_have_at_once(tm
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
     async with fake_proxy(tmp_path, environment, key_concurrency=1) as proxy, proxy.open(held) as first:
         assert first.status == 200
-        assert refused(await proxy.ask(user()))[:2] == (429, "concurrency_exceeded")
+        assert refusal_of(await proxy.ask(user()))[:2] == (429, "concurrency_exceeded")
 
 
 async def test_the_log_names_whose_request_it_was_and_never_the_key(two: Proxy) -> None:
@@ -267,7 +267,7 @@ async def test_a_key_asks_for_its_models_and_for_no_other(choosy: Proxy, path: s
         assert (await choosy.send("POST", path, body(model), headers=bearing("default"))).status == 200
     for model in ("gpt-large", "codex-6"):
         answer = await choosy.send("POST", path, body(model), headers=bearing("default"))
-        assert refused(answer) == (403, "not_allowed", "model")
+        assert refusal_of(answer) == (403, "not_allowed", "model")
         assert f"'{model}'" in answer.error["message"]
         assert (await choosy.send("POST", path, body(model), headers=bearing("all"))).status == 200
 
@@ -289,7 +289,7 @@ async def test_a_key_is_shown_its_models_only(choosy: Proxy) -> None:
     assert await listed("all") == await listed("default") >= {"codex-5-low", "codex-5"}
     assert (await choosy.send("GET", "/v1/models/codex-5-low", headers=bearing("low"))).status == 200
     answer = await choosy.send("GET", "/v1/models/codex-5", headers=bearing("low"))
-    assert refused(answer) == (403, "not_allowed", "model")
+    assert refusal_of(answer) == (403, "not_allowed", "model")
 
 
 async def test_a_plain_model_key_gets_no_agent_turn_in_any_way(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ async def test_a_key_that_goes_while_its_turn_waits_in_the_background_is_not_run
             found = await store.response("one", waits.body["id"])
             return found.json if found is not None and found.status == "failed" else b""
 
-        assert b"key" in await polled(failed)
+        assert b"key" in await poll(failed)
 
 
 async def test_what_a_restart_cut_off_is_not_run_again_for_a_key_that_is_gone(tmp_path: Path) -> None:

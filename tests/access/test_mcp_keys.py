@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.access.keyed import bearing, keyed_proxy, refused
+from tests.access.keyed import bearing, keyed_proxy, refusal_of
 from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
 
@@ -45,5 +45,5 @@ async def test_a_key_without_mcp_may_name_no_server(tmp_path: Path) -> None:
         for fields in ({}, {"background": True}):
             body = {"model": "codex-5", "input": "Hi.", "tools": [tool], **fields}
             answer = await proxy.send("POST", "/v1/responses", body, headers=bearing("none"))
-            assert refused(answer) == (403, "not_allowed", "tools[0]")
+            assert refusal_of(answer) == (403, "not_allowed", "tools[0]")
             assert (await proxy.send("POST", "/v1/responses", body, headers=bearing("full"))).status == 200

@@ -15,15 +15,15 @@ STRANGE: list[Any] = [
 ]
 
 
-def changed(value: Any, chance: random.Random, rate: float) -> Any:
+def change_value(value: Any, chance: random.Random, rate: float) -> Any:
     """The same JSON with some of its values replaced by strange ones, or dropped."""
     if chance.random() < rate:
         return chance.choice(STRANGE)
     if isinstance(value, dict):
         kept = {key: each for key, each in value.items() if chance.random() > rate / 2}
-        return {key: changed(each, chance, rate) for key, each in kept.items()}
+        return {key: change_value(each, chance, rate) for key, each in kept.items()}
     if isinstance(value, list):
-        return [changed(each, chance, rate) for each in value]
+        return [change_value(each, chance, rate) for each in value]
     return value
 
 
@@ -38,16 +38,16 @@ def each_change(value: Any) -> Iterator[Any]:
             yield from ([*value[:place], strange, *value[place + 1 :]] for strange in each_change(inner))
 
 
-def changed_line(line: bytes, chance: random.Random, rate: float) -> bytes:
+def change_line(line: bytes, chance: random.Random, rate: float) -> bytes:
     """A line of JSON with some of its values changed; one that is no JSON stays as it is."""
     try:
         value = json.loads(line)
     except ValueError:
         return line
-    return json.dumps(changed(value, chance, rate)).encode()
+    return json.dumps(change_value(value, chance, rate)).encode()
 
 
-def broken(line: bytes, chance: random.Random) -> bytes:
+def break_line(line: bytes, chance: random.Random) -> bytes:
     """The line, perhaps with some of its bytes as others."""
     data = bytearray(line)
     if data and chance.random() < 0.3:
@@ -56,7 +56,7 @@ def broken(line: bytes, chance: random.Random) -> bytes:
     return bytes(data)
 
 
-def moved(lines: Sequence[T], chance: random.Random) -> list[T]:
+def move_lines(lines: Sequence[T], chance: random.Random) -> list[T]:
     """The lines, some of which changed places with their neighbours, came again, or are missing."""
     out = list(lines)
     for n in range(len(out) - 1):

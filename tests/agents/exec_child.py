@@ -16,7 +16,7 @@ from tests.captures import child, names_of
 ALL = {name: child("exec", name) for name in names_of("exec")}
 
 
-def begun(turn: Turn | None = None) -> CodexExec:
+def begin_turn(turn: Turn | None = None) -> CodexExec:
     dialect = CodexExec()
     dialect.begin(turn or Turn(model="m", history=(PROMPT,)))
     return dialect
@@ -24,7 +24,7 @@ def begun(turn: Turn | None = None) -> CodexExec:
 
 def events_of(lines: Iterable[bytes], ended: Ended | None = None) -> list[ev.Event]:
     """Returns all events of one child, read line by line, its end included."""
-    dialect = begun()
+    dialect = begin_turn()
     events = [event for line in lines for event in dialect.receive([line]).events]
     return events + dialect.eof(ended or Ended(code=0)).events
 

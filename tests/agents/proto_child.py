@@ -40,7 +40,7 @@ HISTORY = (
 ALL = {name: child("proto", name) for name in names_of("proto")}
 
 
-def begun(turn: Turn | None = None, **options: bool) -> CodexProto:
+def begin_turn(turn: Turn | None = None, **options: bool) -> CodexProto:
     dialect = CodexProto(**options)
     dialect.begin(turn or Turn(model="m", history=(PROMPT,)))
     return dialect
@@ -48,7 +48,7 @@ def begun(turn: Turn | None = None, **options: bool) -> CodexProto:
 
 def events_of(lines: Iterable[bytes], ended: Ended | None = None) -> list[ev.Event]:
     """Returns all events of one child, read line by line, its end included."""
-    dialect = begun()
+    dialect = begin_turn()
     events = [event for line in lines for event in dialect.receive([line]).events]
     return events + dialect.eof(ended or Ended(code=0)).events
 

@@ -22,7 +22,7 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.process.child import Command
 from codex_proxy.settings.fields import Settings
 from tests.codex_schemas import TOO_OLD, schema_file, speaks
-from tests.process.children import gone, pid_in
+from tests.process.children import have_ended, pid_in
 from tests.real.codex_home import bundled_catalog
 from tests.waiting import PATIENCE, eventually
 
@@ -245,7 +245,7 @@ async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
     folder = Path(places.program).parent
     codex_script(folder, more=f'trap "" TERM; echo $$ > "{folder}/pid"; while :; do sleep 1000; done')
     assert "did not answer within 1 s" in await refused(places)
-    await eventually(lambda: gone([int((folder / "pid").read_text())]))
+    await eventually(lambda: have_ended([int((folder / "pid").read_text())]))
 
 
 async def test_a_binary_that_leaves_another_process_with_its_pipes_is_not_waited_for(
@@ -255,7 +255,7 @@ async def test_a_binary_that_leaves_another_process_with_its_pipes_is_not_waited
     folder = Path(places.program).parent
     codex_script(folder, more=f"(setsid sh -c 'echo $$ > \"{folder}/pid\"; exec sleep 1000' &) ; sleep 0.2")
     assert str((await prepare(places)).version) == "0.163.0"
-    await eventually(lambda: gone([int((folder / "pid").read_text())]))
+    await eventually(lambda: have_ended([int((folder / "pid").read_text())]))
 
 
 async def test_a_question_that_is_broken_off_leaves_no_process(places: CodexPaths) -> None:
@@ -265,7 +265,7 @@ async def test_a_question_that_is_broken_off_leaves_no_process(places: CodexPath
     pid = await pid_in(folder / "pid")
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    await eventually(lambda: gone([pid]))
+    await eventually(lambda: have_ended([pid]))
 
 
 async def test_a_stored_catalog_that_cannot_be_read_is_asked_for_anew(places: CodexPaths) -> None:

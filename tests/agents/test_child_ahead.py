@@ -13,7 +13,7 @@ import pytest
 from codex_proxy.agents.agent import ProcessCounts
 from codex_proxy.agents.processes.child_per_turn import AHEAD_USES, ChildPerTurnAgent
 from tests.http.serving import Proxy, fake_proxy, user
-from tests.process.children import gone
+from tests.process.children import have_ended
 from tests.waiting import eventually
 
 ONE_WAITS = ProcessCounts(idle=1)
@@ -24,7 +24,7 @@ async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
     environment = {"FAKE_CODEX_PID_FILE": str(tmp_path / "pids")}
     async with fake_proxy(tmp_path, environment, workdir_roots=str(tmp_path)) as running:
         yield running
-    assert gone(pids(tmp_path))
+    assert have_ended(pids(tmp_path))
 
 
 def pids(folder: Path) -> list[int]:
@@ -43,7 +43,7 @@ async def until_one_waits(proxy: Proxy, folder: Path) -> int:
         await ask(proxy)
     await eventually(lambda: proxy.server.agent.processes() == ONE_WAITS)
     await eventually(lambda: len(pids(folder)) == begun + AHEAD_USES + 1)
-    [waiting] = [pid for pid in pids(folder) if not gone([pid])]
+    [waiting] = [pid for pid in pids(folder) if not have_ended([pid])]
     return waiting
 
 
@@ -58,7 +58,7 @@ async def test_the_next_turn_takes_the_child_that_waits_and_another_follows_it(
 ) -> None:
     waiting = await until_one_waits(proxy, tmp_path)
     await ask(proxy)
-    await eventually(lambda: gone([waiting]))  # each child serves one turn
+    await eventually(lambda: have_ended([waiting]))  # each child serves one turn
     await eventually(lambda: len(pids(tmp_path)) == AHEAD_USES + 2)
     assert proxy.server.agent.processes() == ONE_WAITS
 
@@ -67,7 +67,7 @@ async def test_a_child_that_dies_while_it_waits_costs_no_turn(proxy: Proxy, tmp_
     waiting = await until_one_waits(proxy, tmp_path)
     os.kill(waiting, signal.SIGKILL)
     await ask(proxy)
-    await eventually(lambda: gone([waiting]))
+    await eventually(lambda: have_ended([waiting]))
 
 
 async def test_a_child_that_hangs_up_as_it_is_given_the_turn_is_replaced(
@@ -100,7 +100,7 @@ async def test_a_child_does_not_wait_for_ever(proxy: Proxy, tmp_path: Path) -> N
         group._uses.clear()  # those of a minute ago count no longer
     agent.pool._tick()
     await eventually(lambda: agent.processes() == ProcessCounts())
-    await eventually(lambda: gone(pids(tmp_path)))
+    await eventually(lambda: have_ended(pids(tmp_path)))
 
 
 async def test_a_turn_in_another_folder_gets_a_child_of_its_own(proxy: Proxy, tmp_path: Path) -> None:
@@ -108,4 +108,4 @@ async def test_a_turn_in_another_folder_gets_a_child_of_its_own(proxy: Proxy, tm
     (tmp_path / "below").mkdir()
     headers = {"X-Codex-Workdir": str(tmp_path / "below"), "X-Codex-Mode": "agent"}
     assert (await proxy.ask(user("Hello. [[fake:text]]"), headers=headers)).status == 200
-    assert not gone([waiting])
+    assert not have_ended([waiting])

@@ -24,7 +24,7 @@ from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, SpawnError
 from codex_proxy.process.descendants import children_of, seconds_since_boot
-from tests.process.children import gone, shell
+from tests.process.children import have_ended, shell
 from tests.waiting import PATIENCE, eventually
 
 ROOT = str(Path(__file__).parents[2])
@@ -70,7 +70,7 @@ async def process() -> AsyncIterator[AppServerProcess]:
     yield made
     await made.end()
     assert not made.alive
-    assert made.pid is None or gone([made.pid])
+    assert made.pid is None or have_ended([made.pid])
 
 
 async def refused(process: AppServerProcess, command: Command, timeout_seconds: float = PATIENCE) -> str:
@@ -125,7 +125,7 @@ async def test_a_start_that_is_broken_off_leaves_no_process(process: AppServerPr
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
     await process.end()
-    assert gone(pids)
+    assert have_ended(pids)
 
 
 async def test_every_channel_is_informed_of_the_end_of_its_process_once(process: AppServerProcess) -> None:
@@ -229,7 +229,7 @@ async def test_a_release_ends_a_child_that_ignores_its_stdin() -> None:
     transport.attach(reader)
     await eventually(lambda: bool(reader.messages))
     await transport.release(finished=True)
-    assert gone([int(reader.messages[0])])
+    assert have_ended([int(reader.messages[0])])
     assert len(reader.ends) == 1
 
 

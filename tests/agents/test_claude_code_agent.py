@@ -15,7 +15,7 @@ from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.process_pool.group import RECHECK_SECONDS
 from codex_proxy.process.child import Command
 from tests.http.serving import Hands
-from tests.runs.virtual import settled
+from tests.runs.virtual import settle
 
 
 async def test_a_sign_in_is_noticed_however_often_there_was_none_before(
@@ -41,6 +41,6 @@ async def test_a_sign_in_is_noticed_however_often_there_was_none_before(
     for _ in range(3):
         clock.now += RECHECK_SECONDS + 1
         agent.trouble()
-        await settled()
+        await settle()
     assert (agent.trouble(), answers) == (None, [])
     await agent.close()

@@ -10,7 +10,7 @@ from codex_proxy.core.faults import FaultKind as K
 from codex_proxy.core.items import Activity, HistoryMessage, ImagePart, TextPart
 from codex_proxy.core.turn import Turn
 from tests.agents.child_outcomes import HELLO, OF_ALL, answer, both, fails
-from tests.agents.exec_child import ALL, DONE, begun, events_of, item, line
+from tests.agents.exec_child import ALL, DONE, begin_turn, events_of, item, line
 from tests.agents.proto_child import HISTORY, PROMPT, assert_well_formed, end_of, messages
 
 SCRIPTED = "Hello from the scripted model."
@@ -137,12 +137,12 @@ def test_a_retry_is_reported_as_one() -> None:
 
 
 def test_a_single_message_is_the_prompt_and_stdin_ends_behind_it() -> None:
-    step = begun().begin(Turn(model="m", history=(PROMPT,)))
+    step = begin_turn().begin(Turn(model="m", history=(PROMPT,)))
     assert (step.writes, step.close_stdin) == (b"go", True)
 
 
 def test_a_conversation_is_one_labelled_text_with_its_images_numbered() -> None:
-    text = begun().begin(Turn(model="m", history=HISTORY)).writes.decode()
+    text = begin_turn().begin(Turn(model="m", history=HISTORY)).writes.decode()
     assert text.startswith("This is the conversation so far")
     labels = [row for row in text.splitlines() if row.startswith("[")]
     assert labels == [
@@ -158,12 +158,12 @@ def test_a_conversation_is_one_labelled_text_with_its_images_numbered() -> None:
 
 
 def test_a_message_that_is_only_an_image_is_no_empty_prompt() -> None:
-    step = begun().begin(Turn(model="m", history=(HistoryMessage("user", (ImagePart("data:a"),)),)))
+    step = begin_turn().begin(Turn(model="m", history=(HistoryMessage("user", (ImagePart("data:a"),)),)))
     assert b"[image 1]" in step.writes
 
 
 def test_half_a_surrogate_does_not_break_the_prompt() -> None:
-    step = begun().begin(Turn(model="m", history=(HistoryMessage("user", (TextPart("a\ud83d"),)),)))
+    step = begin_turn().begin(Turn(model="m", history=(HistoryMessage("user", (TextPart("a\ud83d"),)),)))
     assert step.writes == b"a?"
 
 
@@ -171,7 +171,7 @@ def test_half_a_surrogate_does_not_break_the_prompt() -> None:
 
 
 def test_nothing_comes_after_the_end() -> None:
-    dialect = begun()
+    dialect = begin_turn()
     assert not dialect.finished
     step = dialect.receive([DONE, item("agent_message", text="late")])
     assert [type(event) for event in step.events] == [ev.StepCompleted, ev.UsageReported, ev.TurnEnded]
@@ -195,7 +195,7 @@ def test_a_note_that_stdin_is_read_is_no_reason() -> None:
 
 
 def test_a_child_that_is_stopped_on_request_was_interrupted() -> None:
-    dialect = begun()
+    dialect = begin_turn()
     assert dialect.interrupt() == NOTHING
     assert end_of(dialect.eof(Ended(signal=15)).events).stop == "interrupted"
 

@@ -25,7 +25,7 @@ from tests.agents.proto_child import (
     ALL,
     PROMPT,
     assert_well_formed,
-    begun,
+    begin_turn,
     end_of,
     event_line,
     events_of,
@@ -76,7 +76,7 @@ def test_a_recording_has_its_expected_outcome(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_a_recording_gives_the_same_events_in_one_read(name: str) -> None:
     lines, ended = ALL[name]
-    dialect = begun()
+    dialect = begin_turn()
     assert dialect.receive(lines).events + dialect.eof(ended).events == events_of(lines, ended)
 
 
@@ -190,7 +190,7 @@ def test_a_chunk_may_end_inside_a_character() -> None:
 
 
 def test_a_file_of_the_workspace_is_named_from_there() -> None:
-    dialect = begun(Turn(model="m", history=(PROMPT,), workdir="/w"))
+    dialect = begin_turn(Turn(model="m", history=(PROMPT,), workdir="/w"))
     changes: dict[str, Any] = {"/w/a.txt": {"update": {}}, "/etc/b": {"delete": {}}}
     step = dialect.receive([event_line("patch_apply_begin", call_id="p", changes=changes)])
     assert step.events == [ev.ItemStarted(Activity("a0", "file_change", "update a.txt, delete /etc/b"))]
@@ -232,7 +232,7 @@ DELTA_LINES = st.sampled_from(
 
 @given(st.lists(DELTA_LINES))
 def test_it_does_not_matter_how_many_lines_are_read_at_once(lines: list[bytes]) -> None:
-    at_once, one_by_one = begun(), begun()
+    at_once, one_by_one = begin_turn(), begin_turn()
     singly = [event for line in lines for event in one_by_one.receive([line]).events]
     assert list(at_once.receive(lines).events) == singly
 
@@ -240,6 +240,6 @@ def test_it_does_not_matter_how_many_lines_are_read_at_once(lines: list[bytes]) 
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_a_recording_read_at_once_gives_the_same_events_as_line_by_line(name: str) -> None:
     lines, _ = ALL[name]
-    at_once, one_by_one = begun(), begun()
+    at_once, one_by_one = begin_turn(), begin_turn()
     singly = [event for line in lines for event in one_by_one.receive([line]).events]
     assert list(at_once.receive(lines).events) == singly

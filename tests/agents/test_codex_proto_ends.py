@@ -14,7 +14,7 @@ from codex_proxy.core.faults import FaultKind as K
 from tests.agents.proto_child import (
     ALL,
     assert_well_formed,
-    begun,
+    begin_turn,
     end_of,
     event_line,
     events_of,
@@ -26,7 +26,7 @@ from tests.agents.proto_child import (
 
 
 def test_nothing_comes_after_the_end() -> None:
-    dialect = begun()
+    dialect = begin_turn()
     assert not dialect.finished
     step = dialect.receive([event_line("task_complete"), event_line("agent_message", message="late")])
     assert [type(event) for event in step.events] == [ev.TurnEnded]
@@ -158,9 +158,11 @@ def test_a_text_that_comes_only_with_the_end_is_a_message() -> None:
 
 def test_unknown_events_are_ignored_and_lines_that_are_no_events_get_a_notice() -> None:
     unknown = [event_line("event_of_a_later_version", delta=[1]), b"", b"  "]
-    assert begun().receive(unknown) == NOTHING
+    assert begin_turn().receive(unknown) == NOTHING
     garbage = [b"not json", b"\xff\xfe{}", b"[1]", b'"x"', b"[" * 100_000, b'{"id":']
-    assert [e.code for e in begun().receive(garbage).events if isinstance(e, ev.Notice)] == ["bad_line"] * 6
+    assert [e.code for e in begin_turn().receive(garbage).events if isinstance(e, ev.Notice)] == [
+        "bad_line"
+    ] * 6
 
 
 def test_a_damaged_end_still_ends_and_other_damage_gets_a_notice() -> None:

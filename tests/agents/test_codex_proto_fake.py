@@ -12,7 +12,7 @@ from codex_proxy.core.turn import Turn
 from tests.agents.proto_child import (
     HISTORY,
     assert_well_formed,
-    begun,
+    begin_turn,
     end_of,
     event_line,
     events_of,
@@ -63,7 +63,7 @@ def test_a_piece_of_a_call_that_was_not_named_is_no_call() -> None:
 
 
 def test_made_up_call_ids_do_not_repeat_those_of_earlier_steps() -> None:
-    dialect = begun(Turn(model="m", history=HISTORY))
+    dialect = begin_turn(Turn(model="m", history=HISTORY))
     step = dialect.receive([event_line("tool_calls_delta", tool_calls=[call_piece(0, name="f")])])
     assert calls_of(step.events) == [("call_1", "f", "", None)]
 

@@ -28,7 +28,7 @@ from tests.agents.proto_child import (
     FAKE,
     HISTORY,
     PROMPT,
-    begun,
+    begin_turn,
     end_of,
     event_line,
 )
@@ -141,7 +141,7 @@ def test_the_fake_agent_gets_roles_tools_and_choices_beside_the_turn() -> None:
 def test_an_approval_is_asked_and_answered_by_the_events_id(
     name: str, op_type: str, text: str, approve: bool, decision: str
 ) -> None:
-    dialect = begun()
+    dialect = begin_turn()
     events = [event for line in ALL[name][0][:4] for event in dialect.receive([line]).events]
     (asked,) = (event for event in events if isinstance(event, ev.ApprovalRequested))
     assert asked.text == text
@@ -162,7 +162,7 @@ def test_every_submission_of_a_turn_has_an_id_of_its_own() -> None:
 
 
 def test_a_reply_that_is_no_decision_denies() -> None:
-    dialect = begun()
+    dialect = begin_turn()
     (asked,) = dialect.receive([event_line("exec_approval_request", call_id="c", command="ls")]).events
     assert isinstance(asked, ev.ApprovalRequested)
     (op,) = ops(dialect.answer(asked.request_id, ToolReply((TextPart("yes"),))).writes)
@@ -170,7 +170,7 @@ def test_a_reply_that_is_no_decision_denies() -> None:
 
 
 def test_an_interrupt_is_written_once_and_ends_the_turn_as_interrupted_even_if_the_child_dies_of_it() -> None:
-    dialect = begun()
+    dialect = begin_turn()
     assert ops(dialect.interrupt().writes) == [{"type": "interrupt"}]
     assert dialect.interrupt() == NOTHING
     assert end_of(dialect.eof(Ended(signal=15)).events).stop == "interrupted"

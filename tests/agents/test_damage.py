@@ -27,7 +27,7 @@ from codex_proxy.tools.replay import assistant_messages, entries_of
 from tests.agents import acp_replayer, app_server_replayer, claude_code_replayer, exec_child, proto_child
 from tests.agents.app_server_outcomes import COMES_BACK
 from tests.agents.app_server_replayer import Line
-from tests.agents.damage import broken, changed_line, moved
+from tests.agents.damage import break_line, change_line, move_lines
 from tests.agents.proto_child import assert_well_formed
 from tests.core.well_formed import violations
 
@@ -209,12 +209,12 @@ RECORDED: Final = {
     "codex-exec": Agent(
         list(exec_child.ALL),
         lambda name: exec_child.ALL[name][0],
-        lambda _, lines: codex(exec_child.begun(), lines),
+        lambda _, lines: codex(exec_child.begin_turn(), lines),
     ),
     "codex-proto": Agent(
         list(proto_child.ALL),
         lambda name: proto_child.ALL[name][0],
-        lambda _, lines: codex(proto_child.begun(extended=True), lines),
+        lambda _, lines: codex(proto_child.begin_turn(extended=True), lines),
     ),
     "acp": Agent(
         and_resumed(ACP_TURNS, ACP_TURNS),
@@ -262,7 +262,7 @@ def test_a_recording_may_be_cut_at_any_byte(agent: str, number: int, place: int,
 @given(NUMBERS, SEEDS)
 def test_lines_may_come_again_be_missing_and_change_places(agent: str, number: int, seed: int) -> None:
     lines, survives = recorded(agent, number)
-    survives(moved(lines, random.Random(seed)))
+    survives(move_lines(lines, random.Random(seed)))
 
 
 @AGENTS
@@ -277,7 +277,7 @@ def test_the_lines_may_come_in_any_order(agent: str, number: int, seed: int) -> 
 def test_any_value_in_any_line_may_be_something_else(agent: str, number: int, seed: int, rate: float) -> None:
     chance = random.Random(seed)
     lines, survives = recorded(agent, number)
-    survives(each_line(lines, lambda line: changed_line(line, chance, rate)))
+    survives(each_line(lines, lambda line: change_line(line, chance, rate)))
 
 
 @AGENTS
@@ -285,7 +285,7 @@ def test_any_value_in_any_line_may_be_something_else(agent: str, number: int, se
 def test_any_bytes_may_be_broken(agent: str, number: int, seed: int) -> None:
     chance = random.Random(seed)
     lines, survives = recorded(agent, number)
-    survives(each_line(lines, lambda line: broken(line, chance)))
+    survives(each_line(lines, lambda line: break_line(line, chance)))
 
 
 @AGENTS
@@ -295,7 +295,7 @@ def test_the_client_may_leave_after_any_line_of_a_child_that_talks_nonsense(
 ) -> None:
     chance = random.Random(seed)
     lines, survives = recorded(agent, number)
-    lines = each_line(moved(lines, chance), lambda line: broken(line, chance))
+    lines = each_line(move_lines(lines, chance), lambda line: break_line(line, chance))
     place %= len(lines) + 1
     survives([*lines[:place], INTERRUPT, *lines[place:]])
 
@@ -303,7 +303,7 @@ def test_the_client_may_leave_after_any_line_of_a_child_that_talks_nonsense(
 def test_a_raw_item_may_have_a_broken_character() -> None:
     """Where nobody looked."""
     chance = random.Random(17859)
-    lines = each_line(app_server_lines("code_mode_dynamic_tool"), lambda line: broken(line, chance))
+    lines = each_line(app_server_lines("code_mode_dynamic_tool"), lambda line: break_line(line, chance))
     app_server("code_mode_dynamic_tool", lines)
 
 
@@ -344,7 +344,7 @@ def test_every_recording_of_a_prompt_is_played() -> None:
 )
 def test_what_a_new_session_offers_may_be_anything(name: str, seed: int, rate: float) -> None:
     opening = {**acp_replayer.sessions_of(name)[0].opened, "id": "@"}
-    line = changed_line(json.dumps(opening).encode(), random.Random(seed), rate)
+    line = change_line(json.dumps(opening).encode(), random.Random(seed), rate)
     played = acp_replayer.begin_turn(name, unconfined=bool(seed % 2))
     request = played.requests[0]
     played.receive([line.replace(b'"@"', str(request["id"]).encode())])
@@ -368,7 +368,7 @@ def test_answers_of_any_kind_leave_a_well_formed_turn(
 ) -> None:
     chance = random.Random(seed)
     damaged = [
-        json.loads(changed_line(json.dumps(message).encode(), chance, rate))
+        json.loads(change_line(json.dumps(message).encode(), chance, rate))
         if isinstance(message, dict) and "method" not in message
         else message
         for message in acp_replayer.messages_of(*turn)

@@ -46,7 +46,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from tests.agents.damage import broken, in_pieces
+from tests.agents.damage import break_line, in_pieces
 from tests.core.well_formed import arguments, violations
 from tests.upstreams.cases import CASES, DONE, Case, call, chunk, event, stream, text
 
@@ -177,7 +177,7 @@ def test_a_cut_answer_is_a_failure_unless_its_finish_reason_had_come(
 @given(NAMES, SEEDS)
 def test_broken_bytes_end_the_turn_once_and_raise_nothing(name: str, seed: int) -> None:
     case = CASES[name]
-    events = played(asking(), messages_of(case, [broken(case.body, random.Random(seed))]))
+    events = played(asking(), messages_of(case, [break_line(case.body, random.Random(seed))]))
     assert sum(isinstance(each, TurnEnded) for each in events) <= 1
     seen(events)
 

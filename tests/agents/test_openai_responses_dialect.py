@@ -32,7 +32,7 @@ from codex_proxy.core.items import HistoryMessage, McpOrigin, TextPart, Tool, To
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import ToolPolicy
-from tests.agents.damage import broken, in_pieces
+from tests.agents.damage import break_line, in_pieces
 from tests.core.well_formed import violations
 
 WEATHER: Final = Tool(name="get_weather")
@@ -190,7 +190,7 @@ def test_what_is_said_of_a_call_before_the_cut_is_the_beginning_of_it_and_the_tu
 @given(CALLS, st.sampled_from(FORMS), SEEDS)
 def test_broken_bytes_end_the_turn_at_most_once(calls: list[Called], form: Form, seed: int) -> None:
     chance = random.Random(seed)
-    log = played(asking(), [OK, broken(answered(calls, form, chance), chance), End()])
+    log = played(asking(), [OK, break_line(answered(calls, form, chance), chance), End()])
     assert sum(isinstance(each, TurnEnded) for each in log) <= 1
 
 

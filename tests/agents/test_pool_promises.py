@@ -31,7 +31,7 @@ from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, SpawnError
-from tests.runs.virtual import close_after_test, settled, virtual
+from tests.runs.virtual import close_after_test, settle, virtual
 
 COMMAND = Command(("agent",), {}, "/")
 FIRST = Turn(model="", history=(), mode="agent", workdir="/a")
@@ -219,7 +219,7 @@ async def test_a_turn_whose_own_process_ends_in_its_start_learns_how_it_ended(
     rig.dies = True
     session = await rig.open()
     session.transport.attach(reader)
-    await settled()
+    await settle()
     assert (rig.starts, reader.ends) == (1, 1)
 
 
@@ -271,7 +271,7 @@ async def test_a_process_serves_a_limited_number_of_sessions(make: Callable[[], 
         served[process_of(session)] += 1
         [most] = {group._limits.max_turns_served for group in rig.pool._groups.values()}
         await rig.agent.release(session, finished=True)
-        await settled()
+        await settle()
     assert len(served) > 1
     assert max(served.values()) <= most + 1
 

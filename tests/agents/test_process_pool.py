@@ -13,7 +13,7 @@ from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import ORPHAN_SECONDS, ProcessPool
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Exit
-from tests.runs.virtual import close_after_test, settled, virtual
+from tests.runs.virtual import close_after_test, settle, virtual
 
 NO_START = Failure(kind=FaultKind.SPAWN_FAILED, message="It will not start.")
 
@@ -121,7 +121,7 @@ class PoolHarness:
 
     async def acquire_later(self) -> asyncio.Task[ThreadTransport]:
         task = asyncio.create_task(self.acquire())
-        await settled()
+        await settle()
         return task
 
     async def close(self) -> None:
@@ -227,7 +227,7 @@ async def test_a_process_that_dies_before_the_first_reader_of_a_channel_is_repor
     transport.attach(reader)
     transport.send(b"")
     assert reader.ended_with is None, "not in the middle of its beginning"
-    await settled()
+    await settle()
     assert reader.ended_with == Ended(None, 9, "")
     await harness.release(transport, finished=True)
 
@@ -338,7 +338,7 @@ async def test_a_client_that_leaves_while_it_waits_is_dropped() -> None:
     harness.starts_manually = True
     leaving, staying = await harness.acquire_later(), await harness.acquire_later()
     leaving.cancel()
-    await settled()
+    await settle()
     harness.starting[harness.processes[0]].set_result(None)
     transport = await staying
     assert transport.process.turns_running == 1
@@ -365,13 +365,13 @@ async def test_a_client_that_leaves_at_the_moment_of_its_assignment_gives_the_ch
         await asyncio.sleep(0)
     assert harness.pool.processes[0].turns_running == 1
     leaving.cancel()
-    await settled()
+    await settle()
     assert leaving.cancelled()
     assert harness.pool.processes[0].turns_running == 0
 
 
 @virtual
-@pytest.mark.parametrize("moment", [lambda: None, settled], ids=["before its first step", "in the middle"])
+@pytest.mark.parametrize("moment", [lambda: None, settle], ids=["before its first step", "in the middle"])
 async def test_a_close_while_a_process_starts_leaves_none_and_fails_who_waits(
     moment: Callable[[], object],
 ) -> None:
@@ -379,8 +379,8 @@ async def test_a_close_while_a_process_starts_leaves_none_and_fails_who_waits(
     harness.starts_manually = True
     asking = asyncio.create_task(harness.acquire())
     await asyncio.sleep(0)
-    if moment is settled:
-        await settled()
+    if moment is settle:
+        await settle()
         assert harness.starting
     await harness.close()
     assert (await fault_of(asking)).kind is FaultKind.STOPPING
@@ -403,7 +403,7 @@ async def test_a_close_while_a_process_ends_waits_for_it() -> None:
 async def test_more_turns_than_one_process_should_have_start_another_ahead() -> None:
     harness = PoolHarness(busy_from=2)
     transports = [await harness.acquire() for _ in range(3)]
-    await settled()
+    await settle()
     assert len(harness.pool.processes) == 2
     transports.append(await harness.acquire())
     assert sorted(process.turns_running for process in harness.pool.processes) == [1, 3]
@@ -419,7 +419,7 @@ async def test_many_that_wait_are_spread_over_what_there_is() -> None:
     asking = [await harness.acquire_later() for _ in range(4)]
     for process in list(harness.starting):
         harness.starting[process].set_result(None)
-    await settled()
+    await settle()
     for task in asking:
         await task
     assert [process.turns_running for process in harness.pool.processes] == [2, 2]

@@ -17,7 +17,7 @@ from codex_proxy.agents.process_pool.plan import (
 from codex_proxy.agents.process_pool.pool import MEMORY_SECONDS
 from codex_proxy.core.faults import Fault, FaultKind
 from tests.agents.test_process_pool import NO_START, FakeProcess, PoolHarness, fake_process_of
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import settle, virtual
 
 
 async def warm(**limits: float) -> PoolHarness:
@@ -34,7 +34,7 @@ async def crash(harness: PoolHarness, times: int = 1) -> None:
         process = harness.pool.processes[-1]
         assert isinstance(process, FakeProcess)
         process.die()
-        await settled()
+        await settle()
 
 
 @virtual
@@ -49,11 +49,11 @@ async def test_a_process_that_ends_is_replaced_at_once_and_nobody_has_to_ask_for
 async def test_the_end_of_a_process_fails_only_its_own_turns() -> None:
     harness = await warm(busy_from=1)
     transport = await harness.acquire()
-    await settled()
+    await settle()
     other = await harness.acquire()
     assert other.process is not transport.process
     fake_process_of(transport).die()
-    await settled()
+    await settle()
     assert other.process.alive
     assert other.process.turns_running == 1
     for each in (transport, other):
@@ -109,7 +109,7 @@ async def test_who_waits_when_the_pause_begins_gets_the_reason_too() -> None:
 async def test_a_pause_of_the_pool_does_not_stop_a_process_that_serves() -> None:
     harness = await warm(busy_from=1)
     first = await harness.acquire()
-    await settled()
+    await settle()
     for _ in range(3):
         flapping = harness.pool.processes[-1]
         assert flapping is not first.process
@@ -172,7 +172,7 @@ async def test_starts_that_fail_are_tried_again_without_being_asked_for() -> Non
     harness.fault = Fault(NO_START)
     with pytest.raises(Fault):
         await harness.acquire()
-    await settled()
+    await settle()
     tried = len(harness.processes)
     assert tried == 2, "the second at once"
     await asyncio.sleep(60)
@@ -194,10 +194,10 @@ async def test_a_process_that_has_grown_too_large_gets_a_successor_before_it_goe
     old.memory_held = 1000
     harness.starts_manually = True
     await asyncio.sleep(MEMORY_SECONDS + 1)
-    await settled()
+    await settle()
     assert harness.pool.processes == [old], "it serves until the next one is ready"
     harness.starting[harness.processes[-1]].set_result(None)
-    await settled()
+    await settle()
     successor = await harness.acquire()
     assert successor.process is harness.processes[-1]
     assert old.alive, "its turn goes on"
@@ -256,7 +256,7 @@ async def test_a_process_that_may_never_answer_again_gives_up_the_turns_on_which
     await harness.release(stuck, finished=False)
     assert [reader.ends for reader in readers] == [0, 1, 0, 0]
     late.attach(readers[3])
-    await settled()
+    await settle()
     assert [reader.ends for reader in readers] == [0, 1, 0, 1]
     assert process.alive, "it ends when the turn is over that it has begun"
     successor = await harness.acquire()
@@ -308,7 +308,7 @@ async def test_one_clients_turns_that_end_processes_stop_nobody_else_for_longer_
         told += pauses
         fake_process_of(transport).die()
         await harness.release(transport, finished=True)
-        await settled()
+        await settle()
     other, pauses = await lane_after_pauses(harness)
     assert max(told + pauses) <= FIRST_PAUSE_SECONDS
     await harness.release(other, finished=True)

@@ -21,7 +21,7 @@ from tests.http_responses.test_mcp import settings as mcp_settings
 from tests.mcp.serving import web_server
 from tests.upstreams.serving import upstream
 from tests.upstreams.test_responses_upstream import CALLED, THOUGHT, answered, message
-from tests.waiting import eventually, polled
+from tests.waiting import eventually, poll
 
 SAID = "The tool said: Sunny in Paris."
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", **CALLS}
@@ -83,7 +83,7 @@ async def test_a_background_response_is_replayed(tmp_path: Path) -> None:
                 answer = await client.responses.retrieve(begun.id)
                 return answer if answer.status == "completed" else None
 
-            return (await polled(ended)).output_text  # type: ignore[no-any-return]
+            return (await poll(ended)).output_text  # type: ignore[no-any-return]
 
     async with serving(tmp_path, cassettes={"record": folder}) as server:
         assert await ask(server) == "later"

@@ -18,7 +18,7 @@ import pytest
 
 from codex_proxy.commands.ports import reserve_port
 from tests.http.serving import ENVIRONMENT, user
-from tests.waiting import PATIENCE, polled
+from tests.waiting import PATIENCE, poll
 
 
 class Serving:
@@ -64,7 +64,7 @@ async def serving(
 
             if terminal is not None:
                 os.close(terminal)
-            await polled(serves)
+            await poll(serves)
             yield there, session
     finally:
         workers = psutil.Process(process.pid).children(recursive=True) if process.returncode is None else []

@@ -26,7 +26,7 @@ from codex_proxy.core.faults import UserError
 from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, settings_of
 from tests.http_responses.asking import saying
-from tests.waiting import PATIENCE, eventually, polled
+from tests.waiting import PATIENCE, eventually, poll
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = re.compile(rb"serves on (http://\S+)/v1")
@@ -226,7 +226,7 @@ class Serving:
         async def seen() -> bool:
             return bool((await self.get("/healthz"))["worker"] == number)
 
-        await polled(seen)
+        await poll(seen)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from tests.deployment.examples import example, replaced
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.nginx import free_port, needs_nginx, nginx
-from tests.waiting import PATIENCE, polled
+from tests.waiting import PATIENCE, poll
 
 pytestmark = needs_nginx
 
@@ -110,7 +110,7 @@ async def answering(front: Front) -> None:
                 return True
         return False
 
-    await polled(answers)
+    await poll(answers)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
 from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of
-from tests.process.children import gone
+from tests.process.children import have_ended
 from tests.waiting import PATIENCE, eventually
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "oneshot_agent"
@@ -112,7 +112,7 @@ async def test_when_the_client_leaves_the_program_is_ended(tmp_path: Path) -> No
                 break
         await stream.close()
         pid = int((tmp_path / "pid").read_text())
-        await eventually(lambda: gone([pid]))
+        await eventually(lambda: have_ended([pid]))
         await proxy.settled()
 
 

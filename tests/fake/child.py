@@ -111,7 +111,7 @@ class Child:
         return self.process.wait(PATIENCE)
 
 
-def recorded(dialect: str, name: str, direction: str = "out") -> list[str]:
+def recorded_lines(dialect: str, name: str, direction: str = "out") -> list[str]:
     """The lines of a recording of the real child in one direction."""
     wanted = "from" if direction == "out" else "to"
     return [line.decode() for kind, line in lines_of(dialect, name) if kind == wanted]

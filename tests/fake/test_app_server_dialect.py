@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fake.app_child import AppChild, deltas, is_completed, methods
-from tests.fake.child import Message, recorded, shape
+from tests.fake.child import Message, recorded_lines, shape
 
 FLOW = "stateless_flow_0.163.0"
 UNPROMPTED = ("configWarning", "remoteControl/status/changed", "warning", "thread/started")
@@ -30,8 +30,8 @@ def prompted(messages: list[Message]) -> list[Message]:
 
 
 def test_the_stateless_flow_has_the_recorded_messages_and_fields_in_the_recorded_order() -> None:
-    real = prompted([json.loads(line) for line in recorded("app-server", FLOW)])
-    sent = [json.loads(line) for line in recorded("app-server", FLOW, "in")]
+    real = prompted([json.loads(line) for line in recorded_lines("app-server", FLOW)])
+    sent = [json.loads(line) for line in recorded_lines("app-server", FLOW, "in")]
     marker = """[[fake:tool_calls_after_text calls=3 say='It is sunny.']] weather?"""
     fake: list[Message] = []
     with AppChild() as child:
@@ -78,7 +78,7 @@ def test_the_stateless_flow_has_the_recorded_messages_and_fields_in_the_recorded
     ],
 )
 def test_a_turn_has_the_recorded_notifications_in_the_recorded_order(name: str, prompt: str) -> None:
-    real = [json.loads(line) for line in recorded("app-server", name)]
+    real = [json.loads(line) for line in recorded_lines("app-server", name)]
     real = real[next(i for i, m in enumerate(real) if m.get("method") == "turn/started") :]
     with AppChild() as child:
         raw = "rawResponse" in json.dumps(real)
@@ -94,7 +94,7 @@ def test_a_turn_has_the_recorded_notifications_in_the_recorded_order(name: str, 
 
 def test_the_texts_of_faults_are_the_recorded_ones() -> None:
     for name, scenario in (("err_http_500", "error_500"), ("err_incomplete_max_tokens", "length")):
-        real = json.loads(recorded("app-server", name)[-1])["params"]["turn"]["error"]
+        real = json.loads(recorded_lines("app-server", name)[-1])["params"]["turn"]["error"]
         with AppChild() as child:
             fake = child.play(f"[[fake:{scenario}]]")[-1]["params"]["turn"]
         assert fake["status"] == "failed"
@@ -102,7 +102,9 @@ def test_the_texts_of_faults_are_the_recorded_ones() -> None:
 
 
 def test_an_entry_of_the_model_list_has_the_recorded_fields() -> None:
-    real = next(json.loads(x) for x in recorded("app-server", "model_list") if json.loads(x).get("id") == 2)
+    real = next(
+        json.loads(x) for x in recorded_lines("app-server", "model_list") if json.loads(x).get("id") == 2
+    )
     with AppChild() as child:
         fake = child.call("model/list", {"includeHidden": True})
         visible = child.call("model/list", {})
@@ -171,7 +173,7 @@ def test_items_that_the_real_child_refuses_are_refused(items: list[Any], text: s
 
 
 def test_an_interrupt_is_answered_and_ends_the_turn_and_a_second_one_is_refused() -> None:
-    real = [json.loads(line) for line in recorded("app-server", "interrupt_mid_text")]
+    real = [json.loads(line) for line in recorded_lines("app-server", "interrupt_mid_text")]
     refusal = next(m["error"] for m in real if m.get("id") == 6)
     with AppChild() as child:
         thread = child.start_thread()

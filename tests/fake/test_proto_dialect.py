@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake.child import recorded, shape
+from tests.fake.child import recorded_lines, shape
 from tests.fake.proto_child import ask, is_over, proto, texts, user_input
 
 SAME_BYTES = [
@@ -30,7 +30,9 @@ def without_waits(line: str) -> str:
 @pytest.mark.parametrize(("name", "prompt"), SAME_BYTES, ids=[name for name, _ in SAME_BYTES])
 def test_a_turn_is_byte_for_byte_what_the_real_child_says(name: str, prompt: str) -> None:
     expected = [
-        line for line in recorded("proto", name) if "session_configured" not in line and '"z"' not in line
+        line
+        for line in recorded_lines("proto", name)
+        if "session_configured" not in line and '"z"' not in line
     ]
     with proto() as child:
         child.read_line()
@@ -42,13 +44,13 @@ def test_a_turn_is_byte_for_byte_what_the_real_child_says(name: str, prompt: str
 def test_the_first_line_has_the_fields_of_the_real_one() -> None:
     with proto("-c", 'model="gpt-5-mini"') as child:
         first = json.loads(child.read_line() or b"")
-    assert shape(first) == shape(json.loads(recorded("proto", "text")[0]))
+    assert shape(first) == shape(json.loads(recorded_lines("proto", "text")[0]))
     assert first["msg"]["model"] == "gpt-5-mini"
 
 
 def test_usage_adds_up_over_the_turns_of_a_conversation_as_recorded() -> None:
     expected = [
-        line for line in recorded("proto", "two_turns") if line.startswith(('{"id":"1"', '{"id":"2"'))
+        line for line in recorded_lines("proto", "two_turns") if line.startswith(('{"id":"1"', '{"id":"2"'))
     ]
     lines = []
     with proto() as child:
@@ -74,7 +76,7 @@ def kinds(messages: list[Any]) -> list[str]:
     ],
 )
 def test_events_come_in_the_recorded_order_with_the_recorded_fields(name: str, prompt: str) -> None:
-    real = [json.loads(line)["msg"] for line in recorded("proto", name) if line.startswith('{"id":"1"')]
+    real = [json.loads(line)["msg"] for line in recorded_lines("proto", name) if line.startswith('{"id":"1"')]
     with proto() as child:
         fake = ask(child, prompt)
     section = ["agent_reasoning_section_break", "agent_reasoning_delta"]
@@ -92,7 +94,7 @@ def test_an_interrupt_ends_the_turn_as_recorded() -> None:
         child.read_until(lambda event: event["msg"]["type"] == "agent_message_delta")
         child.send({"id": "2", "op": {"type": "interrupt"}})
         last = child.lines_until(is_over)[-1].decode()
-    assert last == recorded("proto", "interrupt_mid_text")[-1]
+    assert last == recorded_lines("proto", "interrupt_mid_text")[-1]
 
 
 def test_an_interrupt_reaches_a_turn_that_never_pauses() -> None:
@@ -109,7 +111,7 @@ def test_shutdown_is_confirmed_and_the_end_of_stdin_then_ends_the_child() -> Non
     with proto() as child:
         child.send({"id": "9", "op": {"type": "shutdown"}})
         lines = child.lines_until(lambda event: event["id"] == "9")
-        assert lines[-1].decode() == recorded("proto", "shutdown_op")[-1]
+        assert lines[-1].decode() == recorded_lines("proto", "shutdown_op")[-1]
         child.close_stdin()
         assert child.exit_status() == 0
 

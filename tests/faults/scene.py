@@ -25,7 +25,7 @@ from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.process.child import Command
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, proxy_of, until
-from tests.process.children import gone, open_descriptors
+from tests.process.children import have_ended, open_descriptors
 from tests.waiting import PATIENCE, eventually, out_of_patience
 
 Dialect = Literal["proto", "app-server"]
@@ -110,9 +110,9 @@ class Scene:
     async def at_rest(self) -> None:
         """Slots, streams, lanes, tasks, descriptors and processes are as before; waits for that, bounded."""
         try:
-            await until(lambda: self.things().within(self._rest) and gone(self._strangers()))
+            await until(lambda: self.things().within(self._rest) and have_ended(self._strangers()))
         except AssertionError:
-            left = [pid for pid in self._strangers() if not gone([pid])]
+            left = [pid for pid in self._strangers() if not have_ended([pid])]
             raise AssertionError(f"now: {self.things()}, before: {self._rest}, left: {left}") from None
         self._rest = self.things()  # what was more before is a leak from now on
         self._pids.write_text("".join(self._pids.read_text().splitlines(keepends=True)[-8:]))

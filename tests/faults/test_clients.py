@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.scene import MODES, Mode, Scene, request_of
 from tests.http.serving import until
-from tests.process.children import gone
+from tests.process.children import have_ended
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -173,8 +173,8 @@ async def test_a_child_whose_client_leaves_is_gone_with_all_that_it_started(ther
             client.send(MODES[0], f"[[fake:text misbehave={faults} at=4]]")
             await client.hears(b"Hello")
             pids = there.newest_pids(2)
-            assert not any(gone([pid]) for pid in pids)
+            assert not any(have_ended([pid]) for pid in pids)
             assert os.getpid() not in pids
             client.hang_up()
         await there.at_rest()
-        assert gone(pids)
+        assert have_ended(pids)

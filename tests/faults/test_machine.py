@@ -24,7 +24,7 @@ from tests.faults.answers import is_broken_stream, is_good, is_status
 from tests.faults.scene import MODES, Mode, Scene, write_program
 from tests.faults.test_clients import line
 from tests.http.serving import Answer, until
-from tests.waiting import PATIENCE, out_of_patience, polled
+from tests.waiting import PATIENCE, out_of_patience, poll
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -274,7 +274,7 @@ async def test_a_server_whose_store_takes_nothing_is_not_ready_until_it_does(
     before = (await there.ask(mode, "[[fake:text say=Stored.]]")).body["id"]
     no_room_left(there)
     with trouble(there):
-        await polled(lambda: unready(there))  # somebody may have asked a moment ago
+        await poll(lambda: unready(there))  # somebody may have asked a moment ago
         ready = await there.proxy.send("GET", "/readyz")
         assert (ready.status, ready.body["status"]) == (503, "unready")
         assert "store cannot be written" in ready.body["reason"]

@@ -30,7 +30,7 @@ from tests.faults.test_own_faults_behind_the_log import (
     status_in,
 )
 from tests.http.serving import Proxy, fake_proxy, until, user
-from tests.process.children import gone
+from tests.process.children import have_ended
 from tests.waiting import PATIENCE
 
 Dialect: TypeAlias = Literal["proto", "app-server"]
@@ -122,7 +122,7 @@ class There:
         return 200
 
     def _alive(self) -> list[int]:
-        return [pid for pid in map(int, self.pids.read_text().split()) if not gone([pid])]
+        return [pid for pid in map(int, self.pids.read_text().split()) if not have_ended([pid])]
 
     def _keeps_what_waits(self) -> bool:
         """Whether the agent's only processes are those that wait for turns."""

@@ -20,7 +20,7 @@ from tests.faults.planting import at_each_call, breaking, is_part, once, one_at_
 from tests.faults.test_own_faults import ENDS, GOOD_ENDS
 from tests.faults.test_upstreams import HEAD, WIRES, Served, request_of
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.waiting import PATIENCE, polled
+from tests.waiting import PATIENCE, poll
 
 TO_CLIENT: Final = ("/surfaces/", "/responses/", "/http/", "/runs/", "/store/", "/admission/", "/workers/")
 RESPONSE_ID: Final = re.compile(r'"(resp_[0-9a-f]{32})"')
@@ -89,7 +89,7 @@ async def end_of_response(proxy: Proxy, id: str) -> str:
         stored = await proxy.send("GET", f"/v1/responses/{id}")
         return "" if stored.status == 200 and stored.body["status"] in UNFINISHED else stored.text
 
-    return await polled(ended)
+    return await poll(ended)
 
 
 def status_in(stored: str) -> str:

@@ -36,7 +36,7 @@ class Holds:
             took = cpu_seconds() - began
             if took > holds.longest:
                 holds.longest = took
-                holds.who = _named(handle) if took > MAX_HOLD_SECONDS else ""
+                holds.who = _name_of(handle) if took > MAX_HOLD_SECONDS else ""
             return None
 
         asyncio.Handle._run = timed  # type: ignore[method-assign, assignment]
@@ -46,7 +46,7 @@ class Holds:
         asyncio.Handle._run = self._run  # type: ignore[method-assign]
 
 
-def _named(handle: asyncio.Handle) -> str:
+def _name_of(handle: asyncio.Handle) -> str:
     """The callback, and what is logged with each line of it: of a request its `req_id`."""
     context = handle._context  # type: ignore[attr-defined]  # a task's callback does not say whose it is
     logged = {variable.name: value for variable, value in context.items() if "structlog" in variable.name}

@@ -59,14 +59,14 @@ def answers_in(data: bytes) -> list[RawAnswer]:
         if status == 101:
             body, data = data, b""
         elif headers.get("transfer-encoding") == "chunked":
-            body, data = _unchunked(data)
+            body, data = _join_chunks(data)
         else:
             body, data = _cut(data, int(headers.get("content-length", 0)))
         found.append(RawAnswer(status, headers, body))
     return found
 
 
-def _unchunked(data: bytes) -> tuple[bytes, bytes]:
+def _join_chunks(data: bytes) -> tuple[bytes, bytes]:
     body = b""
     while True:
         size, data = _split(data, b"\r\n")

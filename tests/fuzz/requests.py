@@ -328,7 +328,7 @@ def paths_to(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @st.composite
-def corrupted(draw: st.DrawFn, *bodies: dict[str, Any]) -> dict[str, Any]:
+def corrupt_bodies(draw: st.DrawFn, *bodies: dict[str, Any]) -> dict[str, Any]:
     """One of the bodies with up to three things in it changed, taken away or added."""
     body: dict[str, Any] = copy.deepcopy(draw(st.sampled_from(bodies)))
     for _ in range(draw(st.integers(0, 3))):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.requests import CHAT, ITEMS, LEGACY, MESSAGES, ODD, RESPONSE, corrupted
+from tests.fuzz.requests import CHAT, ITEMS, LEGACY, MESSAGES, ODD, RESPONSE, corrupt_bodies
 from tests.waiting import PATIENCE
 
 KEYS: Final = {"message", "type", "param", "code"}
@@ -140,7 +140,7 @@ def test_of_a_key_that_is_there_twice_the_last_one_counts(line: http.client.HTTP
 
 
 @STEADY
-@given(body=corrupted(CHAT, LEGACY), odd=st.sampled_from(["\ud800", "x"]))
+@given(body=corrupt_bodies(CHAT, LEGACY), odd=st.sampled_from(["\ud800", "x"]))
 @example(body={"messages": [{"role": "user", "content": "\ud800"}]}, odd="x")
 @example(body={"messages": [{"role": "user", "content": "x"}], "metadata": {"\ud800": "x"}}, odd="x")
 def test_a_corrupted_chat_request_is_answered_or_refused(
@@ -150,7 +150,7 @@ def test_a_corrupted_chat_request_is_answered_or_refused(
 
 
 @STEADY
-@given(body=corrupted(MESSAGES), odd=st.sampled_from(["\ud800", "x"]))
+@given(body=corrupt_bodies(MESSAGES), odd=st.sampled_from(["\ud800", "x"]))
 @example(body={"messages": [{"role": "user", "content": "\ud800"}]}, odd="x")
 @example(
     body={"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {"\ud800": 1}}]}]},
@@ -164,7 +164,7 @@ def test_a_corrupted_request_for_a_message_is_answered_or_refused(
 
 
 @STEADY
-@given(body=corrupted(RESPONSE, ITEMS), odd=st.sampled_from(["\ud800", "x"]))
+@given(body=corrupt_bodies(RESPONSE, ITEMS), odd=st.sampled_from(["\ud800", "x"]))
 @example(body={"model": "codex-5", "input": "\udc00"}, odd="x")
 @example(body={"model": "codex-5", "input": "x", "conversation": "conv_\ud800"}, odd="x")
 @example(body={"model": "codex-5", "input": "x", "previous_response_id": "\ud800"}, odd="x")

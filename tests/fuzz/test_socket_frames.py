@@ -10,7 +10,7 @@ import aiohttp
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.requests import ITEMS, ODD, RESPONSE, corrupted
+from tests.fuzz.requests import ITEMS, ODD, RESPONSE, corrupt_bodies
 from tests.waiting import PATIENCE
 
 GOOD: Final = {"type": "response.create", "model": "codex-5", "input": "Hello.", "store": False}
@@ -30,7 +30,7 @@ FRAMES: Final = (
     | st.sampled_from(ODD).map(json.dumps)
     | st.sampled_from(ODD).map(lambda odd: json.dumps({"type": odd}))
     | st.sampled_from(ODD).map(lambda odd: json.dumps({**GOOD, "background": odd, "generate": odd}))
-    | corrupted(RESPONSE, ITEMS).map(
+    | corrupt_bodies(RESPONSE, ITEMS).map(
         lambda body: json.dumps({"type": "response.create", **body, "store": False})
     )
 )

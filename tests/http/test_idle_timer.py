@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from codex_proxy.http.sse import IdleTimer
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import settle, virtual
 
 
 async def _after(seconds: float) -> None:
@@ -67,7 +67,7 @@ async def test_a_cancellation_by_somebody_else_goes_on() -> None:
             silence.stop()
 
     task = asyncio.create_task(waits())
-    await settled()
+    await settle()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

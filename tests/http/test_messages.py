@@ -14,7 +14,7 @@ from tests.access.keyed import bearing, keyed_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy
 from tests.surfaces.messages.answering import fold, frames
 from tests.surfaces.messages.asking import message_of as spoken
-from tests.surfaces.messages.asking import recorded, result, tool, use
+from tests.surfaces.messages.asking import recordings, result, tool, use
 
 pytestmark = pytest.mark.sampled(every=2, first=1)
 
@@ -165,7 +165,7 @@ RECORDED = ["01-print-session", "05-web", "09-signature-interleaved"]
 
 async def test_recorded_sessions_are_answered(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, {"FAKE_CODEX_MODELS": "any"}, fake_dialect="app-server") as proxy:
-        for name, entry in recorded(*RECORDED):
+        for name, entry in recordings(*RECORDED):
             answer = await post(proxy, entry["body"], entry["path"])
             assert answer.status == 200, (name, answer.text)
             assert folded(answer)["role"] == "assistant"
@@ -299,7 +299,7 @@ def document(data: bytes) -> dict[str, Any]:
 
 async def test_a_pdf_is_read_and_one_that_cannot_be_is_a_note(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
-        for data in (pdfs.pdf("Hello from the file."), pdfs.locked("Hello.", "secret")):
+        for data in (pdfs.pdf("Hello from the file."), pdfs.encrypted_pdf("Hello.", "secret")):
             answer = await post(proxy, body(messages=[spoken("user", document(data), "[[fake:echo]]")]))
             assert answer.status == 200
             readable = "Hello from the file." in answer.text

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from codex_proxy.core.events import OutputDelta, TextDelta, TurnEnded, Usage, UsageReported
 from codex_proxy.http.exchange import TurnTimings
 from tests.http.serving import Hands, Proxy, fake_agent, fake_proxy, proxy_of, until, user
-from tests.waiting import hold_up_the_loop, polled
+from tests.waiting import hold_up_the_loop, poll
 
 CHAT = "/v1/chat/completions"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -139,7 +139,7 @@ async def test_an_open_stream_is_seen_with_its_turn_and_its_child(tmp_path: Path
         async def no_child_is_busy() -> bool:  # it may outlive its turn for a moment
             return await value(proxy, "children", state="busy") == 0
 
-        await polled(no_child_is_busy)
+        await poll(no_child_is_busy)
 
 
 async def test_a_client_that_leaves_is_counted_as_such(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_without_metrics_nothing_is_counted() -> None:
 
 async def test_a_loop_that_was_held_up_shows_it(measured: Proxy) -> None:
     hold_up_the_loop(0.2)
-    await polled(lambda: value(measured, "event_loop_delay_seconds_count"))
+    await poll(lambda: value(measured, "event_loop_delay_seconds_count"))
     assert await value(measured, "event_loop_delay_max_seconds") >= 0.1
     within = await value(measured, "event_loop_delay_seconds_bucket", le="0.1")
     assert await value(measured, "event_loop_delay_seconds_count") > within

@@ -28,7 +28,7 @@ from codex_proxy.surfaces.request_options import ParseContext, RequestHints, Req
 from codex_proxy.surfaces.responses import parse as responses
 from codex_proxy.surfaces.responses.wire import ResponseRequest
 from scripts.gen_api import DOCUMENT
-from tests.fuzz.requests import CHAT, ITEMS, LEGACY, RESPONSE, corrupted
+from tests.fuzz.requests import CHAT, ITEMS, LEGACY, RESPONSE, corrupt_bodies
 from tests.http.serving import Proxy, fake_proxy
 from tests.surfaces.catalogs import catalog_of
 
@@ -175,7 +175,7 @@ MANY = settings(
 
 
 @MANY
-@given(corrupted(CHAT, LEGACY))
+@given(corrupt_bodies(CHAT, LEGACY))
 def test_the_schema_and_the_parser_of_chat_refuse_the_same(body: dict[str, Any]) -> None:
     # What several fields or the meaning of a text decide is refused behind the types.
     found = complaints(CHAT_SCHEMA, body)
@@ -186,7 +186,7 @@ def test_the_schema_and_the_parser_of_chat_refuse_the_same(body: dict[str, Any])
 
 @pytest.mark.exhaustive
 @MANY
-@given(corrupted(RESPONSE, ITEMS))
+@given(corrupt_bodies(RESPONSE, ITEMS))
 def test_the_schema_and_the_parser_of_responses_refuse_the_same(body: dict[str, Any]) -> None:
     found = complaints(RESPONSE_SCHEMA, body)
     parse = parse_response if found else functools.partial(parse_as, ResponseRequest, notes=FieldNotes())

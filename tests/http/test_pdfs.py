@@ -16,11 +16,11 @@ from codex_proxy.workers import pdf_reader
 from tests import pdfs
 from tests.http.serving import Answer, Proxy, fake_proxy, until
 from tests.http_responses.asking import WEATHER
-from tests.waiting import PATIENCE, polled
+from tests.waiting import PATIENCE, poll
 
 HELLO = pdfs.pdf("Hello from the file.")
 SHOWN = '<file name="a.pdf">\n[page 1 of 1]\nHello from the file.\n</file>'
-LOCKED = pdfs.locked("Hello.", "secret")
+LOCKED = pdfs.encrypted_pdf("Hello.", "secret")
 ECHO = "[[fake:echo]]"
 
 
@@ -147,7 +147,7 @@ async def test_in_a_response_in_the_background_that_is_run_again(tmp_path: Path)
             found = (await proxy.send("GET", f"/v1/responses/{created.body['id']}")).body
             return None if found["status"] in ("queued", "in_progress") else found
 
-        assert (await polled(ended))["status"] == "completed"
+        assert (await poll(ended))["status"] == "completed"
 
 
 @pytest.mark.sampled(every=3)

@@ -12,7 +12,7 @@ from tests.http.serving import Proxy, fake_proxy
 from tests.http_responses.asking import events_of
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.upstreams.serving import Upstream, upstream
-from tests.waiting import polled
+from tests.waiting import poll
 
 OWN: dict[str, Any] = {"model_aliases": "my-own=codex-5"}
 """A name of a client's own."""
@@ -227,7 +227,7 @@ async def ended(proxy: Proxy, id: str) -> dict[str, Any]:
         response = (await proxy.send("GET", f"/v1/responses/{id}")).body
         return None if response["status"] in ("queued", "in_progress") else response
 
-    response: dict[str, Any] = await polled(over)
+    response: dict[str, Any] = await poll(over)
     return response
 
 

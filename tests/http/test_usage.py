@@ -10,7 +10,7 @@ import pytest
 
 from codex_proxy.http.app_keys import USAGE
 from tests.http.serving import Proxy, fake_proxy, until, user
-from tests.waiting import polled
+from tests.waiting import poll
 
 KEY = {"Authorization": "Bearer a-key"}
 
@@ -37,7 +37,7 @@ async def counted(proxy: Proxy, turns: int) -> dict[str, Any]:
         results = (await proxy.send("GET", "/usage")).body["data"][-1]["results"]
         return dict(results[0]) if results and results[0]["num_model_requests"] >= turns else {}
 
-    sum = await polled(summed)
+    sum = await poll(summed)
     assert sum["num_model_requests"] == turns
     return sum
 

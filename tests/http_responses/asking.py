@@ -53,7 +53,7 @@ async def create(proxy: Proxy, input: Any = "Hello.", **fields: Any) -> Answer:
 def events_of(text: str) -> list[dict[str, Any]]:
     """The events of a whole stream, which has its end, each as the SDK's types want it."""
     assert text.endswith("event: done\ndata: [DONE]\n\n"), text[-200:]
-    return checked(blocks_of(text.removesuffix("event: done\ndata: [DONE]\n\n")))
+    return check_events(blocks_of(text.removesuffix("event: done\ndata: [DONE]\n\n")))
 
 
 def blocks_of(text: str) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ def blocks_of(text: str) -> list[dict[str, Any]]:
     return events
 
 
-def checked(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def check_events(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same events, numbered without a gap and valid."""
     events = list(events)
     first = events[0]["sequence_number"] if events else 0

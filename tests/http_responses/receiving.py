@@ -55,7 +55,7 @@ async def receiver(*statuses: int) -> AsyncIterator[Receiver]:
         await runner.cleanup()
 
 
-def undelivered(store: Path) -> int:
+def count_undelivered(store: Path) -> int:
     """How many webhooks are in the outbox of a store."""
     with closing(sqlite3.connect(store)) as connection:
         return int(connection.execute("SELECT count(*) FROM webhooks").fetchone()[0])

@@ -20,8 +20,8 @@ from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoredResponse, StoreUnavailable
 from tests.faults.scene import agent_of, write_program
 from tests.http.serving import ENVIRONMENT, Proxy, proxy_of, until
-from tests.http_responses.asking import blocks_of, checked, create, events_of, saying, serving, types_of
-from tests.waiting import polled
+from tests.http_responses.asking import blocks_of, check_events, create, events_of, saying, serving, types_of
+from tests.waiting import poll
 
 HELD = '[[fake:text say="one two three" hold=1]]'
 
@@ -41,7 +41,7 @@ async def ended(client: AsyncOpenAI, id: str) -> Any:
         response = await client.responses.retrieve(id)
         return None if response.status in ("queued", "in_progress") else response
 
-    return await polled(over)
+    return await poll(over)
 
 
 async def stream_of(proxy: Proxy, id: str, after: int | None = None) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ async def test_a_background_stream_outlives_its_creator_and_is_resumed_to_the_ev
         release.write_text("go")
         rest = await following
         assert rest[0]["sequence_number"] == last + 1
-        whole = checked(seen + rest)
+        whole = check_events(seen + rest)
         assert whole == await stream_of(proxy, id)
         assert whole[-1]["type"] == "response.completed"
         assert (

@@ -11,7 +11,7 @@ import pytest
 from tests.forking import run_command
 from tests.http_responses.asking import create, saying, serving
 from tests.postgres import PostgresServer, server
-from tests.waiting import polled
+from tests.waiting import poll
 
 
 def as_child(folder: Path, url: str, *arguments: str) -> tuple[int, str, str]:
@@ -74,7 +74,7 @@ async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_aga
             async def is_unready() -> bool:
                 return (await proxy.send("GET", "/readyz")).status == 503
 
-            await polled(is_unready)
+            await poll(is_unready)
             ready = await proxy.send("GET", "/readyz")
             assert (ready.headers["Retry-After"], ready.body["status"]) == ("1", "unready")
             assert str(database.folder) not in ready.text
@@ -87,7 +87,7 @@ async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_aga
             async def is_ready() -> bool:
                 return (await proxy.send("GET", "/readyz")).status == 200
 
-            await polled(is_ready)
+            await poll(is_ready)
             assert (await client.responses.retrieve(kept)).id == kept
             assert (await create(proxy, saying("Again."), previous_response_id=kept)).status == 200
 

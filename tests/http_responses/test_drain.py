@@ -20,7 +20,7 @@ import pytest
 from tests.http.serving import user
 from tests.http_responses.asking import saying, serving
 from tests.http_responses.killing import server_process
-from tests.waiting import PATIENCE, polled
+from tests.waiting import PATIENCE, poll
 
 HELD = '[[fake:text say="one two three" hold=1]]'
 KEPT, STEADY = 20, 10
@@ -109,7 +109,7 @@ async def no_longer_listens(url: str) -> None:
         writer.transport.abort()
         return False
 
-    await polled(refuses)
+    await poll(refuses)
 
 
 async def ask_steadily(kept: Line, turn: bool) -> list[Reply]:

@@ -20,7 +20,7 @@ from tests.http.serving import Proxy, fake_proxy, user
 from tests.http_responses.asking import create, events_of, types_of
 from tests.http_responses.test_websocket import answer_to, open_socket
 from tests.mcp.serving import PROGRAM, web_server
-from tests.waiting import eventually, polled
+from tests.waiting import eventually, poll
 
 CALLS = {"FAKE_CODEX_MODE": "tool_call", "FAKE_CODEX_MODELS": "any"}
 """The agent calls the first tool that it is offered, and then says what the tool said."""
@@ -296,7 +296,7 @@ async def test_a_server_that_is_still_starting_is_waited_for_as_long_as_the_sett
         assert "Sunny in Paris" not in answer.text
         assert int(answer.headers["openai-processing-ms"]) < 9000, "without the setting it is half a minute"
         ready.touch()
-        await polled(called)
+        await poll(called)
 
 
 @pytest.mark.exhaustive

@@ -14,7 +14,7 @@ from codex_proxy.core.faults import UserError
 from codex_proxy.http import webhook_sender
 from tests.http.serving import settings_of
 from tests.http_responses.asking import create, saying, serving
-from tests.http_responses.receiving import SECRET, receiver, undelivered
+from tests.http_responses.receiving import SECRET, count_undelivered, receiver
 from tests.waiting import eventually
 
 
@@ -89,7 +89,7 @@ async def test_what_was_not_taken_when_the_server_stopped_is_reported_after_its_
         async with serving(tmp_path, **settings) as (proxy, _):
             ((first, headers), (second, again)) = await target.deliveries(2)
             store = proxy.server.settings.store_file
-            await eventually(lambda: not undelivered(store))
+            await eventually(lambda: not count_undelivered(store))
         async with serving(tmp_path, **settings):
             pass
     assert (first, headers["webhook-id"]) == (second, again["webhook-id"])
@@ -103,7 +103,7 @@ async def test_a_webhook_for_a_target_that_no_longer_exists_is_dropped(tmp_path:
             await gone.deliveries(1)
         async with serving(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _):
             store = proxy.server.settings.store_file
-            await eventually(lambda: not undelivered(store))
+            await eventually(lambda: not count_undelivered(store))
     assert (len(gone.got), target.got) == (1, [])
 
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.http_responses.asking import EVENT, checked, saying
+from tests.http_responses.asking import EVENT, check_events, saying
 from tests.waiting import PATIENCE
 
 Socket = aiohttp.ClientWebSocketResponse
@@ -30,7 +30,7 @@ async def events_of(socket: Socket) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     while not (events and events[-1]["type"] in LAST):
         events.append(await socket.receive_json(timeout=PATIENCE))
-    return checked(events)
+    return check_events(events)
 
 
 async def answer_to(socket: Socket, input: Any, **fields: Any) -> dict[str, Any]:

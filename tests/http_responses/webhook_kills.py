@@ -26,20 +26,20 @@ from codex_proxy.store.store import Store
 from tests.http.serving import until
 from tests.http_responses.asking import saying, serving
 from tests.http_responses.killing import server_process
-from tests.http_responses.receiving import SECRET, Receiver, receiver, undelivered
-from tests.waiting import PATIENCE, polled
+from tests.http_responses.receiving import SECRET, Receiver, count_undelivered, receiver
+from tests.waiting import PATIENCE, poll
 
 CLIENTS = 3
 PROMPTS = (saying("ok"), "[[fake:error_500]]", "[[fake:truncation]]", saying("ok"))
 
 
-async def _ended(session: aiohttp.ClientSession, address: str) -> bool:
+async def _has_ended(session: aiohttp.ClientSession, address: str) -> bool:
     async with session.get(address) as reply:
         return (await reply.json())["status"] not in ("queued", "in_progress")
 
 
 async def _all_told(store: Store, file: Path) -> bool:
-    return not ((await store.stats()).unfinished or undelivered(file))
+    return not ((await store.stats()).unfinished or count_undelivered(file))
 
 
 @dataclass
@@ -79,7 +79,7 @@ async def ask_until_it_dies(url: str, chance: random.Random) -> None:
                 if chance.random() < 0.3:
                     async with session.post(f"{address}/cancel"):
                         continue
-                await polled(partial(_ended, session, address))
+                await poll(partial(_has_ended, session, address))
 
 
 async def one_life(folder: Path, target: Receiver, chance: random.Random, commit: int | None) -> None:
@@ -109,7 +109,7 @@ async def after_kills(
             keeping = proxy.server.store_lifecycle
             assert keeping is not None
             store = proxy.server.settings.store_file
-            await polled(partial(_all_told, keeping.store, store))
+            await poll(partial(_all_told, keeping.store, store))
             await until(lambda: proxy.server.runs.running == 0)
         told: dict[str, set[tuple[str, str]]] = defaultdict(set)
         for body, headers in target.got:

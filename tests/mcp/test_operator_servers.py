@@ -16,7 +16,7 @@ from codex_proxy.mcp.config import Definition, StdioServer
 from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits
 from tests.mcp.serving import LONG, ManualClock, arguments, command_of, stdio, texts
-from tests.process.children import gone
+from tests.process.children import have_ended
 from tests.waiting import eventually
 
 Make = Callable[..., OperatorServers]
@@ -266,7 +266,7 @@ async def test_a_server_that_never_answers_is_given_up_and_ended(make: Make, tmp
         McpFaultKind.TIMED_OUT,
         "MCP server 'deaf' was not ready within 0.5 s.",
     )
-    assert gone([int(pid_file.read_text())])
+    assert have_ended([int(pid_file.read_text())])
 
 
 @pytest.mark.exhaustive
@@ -341,7 +341,7 @@ async def test_close_ends_the_servers_and_calls_after_it_are_refused(make: Make)
     pid = int(texts(await servers.call("files", "pid", "{}", LONG))[0])
     orphan = int(texts(await servers.call("files", "orphan", "{}", LONG))[0])
     await servers.close()
-    assert gone([pid, orphan])
+    assert have_ended([pid, orphan])
     late = await servers.call("files", "pid", "{}", LONG)
     assert late.fault is not None
     assert late.fault.kind == McpFaultKind.CLOSED
@@ -355,7 +355,7 @@ async def test_close_during_a_start_ends_it(make: Make, tmp_path: Path) -> None:
     await eventually(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
     await servers.close()
     assert (await asking).faults[0].kind == McpFaultKind.CLOSED
-    assert gone([int(pid_file.read_text())])
+    assert have_ended([int(pid_file.read_text())])
 
 
 @pytest.mark.exhaustive
@@ -369,4 +369,4 @@ async def test_when_the_proxy_is_killed_no_process_of_a_server_is_left() -> None
     parent.wait()
     parent.stdout.close()
     assert len(pids) == 2
-    await eventually(lambda: gone(pids))
+    await eventually(lambda: have_ended(pids))

@@ -17,7 +17,7 @@ from codex_proxy.mcp.request_servers import NamedServer, RequestServers
 from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits, McpListing
 from tests.mcp.serving import LONG, ManualClock, arguments, certificate, command_of, texts, web_server
-from tests.waiting import eventually, polled
+from tests.waiting import eventually, poll
 
 Make = Callable[..., RequestServers]
 
@@ -377,7 +377,7 @@ async def test_an_operators_server_may_have_any_url_and_gets_its_headers(streama
         async def lists_the_new_one() -> bool:
             return "new" in names(await servers.tools())
 
-        await polled(lists_the_new_one)  # it comes on a stream of its own
+        await poll(lists_the_new_one)  # it comes on a stream of its own
     finally:
         await servers.close()
 

@@ -9,7 +9,7 @@ from codex_proxy.process.child import Command, Exit
 from tests.waiting import PATIENCE, eventually
 
 
-def gone(pids: list[int]) -> bool:
+def have_ended(pids: list[int]) -> bool:
     """Returns whether all these processes have ended, even if nobody has waited for them yet."""
     return not any(_lives(pid) for pid in pids)
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from codex_proxy.process import child as child_module
 from codex_proxy.process.child import Child, Exit, spawn
 from codex_proxy.process.pipes import PipeReader
-from tests.process.children import Recorder, gone, open_descriptors, pid_in, python, shell
+from tests.process.children import Recorder, have_ended, open_descriptors, pid_in, python, shell
 from tests.process.conftest import Start
 from tests.waiting import PATIENCE, eventually
 
@@ -127,7 +127,7 @@ async def test_a_child_that_ignores_term_is_killed(start: Start) -> None:
     (pid,) = await recorder.lines(1)
     async with asyncio.timeout(PATIENCE):
         assert await child.end(grace=0.05) == Exit(None, signal.SIGKILL, "")
-    assert gone([int(pid)])
+    assert have_ended([int(pid)])
 
 
 async def test_a_kill_needs_no_await_and_no_second_call(start: Start) -> None:
@@ -136,7 +136,7 @@ async def test_a_kill_needs_no_await_and_no_second_call(start: Start) -> None:
     child.kill()
     child.kill()
     assert (await recorder.exit()).signal == signal.SIGKILL
-    assert gone([int(pid)])
+    assert have_ended([int(pid)])
 
 
 def test_a_kill_works_after_the_loop_is_closed() -> None:
@@ -150,13 +150,13 @@ def test_a_kill_works_after_the_loop_is_closed() -> None:
     child = asyncio.run(begin())
     child.kill()
     assert child._warden.wait() == 128 + signal.SIGTERM
-    assert gone([int(recorder.data)])
+    assert have_ended([int(recorder.data)])
 
 
 async def test_a_grandchild_that_holds_the_pipe_does_not_hang_the_end(start: Start, tmp_path: Path) -> None:
     _, recorder = await start(shell('sleep 100 & echo $! > "$1"; exit 4', str(tmp_path / "pid")))
     assert await recorder.exit() == Exit(4, None, "")
-    assert gone([await pid_in(tmp_path / "pid")])
+    assert have_ended([await pid_in(tmp_path / "pid")])
 
 
 async def test_another_process_that_holds_the_pipe_does_not_hang_the_end(start: Start) -> None:
@@ -175,7 +175,7 @@ async def test_a_child_that_closes_its_stdout_and_lives_on_is_ended(start: Start
     _, recorder = await start(shell("echo $$; exec >&-; trap '' TERM; while :; do sleep 100; done"))
     exit = await recorder.exit()
     assert exit.signal == signal.SIGKILL
-    assert gone([int(recorder.data)])
+    assert have_ended([int(recorder.data)])
 
 
 async def test_the_last_output_of_a_child_is_received_before_its_end(start: Start) -> None:
@@ -359,7 +359,7 @@ async def test_a_warden_that_hangs_is_killed_and_the_child_ends_with_it(
     os.kill(child.pid, signal.SIGSTOP)
     async with asyncio.timeout(PATIENCE):
         assert (await child.end(grace=0)).signal == signal.SIGKILL
-    await eventually(lambda: gone([int(pid)]))
+    await eventually(lambda: have_ended([int(pid)]))
 
 
 async def test_a_child_that_cannot_be_killed_is_given_up(

@@ -25,7 +25,7 @@ from codex_proxy.process.child import Child, Exit, SpawnError, spawn
 from codex_proxy.process.launch import WARDEN
 from codex_proxy.process.spawner import Spawner, call_at_exit, use_spawner, why_no_spawner
 from codex_proxy.process.warden import PR_SET_CHILD_SUBREAPER
-from tests.process.children import Recorder, command, gone, open_descriptors, pid_in, shell
+from tests.process.children import Recorder, command, have_ended, open_descriptors, pid_in, shell
 from tests.waiting import PATIENCE, eventually
 
 ECHO = shell("while read line; do echo $line; done; exit 3")
@@ -73,7 +73,7 @@ async def test_the_death_of_the_spawner_touches_no_child_and_a_new_one_serves(sp
     child, recorder = await started()
     first = pid_of(spawner)
     os.kill(first, signal.SIGKILL)
-    await eventually(lambda: gone([first]))
+    await eventually(lambda: have_ended([first]))
     await talks(child, recorder)
     later, its_recorder = await started()
     assert pid_of(spawner) != first
@@ -119,7 +119,7 @@ async def test_a_start_that_a_stopped_spawner_does_not_answer_times_out_and_the_
     assert refused.value.temporary
     monkeypatch.setattr(module, "ANSWER_SECONDS", PATIENCE)
     later, its_recorder = await started()
-    await eventually(lambda: gone([first]))
+    await eventually(lambda: have_ended([first]))
     for each, its in ((child, recorder), (later, its_recorder)):
         await talks(each, its)
         await each.end(grace=PATIENCE)
@@ -183,7 +183,7 @@ async def test_a_start_that_is_cancelled_leaves_no_process(spawner: Spawner, tmp
     # that no process is left is checked by the fixture; the script may have been killed before it had begun
     if (tmp_path / "pid").exists():
         pid = await pid_in(tmp_path / "pid")
-        await eventually(lambda: gone([pid]))
+        await eventually(lambda: have_ended([pid]))
 
 
 async def test_a_spawner_is_closed_when_the_last_fork_has_replied_even_if_it_has_ended_itself(
@@ -300,7 +300,7 @@ async def test_two_servers_share_a_spawner_until_both_have_stopped(spawner: Spaw
     child, _ = await started()
     pid = pid_of(spawner)
     await other.close()
-    assert not gone([pid])
+    assert not have_ended([pid])
     await child.end(grace=0)
 
 
@@ -329,7 +329,7 @@ async def test_the_death_of_the_proxy_ends_its_spawner() -> None:
         assert proxy.stdout is not None
         pids = [int(pid) for pid in proxy.stdout.readline().split()]
         proxy.kill()
-    await eventually(lambda: gone(pids))
+    await eventually(lambda: have_ended(pids))
 
 
 @pytest.mark.exhaustive
@@ -422,7 +422,7 @@ async def test_a_thousand_kills_of_servers_spawners_wardens_and_children_leave_n
                         kills[kind] += 1
                         killed.append(int(pid))
                 # What a killed warden leaves becomes the server's, which kills it. Both at once leave nobody to do it.
-                await eventually(partial(gone, killed))
+                await eventually(partial(have_ended, killed))
                 await eventually(partial(_has_no_orphans, server.pid))
                 server.kill()
                 server.stdout.read()
@@ -446,7 +446,7 @@ def _left(before: set[psutil.Process]) -> list[psutil.Process]:
     for process in set(psutil.Process().children(recursive=True)) - before:
         with suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
-        if not gone([process.pid]):
+        if not have_ended([process.pid]):
             left.append(process)
     return left
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from codex_proxy.process.launch import WARDEN
-from tests.process.children import gone, pid_in, shell
+from tests.process.children import have_ended, pid_in, shell
 from tests.process.conftest import Start
 from tests.waiting import PATIENCE, eventually
 
@@ -61,10 +61,10 @@ async def test_the_death_of_the_proxy_leaves_no_process(tmp_path: Path, signum: 
         assert proxy.stdout is not None
         warden = int(proxy.stdout.readline())
         family = await family_in(tmp_path)
-        assert not gone([warden])
-        assert not any(gone([pid]) for pid in family)
+        assert not have_ended([warden])
+        assert not any(have_ended([pid]) for pid in family)
         os.kill(proxy.pid, signum)
-    await eventually(lambda: gone([warden, *family]))
+    await eventually(lambda: have_ended([warden, *family]))
 
 
 async def test_the_death_of_the_proxy_right_after_the_start_leaves_no_process(tmp_path: Path) -> None:
@@ -88,14 +88,14 @@ async def test_an_end_leaves_no_process(start: Start, tmp_path: Path) -> None:
     await recorder.lines(1)
     family = await family_in(tmp_path)
     await child.end(grace=0)
-    assert gone(family)
+    assert have_ended(family)
 
 
 async def test_a_child_that_leaves_by_itself_leaves_no_process(start: Start, tmp_path: Path) -> None:
     _, recorder = await start(shell(LEAVES, str(tmp_path)))
     exit = await recorder.exit()
     assert exit.code == 3
-    assert gone(await family_in(tmp_path))
+    assert have_ended(await family_in(tmp_path))
 
 
 async def test_a_child_killed_from_outside_leaves_no_process(start: Start, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def test_a_child_killed_from_outside_leaves_no_process(start: Start, tmp_p
     family = await family_in(tmp_path)
     os.kill(family[0], signal.SIGKILL)
     assert (await recorder.exit()).signal == signal.SIGKILL
-    assert gone(family)
+    assert have_ended(family)
 
 
 async def test_children_that_are_born_during_the_end_are_found_too(start: Start, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_the_death_of_the_warden_ends_the_child(start: Start) -> None:
     (pid,) = await recorder.lines(1)
     os.kill(child.pid, signal.SIGKILL)
     assert (await recorder.exit()).signal == signal.SIGKILL
-    await eventually(lambda: gone([int(pid)]))
+    await eventually(lambda: have_ended([int(pid)]))
 
 
 def warden_module() -> ModuleType:
@@ -235,4 +235,4 @@ async def test_a_system_without_a_subreaper_still_ends_the_process_group(tmp_pat
         os.close(ours)
     assert warden.returncode == 3
     grandchild = await pid_in(tmp_path / "pid")
-    await eventually(lambda: gone([grandchild]))
+    await eventually(lambda: have_ended([grandchild]))

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.process.children import gone
+from tests.process.children import have_ended
 from tests.process_left.talk import Talk, talk
 from tests.real.codex_home import CodexHome
 from tests.real.proxy import ProxyProcess, chat_request, proxy_process
@@ -54,7 +54,7 @@ async def misbehaving(home: CodexHome, dialect: str, faults: str, drain: int = 0
         await eventually(lambda: len(noted(pids)) >= 2)
         [child, *_] = written = noted(pids)
         family = sorted({*proxy.family(), *written})
-        assert not any(gone([pid]) for pid in written)
+        assert not any(have_ended([pid]) for pid in written)
         yield Scene(proxy, client, child, family)
 
 
@@ -84,7 +84,7 @@ def noted(file: Path) -> list[int]:
 async def test_a_client_that_leaves_ends_a_child_of_its_own(codex_home: CodexHome, faults: str) -> None:
     async with misbehaving(codex_home, "proto", faults) as scene:
         await scene.talk.leave()
-        await eventually(lambda: gone(scene.family))
+        await eventually(lambda: have_ended(scene.family))
 
 
 @pytest.mark.exhaustive
@@ -94,7 +94,7 @@ async def test_a_client_that_leaves_ends_what_its_turn_left_on_a_shared_process(
     """The process goes too, when it is idle: only its warden can end a process that belongs to nobody."""
     async with misbehaving(codex_home, "app-server", "grandchild,hang") as scene:
         await scene.talk.leave()
-        await eventually(lambda: gone(scene.family))
+        await eventually(lambda: have_ended(scene.family))
         async with talk(scene.proxy.url, chat_request("[[fake:text]]")) as next_one:
             await next_one.end()
             assert next_one.status == 200
@@ -107,7 +107,7 @@ async def test_a_client_that_leaves_ends_a_shared_process_that_ignores_interrupt
     """It does not answer to the interrupt, so it is not used again."""
     async with misbehaving(codex_home, "app-server", "grandchild,deaf,ignore_sigterm") as scene:
         await scene.talk.leave()
-        await eventually(lambda: gone(scene.family))
+        await eventually(lambda: have_ended(scene.family))
 
 
 @pytest.mark.sampled(every=2, first=1)
@@ -117,7 +117,7 @@ async def test_a_child_that_is_killed_ends_its_stream_with_an_error_and_leaves_n
 ) -> None:
     async with misbehaving(codex_home, dialect, "grandchild,hang") as scene:
         os.kill(scene.child, signal.SIGKILL)
-        await eventually(lambda: gone(scene.family))
+        await eventually(lambda: have_ended(scene.family))
         await scene.talk.end()
         assert scene.talk.error_code == "agent_crashed"
 
@@ -132,7 +132,7 @@ async def test_the_kill_of_a_warden_ends_all_its_processes_and_the_server_goes_o
         os.kill(warden, signal.SIGKILL)
         await scene.talk.end()
         assert scene.talk.error_code == "agent_crashed"
-        await eventually(lambda: gone(scene.family))
+        await eventually(lambda: have_ended(scene.family))
         await eventually(lambda: not uncollected(scene.proxy.pid))
         async with talk(scene.proxy.url, chat_request("[[fake:text]]")) as next_one:
             await next_one.end()
@@ -149,4 +149,4 @@ async def test_the_kill_of_the_proxy_ends_all_its_processes(
         os.kill(scene.proxy.pid, signal.SIGKILL)
         await scene.talk.end()
         assert scene.talk.broken
-        await eventually(lambda: gone(scene.family))
+        await eventually(lambda: have_ended(scene.family))

@@ -14,7 +14,7 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.process.children import gone
+from tests.process.children import have_ended
 from tests.process_left.talk import Talk, talk
 from tests.real.codex_home import CodexHome
 from tests.real.model_server import ModelServer
@@ -82,7 +82,7 @@ async def test_a_client_that_leaves_ends_its_command(
 ) -> None:
     async with running(codex_home, command, "--sandbox", sandbox) as scene:
         await scene.talk.leave()
-        await eventually(lambda: gone(scene.commands))
+        await eventually(lambda: have_ended(scene.commands))
         async with talk(scene.proxy.url, chat_request("[[model:text say=Hi.]]")) as next_one:
             await next_one.end()
             assert b"Hi." in next_one.body
@@ -95,7 +95,7 @@ async def test_the_kill_of_an_agent_ends_its_command_and_its_stream_with_an_erro
     async with running(codex_home, command, "--sandbox", "danger-full-access") as scene:
         [agent] = scene.agents
         os.kill(agent, signal.SIGKILL)
-        await eventually(lambda: gone(scene.family))
+        await eventually(lambda: have_ended(scene.family))
         await scene.talk.end()
         assert scene.talk.error_code == "agent_crashed"
         async with talk(scene.proxy.url, chat_request("[[model:text say=Hi.]]")) as next_one:
@@ -112,7 +112,7 @@ async def test_the_kill_of_the_proxy_ends_all_its_processes(
         os.kill(scene.proxy.pid, signal.SIGKILL)
         await scene.talk.end()
         assert scene.talk.broken, "the connection is cut, not left half open"
-        await eventually(lambda: gone(scene.family))
+        await eventually(lambda: have_ended(scene.family))
 
 
 @COMMANDS
@@ -125,7 +125,7 @@ async def test_a_proxy_that_gets_sigterm_ends_everything_and_sends_its_clients_a
         await scene.talk.end()
         assert scene.talk.error_code == "service_unavailable"
         assert await scene.proxy.exit() == 0
-        assert gone(scene.family), "when it is gone, so are they"
+        assert have_ended(scene.family), "when it is gone, so are they"
 
 
 @COMMANDS
@@ -137,7 +137,7 @@ async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, co
         assert await scene.proxy.exit() == 128 + signal.SIGINT
         await scene.talk.end()
         assert scene.talk.broken
-        await eventually(lambda: gone(scene.family))
+        await eventually(lambda: have_ended(scene.family))
 
 
 async def test_a_command_that_outlives_its_turn_is_ended_after_it(
@@ -171,7 +171,7 @@ async def test_a_running_stream_is_finished_while_the_server_drains_and_listens_
         assert b'"finish_reason":"stop"' in stream.body
         assert stream.body.endswith(b"data: [DONE]\n\n")
         assert await proxy.exit() == 0
-        assert gone(family)
+        assert have_ended(family)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
@@ -186,7 +186,7 @@ async def test_a_proxy_that_dies_while_its_agent_starts_leaves_no_process(
         family = proxy.family()
         os.kill(proxy.pid, signum)
         await proxy.exit()
-        await eventually(lambda: gone(family))
+        await eventually(lambda: have_ended(family))
         assert await asking in (503, None)
 
 

@@ -21,7 +21,7 @@ from openai import AsyncOpenAI
 from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.app.server import Server
 from codex_proxy.settings.fields import Settings
-from tests.real.proxy import served
+from tests.real.proxy import serve
 
 AGENTS = [
     pytest.param(
@@ -75,7 +75,7 @@ def environment_of(agent: str, folder: Path, url: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), **own}
 
 
-def signed_out(folder: Path) -> dict[str, str]:
+def signed_out_environment(folder: Path) -> dict[str, str]:
     """The variables of a server whose agent has no settings and no key, and reaches nothing but this machine."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
@@ -119,8 +119,8 @@ async def acp_proxy(
         "drain_ms": 0,
         "acp": {"env": "MOCK_KEY"},
     }
-    environment = environment_of(agent, folder, url) if signed_in else signed_out(folder)
-    async with served(Settings(**(given | more)), environment) as running:
+    environment = environment_of(agent, folder, url) if signed_in else signed_out_environment(folder)
+    async with serve(Settings(**(given | more)), environment) as running:
         yield running
 
 

@@ -18,7 +18,7 @@ from codex_proxy.app.server import Server
 from codex_proxy.settings.fields import Settings
 from tests.real.anthropic_model import AnthropicModel
 from tests.real.claude_code import claude_path
-from tests.real.proxy import served
+from tests.real.proxy import serve
 
 
 def environment_of(folder: Path, model: AnthropicModel, *, key: str = "sk-ant-test") -> dict[str, str]:
@@ -54,7 +54,7 @@ async def claude_proxy(
     folder: Path, model: AnthropicModel, *, key: str = "sk-ant-test", **more: Any
 ) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
     """A running proxy in this process, and the official SDK as its client."""
-    async with served(settings_of(folder, **more), environment_of(folder, model, key=key)) as running:
+    async with serve(settings_of(folder, **more), environment_of(folder, model, key=key)) as running:
         yield running
 
 

@@ -87,7 +87,7 @@ def user(text: str) -> Any:
     return {"role": "user", "content": text}
 
 
-def answered(text: str) -> Any:
+def answer_for(text: str) -> Any:
     return {"role": "assistant", "content": text}
 
 
@@ -173,9 +173,9 @@ class ClientText:
                 first = await self._ask([user("Hello there.")])
                 await self._ask([user("Hello there."), first, user(text)])
             case "earlier":
-                await self._ask([user(text), answered("Yes."), user("Go on.")])
+                await self._ask([user(text), answer_for("Yes."), user("Go on.")])
             case "assistant":
-                await self._ask([user("Hello."), answered(text), user("Go on.")])
+                await self._ask([user("Hello."), answer_for(text), user("Go on.")])
             case "system":
                 await self._ask([{"role": "system", "content": text}, user("Hello.")])
             case _:

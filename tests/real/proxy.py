@@ -54,7 +54,7 @@ def settings_of(home: CodexHome, **more: Any) -> Settings:
 
 
 @asynccontextmanager
-async def served(
+async def serve(
     settings: Settings, environment: Mapping[str, str]
 ) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
     """A server with these settings in this process, and the official SDK as its client."""

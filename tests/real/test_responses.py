@@ -19,7 +19,7 @@ from tests.real.model_server import ModelServer, Request
 from tests.real.proxy import Proxy
 from tests.real.shared import EVERY_WAY, Proxies, Restarts
 from tests.real.tool_loop import assert_grows, input_of, types_of
-from tests.waiting import eventually, polled
+from tests.waiting import eventually, poll
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -263,7 +263,7 @@ async def test_a_client_that_leaves_stops_the_real_agent(proxy: Proxy, model_ser
             return (await proxy.client.responses.retrieve(id)).status
         return None
 
-    assert await polled(stored) == "cancelled"
+    assert await poll(stored) == "cancelled"
 
 
 @pytest.mark.parametrize("stream", [False, True])

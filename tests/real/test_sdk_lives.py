@@ -22,7 +22,7 @@ from tests.real.outside_sink import OutsideSink
 from tests.real.proxy import Proxy, chat_request, proxy
 from tests.real.release import codex_path
 from tests.real.shared import Proxies
-from tests.waiting import PATIENCE, eventually, polled
+from tests.waiting import PATIENCE, eventually, poll
 
 BOTH_MODES = pytest.mark.parametrize("system", [None, "Be brief."], ids=["agent", "plain model"])
 
@@ -122,7 +122,7 @@ async def test_a_thread_is_unloaded_when_its_turn_is_over(own_proxies: Proxies) 
     async def none_is_loaded() -> bool:
         return not await loaded_threads(process)
 
-    await polled(none_is_loaded)
+    await poll(none_is_loaded)
 
 
 async def loaded_threads(process: AppServerProcess) -> list[str]:

@@ -14,7 +14,7 @@ from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.run import Run
-from tests.process.children import gone
+from tests.process.children import have_ended
 from tests.real.codex_home import MODEL, CodexHome
 from tests.real.model_plans import call, plan, say, think, wait
 from tests.real.model_server import ModelServer
@@ -240,7 +240,7 @@ async def test_a_proxy_that_stops_with_waiting_turns_leaves_no_process(
         assert len(family) >= 2
         running.process.send_signal(signal.SIGTERM)
         assert await running.exit() == 0
-        await eventually(lambda: gone(family))
+        await eventually(lambda: have_ended(family))
 
 
 async def test_a_client_that_leaves_while_a_resumed_session_answers_stops_it(

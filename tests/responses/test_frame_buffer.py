@@ -6,7 +6,7 @@ import asyncio
 
 from codex_proxy.responses.frame_buffer import FrameBuffer, FrameReader, Frames
 from codex_proxy.runs.event_log import TAKEN_AT_ONCE
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import settle, virtual
 
 
 def frames(*numbers: int) -> Frames:
@@ -83,7 +83,7 @@ async def pushed_to(reader: FrameReader) -> tuple[list[Frames], asyncio.Task[Non
         return True
 
     waiting = asyncio.create_task(reader.wait(push))
-    await settled()
+    await settle()
     return pushed, waiting
 
 
@@ -92,13 +92,13 @@ async def test_a_reader_that_waits_is_woken_by_frames_and_by_the_end() -> None:
     buffer = FrameBuffer()
     reader = buffer.reader()
     waiting = asyncio.create_task(reader.wait())
-    await settled()
+    await settle()
     assert not waiting.done()
     buffer.append(frames(0))
     await waiting
     assert reader.take() == frames(0)
     waiting = asyncio.create_task(reader.wait())
-    await settled()
+    await settle()
     buffer.end()
     await waiting
     assert not reader.finished, "it has not taken the end"
@@ -111,7 +111,7 @@ async def test_a_reader_whose_wait_was_cut_off_can_wait_again() -> None:
     buffer = FrameBuffer()
     reader = buffer.reader()
     waiting = asyncio.create_task(reader.wait())
-    await settled()
+    await settle()
     waiting.cancel()
     buffer.append(frames(0))
     await reader.wait()

@@ -22,7 +22,7 @@ from codex_proxy.runs.event_log import HIGH_WATER
 from codex_proxy.surfaces.request_options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.parse import parse
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.http_responses.asking import blocks_of, checked, create, events_of, saying
+from tests.http_responses.asking import blocks_of, check_events, create, events_of, saying
 from tests.waiting import PATIENCE
 
 HELD = '[[fake:text say="one two three" hold=1]]'
@@ -141,7 +141,7 @@ async def test_a_follower_that_falls_behind_gets_every_event_all_the_same(
     await until(lambda: proxy.server.background.find("local", id) is None)
     rest = read.decode() + await rest_of(follower)
     whole = events_of((await proxy.send("GET", f"/v1/responses/{id}?stream=true")).text)
-    assert checked(events_of(rest)) == whole[1:]
+    assert check_events(events_of(rest)) == whole[1:]
 
 
 async def test_a_follower_of_a_response_that_is_deleted_comes_to_an_end(proxy: Proxy) -> None:

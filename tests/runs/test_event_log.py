@@ -8,7 +8,7 @@ import pytest
 
 from codex_proxy.core.events import Event, Notice, ReasoningDelta, TextDelta
 from codex_proxy.runs.event_log import EVENTS_AT_ONCE, LOW_WATER, TEXT_AT_ONCE, EventLog
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import settle, virtual
 
 
 def note(number: int) -> Event:
@@ -94,7 +94,7 @@ async def test_a_reader_that_waits_is_woken_by_news_and_by_the_end() -> None:
     cursor = log.cursor()
     for number, ended in ((1, False), (2, True)):
         waiting = asyncio.create_task(cursor.wait())
-        await settled()
+        await settle()
         assert not waiting.done()
         log.append([note(number)], 1, ended=ended)
         await waiting
@@ -108,7 +108,7 @@ async def test_a_reader_whose_wait_was_cut_off_can_wait_again() -> None:
     log = EventLog()
     cursor = log.cursor()
     waiting = asyncio.create_task(cursor.wait())
-    await settled()
+    await settle()
     waiting.cancel()
     log.append([note(1)], 1)
     await cursor.wait()
@@ -153,12 +153,12 @@ class Pushed:
 async def test_a_push_takes_what_is_appended_while_its_reader_goes_on_waiting() -> None:
     log = EventLog()
     reader = Pushed(log)
-    await settled()
+    await settle()
     log.append([note(1)], 10)
     log.append([note(2)], 10)
     assert reader.got == [1, 2]
     assert log.backlog == 0
-    await settled()
+    await settle()
     assert not reader.waiting.done()
     log.append([note(3)], 10, ended=True)
     await reader.waiting
@@ -170,7 +170,7 @@ async def test_a_push_takes_what_is_appended_while_its_reader_goes_on_waiting() 
 async def test_what_a_push_leaves_is_backlog_and_ends_the_wait() -> None:
     log = EventLog()
     reader = Pushed(log)
-    await settled()
+    await settle()
     reader.able = False
     log.append([note(1)], 10)
     reader.able = True
@@ -190,7 +190,7 @@ async def test_an_error_of_a_push_is_its_readers() -> None:
         raise ValueError("it breaks")
 
     waiting = asyncio.create_task(cursor.wait(breaks))
-    await settled()
+    await settle()
     log.append([note(1)], 10)
     assert other.got == [1]
     with pytest.raises(ValueError, match="it breaks"):
@@ -213,7 +213,7 @@ async def test_what_is_appended_by_a_push_comes_after_it() -> None:
         return True
 
     waiting = asyncio.create_task(cursor.wait(push))
-    await settled()
+    await settle()
     log.append([note(1)], 10)
     assert written == [1]
     await waiting
@@ -224,10 +224,10 @@ async def test_what_is_appended_by_a_push_comes_after_it() -> None:
 async def test_nothing_is_pushed_to_a_reader_that_does_not_wait() -> None:
     log = EventLog()
     reader = Pushed(log)
-    await settled()
+    await settle()
     reader.waiting.cancel()
     log.append([note(1)], 10)
-    await settled()
+    await settle()
     log.append([note(2)], 10)
     assert reader.got == []
     assert numbers(reader.cursor.take()) == [1, 2]

@@ -33,7 +33,7 @@ from codex_proxy.runs.idle_sessions import (
 )
 from codex_proxy.tools.policy import HiddenOutput
 from tests.runs.actors import TURN, WordDialect, WordTransport
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import settle, virtual
 
 KEY = b"key"
 CALLS = (HistoryCall("a", "f", "{}"), HistoryCall("b", "f", "{}"))
@@ -395,7 +395,7 @@ async def test_closing_ends_every_thread() -> None:
     threads = kept_threads()
     all_of_them = [put(threads) for _ in range(3)]
     threads.close()
-    await settled()
+    await settle()
     assert all(each.closed for each in all_of_them)
     assert len(threads) == 0
 

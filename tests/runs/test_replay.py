@@ -17,7 +17,7 @@ from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import WordTransport, end_of, read, text_of
 from tests.runs.test_run_tools import GOOD, ToolAgent, go_on, managed, output, spent, step, words
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import settle, virtual
 
 HI = HistoryMessage("user", (TextPart("hi"),))
 AGAIN = Turn(
@@ -36,7 +36,7 @@ async def continue_on_thread() -> tuple[RunScheduler, ToolAgent, Run]:
     scheduler, agent = managed()
     await scheduler.start(Turn(model="m", history=(HI,), mode="model"))
     agent.transports[0].say(*words("Hello."))
-    await settled()
+    await settle()
     run = await scheduler.start(AGAIN)
     assert len(agent.transports) == 1
     assert agent.last.fresh == [AGAIN.history[-1]]
@@ -61,11 +61,11 @@ async def test_the_whole_history_is_sent_to_a_new_thread_and_the_client_sees_one
     scheduler, agent, run = await continue_on_thread()
     agent.transports[0].say(RawItem("reasoning", b"{}"), UsageReported(Usage(input=3)))
     goes(agent.transports[0])
-    await settled()
+    await settle()
     assert agent.transports[0].released == [True]
     assert agent.last.began == AGAIN
     agent.transports[1].say(*words("And so on.", spent=4))
-    await settled()
+    await settle()
     assert end_of(run).stop == Stop.STOP
     assert text_of(read(run)) == "And so on."
     assert spent(run) == 7, "what the first thread has cost was for this request too"
@@ -80,15 +80,15 @@ async def test_the_outputs_of_calls_are_sent_to_a_new_thread_too() -> None:
     scheduler, agent = managed()
     await scheduler.start(go_on())
     agent.transports[0].say(*step(("a", GOOD)))
-    await settled()
+    await settle()
     run = await scheduler.start(go_on("a"))
     assert agent.last.fresh == [output("a")]
     dies(agent.transports[0])
-    await settled()
+    await settle()
     assert agent.last.began is not None
     assert agent.last.began.history[-1] == output("a")
     agent.transports[1].say(*words("Done."))
-    await settled()
+    await settle()
     assert text_of(read(run)) == "Done."
     await scheduler.close()
 
@@ -97,9 +97,9 @@ async def test_the_outputs_of_calls_are_sent_to_a_new_thread_too() -> None:
 async def test_another_thread_that_dies_as_well_is_the_end() -> None:
     scheduler, agent, run = await continue_on_thread()
     dies(agent.transports[0])
-    await settled()
+    await settle()
     dies(agent.transports[1])
-    await settled()
+    await settle()
     assert len(agent.transports) == 2
     failure = end_of(run).failure
     assert failure is not None
@@ -115,7 +115,7 @@ async def test_what_the_client_has_seen_is_not_begun_again(seen: list[ItemStarte
     scheduler, agent, run = await continue_on_thread()
     agent.transports[0].say(*seen)
     dies(agent.transports[0])
-    await settled()
+    await settle()
     assert len(agent.transports) == 1
     assert end_of(run).stop == Stop.FAILED
     assert scheduler.running == 0
@@ -126,9 +126,9 @@ async def test_a_new_thread_on_a_process_that_was_gone_already_is_left_for_anoth
     scheduler, agent = managed()
     run = await scheduler.start(AGAIN)
     dies(agent.transports[0])
-    await settled()
+    await settle()
     agent.transports[1].say(*words("And so on."))
-    await settled()
+    await settle()
     assert text_of(read(run)) == "And so on."
     await scheduler.close()
 
@@ -139,7 +139,7 @@ async def test_a_turn_that_has_begun_is_not_repeated_on_another_process() -> Non
     run = await scheduler.start(AGAIN)
     agent.transports[0].say()  # it has answered, although there is nothing in it for the log
     dies(agent.transports[0])
-    await settled()
+    await settle()
     assert len(agent.transports) == 1
     assert end_of(run).stop == Stop.FAILED
     assert scheduler.running == 0
@@ -151,7 +151,7 @@ async def test_a_child_that_serves_one_session_is_not_started_again() -> None:
     scheduler = RunScheduler(agent, RunLimits(), Deadlines())
     run = await scheduler.start(AGAIN)
     dies(agent.transports[0])
-    await settled()
+    await settle()
     assert len(agent.transports) == 1
     assert end_of(run).stop == Stop.FAILED
 
@@ -161,7 +161,7 @@ async def test_a_client_that_has_left_meanwhile_gets_no_new_thread() -> None:
     scheduler, agent, run = await continue_on_thread()
     run.interrupt()
     dies(agent.transports[0])
-    await settled()
+    await settle()
     assert len(agent.transports) == 1
     assert end_of(run) == TurnEnded(Stop.INTERRUPTED)
     assert (scheduler.running, agent.held) == (0, 0)
@@ -172,7 +172,7 @@ async def test_a_turn_that_cannot_restart_fails_with_the_reason() -> None:
     scheduler, agent, run = await continue_on_thread()
     agent.fault = Fault(Failure(kind=FaultKind.UNAVAILABLE, message="no"))
     dies(agent.transports[0])
-    await settled()
+    await settle()
     failure = end_of(run).failure
     assert failure is not None
     assert failure.kind == FaultKind.UNAVAILABLE

@@ -28,7 +28,7 @@ from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import DONE, TURN, WordAgent, WordDialect, WordTransport, deltas, end_of, read, text_of
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import settle, virtual
 
 
 async def begun(
@@ -49,7 +49,7 @@ async def test_a_turn_is_logged_as_it_comes_and_its_transport_is_released_once()
     lane.say(TextDelta("a", " world."), DONE)
     assert text_of(read(run)) == "Hello, world."
     assert end_of(run).stop == Stop.STOP
-    await settled()
+    await settle()
     assert lane.released == [True]
 
 
@@ -62,11 +62,11 @@ async def test_an_interrupted_turn_ends_its_log_at_once_and_interrupts_the_agent
     run.interrupt()
     assert end_of(run).stop == Stop.INTERRUPTED
     assert lane.sent[-1] == b"interrupt"
-    await settled()
+    await settle()
     assert lane.released == [], "the agent has yet to forget the turn"
     dialect.finished = True
     lane.say()
-    await settled()
+    await settle()
     assert lane.released == [True]
 
 
@@ -77,7 +77,7 @@ async def test_an_interrupt_after_the_end_changes_nothing() -> None:
     run.interrupt()
     run.fail(Failure(kind=FaultKind.TIMED_OUT, message="late"))
     assert end_of(run).stop == Stop.STOP
-    await settled()
+    await settle()
     assert lane.released == [True]
 
 
@@ -99,7 +99,7 @@ async def test_a_child_that_serves_one_session_is_not_waited_for() -> None:
     agent.slow_to_finish = True
     run, lane, _ = await begun(agent)
     run.interrupt()
-    await settled()
+    await settle()
     assert lane.released == [True]
 
 
@@ -112,7 +112,7 @@ async def test_a_child_that_dies_fails_the_turn_and_releases_the_transport() -> 
     end = end_of(run)
     assert end.failure is not None
     assert end.failure.kind is FaultKind.AGENT_CRASHED
-    await settled()
+    await settle()
     assert lane.released == [True]
 
 
@@ -124,7 +124,7 @@ async def test_what_the_repair_refuses_ends_the_turn_and_stops_the_agent() -> No
     lane.say(Retrying("again"), FullText("a", "Quite another."), DONE)
     assert end_of(run).stop == Stop.FAILED
     assert text_of(read(run)) == "One thing."
-    await settled()
+    await settle()
     assert b"interrupt" in lane.sent
     assert lane.released == [True]
 
@@ -138,7 +138,7 @@ async def test_an_internal_error_in_the_middle_ends_this_turn_and_releases_the_t
     end = end_of(run)
     assert end.failure is not None
     assert end.failure.kind is FaultKind.INTERNAL
-    await settled()
+    await settle()
     assert lane.released == [False]
 
 
@@ -163,7 +163,7 @@ async def test_a_stop_sequence_ends_the_turn_of_client_and_agent() -> None:
     assert lane.sent[-1] == b"interrupt"
     lane.say(TextDelta("a", "three"), DONE)
     end_of(run)
-    await settled()
+    await settle()
     assert lane.released == [True]
 
 
@@ -188,7 +188,7 @@ async def test_a_limit_that_is_hit_in_the_last_words_ends_the_turn_once(
     run, lane, _ = await begun(**limit)
     lane.say(*deltas("12345END9"), UsageReported(Usage(1, 0, 1)), DONE)
     assert end_of(run).stop == stop
-    await settled()
+    await settle()
     assert lane.released == [True]
 
 
@@ -260,7 +260,7 @@ async def test_a_paused_child_goes_on_when_its_client_leaves() -> None:
     cursor.detach()
     run.interrupt()
     assert not lane.paused
-    await settled()
+    await settle()
     assert lane.released == [True]
 
 
@@ -276,7 +276,7 @@ async def test_the_stream_of_a_too_slow_reader_on_a_shared_process_fails_and_has
     assert end.stop == Stop.FAILED
     assert lane.sent[-1] == b"interrupt"
     assert cursor.take()
-    await settled()
+    await settle()
     assert lane.released == [True]
 
 

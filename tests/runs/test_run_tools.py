@@ -45,7 +45,7 @@ from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
 from codex_proxy.workers.schema_checks import STOPPING, SchemaChecks
 from tests.runs.actors import WordAgent, WordDialect, WordTransport, end_of, read, text_of
-from tests.runs.virtual import close_after_test, settled, virtual
+from tests.runs.virtual import close_after_test, settle, virtual
 
 SCHEMA = msgspec.Raw(b'{"type":"object","properties":{"x":{"type":"string"}},"required":["x"]}')
 TOOL = Tool("f", parameters=SCHEMA, strict=True)
@@ -157,7 +157,7 @@ async def test_a_turn_that_ends_with_calls_is_gone_on_with_by_their_outputs(kept
     scheduler, agent = managed(kept)
     first = await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", GOOD), ("b", GOOD)))
-    await settled()
+    await settle()
     assert end_of(first).stop == Stop.TOOL_CALLS
     assert calls_in(first) == ["a", "b"]
     assert scheduler.running == 0
@@ -169,7 +169,7 @@ async def test_a_turn_that_ends_with_calls_is_gone_on_with_by_their_outputs(kept
         assert agent.last.began is not None
         assert agent.last.began.history[-2:] == (output("a"), output("b"))
     agent.transports[-1].say(*words("Done."))
-    await settled()
+    await settle()
     assert text_of(read(second)) == "Done."
     assert end_of(second).stop == Stop.STOP
     await scheduler.close()
@@ -183,7 +183,7 @@ async def test_a_violation_is_answered_at_once_and_the_same_turn_goes_on() -> No
     agent.transports[0].say(*step(("a", BAD)))
     assert "break the tool's schema" in agent.last.replies["a"]
     agent.transports[0].say(*step(("b", GOOD), spent=25))
-    await settled()
+    await settle()
     assert calls_in(run) == ["b"]
     assert spent(run) == 25
 
@@ -193,7 +193,7 @@ async def test_what_we_answered_to_hidden_calls_goes_to_a_waiting_turn_with_the_
     scheduler, agent = managed()
     await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", BAD), ("b", GOOD)))
-    await settled()
+    await settle()
     assert agent.last.replies == {}
     await scheduler.start(go_on("b"))
     assert agent.last.fresh == [output("b")]
@@ -206,7 +206,7 @@ async def test_a_model_that_never_learns_fails_the_turn_and_its_thread_is_not_ke
     run = await scheduler.start(ASKING)
     for _ in range(3):
         agent.transports[0].say(Notice("unoffered_call", "g"), StepCompleted())
-    await settled()
+    await settle()
     failure = end_of(run).failure
     assert failure is not None
     assert failure.code == "invalid_tool_calls"
@@ -222,11 +222,11 @@ async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread(
     scheduler, agent = managed()
     run = await scheduler.start(REQUIRED)
     agent.transports[0].say(*words("No.", spent=7))
-    await settled()
+    await settle()
     assert len(agent.transports) == 2
     assert agent.transports[0].released == [True]
     agent.transports[1].say(*step(("a", GOOD), spent=5))
-    await settled()
+    await settle()
     assert text_of(read(run)) == ""
     assert calls_in(run) == ["a"]
     assert spent(run) == 12
@@ -248,7 +248,7 @@ async def test_tokens_are_reported_as_partial_where_those_of_one_of_two_attempts
         (1, second, step(("a", GOOD), spent=5)),
     ):
         agent.transports[transport].say(*(e for e in events if known or not isinstance(e, UsageReported)))
-        await settled()
+        await settle()
     last = [event for event in read(run) if isinstance(event, UsageReported)][-1]
     assert (last.usage.input, last.partial) == total
 
@@ -258,9 +258,9 @@ async def test_words_that_were_thrown_away_are_not_remembered() -> None:
     scheduler, agent = managed(kept=0)
     await scheduler.start(REQUIRED)
     agent.transports[0].say(*words("No."))
-    await settled()
+    await settle()
     agent.transports[1].say(*step(("a", GOOD)))
-    await settled()
+    await settle()
     await scheduler.start(go_on("a"))
     assert agent.last.began is not None
     _, call, given = agent.last.began.history
@@ -275,9 +275,9 @@ async def test_output_of_an_earlier_attempt_is_ignored() -> None:
     agent.slow_to_finish = True
     agent.transports[0].say(*words("No."))
     agent.transports[0].say(TextDelta("m", "Still no."))
-    await settled()
+    await settle()
     agent.transports[1].say(*step(("a", GOOD)))
-    await settled()
+    await settle()
     assert text_of(read(run)) == ""
     assert calls_in(run) == ["a"]
 
@@ -288,7 +288,7 @@ async def test_a_second_attempt_that_gets_no_session_fails_the_turn() -> None:
     run = await scheduler.start(REQUIRED)
     agent.fault = Fault(Failure(kind=FaultKind.SPAWN_FAILED, message="no"))
     agent.transports[0].say(*words("No."))
-    await settled()
+    await settle()
     failure = end_of(run).failure
     assert failure is not None
     assert failure.kind == FaultKind.SPAWN_FAILED
@@ -301,7 +301,7 @@ async def test_a_client_that_leaves_between_two_attempts_gets_no_second_one() ->
     run = await scheduler.start(REQUIRED)
     agent.transports[0].say(*words("No."))
     run.interrupt()
-    await settled()
+    await settle()
     assert end_of(run).stop == Stop.INTERRUPTED
     assert "begin" not in agent.last.calls[1:]
     assert (scheduler.running, agent.held) == (0, 0)
@@ -312,10 +312,10 @@ async def test_a_second_attempt_sees_what_is_remembered_too() -> None:
     scheduler, agent = managed(kept=0)
     await scheduler.start(ASKING)
     agent.transports[0].say(RawItem("reasoning", b'{"type":"reasoning"}'), *step(("a", GOOD)))
-    await settled()
+    await settle()
     await scheduler.start(msgspec.structs.replace(go_on("a"), tool_choice="required"))
     agent.transports[1].say(*words("No."))
-    await settled()
+    await settle()
     for dialect in agent.dialects[1:]:
         assert isinstance(dialect, ToolDialect)
         assert dialect.began is not None
@@ -328,7 +328,7 @@ async def test_a_second_try_begins_with_the_history_that_is_stored() -> None:
     thought = RawHistoryItem(b'{"type":"reasoning"}')
     await scheduler.start(REQUIRED, replay=(thought, USER))
     agent.transports[0].say(*words("No."))
-    await settled()
+    await settle()
     for dialect in agent.dialects:
         assert isinstance(dialect, ToolDialect)
         assert dialect.began is not None
@@ -340,7 +340,7 @@ async def test_nobody_else_gets_a_waiting_turn() -> None:
     scheduler, agent = managed()
     await scheduler.start(ASKING, "ada")
     agent.transports[0].say(*step(("a", GOOD)))
-    await settled()
+    await settle()
     await scheduler.start(go_on("a"), "bob")
     assert len(agent.transports) == 2
     await scheduler.start(go_on("a"), "ada")
@@ -360,7 +360,7 @@ async def test_a_memory_that_fails_costs_nothing_but_itself() -> None:
     scheduler.memory = Broken()
     run = await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", GOOD)))
-    await settled()
+    await settle()
     assert end_of(run).stop == Stop.TOOL_CALLS
 
 
@@ -369,10 +369,10 @@ async def test_a_server_that_drains_keeps_no_more_threads() -> None:
     scheduler, agent = managed()
     await scheduler.start(ASKING)
     draining = asyncio.create_task(scheduler.drain(1))
-    await settled()
+    await settle()
     agent.transports[0].say(*step(("a", GOOD)))
     await draining
-    await settled()
+    await settle()
     assert (len(scheduler.idle_sessions), agent.held) == (0, 0)
 
 
@@ -417,17 +417,17 @@ async def test_a_step_waits_for_the_check_of_its_calls_and_what_comes_meanwhile_
     run = await scheduler.start(SLOW_TOOL)
     agent.transports[0].say(*step(("a", GOOD)))
     agent.transports[0].say(ItemStarted(Message("m")), TextDelta("m", "More."), ItemEnded("m"))
-    await settled()
+    await settle()
     assert calls_in(run) == []
     assert text_of(read(run)) == ""
     checks.asked[0].set_result(Verdict(wrong="at $: no"))
-    await settled()
+    await settle()
     assert "break the tool's schema: at $: no" in agent.last.replies["a"]
     assert text_of(read(run)) == "More."
     agent.transports[0].say(*step(("b", GOOD)))
-    await settled()
+    await settle()
     checks.asked[1].set_result(Verdict())
-    await settled()
+    await settle()
     assert calls_in(run) == ["b"]
     assert end_of(run).stop == Stop.TOOL_CALLS
 
@@ -439,9 +439,9 @@ async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() 
     agent.transports[0].say(*step(("a", GOOD)))
     failed = Failure(kind=FaultKind.UPSTREAM_DISCONNECTED, message="gone")
     agent.transports[0].say(TurnEnded(Stop.FAILED, "provider", failed))
-    await settled()
+    await settle()
     checks.asked[0].set_result(Verdict())
-    await settled()
+    await settle()
     assert calls_in(run) == ["a"]
     assert end_of(run).stop == Stop.TOOL_CALLS
 
@@ -457,7 +457,7 @@ async def test_an_answer_that_is_held_for_its_check_has_begun_for_the_deadlines(
     agent.transports[0].say(*rest)
     await asyncio.sleep(15)
     checks.asked[0].set_result(Verdict())
-    await settled()
+    await settle()
     assert text_of(read(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
 
@@ -470,9 +470,9 @@ async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said
     scheduler, agent, checks = checked()
     run = await scheduler.start(turn)
     agent.transports[0].say(*said)
-    await settled()
+    await settle()
     checks.asked[0].set_result(Verdict(unchecked="checking it would take too long"))
-    await settled()
+    await settle()
     failure = end_of(run).failure
     assert failure is not None
     assert failure.code == "schema_check_failed"
@@ -489,14 +489,14 @@ async def test_an_answer_waits_for_its_check_and_is_asked_for_again_where_it_is_
     scheduler, agent, checks = checked()
     run = await scheduler.start(SLOW_ANSWER)
     agent.transports[0].say(*words(BAD))
-    await settled()
+    await settle()
     assert text_of(read(run)) == ""
     checks.asked[0].set_result(Verdict(wrong="at $: no"))
-    await settled()
+    await settle()
     agent.transports[1].say(*words(GOOD))
-    await settled()
+    await settle()
     checks.asked[1].set_result(Verdict())
-    await settled()
+    await settle()
     assert text_of(read(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
 
@@ -511,9 +511,9 @@ async def test_a_client_that_leaves_during_a_check_ends_the_turn_at_once(
     scheduler, agent, checks = checked()
     run = await scheduler.start(turn)
     agent.transports[0].say(*said)
-    await settled()
+    await settle()
     run.interrupt()
-    await settled()
+    await settle()
     assert checks.asked[0].cancelled()
     assert end_of(run).stop == Stop.INTERRUPTED
     assert scheduler.running == 0
@@ -526,7 +526,7 @@ async def test_a_server_that_stops_waits_for_turns_and_for_no_check() -> None:
     scheduler, agent, _ = checked()
     run = await scheduler.start(SLOW_TOOL)
     agent.transports[0].say(*step(("a", GOOD)))
-    await settled()
+    await settle()
     began = asyncio.get_running_loop().time()
     await scheduler.drain(10)
     assert asyncio.get_running_loop().time() - began < 1
@@ -545,7 +545,7 @@ async def test_an_agent_is_not_late_while_its_call_is_checked() -> None:
     await asyncio.sleep(50)
     assert not run.ended
     checks.asked[0].set_result(Verdict())
-    await settled()
+    await settle()
     assert end_of(run).stop == Stop.TOOL_CALLS
 
 
@@ -565,11 +565,11 @@ async def test_prose_under_a_schema_that_the_provider_ignored_is_asked_for_again
     assert agent.last.began.output_schema == CLOSED
     assert agent.last.began.history == (USER,)
     agent.transports[0].say(*words("It is one."))
-    await settled()
+    await settle()
     assert agent.last.began.output_schema == CLOSED
     assert len(agent.last.began.history) == 2
     agent.transports[1].say(*words(GOOD))
-    await settled()
+    await settle()
     assert text_of(read(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
 
@@ -588,7 +588,7 @@ async def test_prose_that_comes_again_fails_the_turn() -> None:
     run = await scheduler.start(CLOSED_ANSWER)
     for lane in range(2):
         agent.transports[lane].say(*words("It is one."))
-        await settled()
+        await settle()
     failure = end_of(run).failure
     assert failure is not None
     assert failure.code == "invalid_structured_output"
@@ -613,7 +613,7 @@ async def test_an_answer_under_a_schema_that_was_made_to_fit_comes_without_its_n
     assert agent.last.began.output_schema == OPTIONAL_FITTED
     assert agent.last.began.history == (USER,)
     agent.transports[0].say(*words('{"x": "1", "y": null}'))
-    await settled()
+    await settle()
     assert text_of(read(run)) == '{"x":"1"}'
     assert end_of(run).stop == Stop.STOP
 
@@ -623,7 +623,7 @@ async def test_a_thread_whose_answer_was_rewritten_goes_on_with_what_the_client_
     scheduler, agent = managed()
     await scheduler.start(OPTIONAL_ANSWER)
     agent.transports[0].say(*words('{"x": "1", "y": null}'))
-    await settled()
+    await settle()
     echo = HistoryMessage("assistant", (TextPart('{"x":"1"}'),))
     again = msgspec.structs.replace(OPTIONAL_ANSWER, history=(USER, echo, USER))
     await scheduler.start(again)
@@ -636,12 +636,12 @@ async def test_a_second_attempt_has_the_schema_that_the_provider_has() -> None:
     scheduler, agent = managed()
     run = await scheduler.start(OPTIONAL_ANSWER)
     agent.transports[0].say(*words("It is one."))
-    await settled()
+    await settle()
     assert agent.last.began is not None
     assert agent.last.began.output_schema == OPTIONAL_FITTED
     told = agent.last.began.history[-1]
     assert isinstance(told, HistoryMessage)
     assert bytes(OPTIONAL_FITTED).decode() in str(told.parts[0])
     agent.transports[1].say(*words('{"y":null,"x":"1"}'))
-    await settled()
+    await settle()
     assert text_of(read(run)) == '{"x":"1"}'

@@ -15,7 +15,7 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import DONE, TURN, WordAgent, deltas, end_of
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import settle, virtual
 
 SPAWN_FAILED = Failure(kind=FaultKind.SPAWN_FAILED, message="no")
 
@@ -33,7 +33,7 @@ def at_rest(scheduler: RunScheduler, agent: WordAgent) -> None:
 
 async def started(scheduler: RunScheduler) -> asyncio.Task[Run]:
     task = asyncio.create_task(scheduler.start(TURN))
-    await settled()
+    await settle()
     return task
 
 
@@ -43,7 +43,7 @@ async def test_a_turn_takes_a_slot_and_gives_it_back_at_its_end() -> None:
     await scheduler.start(TURN)
     assert scheduler.running == 1
     agent.transports[0].say(*deltas("Hi."), DONE)
-    await settled()
+    await settle()
     at_rest(scheduler, agent)
 
 
@@ -55,15 +55,15 @@ async def test_who_waits_gets_the_slots_in_the_order_of_coming() -> None:
     assert scheduler.queued == 2
     assert not first.done()
     agent.transports[0].say(DONE)
-    await settled()
+    await settle()
     assert first.done()
     assert not second.done()
     assert scheduler.running == 1
     agent.transports[1].say(DONE)
-    await settled()
+    await settle()
     assert second.done()
     agent.transports[2].say(DONE)
-    await settled()
+    await settle()
     at_rest(scheduler, agent)
 
 
@@ -74,12 +74,12 @@ async def test_a_newcomer_does_not_overtake_who_waits() -> None:
     waiting = await started(scheduler)
     agent.transports[0].say(DONE)  # the slot is on its way to who waits
     late = asyncio.create_task(scheduler.start(TURN))
-    await settled()
+    await settle()
     assert waiting.done()
     assert not late.done()
     for lane in (1, 2):
         agent.transports[lane].say(DONE)
-        await settled()
+        await settle()
     at_rest(scheduler, agent)
 
 
@@ -93,10 +93,10 @@ async def test_a_full_queue_is_refused_at_once() -> None:
     assert caught.value.failure.kind is FaultKind.CONCURRENCY_EXCEEDED
     assert caught.value.failure.retry_after
     waiting.cancel()
-    await settled()
+    await settle()
     assert scheduler.queued == 0
     agent.transports[0].say(DONE)
-    await settled()
+    await settle()
     at_rest(scheduler, agent)
 
 
@@ -110,7 +110,7 @@ async def test_who_waits_too_long_is_refused() -> None:
     assert caught.value.failure.kind is FaultKind.CONCURRENCY_EXCEEDED
     assert asyncio.get_running_loop().time() - began == pytest.approx(30.0)
     run.interrupt()
-    await settled()
+    await settle()
     at_rest(scheduler, agent)
 
 
@@ -125,7 +125,7 @@ async def test_a_slot_that_comes_in_the_moment_of_the_refusal_is_not_lost() -> N
     for each in outcome:
         if isinstance(each, Run):
             each.interrupt()
-    await settled()
+    await settle()
     at_rest(scheduler, agent)
 
 
@@ -136,11 +136,11 @@ async def test_a_slot_that_comes_to_a_client_that_is_just_leaving_goes_on_to_the
     leaving, next_one = await started(scheduler), await started(scheduler)
     run.interrupt()  # the slot is given to the first of them
     leaving.cancel()  # who has not heard of it yet
-    await settled()
+    await settle()
     assert leaving.cancelled()
     assert next_one.done()
     next_one.result().interrupt()
-    await settled()
+    await settle()
     at_rest(scheduler, agent)
 
 
@@ -151,7 +151,7 @@ async def test_a_client_that_leaves_while_its_session_is_opened_gives_the_slot_b
     opening = await started(scheduler)
     assert scheduler.running == agent.opening == 1
     opening.cancel()
-    await settled()
+    await settle()
     assert agent.opening == 0
     at_rest(scheduler, agent)
 
@@ -163,7 +163,7 @@ async def test_a_client_that_leaves_right_when_its_session_is_open_gives_everyth
     opening = await started(scheduler)
     agent.gate.set()
     opening.cancel()
-    await settled()
+    await settle()
     at_rest(scheduler, agent)
 
 
@@ -186,7 +186,7 @@ async def test_a_turn_that_breaks_in_its_first_step_ends_with_our_fault_and_hold
     end = end_of(run)
     assert end.failure is not None
     assert end.failure.kind is FaultKind.INTERNAL
-    await settled()
+    await settle()
     assert agent.transports[0].released == [False]
     at_rest(scheduler, agent)
 
@@ -201,7 +201,7 @@ async def test_a_child_that_ends_while_its_run_begins_gives_the_slot_back() -> N
     reader.on_end(Ended(code=1))
     reader.on_end(Ended(code=1))
     assert end_of(run).stop == Stop.FAILED
-    await settled()
+    await settle()
     at_rest(scheduler, agent)
     assert agent.transports[0].released == [True], "once"
 
@@ -212,7 +212,7 @@ async def test_draining_refuses_new_turns_and_those_that_wait_and_lets_running_o
     run = await scheduler.start(TURN)
     waiting = await started(scheduler)
     draining = asyncio.create_task(scheduler.drain(10.0))
-    await settled()
+    await settle()
     assert not draining.done()
     for refused in (waiting, asyncio.create_task(scheduler.start(TURN))):
         with pytest.raises(Fault) as caught:
@@ -248,7 +248,7 @@ async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_s
     agent.gate = asyncio.Event()
     opening = await started(scheduler)
     draining = asyncio.create_task(scheduler.drain(10.0))
-    await settled()
+    await settle()
     agent.gate.set()
     run = await opening
     agent.transports[0].say(*deltas("Hi."), DONE)
@@ -267,7 +267,7 @@ async def test_a_turn_whose_session_is_open_only_after_the_time_of_grace_fails_a
     failure = end_of(run).failure
     assert failure is not None
     assert failure.kind is FaultKind.STOPPING
-    await settled()
+    await settle()
     at_rest(scheduler, agent)
 
 

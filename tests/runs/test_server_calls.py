@@ -36,7 +36,7 @@ from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.server_calls import BROKEN
 from codex_proxy.tools.policy import ToolOutput
 from tests.runs.actors import DONE, WordAgent, deltas, end_of, read
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import settle, virtual
 
 TOOL = Tool("desk__find", mcp=McpOrigin("desk", "find"))
 FOUND = ToolOutput((TextPart("found"),), "found")
@@ -83,7 +83,7 @@ async def asking(scheduler: RunScheduler, agent: WordAgent, hands: Hands) -> Run
     """A run whose model has called the tool."""
     run = await scheduler.start(ASKING, runner=hands)
     agent.transports[0].say(ASK, StepCompleted())
-    await settled()
+    await settle()
     return run
 
 
@@ -94,10 +94,10 @@ async def test_an_output_is_given_to_the_agent_and_its_turn_goes_on() -> None:
     assert hands.asked == [("desk__find", '{"x": 1}')]
     assert "answer ask1" not in agent.dialects[0].calls
     hands.go.set()
-    await settled()
+    await settle()
     assert "answer ask1" in agent.dialects[0].calls
     agent.transports[0].say(*deltas("Found."), DONE)
-    await settled()
+    await settle()
     assert end_of(run).stop == Stop.STOP
     assert scheduler.running == 0
 
@@ -109,7 +109,7 @@ async def test_an_agent_that_waits_for_a_call_is_not_late() -> None:
     await asyncio.sleep(60)
     assert not run.ended
     hands.go.set()
-    await settled()
+    await settle()
     await asyncio.sleep(11)
     late = end_of(run).failure
     assert late is not None, "and then it is as late as ever"
@@ -121,7 +121,7 @@ async def test_a_client_that_leaves_ends_the_call() -> None:
     scheduler, agent, hands = managed()
     run = await asking(scheduler, agent, hands)
     run.interrupt()
-    await settled()
+    await settle()
     assert hands.cancelled == 1
     assert [event.status for event in read(run) if isinstance(event, ItemEnded)] == ["incomplete"]
     assert (scheduler.running, agent.held) == (0, 0)
@@ -140,16 +140,16 @@ async def test_an_internal_error_in_a_call_is_a_failed_call() -> None:
 async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_history() -> None:
     scheduler, agent, hands = managed()
     run = await scheduler.start(APPROVED, runner=hands)
-    await settled()
+    await settle()
     assert agent.transports == []
     [started] = [event.item for event in read(run) if isinstance(event, ItemStarted)]
     assert isinstance(started, McpCall)
     assert started.approval_request_id == "mcpr_1"
     hands.go.set()
-    await settled()
+    await settle()
     assert run.turn.history[-1] == HistoryOutput("call1", FOUND.parts)
     agent.transports[0].say(*deltas("Found."), DONE)
-    await settled()
+    await settle()
     assert [event.text for event in read(run) if isinstance(event, TextDelta)] == ["Found."]
     assert end_of(run).stop == Stop.STOP
 
@@ -158,9 +158,9 @@ async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_hi
 async def test_a_client_that_leaves_before_its_approved_call_has_run_never_reaches_the_agent() -> None:
     scheduler, agent, hands = managed()
     run = await scheduler.start(APPROVED, runner=hands)
-    await settled()
+    await settle()
     run.interrupt()
-    await settled()
+    await settle()
     assert hands.cancelled == 1
     assert agent.transports == []
     assert end_of(run).stop == Stop.INTERRUPTED
@@ -174,7 +174,7 @@ async def test_an_agent_that_takes_no_turn_behind_an_approved_call_fails_the_run
     run = await scheduler.start(APPROVED, runner=hands)
     agent.fault = Fault(failure)
     hands.go.set()
-    await settled()
+    await settle()
     assert end_of(run).failure == msgspec.structs.replace(failure, repeatable=False)
     assert scheduler.running == 0
 
@@ -205,7 +205,7 @@ async def test_an_internal_error_behind_an_approved_call_fails_the_run_instead_o
     run = await scheduler.start(APPROVED, runner=hands)
     agent.fault = ZeroDivisionError("a fault of ours")
     hands.go.set()
-    await settled()
+    await settle()
     assert end_of(run).failure == msgspec.structs.replace(UNFORESEEN, repeatable=False)
     assert scheduler.running == 0
 
@@ -248,7 +248,7 @@ async def test_a_call_is_made_in_the_context_of_its_own_request() -> None:
     of.set("the process")
     for lane in agent.transports:
         lane.say(ASK, StepCompleted())
-    await settled()
+    await settle()
     assert heard == ["request 0", "request 1"]
 
 
@@ -265,10 +265,10 @@ async def test_an_idle_session_is_not_asked_for_a_turn_that_its_first_events_hav
     await scheduler.start(Turn(model="m", history=(USER,), mode="model"))
     agent.dialects[0].can_resume = True
     agent.transports[0].say(DONE)
-    await settled()
+    await settle()
     assert len(scheduler.idle_sessions) == 1
     run = await scheduler.start(Turn(model="m", history=(USER, USER), mode="model"), first=TOO_MUCH)
-    await settled()
+    await settle()
     assert end_of(run).stop == Stop.LENGTH
     assert "resume" not in agent.dialects[0].calls
     assert (scheduler.running, agent.held) == (0, 0)
@@ -279,7 +279,7 @@ async def test_nothing_that_was_approved_is_run_for_a_turn_that_its_first_events
     agent, hands = WordAgent(), Hands()
     scheduler = RunScheduler(agent, RunLimits(max_chars=ITEM_SIZE + 100), Deadlines())
     run = await scheduler.start(APPROVED, runner=hands, first=TOO_MUCH)
-    await settled()
+    await settle()
     assert end_of(run).stop == Stop.LENGTH
     assert hands.asked == []
     assert (scheduler.running, agent.opening, agent.held) == (0, 0, 0)

@@ -9,7 +9,7 @@ from codex_proxy.runs.event_log import CUT_WATER
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import DONE, TURN, WordAgent, deltas, end_of, text_of
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import settle, virtual
 
 CLIENTS = 100
 READ = 1 << 16
@@ -55,5 +55,5 @@ async def test_one_stalled_client_among_a_hundred_is_cut_and_the_others_never_wa
         lane.say(DONE)
     ends = [cursor.take()[-1] for _, cursor in reading]
     assert all(isinstance(end, TurnEnded) and end.stop == Stop.STOP for end in ends)
-    await settled()
+    await settle()
     assert agent.held == 0

@@ -56,7 +56,7 @@ def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
             await test(*args, **kwargs)
             while _closing:
                 await _closing.pop()()
-            await settled()
+            await settle()
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"left running: {left}"
 
@@ -66,7 +66,7 @@ def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return run
 
 
-async def settled() -> None:
+async def settle() -> None:
     """Lets everything happen that needs no time."""
     for _ in range(20):
         await asyncio.sleep(0)

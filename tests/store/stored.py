@@ -31,7 +31,7 @@ def item(id: str, text: str = "", *, raw: bytes = b"", created: float = 0.0) -> 
     return StoredItem(id, f'{{"id":"{id}","text":"{text}"}}'.encode(), raw, created)
 
 
-def hidden(id: str) -> StoredItem:
+def hidden_item(id: str) -> StoredItem:
     """What only the model sees."""
     return StoredItem(id, b"", f'{{"hidden":"{id}"}}'.encode())
 

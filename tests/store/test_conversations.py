@@ -26,7 +26,7 @@ from tests.store.stored import (
     OWNER,
     conversation,
     conversation_ids,
-    hidden,
+    hidden_item,
     item,
     items,
     response,
@@ -170,14 +170,14 @@ async def test_a_page_after_an_item_of_nobody_is_refused(store: Store) -> None:
 
 
 async def test_one_item_is_read_by_its_id(store: Store) -> None:
-    await store.add_conversation(conversation("conv_1"), [item("a"), hidden("secret")])
+    await store.add_conversation(conversation("conv_1"), [item("a"), hidden_item("secret")])
     assert await store.item(OWNER, "conv_1", "a") == item("a")
     assert await store.item(OWNER, "conv_1", "secret") is None
     assert await store.item(OWNER, "conv_1", "nobody") is None
 
 
 async def test_the_model_sees_hidden_items_and_a_list_does_not(store: Store) -> None:
-    await store.add_conversation(conversation("conv_1"), [item("a"), hidden("secret"), item("b")])
+    await store.add_conversation(conversation("conv_1"), [item("a"), hidden_item("secret"), item("b")])
     seen: list[StoredItem] = []
     await store.scan_conversation(OWNER, "conv_1", seen.append)
     assert [each.id for each in seen] == ["a", "secret", "b"]
@@ -240,7 +240,7 @@ async def test_a_deleted_item_stays_where_another_conversation_refers_to_it(stor
 
 
 async def test_an_item_is_deleted_once(store: Store) -> None:
-    await store.add_conversation(conversation("conv_1"), [item("a"), hidden("secret")])
+    await store.add_conversation(conversation("conv_1"), [item("a"), hidden_item("secret")])
     await store.delete_item(OWNER, "conv_1", "a")
     for id in ("a", "secret"):
         with pytest.raises(NotStored) as missing:

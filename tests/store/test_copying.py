@@ -20,7 +20,17 @@ from codex_proxy.store.values import (
     StoreUnavailable,
 )
 from tests.postgres import PostgresServer, empty
-from tests.store.stored import OTHER, OWNER, Hands, context_ids, conversation, hidden, item, response, turn
+from tests.store.stored import (
+    OTHER,
+    OWNER,
+    Hands,
+    context_ids,
+    conversation,
+    hidden_item,
+    item,
+    response,
+    turn,
+)
 
 HOUR = UsageQuery(owner=None, start=0, end=7200, width=3600, by_model=True)
 
@@ -56,7 +66,7 @@ async def filled(store: Store) -> None:
     await turn(store, "aside", after="root")
     await store.delete_response(OWNER, "root")
     await store.add_response(
-        response("theirs", owner=OTHER), input=[hidden("secret"), item("a\0b", raw=b"raw")]
+        response("theirs", owner=OTHER), input=[hidden_item("secret"), item("a\0b", raw=b"raw")]
     )
     await store.add_response(response("running", background=True, status="in_progress"))
     await store.append_frames(OWNER, "running", [Frame(number, b"event") for number in range(1200)])

@@ -34,7 +34,7 @@ from codex_proxy.store.values import (
 )
 from tests.postgres import PostgresServer, empty
 from tests.store.conftest import Opened
-from tests.store.stored import OTHER, OWNER, Hands, conversation, hidden, item, response
+from tests.store.stored import OTHER, OWNER, Hands, conversation, hidden_item, item, response
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ RESPONSES = st.sampled_from([f"resp_{number}" for number in range(6)])
 CONVERSATIONS = st.sampled_from(["conv_1", "conv_2", "conv_3"])
 ITEM_IDS = [f"item_{number}" for number in range(7)]
 TEXTS = st.sampled_from(["", "other"])
-ITEMS = st.builds(item, st.sampled_from(ITEM_IDS), TEXTS) | st.builds(hidden, st.sampled_from(ITEM_IDS))
+ITEMS = st.builds(item, st.sampled_from(ITEM_IDS), TEXTS) | st.builds(hidden_item, st.sampled_from(ITEM_IDS))
 SIDES = st.lists(ITEMS, max_size=3, unique_by=lambda each: each.id)
 NEW_ITEMS = st.lists(ITEMS | st.builds(ItemReference, st.sampled_from(ITEM_IDS)), max_size=3)
 

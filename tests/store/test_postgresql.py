@@ -21,7 +21,7 @@ from codex_proxy.store.values import (
 )
 from tests.postgres import PostgresServer, server
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, item, response, turn
-from tests.waiting import polled
+from tests.waiting import poll
 
 STORES = 3
 
@@ -248,7 +248,7 @@ async def test_a_caller_that_is_cancelled_as_the_server_stops_stays_cancelled(
         sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
         return bool(await watching.fetchval(sleeping))
 
-    await polled(runs)
+    await poll(runs)
     own_server.stop("immediate")
     asking.cancel()  # before the event loop sees that the connection is lost
     with pytest.raises(asyncio.CancelledError):

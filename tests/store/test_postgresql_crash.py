@@ -17,7 +17,7 @@ from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.values import StoreUnavailable
 from tests.postgres import PostgresServer, server
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, turn
-from tests.waiting import PATIENCE, polled
+from tests.waiting import PATIENCE, poll
 
 WRITERS = 6
 
@@ -78,7 +78,7 @@ class Writers:
         async def are_there() -> bool:
             return len(self.acknowledged) >= wanted
 
-        await polled(are_there)
+        await poll(are_there)
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -127,9 +127,9 @@ async def test_every_acknowledged_write_survives_crashes_of_the_database(
         await asyncio.to_thread(database.start)
         await writers.go_on(1)
         # A process of PostgreSQL that is killed makes it end all others and recover.
-        os.kill(chance.choice(await polled(lambda: backends(database.url))), signal.SIGKILL)
+        os.kill(chance.choice(await poll(lambda: backends(database.url))), signal.SIGKILL)
         await writers.go_on(chance.randrange(1, 30))
-        for backend in await polled(lambda: backends(database.url)):
+        for backend in await poll(lambda: backends(database.url)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(backend, signal.SIGTERM)  # as pg_terminate_backend does
         await writers.go_on(1)

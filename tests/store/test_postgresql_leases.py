@@ -12,7 +12,7 @@ from codex_proxy.store.leases import Node, Watch
 from codex_proxy.store.postgresql.notices import MAX_PAYLOAD, payloads
 from codex_proxy.store.postgresql.store import PostgresStore
 from tests.store.stored import OWNER, Hands, response
-from tests.waiting import polled
+from tests.waiting import poll
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def test_a_node_is_notified_of_a_change_that_another_has_made(
         one.leases.report_change("resp_1")
         return all(task.done() for task in waiting)
 
-    await polled(noticed)
+    await poll(noticed)
     renewal.cancel()
 
 
@@ -67,7 +67,7 @@ async def test_a_node_renews_its_leases_at_once_if_another_has_changed_what_it_h
         await one.update_response(OWNER, "resp_1", status="cancelled", json=b"{}")
         return renewal.done()
 
-    await polled(renewed)
+    await poll(renewed)
 
 
 async def test_nodes_that_were_seen_lately_are_listed_with_what_they_hold(

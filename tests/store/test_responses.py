@@ -24,7 +24,7 @@ from tests.store.stored import (
     Hands,
     context_ids,
     conversation,
-    hidden,
+    hidden_item,
     item,
     items,
     response,
@@ -183,7 +183,7 @@ async def test_two_continuations_of_one_response_do_not_see_each_other(store: St
 
 async def test_the_model_sees_raw_and_hidden_items_and_the_client_does_not(store: Store) -> None:
     call = item("call", raw=b'{"encrypted":"x"}')
-    await store.add_response(response("resp_1"), input=[hidden("secret"), item("in")], output=[call])
+    await store.add_response(response("resp_1"), input=[hidden_item("secret"), item("in")], output=[call])
     context = await store.context(OWNER, "resp_1")
     assert [each.raw or each.json for each in (*context[0].input, *context[0].output)] == [
         b'{"hidden":"secret"}',
@@ -270,14 +270,16 @@ async def test_input_items_come_in_pages(store: Store, page: PageRequest, ids: s
 
 
 async def test_hidden_items_never_make_a_page_claim_more(store: Store) -> None:
-    await store.add_response(response("resp_1"), input=[hidden("x"), item("a"), hidden("y")])
+    await store.add_response(response("resp_1"), input=[hidden_item("x"), item("a"), hidden_item("y")])
     listed = await store.input_items(OWNER, "resp_1", PageRequest(limit=1))
     assert ([each.id for each in listed.items], listed.has_more) == (["a"], False)
 
 
 @pytest.mark.parametrize("after", ["never", "out", "secret"])
 async def test_a_page_after_what_is_not_in_the_list_is_refused(store: Store, after: str) -> None:
-    await store.add_response(response("resp_1"), input=[item("a"), hidden("secret")], output=items("out"))
+    await store.add_response(
+        response("resp_1"), input=[item("a"), hidden_item("secret")], output=items("out")
+    )
     with pytest.raises(NotStored) as missing:
         await store.input_items(OWNER, "resp_1", PageRequest(after=after))
     assert (missing.value.kind, missing.value.id) == ("item", after)

@@ -16,7 +16,7 @@ from tests.store.stored import (
     context_ids,
     conversation,
     conversation_ids,
-    hidden,
+    hidden_item,
     item,
     items,
     response,
@@ -243,7 +243,7 @@ async def test_stats_count_what_is_there(store: Store, clock: Hands) -> None:
 async def test_export_gives_every_object_of_every_owner_as_a_line_of_json(store: Store) -> None:
     for number in range(50):
         await turn(store, f"resp_{number}")
-    await store.add_response(response("theirs", owner=OTHER), output=[hidden("secret")])
+    await store.add_response(response("theirs", owner=OTHER), output=[hidden_item("secret")])
     await store.delete_response(OWNER, "resp_0")
     await store.add_conversation(conversation("conv_1", topic="cats"), items("a"))
     lines: list[bytes] = []

@@ -36,7 +36,7 @@ def histories(**file: Any) -> list[tuple[HistoryItem, ...]]:
 
 
 def refusals(**file: Any) -> list[tuple[str | None, str | None, str]]:
-    faults = chat.refused(messages=[in_chat(**file)]), responses.refused(input=[in_responses(**file)])
+    faults = chat.refusal_of(messages=[in_chat(**file)]), responses.refusal_of(input=[in_responses(**file)])
     return [(fault.param, fault.code, fault.message) for fault in faults]
 
 
@@ -112,10 +112,12 @@ def test_a_file_that_is_not_there_is_refused_by_its_field(
 
 
 def test_a_file_by_address_is_refused() -> None:
-    failure = responses.refused(input=[in_responses(file_url="https://example.com/a.txt")])
+    failure = responses.refusal_of(input=[in_responses(file_url="https://example.com/a.txt")])
     assert failure.param == "input[0].content[1].file_url"
 
 
 def test_the_assistant_has_no_files() -> None:
     part = {"type": "input_file", "file_data": written(b"a")}
-    assert responses.refused(input=[{"role": "assistant", "content": [part]}]).param == "input[0].content[0]"
+    assert (
+        responses.refusal_of(input=[{"role": "assistant", "content": [part]}]).param == "input[0].content[0]"
+    )

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 from codex_proxy.traces.watcher import MAX_CALLS
 from tests.forked_fake import no_forks
 from tests.http.serving import WEATHER, Proxy, user
-from tests.traces.traced import facts, is_below, named, one, recorded_traces, traced_proxy
+from tests.traces.traced import facts, is_below, one, recorded_traces, spans_named, traced_proxy
 from tests.upstreams.serving import upstream
 
 CLIENT_TRACE, CLIENT_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -32,26 +32,26 @@ async def loop(proxy: Proxy, headers: dict[str, str]) -> None:
 async def test_a_tool_loop_over_two_requests_is_one_trace_that_reads_in_order(tmp_path: Path) -> None:
     async with traced_proxy(tmp_path) as (proxy, spans):
         await loop(proxy, {})
-        first, second = named(spans, "POST /v1/chat/completions")
-        turn, resumed = named(spans, "invoke_agent fake")
+        first, second = spans_named(spans, "POST /v1/chat/completions")
+        turn, resumed = spans_named(spans, "invoke_agent fake")
         call = one(spans, "execute_tool get_weather")
         assert len({span.context.trace_id for span in spans.get_finished_spans()}) == 1
         assert first.parent is None
         assert [is_below(turn, first), is_below(call, turn)] == [True, True]
         assert [is_below(second, call), is_below(resumed, second)] == [True, True]
         assert resumed.links[0].context.span_id == call.context.span_id
-        assert [is_below(each, turn) for each in named(spans, "chat")] == [True, False]
+        assert [is_below(each, turn) for each in spans_named(spans, "chat")] == [True, False]
         assert (first.kind, facts(first)["http.response.status_code"]) == (SpanKind.SERVER, 200)
 
 
 async def test_the_trace_of_the_client_is_continued(tmp_path: Path) -> None:
     async with traced_proxy(tmp_path) as (proxy, spans):
         await loop(proxy, TRACEPARENT)
-        for request in named(spans, "POST"):
+        for request in spans_named(spans, "POST"):
             assert request.parent is not None
             assert format_trace_id(request.context.trace_id) == CLIENT_TRACE
             assert format_span_id(request.parent.span_id) == CLIENT_SPAN
-        call, resumed = one(spans, "execute_tool"), named(spans, "invoke_agent")[1]
+        call, resumed = one(spans, "execute_tool"), spans_named(spans, "invoke_agent")[1]
         assert resumed.links[0].context.span_id == call.context.span_id
 
 

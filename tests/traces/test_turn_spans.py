@@ -26,7 +26,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, HistoryMessage, McpCall, Message, TextPart, ToolCall
 from codex_proxy.core.turn import Turn
-from tests.traces.traced import facts, is_below, named, one, recorded_traces
+from tests.traces.traced import facts, is_below, one, recorded_traces, spans_named
 
 TURN = Turn(
     model="m-1", history=(HistoryMessage("user", (TextPart("a question"),)),), owner="ann", max_tokens=9
@@ -148,7 +148,7 @@ def test_with_content_they_have_what_was_said_in_the_conventions_form() -> None:
     )
     assert '{"type":"text","content":"an answer"}' in turn["gen_ai.output.messages"]
     assert turn["gen_ai.output.messages"].endswith('"finish_reason":"tool_calls"}]')
-    weather, read = named(exporter, "execute_tool")
+    weather, read = spans_named(exporter, "execute_tool")
     assert facts(weather)["gen_ai.tool.call.arguments"] == '{"city": "Rome"}'
     assert facts(read)["gen_ai.tool.call.result"] == "an output"
     assert facts(read)["error.type"] == "tool_failed"

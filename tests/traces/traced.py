@@ -36,14 +36,14 @@ async def traced_proxy(
         yield proxy, exporter
 
 
-def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+def spans_named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     """The ended spans whose name begins so, in the order in which they began."""
     found = [span for span in exporter.get_finished_spans() if span.name.startswith(name)]
     return sorted(found, key=lambda span: span.start_time or 0)
 
 
 def one(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
-    (found,) = named(exporter, name)
+    (found,) = spans_named(exporter, name)
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.deployment.examples import example, replaced
 from tests.nginx import free_port, nginx
-from tests.waiting import polled
+from tests.waiting import poll
 
 KEY = "a-key-of-some-length"
 SETTINGS = {"api_key": KEY, "trusted_proxies": "127.0.0.1"}
@@ -35,5 +35,5 @@ async def balancer(folder: Path, ports: Sequence[int]) -> AsyncIterator[str]:
                 return True
             return False
 
-        await polled(listens)
+        await poll(listens)
         yield f"http://127.0.0.1:{port}"

@@ -23,7 +23,7 @@ from tests.http_responses.killing import server_process
 from tests.nginx import free_port
 from tests.postgres import empty, server
 from tests.two_servers.balancer import KEY, SETTINGS, balancer
-from tests.waiting import PATIENCE, polled
+from tests.waiting import PATIENCE, poll
 
 CLIENTS = 4
 REFUSALS = {429, 502, 503, 504}
@@ -128,7 +128,7 @@ async def after_kills(folder: Path, kills: int, chance: random.Random, *, balanc
         assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
         connection = await asyncpg.connect(own.url)
         async with server_process(folders[2], {"PROXY_STORE": own.url}):
-            await polled(partial(all_ended, connection))
+            await poll(partial(all_ended, connection))
         rows = await connection.fetch("SELECT id, status FROM codex_proxy.responses")
         await connection.close()
     found.statuses = {row["id"]: row["status"] for row in rows}

@@ -13,10 +13,10 @@ from openai import NotFoundError
 from codex_proxy.store.postgresql.notices import Notices
 from codex_proxy.store.postgresql.store import PostgresStore
 from tests.http.serving import Proxy, until
-from tests.http_responses.asking import blocks_of, checked, create, events_of, saying
+from tests.http_responses.asking import blocks_of, check_events, create, events_of, saying
 from tests.http_responses.receiving import SECRET, receiver
 from tests.two_servers.conftest import HELD, MakePair, Pair, let_leases_run_out, third_server
-from tests.waiting import polled
+from tests.waiting import poll
 
 
 async def ended(proxy: Proxy, id: str) -> Any:
@@ -24,7 +24,7 @@ async def ended(proxy: Proxy, id: str) -> Any:
         body = (await proxy.send("GET", f"/v1/responses/{id}")).body
         return None if body["status"] in ("queued", "in_progress") else body
 
-    return await polled(over)
+    return await poll(over)
 
 
 async def begun_stream(proxy: Proxy, prompt: str = HELD) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ async def follow_elsewhere(pair: Pair) -> None:
     await until(lambda: pair.two.streams == 1)
     pair.release.write_text("go")
     rest = await following
-    whole = checked(seen + rest)
+    whole = check_events(seen + rest)
     assert whole[-1]["type"] == "response.completed"
     assert whole[-1]["response"]["output"][0]["content"][0]["text"] == "one two three"
     assert whole == await rest_of(pair.one, id) == await rest_of(pair.two, id)

@@ -22,7 +22,7 @@ from tests.http_responses.test_mcp import settings as mcp_settings
 from tests.mcp.serving import web_server
 from tests.nginx import needs_nginx
 from tests.two_servers.balancer import KEY, SETTINGS, balancer
-from tests.waiting import PATIENCE, polled
+from tests.waiting import PATIENCE, poll
 
 pytestmark = needs_nginx
 
@@ -215,7 +215,7 @@ async def test_webhooks_come_once_each(tmp_path: Path, postgres_url: str) -> Non
             )
             return not any(node["responses"] for node in body.body["data"])
 
-        await polled(nothing_left)
+        await poll(nothing_left)
         told = [json.loads(body)["data"]["id"] for body, _ in heard.got]
         assert sorted(told) == sorted(each.id for each in made)
 

@@ -19,7 +19,7 @@ from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import KeysError
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from tests.http.serving import Proxy, fake_proxy, settings_of, user
-from tests.waiting import eventually, polled
+from tests.waiting import eventually, poll
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def comes_to(proxy: Proxy, key: str, status: int) -> None:
     async def is_so() -> bool:
         return (await proxy.send("GET", "/v1/models", headers=bearer(key))).status == status
 
-    await polled(is_so)
+    await poll(is_so)
 
 
 async def test_a_key_in_the_store_is_valid_on_every_server_and_dead_on_all_when_it_is_removed(
@@ -77,7 +77,7 @@ async def test_requests_on_one_server_count_on_the_other(two: tuple[Proxy, Proxy
     async def fewer() -> bool:
         return await remaining() < first - 20
 
-    await polled(fewer)
+    await poll(fewer)
 
 
 async def test_running_requests_of_one_server_count_on_the_other(
@@ -95,7 +95,7 @@ async def test_running_requests_of_one_server_count_on_the_other(
     async def free() -> bool:
         return (await other.ask(user())).status == 200
 
-    await polled(free)
+    await poll(free)
 
 
 async def test_a_server_for_other_machines_starts_with_a_key_in_the_store_and_without_any_it_does_not(

@@ -10,14 +10,14 @@ from tests.http.serving import Proxy, until
 from tests.http_responses.asking import create, saying
 from tests.postgres import server
 from tests.two_servers.conftest import HELD, MakePair
-from tests.waiting import polled
+from tests.waiting import poll
 
 
 async def until_ready(proxy: Proxy, status: int) -> None:
     async def seen() -> bool:
         return (await proxy.send("GET", "/readyz")).status == status
 
-    await polled(seen)
+    await poll(seen)
 
 
 @pytest.mark.exhaustive

@@ -175,7 +175,7 @@ def signed_certificate(folder: Path, name: str) -> tuple[Path, Path]:
     )
     now = datetime.now(UTC)
 
-    def made(
+    def make_certificate(
         whose: x509.Name, of: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType, *, is_critical: bool
     ) -> bytes:
         builder = x509.CertificateBuilder(issuer, whose, of.public_key(), x509.random_serial_number())
@@ -185,12 +185,12 @@ def signed_certificate(folder: Path, name: str) -> tuple[Path, Path]:
 
     authority, host = folder / "authority.pem", folder / "host.pem"
     may_sign = x509.BasicConstraints(ca=True, path_length=0)
-    authority.write_bytes(made(issuer, authority_key, may_sign, is_critical=True))
+    authority.write_bytes(make_certificate(issuer, authority_key, may_sign, is_critical=True))
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     names = x509.SubjectAlternativeName([x509.DNSName(name)])
-    host.write_bytes(pem + made(subject, key, names, is_critical=False))
+    host.write_bytes(pem + make_certificate(subject, key, names, is_critical=False))
     return authority, host
 
 

@@ -17,7 +17,7 @@ from tests.mcp.serving import PROGRAM
 from tests.upstreams.cases import CASES, DONE, USAGE, Case, call, chunk, event, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, upstream
 from tests.upstreams.test_scenarios import mcp_config
-from tests.waiting import eventually, polled
+from tests.waiting import eventually, poll
 
 CHAT_TOOL: Any = WEATHER
 TOOL: Any = {"type": "function", **CHAT_TOOL["function"], "strict": False}
@@ -529,7 +529,7 @@ async def test_a_background_response_is_answered_and_kept(client: AsyncOpenAI) -
         found = await client.responses.retrieve(queued.id)
         return found if found.status == "completed" else None
 
-    assert (await polled(done)).output_text == "Hello."
+    assert (await poll(done)).output_text == "Hello."
 
 
 async def test_reasoning_of_the_upstream_is_shown_and_not_sent_back(

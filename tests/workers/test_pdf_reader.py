@@ -66,7 +66,7 @@ async def _longest_stop() -> float:
 
 
 async def test_what_is_wrong_is_a_400_that_names_the_part_and_says_what_to_do(reader: PdfReader) -> None:
-    assert await refused(reader, pdfs.locked("Hello.", "secret")) == (
+    assert await refused(reader, pdfs.encrypted_pdf("Hello.", "secret")) == (
         "Invalid file: the PDF is encrypted: send it without a password. Send its text, or pictures of its pages, "
         "instead."
     )

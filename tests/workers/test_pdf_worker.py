@@ -37,7 +37,7 @@ def test_what_is_filled_into_a_form_is_reported() -> None:
 
 
 def test_one_that_only_forbids_to_print_is_read() -> None:
-    assert text_of(pdfs.locked("Hello.", password="")) == "[page 1 of 1]\nHello."
+    assert text_of(pdfs.encrypted_pdf("Hello.", password="")) == "[page 1 of 1]\nHello."
 
 
 @pytest.mark.parametrize("in_form", [False, True])
@@ -56,12 +56,15 @@ def test_one_without_text_says_so(data: bytes) -> None:
 
 
 def test_one_that_takes_a_password_says_so() -> None:
-    assert wrong_with(pdfs.locked("Hello.", password="secret")) == "is encrypted: send it without a password"
+    assert (
+        wrong_with(pdfs.encrypted_pdf("Hello.", password="secret"))
+        == "is encrypted: send it without a password"
+    )
 
 
-@pytest.mark.parametrize("kind", pdfs.broken())
+@pytest.mark.parametrize("kind", pdfs.broken_pdfs())
 def test_what_is_no_whole_pdf_is_damaged(kind: str) -> None:
-    wrong = wrong_with(pdfs.broken()[kind])
+    wrong = wrong_with(pdfs.broken_pdfs()[kind])
     assert wrong is not None
     assert wrong.startswith("is damaged")
 

@@ -23,7 +23,7 @@ from codex_proxy.workers.pool import NoAnswer
 from codex_proxy.workers.schema_checks import STOPPING, TOO_LONG, SchemaChecks, check_schemas
 from codex_proxy.workers.schema_worker import MEMORY_BYTES, Question
 from tests.cpu_time import cpu_seconds, slowness
-from tests.process.children import gone
+from tests.process.children import have_ended
 from tests.runs.virtual import virtual
 from tests.waiting import eventually
 
@@ -298,4 +298,4 @@ async def test_nothing_is_left_of_a_server_that_was_killed(schema: Any) -> None:
         assert server.stdout is not None
         pid = int(server.stdout.readline())
         server.kill()
-    await eventually(lambda: gone([pid]))
+    await eventually(lambda: have_ended([pid]))

@@ -8,7 +8,7 @@ import pytest
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.workers.slots import Slots
-from tests.runs.virtual import settled, virtual
+from tests.runs.virtual import settle, virtual
 
 STOP = Fault(Failure(kind=FaultKind.UNAVAILABLE, message="It stops."))
 
@@ -38,7 +38,7 @@ async def test_owners_are_let_in_by_turns() -> None:
         slot.give_back()
 
     tasks = [asyncio.ensure_future(turn(name)) for name in ("a1", "a2", "a3", "b1", "b2")]
-    await settled()
+    await settle()
     held.give_back()
     await asyncio.gather(*tasks)
     assert order == ["a1", "b1", "a2", "b2", "a3"]
@@ -61,14 +61,14 @@ async def test_a_waiter_that_is_cancelled_as_its_slot_comes_loses_none() -> None
     slots = Slots(1, lambda: 1)
     held = await slots.take("a")
     waiting = [asyncio.ensure_future(slots.take("a")) for _ in range(3)]
-    await settled()
+    await settle()
     waiting[0].cancel()  # not run yet: it is still in the queue
     held.give_back()
-    await settled()
+    await settle()
     assert waiting[1].done()
     waiting[1].result().give_back()
     waiting[2].cancel()  # let in a moment ago, and not run yet
-    await settled()
+    await settle()
     assert slots.running == slots.waiting == 0
     await slots.wait_until_idle()
 
@@ -78,7 +78,7 @@ async def test_waiters_get_an_error_when_no_slot_will_come() -> None:
     slots = Slots(1, lambda: 1)
     await slots.take("a")
     waiting = asyncio.ensure_future(slots.take("b"))
-    await settled()
+    await settle()
     slots.stop(STOP)
     with pytest.raises(Fault):
         await waiting

@@ -16,7 +16,7 @@ def renderer(**options: Any) -> ChatRenderer:
     return ChatRenderer(id=ID, created=CREATED, model=MODEL, **options)
 
 
-def streamed(events: Sequence[Event], **options: Any) -> list[Any]:
+def stream_events(events: Sequence[Event], **options: Any) -> list[Any]:
     """The frames of a stream: JSON values, and `[DONE]` as a string."""
     return frames(renderer(stream=True, **options).feed(events))
 
@@ -34,7 +34,7 @@ def message(events: Sequence[Event], **options: Any) -> Any:
 
 def deltas(events: Sequence[Event], **options: Any) -> list[Any]:
     """The deltas of a stream of one choice, without role and finalizer."""
-    chunks = [frame for frame in streamed(events, **options) if frame != "[DONE]" and "choices" in frame]
+    chunks = [frame for frame in stream_events(events, **options) if frame != "[DONE]" and "choices" in frame]
     found = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
     return [delta for delta in found if delta and "role" not in delta]
 

@@ -44,7 +44,7 @@ def ask(
     return parse(body, context=ParseContext(settings, catalog, hints))
 
 
-def refused(
+def refusal_of(
     settings: RequestSettings = DEFAULTS,
     catalog: ModelCatalog = CATALOG,
     hints: RequestHints = NO_HINTS,

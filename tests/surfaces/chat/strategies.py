@@ -49,9 +49,9 @@ STOPS = st.sampled_from(["stop", "length", "tool_calls", "content_filter", "inte
 ENDS = st.builds(ev.TurnEnded, STOPS, choice_stops=st.none() | st.dictionaries(st.integers(0, 2), STOPS))
 
 
-def _repaired(events: list[Event], end: ev.TurnEnded) -> list[Event]:
+def _repair(events: list[Event], end: ev.TurnEnded) -> list[Event]:
     return TurnRepair().feed([*events, end])
 
 
-TURNS = st.builds(_repaired, st.lists(EVENTS, max_size=25), ENDS)
+TURNS = st.builds(_repair, st.lists(EVENTS, max_size=25), ENDS)
 """Turns that end well."""

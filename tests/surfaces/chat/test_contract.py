@@ -10,9 +10,9 @@ from codex_proxy.core.events import TurnEnded, Usage
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.errors import status_of
-from tests.surfaces.chat.answering import CREATED, ID, MODEL, deltas, message, renderer, streamed, whole
-from tests.surfaces.chat.asking import ask, refused
-from tests.surfaces.chat.turns import CRASH, failed, reasoning_item, text_item, tool_call, turn, usage
+from tests.surfaces.chat.answering import CREATED, ID, MODEL, deltas, message, renderer, stream_events, whole
+from tests.surfaces.chat.asking import ask, refusal_of
+from tests.surfaces.chat.turns import CRASH, failed_turn, reasoning_item, text_item, tool_call, turn, usage
 
 HELLO = turn(text_item("Hel", "lo!"), usage())
 
@@ -66,7 +66,7 @@ def test_choices_are_indexed_from_0_to_n_minus_1() -> None:
 def test_upstream_finish_reasons_are_propagated_streamed_and_whole(reason: str) -> None:
     events = turn(text_item("x"), stop=reason)
     assert whole(events)["choices"][0]["finish_reason"] == reason
-    assert streamed(events)[-2]["choices"][0]["finish_reason"] == reason
+    assert stream_events(events)[-2]["choices"][0]["finish_reason"] == reason
 
 
 def test_completion_tokens_aggregate_over_all_choices_and_prompt_tokens_count_once() -> None:
@@ -83,7 +83,7 @@ def test_usage_of_choices_that_the_agent_itself_reported_is_not_multiplied() -> 
 
 
 def test_a_stream_is_role_then_deltas_then_finalizer_then_done() -> None:
-    assert streamed(HELLO) == [
+    assert stream_events(HELLO) == [
         chunk(0, {"role": "assistant"}),
         chunk(0, {"content": "Hel"}),
         chunk(0, {"content": "lo!"}),
@@ -93,7 +93,7 @@ def test_a_stream_is_role_then_deltas_then_finalizer_then_done() -> None:
 
 
 def test_with_include_usage_every_chunk_has_usage_null_and_a_usage_chunk_follows_the_finalizer() -> None:
-    frames = streamed(HELLO, include_usage=True)
+    frames = stream_events(HELLO, include_usage=True)
     assert frames[:-2] == [
         chunk(0, {"role": "assistant"}, usage=None),
         chunk(0, {"content": "Hel"}, usage=None),
@@ -138,7 +138,7 @@ def test_measured_stream_metrics_take_the_placeholders_place() -> None:
         seen.append(completion_tokens)
         return StreamMetrics(48.5, 120.0)
 
-    usage = streamed(HELLO, include_usage=True, metrics=measure)[-2]["usage"]
+    usage = stream_events(HELLO, include_usage=True, metrics=measure)[-2]["usage"]
     assert (usage["time_to_first_token"], usage["throughput_after_first_token"]) == (48.5, 120.0)
     assert seen == [7]
 
@@ -149,11 +149,11 @@ def test_measured_stream_metrics_take_the_placeholders_place() -> None:
 )
 def test_emission_trigger_names_the_event_that_prompted_the_usage(told: str, trigger: str) -> None:
     events = [*turn(text_item("x"))[:-1], TurnEnded("stop", told)]
-    assert streamed(events, include_usage=True)[-2]["usage"]["emission_trigger"] == trigger
+    assert stream_events(events, include_usage=True)[-2]["usage"]["emission_trigger"] == trigger
 
 
 def test_with_n_above_1_identical_deltas_are_broadcast_to_every_index() -> None:
-    frames = streamed(turn(text_item("Hi")), choices=2)
+    frames = stream_events(turn(text_item("Hi")), choices=2)
     assert frames == [
         chunk(0, {"role": "assistant"}),
         chunk(1, {"role": "assistant"}),
@@ -181,7 +181,7 @@ def test_choices_that_the_agent_reports_itself_go_to_their_index_each_with_its_o
 
 
 def test_argument_fragments_are_forwarded_in_order_and_the_stream_ends_with_tool_calls() -> None:
-    frames = streamed(turn(tool_call('{"city":', '"Nashville"}')))
+    frames = stream_events(turn(tool_call('{"city":', '"Nashville"}')))
     assert frames[1:-1] == [
         chunk(
             0,
@@ -232,7 +232,7 @@ def test_a_whole_answer_with_calls_has_null_content_and_its_tool_calls() -> None
 
 
 def test_a_failure_in_the_middle_is_one_error_frame_and_done_and_nothing_else() -> None:
-    frames = streamed(failed(text_item("Hel"), usage()), include_usage=True)
+    frames = stream_events(failed_turn(text_item("Hel"), usage()), include_usage=True)
     assert frames[2:] == [
         {
             "error": {
@@ -248,7 +248,7 @@ def test_a_failure_in_the_middle_is_one_error_frame_and_done_and_nothing_else() 
 
 def test_a_failure_before_the_first_token_can_still_be_a_plain_status() -> None:
     answer = renderer(stream=True)
-    answer.feed(failed())
+    answer.feed(failed_turn())
     assert answer.ended
     assert not answer.visible
     assert answer.failure == CRASH
@@ -256,7 +256,7 @@ def test_a_failure_before_the_first_token_can_still_be_a_plain_status() -> None:
 
 def test_a_failed_turn_has_no_whole_answer() -> None:
     answer = renderer()
-    answer.feed(failed(text_item("Hel")))
+    answer.feed(failed_turn(text_item("Hel")))
     with pytest.raises(Fault, match="too long"):
         answer.result()
     assert answer.finish_reasons == ()
@@ -274,13 +274,13 @@ def test_after_the_end_nothing_is_rendered() -> None:
 
 @pytest.mark.parametrize("absent", [None, []])
 def test_missing_messages_are_400_with_param_messages(absent: Any) -> None:
-    fault = refused(messages=absent)
+    fault = refusal_of(messages=absent)
     assert (status_of(fault, "chat"), fault.param) == (400, "messages")
 
 
 @pytest.mark.parametrize("n", [0, -1, 6, 10**30, True, 1.5, "2"])
 def test_n_outside_1_to_the_maximum_is_400_with_param_n(n: Any) -> None:
-    fault = refused(n=n)
+    fault = refusal_of(n=n)
     assert (fault.kind, fault.param) == (FaultKind.INVALID_REQUEST, "n")
 
 
@@ -290,7 +290,7 @@ def test_n_defaults_to_1_and_goes_up_to_5() -> None:
 
 
 def test_a_model_that_is_not_accepted_is_404() -> None:
-    assert status_of(refused(model="gpt-3"), "chat") == 404
+    assert status_of(refusal_of(model="gpt-3"), "chat") == 404
 
 
 @pytest.mark.parametrize("name", ["codex-5", "codev-5-low", "gpt-4o", "GPT-5.5", "codex-5-high:model"])
@@ -313,13 +313,13 @@ def test_the_default_effort_is_implied_by_the_model() -> None:
     "field", [{"logprobs": True}, {"logprobs": 1}, {"top_logprobs": 0}, {"top_logprobs": 2}]
 )
 def test_positive_logprobs_and_any_top_logprobs_are_refused_by_name(field: dict[str, Any]) -> None:
-    assert refused(**field).param == next(iter(field))
+    assert refusal_of(**field).param == next(iter(field))
 
 
 @pytest.mark.parametrize("kind", ["json_object", "json_schema"])
 def test_response_formats_other_than_text_are_refused_by_name(kind: str) -> None:
     schema = {"name": "x", "schema": {"type": "object"}}
-    assert refused(response_format={"type": kind, "json_schema": schema}).param == "response_format"
+    assert refusal_of(response_format={"type": kind, "json_schema": schema}).param == "response_format"
 
 
 def test_the_response_format_text_is_accepted() -> None:
@@ -328,7 +328,7 @@ def test_the_response_format_text_is_accepted() -> None:
 
 def test_seed_is_validated_but_otherwise_ignored() -> None:
     assert ask(seed=7).ignored == ("seed",)
-    assert refused(seed="7").param == "seed"
+    assert refusal_of(seed="7").param == "seed"
 
 
 def test_include_usage_is_asked_for_in_stream_options() -> None:

@@ -22,8 +22,8 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Message, ToolCall
 from tests.sdk_fields import unknown_fields
-from tests.surfaces.batches import fed_in_batches
-from tests.surfaces.chat.answering import fold, frames, renderer, streamed, whole
+from tests.surfaces.batches import feed_in_batches
+from tests.surfaces.chat.answering import fold, frames, renderer, stream_events, whole
 from tests.surfaces.chat.strategies import TURNS
 
 OPTIONS = st.fixed_dictionaries(
@@ -51,7 +51,7 @@ KNOWN_REASONS = {"stop", "length", "tool_calls", "content_filter", "function_cal
 def test_a_stream_put_together_by_a_client_is_the_whole_answer(
     events: list[Event], options: dict[str, Any]
 ) -> None:
-    folded = fold(streamed(events, include_usage=True, **options))
+    folded = fold(stream_events(events, include_usage=True, **options))
     answer = whole(events, **options)
     assert folded["choices"] == answer["choices"]
     assert {k: v for k, v in folded["usage"].items() if k not in ONLY_IN_STREAMS} == answer["usage"]
@@ -68,7 +68,7 @@ def test_an_upstreams_own_fields_are_in_every_chunk_and_in_the_whole_answer(
 ) -> None:
     started, *others = events
     events = [started, FINGERPRINT, *others]
-    *chunks, done = streamed(events, include_usage=True, **options)
+    *chunks, done = stream_events(events, include_usage=True, **options)
     assert done == "[DONE]"
     assert {chunk["system_fingerprint"] for chunk in chunks} == {"fp_1"}
     assert whole(events, **options)["system_fingerprint"] == "fp_1"
@@ -80,7 +80,7 @@ def test_it_does_not_matter_how_the_events_are_cut_into_batches(
     events: list[Event], options: dict[str, Any], cuts: list[int]
 ) -> None:
     answer = renderer(stream=True, **options)
-    assert fed_in_batches(answer.feed, events, cuts) == renderer(stream=True, **options).feed(events)
+    assert feed_in_batches(answer.feed, events, cuts) == renderer(stream=True, **options).feed(events)
 
 
 @settings(deadline=None)
@@ -98,7 +98,7 @@ def test_a_streaming_renderer_gives_the_same_whole_answer_too(
 def test_the_sdk_knows_every_chunk_with_all_fields_but_our_own(
     events: list[Event], options: dict[str, Any], include_usage: bool
 ) -> None:
-    for frame in streamed(events, include_usage=include_usage, **options)[:-1]:
+    for frame in stream_events(events, include_usage=include_usage, **options)[:-1]:
         for choice in frame["choices"]:
             _spell_out_what_the_types_do_not_know(choice, choice["delta"])
         assert unknown_fields(ChatCompletionChunk.model_validate(frame, strict=True)) <= OWN_FIELDS
@@ -130,7 +130,7 @@ def _spell_out_what_the_types_do_not_know(choice: dict[str, Any], delta: dict[st
 def test_every_choice_has_one_role_first_and_one_finish_reason_last(
     events: list[Event], options: dict[str, Any]
 ) -> None:
-    chunks = streamed(events, **options)[:-1]
+    chunks = stream_events(events, **options)[:-1]
     for index in range(options["choices"]):
         own = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
         assert own[0]["delta"] == {"role": "assistant"}
@@ -147,7 +147,7 @@ def test_ids_and_names_of_a_call_come_once_and_calls_come_one_after_the_other(
 ) -> None:
     for index in range(options["choices"]):
         seen: list[int] = []
-        for chunk in streamed(events, **options)[:-1]:
+        for chunk in stream_events(events, **options)[:-1]:
             for choice in chunk["choices"]:
                 if choice["index"] != index or "tool_calls" not in choice["delta"]:
                     continue

@@ -15,7 +15,7 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from tests.pictures import PIXEL
-from tests.surfaces.chat.asking import HELLO, answer, ask, call, refused
+from tests.surfaces.chat.asking import HELLO, answer, ask, call, refusal_of
 
 
 def history(*messages: dict[str, Any]) -> tuple[HistoryItem, ...]:
@@ -23,7 +23,7 @@ def history(*messages: dict[str, Any]) -> tuple[HistoryItem, ...]:
 
 
 def wrong(*messages: dict[str, Any]) -> tuple[str | None, str]:
-    fault = refused(messages=list(messages))
+    fault = refusal_of(messages=list(messages))
     return fault.param, fault.message
 
 

@@ -13,7 +13,7 @@ from codex_proxy.surfaces.chat.parse import ParsedChat
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from tests.pictures import PIXEL
-from tests.surfaces.chat.asking import HELLO, STRUCTURED, ask, function_tool, refused
+from tests.surfaces.chat.asking import HELLO, STRUCTURED, ask, function_tool, refusal_of
 
 SYSTEM = {"role": "system", "content": "be brief"}
 
@@ -57,7 +57,7 @@ SYSTEM = {"role": "system", "content": "be brief"}
     ],
 )
 def test_a_field_that_is_wrong_is_named(field: str, value: Any) -> None:
-    fault = refused(**{field: value})
+    fault = refusal_of(**{field: value})
     assert (fault.kind, fault.param) == (FaultKind.INVALID_REQUEST, field)
 
 
@@ -83,16 +83,16 @@ def test_a_field_that_is_wrong_is_named(field: str, value: Any) -> None:
     ],
 )
 def test_a_field_deep_inside_is_named_as_openai_writes_it(fields: dict[str, Any], param: str) -> None:
-    assert refused(**fields).param == param
+    assert refusal_of(**fields).param == param
 
 
 def test_the_message_says_what_is_wrong_and_what_is_accepted() -> None:
-    assert refused(n="2").message == "Invalid type for 'n': expected an integer, but got a string instead."
-    assert refused(n=9).message == (
+    assert refusal_of(n="2").message == "Invalid type for 'n': expected an integer, but got a string instead."
+    assert refusal_of(n=9).message == (
         "Invalid 'n': integer above maximum value. Expected a value <= 5, but got 9 instead."
     )
-    assert "'low', 'medium' or 'high'" in refused(verbosity="chatty").message
-    assert refused(messages=None).message == "Missing required parameter: 'messages'."
+    assert "'low', 'medium' or 'high'" in refusal_of(verbosity="chatty").message
+    assert refusal_of(messages=None).message == "Missing required parameter: 'messages'."
 
 
 def test_an_explicit_null_is_the_same_as_nothing() -> None:
@@ -139,7 +139,7 @@ def test_stop_is_one_sequence_or_up_to_four_and_the_empty_one_means_none() -> No
 def test_max_tokens_and_max_completion_tokens_are_one_limit() -> None:
     assert ask(max_tokens=5).turn.max_tokens == 5
     assert ask(max_completion_tokens=7).turn.max_tokens == 7
-    fault = refused(max_tokens=5, max_completion_tokens=7)
+    fault = refusal_of(max_tokens=5, max_completion_tokens=7)
     assert (fault.param, fault.message) == (
         "max_tokens",
         "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
@@ -160,11 +160,11 @@ def test_the_flat_effort_wins_over_the_nested_one_and_both_over_the_name() -> No
 
 
 def test_stream_options_need_a_stream() -> None:
-    assert refused(stream_options={"include_usage": True}).param == "stream_options"
+    assert refusal_of(stream_options={"include_usage": True}).param == "stream_options"
 
 
 def test_one_choice_is_the_policy_where_the_operator_says_so() -> None:
-    fault = refused(RequestSettings(max_choices=1), n=2)
+    fault = refusal_of(RequestSettings(max_choices=1), n=2)
     assert (fault.param, fault.message) == ("n", "Invalid value for 'n': only 1 is accepted.")
 
 
@@ -201,7 +201,7 @@ def test_with_structured_output_a_json_object_is_asked_for_in_words() -> None:
 )
 def test_a_schema_that_is_none_is_named(schema: Any, param: str) -> None:
     wanted = {"type": "json_schema", "json_schema": schema}
-    assert refused(STRUCTURED, response_format=wanted).param == param
+    assert refusal_of(STRUCTURED, response_format=wanted).param == param
 
 
 # --- plain model or agent -------------------------------------------------------------------------
@@ -241,14 +241,14 @@ def test_the_header_names_the_mode_and_of_two_wishes_the_narrower_wins() -> None
     assert ask(hints=RequestHints(mode="agent"), model="codex-5:model").turn.mode == "model"
     assert ask(hints=RequestHints(mode="model"), model="codex-5:agent").turn.mode == "model"
     assert ask(hints=RequestHints(mode="")).turn.mode == "agent"
-    assert refused(hints=RequestHints(mode="robot")).param == "X-Codex-Mode"
+    assert refusal_of(hints=RequestHints(mode="robot")).param == "X-Codex-Mode"
 
 
 @pytest.mark.parametrize(
     ("name", "header", "param"), [("codex-5:agent", None, "model"), ("codex-5", "agent", "X-Codex-Mode")]
 )
 def test_a_request_cannot_widen_what_the_server_allows(name: str, header: str | None, param: str) -> None:
-    fault = refused(RequestSettings(builtin_tools="never"), hints=RequestHints(mode=header), model=name)
+    fault = refusal_of(RequestSettings(builtin_tools="never"), hints=RequestHints(mode=header), model=name)
     assert (fault.kind, fault.param) == (FaultKind.NOT_ALLOWED, param)
 
 
@@ -311,7 +311,7 @@ def test_the_sandbox_is_the_operators() -> None:
 def test_what_is_out_of_range_has_openais_code_and_openais_words(
     fields: dict[str, Any], code: str, message: str
 ) -> None:
-    fault = refused(**fields)
+    fault = refusal_of(**fields)
     (param,) = fields
     assert (fault.param, fault.code) == (param, code)
     assert fault.message == f"Invalid '{param}': {message} instead."
@@ -332,14 +332,14 @@ def test_what_is_out_of_range_has_openais_code_and_openais_words(
     ],
 )
 def test_a_wrong_type_is_reported_in_openais_words(fields: dict[str, Any], message: str) -> None:
-    fault = refused(**fields)
+    fault = refusal_of(**fields)
     assert (fault.code, fault.message) == ("invalid_type", message)
 
 
 def test_an_invalid_value_is_repeated_up_to_eighty_characters() -> None:
-    fault = refused(verbosity="x" * 5000)
+    fault = refusal_of(verbosity="x" * 5000)
     assert fault.message.startswith(f"Invalid value: '{'x' * 80}...'. Supported values are: 'low'")
-    fault = refused(metadata={"k" * 5000: "v"})
+    fault = refusal_of(metadata={"k" * 5000: "v"})
     assert len(fault.message) < 300
     assert len(fault.param or "") < 200
 
@@ -349,7 +349,7 @@ def test_an_invalid_value_is_repeated_up_to_eighty_characters() -> None:
 def test_parameters_that_are_no_object_are_a_400(kind: Any, generation: str) -> None:
     function = {"name": "f", "parameters": {"type": kind}}
     given: Any = {"tools": [{"type": "function", "function": function}], "functions": [function]}
-    fault = refused(**{generation: given[generation]})
+    fault = refusal_of(**{generation: given[generation]})
     assert fault.code == "invalid_function_parameters"
     assert fault.param == (
         "tools[0].function.parameters" if generation == "tools" else "functions[0].parameters"
@@ -357,12 +357,12 @@ def test_parameters_that_are_no_object_are_a_400(kind: Any, generation: str) -> 
 
 
 def test_a_custom_tool_with_a_grammar_format_has_a_grammar() -> None:
-    fault = refused(tools=[{"type": "custom", "custom": {"name": "f", "format": {"type": "grammar"}}}])
+    fault = refusal_of(tools=[{"type": "custom", "custom": {"name": "f", "format": {"type": "grammar"}}}])
     assert (fault.param, fault.code) == ("tools[0].custom.format.grammar", "missing_required_parameter")
 
 
 def test_a_model_s_name_of_blanks_is_a_400() -> None:
-    fault = refused(model=" ")
+    fault = refusal_of(model=" ")
     assert (fault.kind, fault.param) == (FaultKind.INVALID_REQUEST, "model")
 
 
@@ -373,7 +373,7 @@ def test_log_probabilities_are_refused_or_ignored_as_the_operator_has_it() -> No
         {"top_logprobs": 3},
         {"logprobs": True, "top_logprobs": 2},
     ):
-        assert refused(**fields).param == next(iter(fields))
+        assert refusal_of(**fields).param == next(iter(fields))
         assert ask(settings=RequestSettings(logprobs="ignore"), **fields).ignored == tuple(fields)
     assert ask(settings=RequestSettings(logprobs="ignore"), logprobs=False).ignored == ()
 
@@ -417,7 +417,7 @@ def test_web_search_options_switch_on_the_agents_own_search(allowed: bool, searc
     )
     assert (parsed.web_search, parsed.turn.web_search) == (True, searches)
     assert not ask().web_search
-    assert refused(web_search_options={"search_context_size": "huge"}).param == (
+    assert refusal_of(web_search_options={"search_context_size": "huge"}).param == (
         "web_search_options.search_context_size"
     )
 

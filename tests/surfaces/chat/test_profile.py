@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from codex_proxy.core.events import Event
-from tests.surfaces.chat.answering import CREATED, ID, MODEL, renderer, streamed
-from tests.surfaces.chat.turns import failed, text_item, tool_call, turn, usage
+from tests.surfaces.chat.answering import CREATED, ID, MODEL, renderer, stream_events
+from tests.surfaces.chat.turns import failed_turn, text_item, tool_call, turn, usage
 
 PROFILE = "codex-completions-api"
 
 
 def in_profile(events: list[Event], **options: Any) -> list[Any]:
-    return streamed(events, profile=PROFILE, **options)
+    return stream_events(events, profile=PROFILE, **options)
 
 
 def chunk(*choices: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,10 @@ def test_choices_that_the_agent_reports_itself_have_chunks_of_their_own() -> Non
 
 
 def test_a_failure_is_the_same_frame_as_in_the_other_profile() -> None:
-    assert in_profile(failed(text_item("Hel")), choices=2)[-2:] == streamed(failed(text_item("Hel")))[-2:]
+    assert (
+        in_profile(failed_turn(text_item("Hel")), choices=2)[-2:]
+        == stream_events(failed_turn(text_item("Hel")))[-2:]
+    )
 
 
 def test_the_role_of_all_choices_comes_with_the_first_keepalive_in_one_chunk() -> None:

@@ -19,7 +19,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
-from tests.surfaces.chat.answering import deltas, frames, message, renderer, streamed, whole
+from tests.surfaces.chat.answering import deltas, frames, message, renderer, stream_events, whole
 from tests.surfaces.chat.turns import activity, reasoning_item, step, text_item, tool_call, turn, usage
 
 
@@ -279,7 +279,7 @@ def test_the_last_total_counts_and_steps_count_only_without_one() -> None:
 
 
 def test_a_stream_never_ends_without_done() -> None:
-    assert streamed(turn(text_item("x")))[-1] == "[DONE]"
+    assert stream_events(turn(text_item("x")))[-1] == "[DONE]"
 
 
 FIELDS = {"service_tier": msgspec.Raw(b'"flex"'), "system_fingerprint": msgspec.Raw(b'"fp_1"')}
@@ -300,7 +300,9 @@ def test_a_field_of_the_answer_is_in_every_chunk_with_one_value_or_in_none(
             if second is not None:
                 events.insert(second, AnswerDetails(LATER, b'[{"type":"x"}]'))
             events.insert(first, AnswerDetails(FIELDS))
-            chunks = streamed(events, profile=profile, choices=2, include_usage=True, service_tier="auto")
+            chunks = stream_events(
+                events, profile=profile, choices=2, include_usage=True, service_tier="auto"
+            )
             for name in FIELDS:
                 assert len({chunk.get(name) for chunk in chunks if isinstance(chunk, dict)}) == 1
             kept = FIELDS if second is None else LATER

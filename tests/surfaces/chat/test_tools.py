@@ -9,7 +9,7 @@ import pytest
 
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools
-from tests.surfaces.chat.asking import ask, function_tool, refused
+from tests.surfaces.chat.asking import ask, function_tool, refusal_of
 
 SCHEMA = {"type": "object", "properties": {"n": {"const": 10**30}}}
 CUSTOM = {"type": "custom", "custom": {"name": "sql"}}
@@ -55,12 +55,12 @@ def test_no_tools_are_no_tools(tools: Any) -> None:
     ],
 )
 def test_a_tool_that_is_none_is_named(tool: Any, param: str) -> None:
-    assert refused(tools=[tool]).param == param
+    assert refusal_of(tools=[tool]).param == param
 
 
 def test_a_name_given_twice_is_refused() -> None:
-    assert refused(tools=[function_tool("f"), function_tool("f")]).param == "tools[1].function.name"
-    assert refused(functions=[{"name": "f"}, {"name": "f"}]).param == "functions[1].name"
+    assert refusal_of(tools=[function_tool("f"), function_tool("f")]).param == "tools[1].function.name"
+    assert refusal_of(functions=[{"name": "f"}, {"name": "f"}]).param == "functions[1].name"
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_every_form_of_tool_choice_is_understood(choice: Any, meaning: Any) -> N
     ],
 )
 def test_a_choice_of_a_tool_that_is_not_there_is_named(choice: Any, param: str) -> None:
-    assert refused(tools=[function_tool("f"), CUSTOM], tool_choice=choice).param == param
+    assert refusal_of(tools=[function_tool("f"), CUSTOM], tool_choice=choice).param == param
 
 
 def test_tool_choice_required_needs_tools() -> None:
-    assert refused(tool_choice="required").param == "tool_choice"
+    assert refusal_of(tool_choice="required").param == "tool_choice"
     assert ask(tool_choice="none").turn.tool_choice == "none"
 
 
@@ -140,9 +140,9 @@ def test_the_legacy_pair_is_understood_and_answered_in_kind(choice: Any, meaning
 
 
 def test_the_legacy_choice_must_name_a_function_that_is_there() -> None:
-    assert refused(functions=[{"name": "f"}], function_call={"name": "g"}).param == "function_call.name"
-    assert refused(function_call={"name": "g"}).param == "function_call"
+    assert refusal_of(functions=[{"name": "f"}], function_call={"name": "g"}).param == "function_call.name"
+    assert refusal_of(function_call={"name": "g"}).param == "function_call"
 
 
 def test_both_generations_at_once_are_refused() -> None:
-    assert refused(functions=[{"name": "f"}], tools=[function_tool("g")]).param == "functions"
+    assert refusal_of(functions=[{"name": "f"}], tools=[function_tool("g")]).param == "functions"

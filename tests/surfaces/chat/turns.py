@@ -96,5 +96,5 @@ def turn(
     return [TurnStarted(), *events, TurnEnded(stop, choice_stops=choice_stops, cut=cut)]
 
 
-def failed(*parts: list[Event]) -> list[Event]:
+def failed_turn(*parts: list[Event]) -> list[Event]:
     return [*turn(*parts)[:-1], TurnEnded("failed", failure=CRASH)]

@@ -18,7 +18,7 @@ def renderer(**options: Any) -> MessagesRenderer:
     return MessagesRenderer(id=ID, model=MODEL, request_id=REQUEST, **options)
 
 
-def streamed(events: Sequence[Event], **options: Any) -> list[dict[str, Any]]:
+def stream_events(events: Sequence[Event], **options: Any) -> list[dict[str, Any]]:
     """The events of a stream."""
     return frames(renderer(stream=True, **options).feed(events))
 
@@ -38,7 +38,7 @@ def content(events: Sequence[Event], **options: Any) -> list[dict[str, Any]]:
 
 def types(events: Sequence[Event], **options: Any) -> list[str]:
     """The types of a stream's events."""
-    return [frame["type"] for frame in streamed(events, **options)]
+    return [frame["type"] for frame in stream_events(events, **options)]
 
 
 def frames(sse: bytes) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ def ask(catalog: ModelCatalog = CATALOG, how: dict[str, Any] | None = None, **fi
     )
 
 
-def refused(**fields: Any) -> Failure:
+def refusal_of(**fields: Any) -> Failure:
     """The fault of a request with these fields."""
     with pytest.raises(Fault) as raised:
         ask(**fields)
@@ -71,7 +71,7 @@ def texts(items: tuple[HistoryItem, ...]) -> list[str]:
     return shown
 
 
-def recorded(*names: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def recordings(*names: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The requests for messages in the recordings of these names (all of them where none is given), each with where it
     stands: `01-print-session 4`."""
     for path in sorted(RECORDINGS.glob("*.jsonl")):

@@ -31,7 +31,7 @@ from codex_proxy.surfaces.errors import error_body, forbids_retry, retry_after, 
 from codex_proxy.surfaces.messages.content import EVENT_TYPES, PING, STOP_REASONS
 from codex_proxy.surfaces.messages.errors import prompt_too_long
 from tests.surfaces.chat.turns import text_item, tool_call
-from tests.surfaces.messages.answering import renderer, streamed, whole
+from tests.surfaces.messages.answering import renderer, stream_events, whole
 from tests.surfaces.messages.asking import HELLO, RECORDINGS, ask
 from tests.surfaces.messages.asking import message_of as spoken
 
@@ -101,7 +101,7 @@ CALLED = tool_call("{}")
 
 def ends_with_an_error() -> None:
     """Never just the end of the connection, which some SDKs take for the end of the answer."""
-    assert streamed(BROKEN)[-1]["type"] == "error"
+    assert stream_events(BROKEN)[-1]["type"] == "error"
 
 
 def is_a_status_until_there_is_a_word() -> None:
@@ -121,7 +121,7 @@ def is_never_sent(*words: str) -> Callable[[], None]:
 
 
 def has_usage() -> None:
-    first, *_, last, _ = streamed(
+    first, *_, last, _ = stream_events(
         turn_events(*text_item("x"), UsageReported(Usage(input=10, cached=4, output=2)))
     )
     assert first["message"]["usage"]["input_tokens"] > 0
@@ -157,7 +157,9 @@ def is_kept_alive_by_pings() -> None:
 def is_closed() -> None:
     kinds = [
         event["type"]
-        for event in streamed(turn_events(ItemStarted(Message("m")), TextDelta("m", "x"), ItemEnded("m")))
+        for event in stream_events(
+            turn_events(ItemStarted(Message("m")), TextDelta("m", "x"), ItemEnded("m"))
+        )
     ]
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 

@@ -22,7 +22,7 @@ from tests.surfaces.messages.asking import (
     RECORDINGS,
     message_of,
     read,
-    recorded,
+    recordings,
     result,
     tool,
     use,
@@ -184,6 +184,6 @@ def test_every_recorded_count_is_taken() -> None:
 
 
 def test_the_count_of_a_recorded_conversation_is_not_below_the_estimate_of_what_the_model_reads() -> None:
-    for _, entry in recorded("01-print-session", "06-interactive2"):
+    for _, entry in recordings("01-print-session", "06-interactive2"):
         body = json.dumps(entry["body"]).encode()
         assert count_tokens(body, ANY_MODEL) >= prompt_tokens(read(body, ANY_MODEL).turn)

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from codex_proxy.core.events import Event, RawItem, Stop, TurnEnded
 from codex_proxy.surfaces.messages.content import BLOCK_TYPES, EVENT_TYPES, STOP_REASONS
 from tests.sdk_fields import unknown_fields
-from tests.surfaces.batches import fed_in_batches
+from tests.surfaces.batches import feed_in_batches
 from tests.surfaces.chat.strategies import TURNS
-from tests.surfaces.messages.answering import IDENTITY, fold, frames, renderer, streamed, whole
+from tests.surfaces.messages.answering import IDENTITY, fold, frames, renderer, stream_events, whole
 
 RAW = st.sampled_from(
     [
@@ -54,7 +54,7 @@ def _is_interrupted(events: list[Event]) -> bool:
 def test_a_stream_put_together_by_a_client_is_the_whole_answer(
     events: list[Event], options: dict[str, Any]
 ) -> None:
-    assert fold(streamed(events, **options)) == whole(events, **options)
+    assert fold(stream_events(events, **options)) == whole(events, **options)
 
 
 @settings(deadline=None)
@@ -63,8 +63,8 @@ def test_it_does_not_matter_how_the_events_are_cut_into_batches(
     events: list[Event], options: dict[str, Any], cuts: list[int]
 ) -> None:
     answer = renderer(stream=True, **options)
-    cut = fold(frames(fed_in_batches(answer.feed, events, cuts)))
-    assert cut == fold(streamed(events, **options))
+    cut = fold(frames(feed_in_batches(answer.feed, events, cuts)))
+    assert cut == fold(stream_events(events, **options))
 
 
 @settings(deadline=None)
@@ -83,7 +83,7 @@ def test_the_sdk_knows_every_event_and_every_answer_with_all_fields(
     events: list[Event], options: dict[str, Any]
 ) -> None:
     known: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
-    for frame in streamed(events, **options):
+    for frame in stream_events(events, **options):
         assert frame["type"] in EVENT_TYPES
         assert not unknown_fields(known.validate_python(frame))
         if frame["type"] == "content_block_start":

@@ -30,7 +30,7 @@ from tests.surfaces.messages.asking import (
     history,
     identity,
     message_of,
-    refused,
+    refusal_of,
     result,
     texts,
     use,
@@ -316,7 +316,7 @@ def test_a_search_result_that_the_user_brings_is_reported() -> None:
     ids=["torn", "of the Files API", "without a source", "of another scheme"],
 )
 def test_an_image_that_cannot_be_shown_is_refused_in_the_newest_message_only(block: dict[str, Any]) -> None:
-    failure = refused(messages=[message_of("user", "Hi."), message_of("user", block)])
+    failure = refusal_of(messages=[message_of("user", "Hi."), message_of("user", block)])
     assert (failure.param or "").startswith("messages[1].content[0].source")
     told = history(message_of("user", block), message_of("assistant", "Hm."), message_of("user", "Go on."))
     assert "left out" in texts(told)[0]
@@ -349,12 +349,12 @@ def test_a_block_that_is_a_string_is_its_text_unchanged(role: str) -> None:
 
 def test_instructions_may_be_strings_and_nothing_but_texts() -> None:
     assert texts(history(HELLO, system=["Be brief."]))[0] == "developer: Be brief."
-    assert refused(system=[PICTURE]).param == "system[0].type"
+    assert refusal_of(system=[PICTURE]).param == "system[0].type"
 
 
 @pytest.mark.parametrize("block", [{"type": "of_tomorrow", "text": "x"}, {"text": "x"}, 1, None, []])
 def test_a_block_that_is_unknown_is_refused_in_the_newest_message_and_named_before(block: Any) -> None:
-    assert refused(messages=[{"role": "user", "content": [block]}]).param == "messages[0].content[0].type"
+    assert refusal_of(messages=[{"role": "user", "content": [block]}]).param == "messages[0].content[0].type"
     answer = ask(messages=[{"role": "user", "content": [block]}, message_of("assistant", "Hm."), HELLO])
     assert "left out" in texts(answer.turn.history)[0]
     assert [name for name in answer.ignored if name.startswith("messages[].content[]")]

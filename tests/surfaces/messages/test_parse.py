@@ -20,7 +20,7 @@ from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.tool_calls import model_name
 from tests.surfaces.catalogs import catalog_of
 from tests.surfaces.chat.asking import CATALOG
-from tests.surfaces.messages.asking import HELLO, ask, message_of, read, refused, result, tool, use
+from tests.surfaces.messages.asking import HELLO, ask, message_of, read, refusal_of, result, tool, use
 from tests.surfaces.messages.test_history import BLOCKS, MESSAGES, VALUES
 
 LONG = "mcp__a_server_with_a_name__a_tool_with_a_name_that_is_longer_than_providers_take"
@@ -45,7 +45,7 @@ def test_the_fields_that_every_api_has() -> None:
 
 def test_without_a_model_it_is_the_default_one() -> None:
     assert ask(model=None).model_asked == "codex-5"
-    assert refused(model="claude-of-tomorrow").kind is FaultKind.MODEL_NOT_FOUND
+    assert refusal_of(model="claude-of-tomorrow").kind is FaultKind.MODEL_NOT_FOUND
 
 
 def test_what_changes_nothing_is_taken_and_named() -> None:
@@ -163,8 +163,8 @@ def test_a_format_is_the_schema_of_the_answer(field: str) -> None:
 
 
 def test_a_format_that_is_none_is_refused_by_its_field() -> None:
-    assert refused(output_config={"format": {"type": "xml"}}).param == "output_config.format.type"
-    assert refused(output_format={"type": "json_schema"}).param == "output_format.schema"
+    assert refusal_of(output_config={"format": {"type": "xml"}}).param == "output_config.format.type"
+    assert refusal_of(output_format={"type": "json_schema"}).param == "output_format.schema"
 
 
 # --- tools ----------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def test_a_web_search_is_the_agents_own() -> None:
     ],
 )
 def test_a_tool_that_is_not_here_is_refused_with_what_to_do(kind: str, words: str) -> None:
-    failure = refused(tools=[tool(), {"type": kind, "name": "x"}])
+    failure = refusal_of(tools=[tool(), {"type": kind, "name": "x"}])
     assert failure.param == "tools[1]"
     assert words in failure.message
     assert "custom tool" in failure.message
@@ -286,7 +286,7 @@ def test_a_tool_that_is_not_here_is_refused_with_what_to_do(kind: str, words: st
     ],
 )
 def test_what_is_wrong_is_refused_by_its_field(fields: dict[str, Any], param: str) -> None:
-    assert refused(**fields).param == param
+    assert refusal_of(**fields).param == param
 
 
 # --- whatever comes in ----------------------------------------------------------------------------

@@ -9,9 +9,9 @@ import pytest
 
 from codex_proxy.runs.idle_sessions import item_digests
 from codex_proxy.surfaces.messages.parse import ParsedMessages
-from tests.surfaces.messages.asking import ANY_MODEL, read, recorded
+from tests.surfaces.messages.asking import ANY_MODEL, read, recordings
 
-REQUESTS = dict(recorded())
+REQUESTS = dict(recordings())
 
 
 def parsed(entry: dict[str, Any]) -> ParsedMessages:
@@ -33,7 +33,7 @@ def test_each_step_of_a_recorded_conversation_begins_with_all_of_the_step_before
     """That is what kept threads and caches live of: blocks or strings, moving cache marks and billing blocks alike."""
     conversations: dict[str, list[tuple[bytes, ...]]] = {}
     steps = continued = 0
-    for _, entry in recorded(session):
+    for _, entry in recordings(session):
         turn = parsed(entry).turn
         prints, _ = item_digests(turn.history)
         known = conversations.setdefault(_conversation(entry), [])

@@ -37,7 +37,7 @@ from tests.surfaces.messages.answering import (
     content,
     frames,
     renderer,
-    streamed,
+    stream_events,
     types,
     whole,
 )
@@ -73,11 +73,12 @@ def test_a_text_is_reported_in_the_order_that_sdks_want() -> None:
 
 
 def test_the_first_event_names_the_model_as_it_was_asked_for_and_has_no_usage_of_zero() -> None:
-    message = streamed(turn(text_item("x")))[0]["message"]
+    message = stream_events(turn(text_item("x")))[0]["message"]
     assert (message["id"], message["model"], message["content"]) == ("msg_1", "codex-5", [])
     assert message["usage"]["input_tokens"] == 1
     assert (
-        streamed(turn(text_item("x")), prompt_tokens=lambda: 77)[0]["message"]["usage"]["input_tokens"] == 77
+        stream_events(turn(text_item("x")), prompt_tokens=lambda: 77)[0]["message"]["usage"]["input_tokens"]
+        == 77
     )
 
 
@@ -104,7 +105,9 @@ def test_parts_of_a_summary_are_one_thinking_block_with_one_signature() -> None:
         {"type": "thinking", "thinking": "I look.\n\nI see.", "signature": "cxp1"},
         {"type": "text", "text": "So."},
     ]
-    signed = [frame for frame in streamed(events, thinking=True) if "signature" in str(frame.get("delta"))]
+    signed = [
+        frame for frame in stream_events(events, thinking=True) if "signature" in str(frame.get("delta"))
+    ]
     assert len(signed) == 1
 
 
@@ -323,7 +326,7 @@ def test_usage_has_the_cached_tokens_and_those_of_the_thinking() -> None:
         "cache_read_input_tokens": 80,
         "output_tokens_details": {"thinking_tokens": 3},
     }
-    assert streamed(turn(text_item("x"), usage))[-2]["usage"] == answer["usage"]
+    assert stream_events(turn(text_item("x"), usage))[-2]["usage"] == answer["usage"]
 
 
 def test_usage_that_is_not_reported_is_an_estimate() -> None:
@@ -338,7 +341,7 @@ def test_usage_that_is_not_reported_is_an_estimate() -> None:
 
 def test_a_failure_after_the_first_byte_ends_the_stream_as_an_error() -> None:
     events = [*turn(text_item("Hal"))[:-1], TurnEnded(Stop.FAILED, failure=DOWN)]
-    last = streamed(events)[-1]
+    last = stream_events(events)[-1]
     assert last == {
         "type": "error",
         "error": {"type": "api_error", "message": DOWN.message},
@@ -357,7 +360,7 @@ def test_a_failure_before_it_can_be_a_status() -> None:
 
 def test_calls_of_a_turn_that_fails_are_not_sent() -> None:
     events = [*turn(text_item("x"), tool_call("{}"))[:-1], TurnEnded(Stop.FAILED, failure=DOWN)]
-    assert "tool_use" not in str(streamed(events))
+    assert "tool_use" not in str(stream_events(events))
 
 
 def test_an_interrupted_turn_is_no_whole_answer() -> None:

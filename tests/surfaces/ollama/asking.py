@@ -22,7 +22,7 @@ NO_HINTS = RequestHints()
 HEAD = {"model": "codex-5", "created_at": "2026-01-02T03:04:05Z"}
 
 
-def parsed(path: str, catalog: ModelCatalog = CATALOG, **fields: Any) -> ParsedOllama | Preload | FillIn:
+def parse_body(path: str, catalog: ModelCatalog = CATALOG, **fields: Any) -> ParsedOllama | Preload | FillIn:
     """What a request to `chat` or `generate` with these fields means."""
     body = json.dumps({"model": "codex-5", **fields}).encode()
     if path == "chat":
@@ -32,22 +32,22 @@ def parsed(path: str, catalog: ModelCatalog = CATALOG, **fields: Any) -> ParsedO
 
 def chat(catalog: ModelCatalog = CATALOG, **fields: Any) -> ParsedOllama:
     """What a request for a chat means; a greeting where it has no messages."""
-    found = parsed("chat", catalog, **{"messages": [HELLO], **fields})
+    found = parse_body("chat", catalog, **{"messages": [HELLO], **fields})
     assert isinstance(found, ParsedOllama)
     return found
 
 
 def generate(**fields: Any) -> ParsedOllama:
-    found = parsed("generate", **{"prompt": "hello", **fields})
+    found = parse_body("generate", **{"prompt": "hello", **fields})
     assert isinstance(found, ParsedOllama)
     return found
 
 
-def refused(path: str = "chat", **fields: Any) -> Failure:
+def refusal_of(path: str = "chat", **fields: Any) -> Failure:
     """The fault of a request with these fields."""
     given = {"messages": [HELLO]} if path == "chat" else {"prompt": "hello"}
     with pytest.raises(Fault) as raised:
-        parsed(path, **{**given, **fields})
+        parse_body(path, **{**given, **fields})
     return raised.value.failure
 
 
@@ -55,7 +55,7 @@ def renderer(**options: Any) -> OllamaRenderer:
     return OllamaRenderer(**{"form": "chat", **HEAD, **options})
 
 
-def streamed(events: Sequence[Event], **options: Any) -> list[dict[str, Any]]:
+def stream_events(events: Sequence[Event], **options: Any) -> list[dict[str, Any]]:
     """The lines of a stream."""
     return lines(renderer(stream=True, **options).feed(events))
 

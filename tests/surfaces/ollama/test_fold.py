@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ollama import ChatResponse, GenerateResponse
 
 from codex_proxy.core.events import Event, Stop, TurnEnded
-from tests.surfaces.batches import fed_in_batches
+from tests.surfaces.batches import feed_in_batches
 from tests.surfaces.chat.strategies import TURNS
-from tests.surfaces.ollama.asking import fold, lines, renderer, streamed, whole
+from tests.surfaces.ollama.asking import fold, lines, renderer, stream_events, whole
 
 OPTIONS = st.fixed_dictionaries(
     {
@@ -37,7 +37,7 @@ ENDED = TURNS.filter(_is_complete)
 def test_a_stream_put_together_by_a_client_is_the_whole_answer(
     events: list[Event], options: dict[str, Any]
 ) -> None:
-    assert fold(streamed(events, **options)) == whole(events, **options)
+    assert fold(stream_events(events, **options)) == whole(events, **options)
 
 
 @settings(deadline=None)
@@ -46,8 +46,8 @@ def test_it_does_not_matter_how_the_events_are_cut_into_batches(
     events: list[Event], options: dict[str, Any], cuts: list[int]
 ) -> None:
     answer = renderer(stream=True, **options)
-    cut = fold(lines(fed_in_batches(answer.feed, events, cuts)))
-    assert cut == fold(streamed(events, **options))
+    cut = fold(lines(feed_in_batches(answer.feed, events, cuts)))
+    assert cut == fold(stream_events(events, **options))
     assert json.loads(answer.result()) == cut
 
 
@@ -57,6 +57,6 @@ def test_every_line_is_one_that_the_package_for_python_reads(
     events: list[Event], options: dict[str, Any]
 ) -> None:
     kind = ChatResponse if options["form"] == "chat" else GenerateResponse
-    for line in streamed(events, **options):
+    for line in stream_events(events, **options):
         kind(**line)
     kind(**whole(events, **options))

@@ -13,7 +13,7 @@ from codex_proxy.surfaces.ollama.parse import FillIn, Preload
 from tests.pictures import png_of
 from tests.surfaces.catalogs import catalog_of
 from tests.surfaces.messages.asking import texts
-from tests.surfaces.ollama.asking import HELLO, chat, generate, parsed, refused
+from tests.surfaces.ollama.asking import HELLO, chat, generate, parse_body, refusal_of
 
 PICTURE = base64.b64encode(png_of()).decode()
 WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
@@ -52,11 +52,11 @@ def test_a_model_with_the_tag_in_its_name_is_meant_as_it_is_written() -> None:
 
 
 def test_a_model_that_does_not_exist_is_not_found() -> None:
-    assert refused(model="llama3:latest").kind is FaultKind.MODEL_NOT_FOUND
+    assert refusal_of(model="llama3:latest").kind is FaultKind.MODEL_NOT_FOUND
 
 
 def test_a_body_without_a_model_is_refused() -> None:
-    assert refused(model=None).param == "model"
+    assert refusal_of(model=None).param == "model"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_body_without_a_model_is_refused() -> None:
 )
 def test_a_request_without_a_prompt_loads_a_model(keep_alive: object, reason: str) -> None:
     for path, empty in (("chat", {"messages": []}), ("generate", {"prompt": ""})):
-        found = parsed(path, keep_alive=keep_alive, **empty)
+        found = parse_body(path, keep_alive=keep_alive, **empty)
         assert found == Preload(model_asked="codex-5", stream=True, reason=reason)  # type: ignore[arg-type]
 
 
@@ -87,7 +87,7 @@ def test_images_are_base64_of_any_type() -> None:
 
 @pytest.mark.parametrize("data", ["not base64!", base64.b64encode(b"text").decode(), ""])
 def test_an_image_that_is_none_is_refused(data: str) -> None:
-    failure = refused(messages=[HELLO, {**HELLO, "images": [PICTURE, data]}])
+    failure = refusal_of(messages=[HELLO, {**HELLO, "images": [PICTURE, data]}])
     assert failure.kind is FaultKind.INVALID_REQUEST
     assert failure.param == "messages[1].images[1]"
 
@@ -132,7 +132,7 @@ def test_tools_make_the_model_answer_plainly_and_keep_their_names() -> None:
 
 
 def test_two_tools_with_one_name_are_refused() -> None:
-    assert refused(tools=[WEATHER, WEATHER]).param == "tools[1].function.name"
+    assert refusal_of(tools=[WEATHER, WEATHER]).param == "tools[1].function.name"
 
 
 # --- the answer -------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_format_is_json_or_a_schema() -> None:
     assert bytes(found.output_schema or b"") == b'{"type":"object"}'
     assert bytes(chat(format=SCHEMA).turn.output_schema or b"").endswith(b'"integer"}}}')
     for wrong in ("yaml", ["json"], 1):
-        assert refused(format=wrong).param == "format"
+        assert refusal_of(format=wrong).param == "format"
 
 
 def test_options_are_followed_or_named() -> None:
@@ -158,7 +158,7 @@ def test_options_are_followed_or_named() -> None:
 
 
 def test_an_option_of_the_wrong_type_is_refused() -> None:
-    assert refused(options={"temperature": "hot"}).param == "options.temperature"
+    assert refusal_of(options={"temperature": "hot"}).param == "options.temperature"
 
 
 def test_fields_that_change_nothing_are_named() -> None:
@@ -173,11 +173,13 @@ def test_thinking_is_shown_unless_it_is_switched_off() -> None:
     assert chat(model="gpt-5.5", think=False).turn.effort == "low"
     assert chat(model="gpt-5.5", think="medium").turn.effort == "low"
     for wrong in ("hard", 1, ["high"]):
-        assert refused(think=wrong).param == "think"
+        assert refusal_of(think=wrong).param == "think"
 
 
 def test_a_suffix_is_for_an_upstream_that_fills_in() -> None:
-    found = parsed("generate", prompt="def f(", suffix="return x", options={"num_predict": 9, "stop": "x"})
+    found = parse_body(
+        "generate", prompt="def f(", suffix="return x", options={"num_predict": 9, "stop": "x"}
+    )
     assert isinstance(found, FillIn)
     body = {"model": "codex-5", "prompt": "def f(", "suffix": "return x", "max_tokens": 9, "stop": ["x"]}
     assert json.loads(found.body) == body

@@ -18,7 +18,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Message, Reasoning, ToolCall
 from codex_proxy.surfaces.ollama.render import TurnTimes
-from tests.surfaces.ollama.asking import HEAD, lines, renderer, streamed, whole
+from tests.surfaces.ollama.asking import HEAD, lines, renderer, stream_events, whole
 
 SAID: list[Event] = [
     TurnStarted(),
@@ -45,7 +45,7 @@ FAILED = Failure(kind=FaultKind.AGENT_CRASHED, message="The agent has crashed.")
 
 def test_each_delta_of_a_chat_is_a_line_and_the_last_line_has_counts_and_times() -> None:
     times = TurnTimes(total=100, load=10, prompt=20, answer=70)
-    assert streamed(SAID, times=lambda: times) == [
+    assert stream_events(SAID, times=lambda: times) == [
         {**HEAD, "message": {"role": "assistant", "content": "", "thinking": "Hm."}, "done": False},
         {**HEAD, "message": {"role": "assistant", "content": "Hel"}, "done": False},
         {**HEAD, "message": {"role": "assistant", "content": "lo"}, "done": False},
@@ -65,7 +65,7 @@ def test_each_delta_of_a_chat_is_a_line_and_the_last_line_has_counts_and_times()
 
 
 def test_a_completion_has_its_text_in_response() -> None:
-    lines = streamed(SAID, form="generate")
+    lines = stream_events(SAID, form="generate")
     assert [line["response"] for line in lines] == ["", "Hel", "lo", ""]
     assert lines[0]["thinking"] == "Hm."
     assert all("message" not in line for line in lines)
@@ -76,7 +76,7 @@ def test_a_client_that_wants_no_thinking_gets_none() -> None:
 
 
 def test_a_call_is_one_line_with_its_arguments_as_an_object() -> None:
-    first, last = streamed(CALLED)
+    first, last = stream_events(CALLED)
     function = {"index": 0, "name": "get_weather", "arguments": {"city": "Bern"}}
     assert first["message"]["tool_calls"] == [{"id": "call_1", "function": function}]
     assert (last["done"], last["done_reason"]) == (True, "stop")
@@ -100,7 +100,7 @@ def test_arguments_that_are_no_object_are_sent_as_the_text_that_they_are() -> No
 
 
 def test_a_failure_in_the_middle_of_a_stream_is_its_last_line() -> None:
-    last = streamed([*SAID[:6], TurnEnded(Stop.FAILED, failure=FAILED)])[-1]
+    last = stream_events([*SAID[:6], TurnEnded(Stop.FAILED, failure=FAILED)])[-1]
     assert last == {"error": "The agent has crashed."}
 
 
@@ -113,7 +113,7 @@ def test_a_failed_turn_has_no_whole_answer() -> None:
 
 
 def test_an_interrupted_answer_is_an_error() -> None:
-    assert "interrupted" in streamed([*SAID[:6], TurnEnded(Stop.INTERRUPTED)])[-1]["error"]
+    assert "interrupted" in stream_events([*SAID[:6], TurnEnded(Stop.INTERRUPTED)])[-1]["error"]
 
 
 def test_characters_that_end_a_line_elsewhere_are_escaped() -> None:
@@ -124,7 +124,7 @@ def test_characters_that_end_a_line_elsewhere_are_escaped() -> None:
         ItemEnded("m"),
         TurnEnded(Stop.STOP),
     ]
-    assert streamed(events)[0]["message"]["content"] == text
+    assert stream_events(events)[0]["message"]["content"] == text
     long_answer = b"".join(renderer(stream=True).pieces(events))  # as a long one is sent
     assert lines(long_answer)[0]["message"]["content"] == text
 

@@ -40,7 +40,7 @@ def renderer(echo: Mapping[str, Any] = ECHO, **options: Any) -> ResponsesRendere
     return ResponsesRenderer(id=ID, created_at=CREATED, echo=echo, ids=Counting(), clock=Stopped(), **options)
 
 
-def streamed(events: Sequence[Event], **options: Any) -> list[Any]:
+def stream_events(events: Sequence[Event], **options: Any) -> list[Any]:
     """The payloads of a stream, which must end as streams do."""
     sse = renderer(stream=True, **options).feed(events)
     assert sse.endswith(b"event: done\ndata: [DONE]\n\n")
@@ -59,7 +59,7 @@ def output(events: Sequence[Event], **options: Any) -> Any:
 
 
 def types(events: Sequence[Event], **options: Any) -> list[str]:
-    return [payload["type"] for payload in streamed(events, **options)]
+    return [payload["type"] for payload in stream_events(events, **options)]
 
 
 def payloads(sse: bytes) -> list[Any]:

@@ -52,7 +52,9 @@ def history(*items: dict[str, Any]) -> tuple[HistoryItem, ...]:
     return turn(input=list(items)).history
 
 
-def refused(settings: RequestSettings = DEFAULTS, hints: RequestHints = NO_HINTS, **fields: Any) -> Failure:
+def refusal_of(
+    settings: RequestSettings = DEFAULTS, hints: RequestHints = NO_HINTS, **fields: Any
+) -> Failure:
     """The fault of a request with these fields."""
     with pytest.raises(Fault) as raised:
         turn(settings=settings, hints=hints, **fields)

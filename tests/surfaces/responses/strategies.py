@@ -29,8 +29,8 @@ ENDS = st.builds(
 ) | st.builds(TurnEnded, st.just("failed"), failure=FAILURES)
 
 
-def _repaired(events: list[Event], end: TurnEnded) -> list[Event]:
+def _repair(events: list[Event], end: TurnEnded) -> list[Event]:
     return TurnRepair().feed([*events, end])
 
 
-TURNS = st.builds(_repaired, st.lists(chat.EVENTS | RAW, max_size=25), ENDS)
+TURNS = st.builds(_repair, st.lists(chat.EVENTS | RAW, max_size=25), ENDS)

@@ -17,8 +17,8 @@ from codex_proxy.core.events import Event, ItemEnded, ItemStarted, TextDelta, Tu
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Message
 from tests.sdk_fields import unknown_fields
-from tests.surfaces.batches import fed_in_batches
-from tests.surfaces.responses.answering import fold, payloads, renderer, streamed, whole
+from tests.surfaces.batches import feed_in_batches
+from tests.surfaces.responses.answering import fold, payloads, renderer, stream_events, whole
 from tests.surfaces.responses.asking import ask, function_tool
 from tests.surfaces.responses.strategies import TURNS
 
@@ -73,7 +73,7 @@ OPTIONS = st.fixed_dictionaries(
 def test_the_sdk_knows_every_event_with_all_fields_but_our_own(
     events: list[Event], options: dict[str, Any]
 ) -> None:
-    for payload in streamed(events, **options):
+    for payload in stream_events(events, **options):
         event = STREAM_EVENT.validate_python(payload, strict=True)
         assert event.type == payload["type"]
         assert unknown_fields(event) <= OWN_FIELDS
@@ -84,7 +84,7 @@ def test_the_sdk_knows_every_event_with_all_fields_but_our_own(
 def test_a_stream_put_together_by_a_client_is_the_whole_answer(
     events: list[Event], options: dict[str, Any]
 ) -> None:
-    stream = streamed(events, **options)
+    stream = stream_events(events, **options)
     answer = renderer(**options)
     answer.feed(events)
     assert stream[-1]["type"] in ENDS
@@ -100,7 +100,7 @@ def test_the_sdks_own_accumulator_reads_every_stream(events: list[Event], option
     if len({payload["item"]["call_id"] for payload in _calls(events)}) < len(_calls(events)):
         return  # a model that gives one call id to two calls is refused by the SDK itself
     state: ResponseStreamState[Any] = ResponseStreamState(input_tools=omit, text_format=omit)
-    stream = streamed(events, **options)
+    stream = stream_events(events, **options)
     for payload in stream:
         state.handle_event(STREAM_EVENT.validate_python(payload))
     if stream[-1]["type"] == "response.completed":
@@ -111,7 +111,7 @@ def test_the_sdks_own_accumulator_reads_every_stream(events: list[Event], option
 
 
 def _calls(events: list[Event]) -> list[Any]:
-    stream = streamed(events)
+    stream = stream_events(events)
     added = [payload for payload in stream if payload["type"] == "response.output_item.added"]
     return [payload for payload in added if "call_id" in payload["item"]]
 
@@ -123,7 +123,7 @@ def _content(response: Any) -> list[Any]:
 @settings(deadline=None)
 @given(TURNS, OPTIONS)
 def test_sequence_numbers_have_no_gaps(events: list[Event], options: dict[str, Any]) -> None:
-    stream = streamed(events, **options)
+    stream = stream_events(events, **options)
     assert [payload["sequence_number"] for payload in stream] == list(range(len(stream)))
 
 
@@ -133,7 +133,7 @@ def test_it_does_not_matter_how_the_events_are_cut_into_batches(
     events: list[Event], options: dict[str, Any], cuts: list[int]
 ) -> None:
     answer = renderer(stream=True, **options)
-    assert fed_in_batches(answer.feed, events, cuts) == renderer(stream=True, **options).feed(events)
+    assert feed_in_batches(answer.feed, events, cuts) == renderer(stream=True, **options).feed(events)
 
 
 @settings(deadline=None)
@@ -188,7 +188,7 @@ def _ours(item: Any) -> bool:
 @settings(deadline=None)
 @given(TURNS, OPTIONS)
 def test_ids_never_change_and_are_never_used_twice(events: list[Event], options: dict[str, Any]) -> None:
-    stream = streamed(events, **options)
+    stream = stream_events(events, **options)
     added = [payload["item"]["id"] for payload in stream if payload["type"] == "response.output_item.added"]
     assert len(added) == len(set(added))
     assert {payload["response"]["id"] for payload in stream if "response" in payload} == {"resp_1"}
@@ -216,5 +216,5 @@ def test_half_a_character_at_a_deltas_end_does_not_break_the_fold() -> None:
         ItemEnded("m"),
         TurnEnded("stop"),
     ]
-    assert fold(streamed(events)) == whole(events)["output"]
+    assert fold(stream_events(events)) == whole(events)["output"]
     assert whole(events)["output"][0]["content"][0]["text"] == "a\ufffd\ufffdb"

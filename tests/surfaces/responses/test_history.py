@@ -24,7 +24,7 @@ from tests.pictures import PIXEL
 from tests.surfaces.chat.turns import activity, reasoning_item, text_item, tool_call, turn
 from tests.surfaces.responses.answering import Counting
 from tests.surfaces.responses.answering import output as output_of
-from tests.surfaces.responses.asking import ask, call, history, output, refused
+from tests.surfaces.responses.asking import ask, call, history, output, refusal_of
 
 EVERY_KIND: list[dict[str, Any]] = [
     {"role": "user", "content": "hi"},
@@ -82,7 +82,7 @@ def test_output_of_a_response_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize("kind", ["input_audio"])
 @pytest.mark.parametrize("role", ["user", "assistant"])
 def test_parts_that_no_agent_takes_are_refused_by_name(kind: str, role: str) -> None:
-    failure = refused(
+    failure = refusal_of(
         input=[{"role": role, "content": [{"type": "input_text", "text": "x"}, {"type": kind}]}]
     )
     assert failure.param == "input[0].content[1]"
@@ -93,7 +93,7 @@ def test_parts_that_no_agent_takes_are_refused_by_name(kind: str, role: str) -> 
     "part", [{"image_url": "ftp://a"}, {"image_url": "data:text/plain;base64,x"}, {"file_id": "file_1"}, {}]
 )
 def test_an_image_needs_a_url_of_an_image(part: dict[str, Any]) -> None:
-    failure = refused(input=[{"role": "user", "content": [{"type": "input_image", **part}]}])
+    failure = refusal_of(input=[{"role": "user", "content": [{"type": "input_image", **part}]}])
     assert failure.param == "input[0].content[0].image_url"
 
 
@@ -184,11 +184,11 @@ def test_a_call_that_is_reported_again_is_left_out() -> None:
 
 
 def test_two_calls_of_one_id_are_refused() -> None:
-    assert refused(input=[call(), output(), call(name="other")]).param == "input[2].call_id"
+    assert refusal_of(input=[call(), output(), call(name="other")]).param == "input[2].call_id"
 
 
 def test_an_output_without_its_call_is_refused() -> None:
-    failure = refused(input=[{"role": "user", "content": "x"}, output("call_9")])
+    failure = refusal_of(input=[{"role": "user", "content": "x"}, output("call_9")])
     assert failure.param == "input[1].call_id"
     assert failure.message == "No tool call found for function call output with call_id call_9."
 
@@ -198,7 +198,7 @@ def test_an_output_that_carries_its_call_is_made_whole() -> None:
 
 
 def test_a_call_without_its_output_is_refused() -> None:
-    failure = refused(input=[call("call_9"), {"role": "user", "content": "x"}])
+    failure = refusal_of(input=[call("call_9"), {"role": "user", "content": "x"}])
     assert (failure.param, failure.message) == ("input", "No tool output found for function call call_9.")
 
 

@@ -25,7 +25,7 @@ from tests.surfaces.responses.answering import (
     output,
     payloads,
     renderer,
-    streamed,
+    stream_events,
     types,
     whole,
 )
@@ -40,7 +40,7 @@ def short(events: list[Event], **options: Any) -> list[str]:
 
 
 def test_a_list_of_tools_has_its_events() -> None:
-    stream = streamed(turn(tool_list(), text_item("x")))
+    stream = stream_events(turn(tool_list(), text_item("x")))
     assert [payload["type"] for payload in stream[2:6]] == [
         "response.output_item.added",
         "response.mcp_list_tools.in_progress",
@@ -111,7 +111,7 @@ def test_a_call_is_reported_from_its_beginning_to_its_output() -> None:
         "output_item.done",
         "output_item.added",
     ]
-    stream = streamed(events)
+    stream = stream_events(events)
     assert stream[4]["delta"] == stream[5]["arguments"] == '{"path":"x"}'
     assert stream[2]["item"] | {"id": ""} == {
         "type": "mcp_call",
@@ -160,7 +160,7 @@ def test_a_call_without_output_has_an_empty_one() -> None:
 
 def test_calls_that_run_side_by_side_are_done_in_their_order() -> None:
     events = turn(open_call("a"), open_call("b"), gave("second", "b"), gave("first", "a"), text_item("x"))
-    stream = streamed(events)
+    stream = stream_events(events)
     over = [payload["output_index"] for payload in stream if payload["type"] == "response.mcp_call.completed"]
     done = [payload["output_index"] for payload in stream if payload["type"] == "response.output_item.done"]
     assert (over, done) == ([1, 0], [0, 1, 2])
@@ -209,7 +209,7 @@ def test_encrypted_reasoning_that_comes_behind_a_call_that_runs_here_still_has_i
 def test_a_request_for_approval_is_reported_whole() -> None:
     events = turn(approval(), stop="tool_calls")
     assert short(events) == ["output_item.added", "output_item.done"]
-    added, done = streamed(events)[2:4]
+    added, done = stream_events(events)[2:4]
     assert done["item"] == {
         "type": "mcp_approval_request",
         "id": added["item"]["id"],

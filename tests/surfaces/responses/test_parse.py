@@ -17,7 +17,7 @@ from codex_proxy.core.turn import NamedTools
 from codex_proxy.surfaces.errors import error_body, status_of
 from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter
-from tests.surfaces.responses.asking import ask, ask_bytes, function_tool, refused, turn
+from tests.surfaces.responses.asking import ask, ask_bytes, function_tool, refusal_of, turn
 
 MCP = {"type": "mcp", "server_label": "files", "server_url": "http://localhost:8080/mcp"}
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -57,7 +57,7 @@ def test_instructions_come_first_and_are_for_this_request_only() -> None:
 @pytest.mark.parametrize("field", ["model", "input"])
 def test_model_and_input_are_required(field: str) -> None:
     missing: dict[str, Any] = {field: None}
-    failure = refused(**missing)
+    failure = refusal_of(**missing)
     assert (failure.param, failure.code) == (field, "missing_required_parameter")
     with pytest.raises(Fault) as raised:
         ask_bytes(json.dumps({name: "x" for name in ("model", "input") if name != field}).encode())
@@ -65,7 +65,7 @@ def test_model_and_input_are_required(field: str) -> None:
 
 
 def test_a_model_that_is_not_there_is_a_404() -> None:
-    failure = refused(model="nothing")
+    failure = refusal_of(model="nothing")
     assert (failure.kind, failure.param) == (FaultKind.MODEL_NOT_FOUND, "model")
 
 
@@ -215,7 +215,7 @@ def wire_error(failure: Any) -> Any:
 
 
 def test_an_id_that_is_not_a_conversations_is_refused_in_the_contracts_words() -> None:
-    failure = refused(conversation="invalid-id")
+    failure = refusal_of(conversation="invalid-id")
     assert status_of(failure, "responses") == 400
     assert wire_error(failure) == {
         "message": "Invalid 'conversation': 'invalid-id'. Expected an ID that begins with 'conv_'.",
@@ -229,7 +229,7 @@ def test_an_id_that_is_not_a_conversations_is_refused_in_the_contracts_words() -
 def test_conversation_and_previous_response_exclude_each_other_in_the_contracts_words(
     conversation: Any,
 ) -> None:
-    failure = refused(conversation=conversation, previous_response_id="resp_1")
+    failure = refusal_of(conversation=conversation, previous_response_id="resp_1")
     assert wire_error(failure) == {
         "message": "Mutually exclusive parameters. Ensure you are only providing one of: "
         "'previous_response_id' or 'conversation'.",
@@ -240,7 +240,7 @@ def test_conversation_and_previous_response_exclude_each_other_in_the_contracts_
 
 
 def test_a_long_wrong_id_is_not_repeated_whole() -> None:
-    assert len(refused(conversation="x" * 10_000).message) < 200
+    assert len(refusal_of(conversation="x" * 10_000).message) < 200
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_long_wrong_id_is_not_repeated_whole() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
-    failure = refused(**fields)
+    failure = refusal_of(**fields)
     assert (failure.kind, failure.param) == (FaultKind.INVALID_REQUEST, param)
 
 
@@ -342,7 +342,7 @@ def test_web_search_turns_on_the_agents_own(kind: str) -> None:
     "kind", ["code_interpreter", "file_search", "image_generation", "computer_use_preview", "computer"]
 )
 def test_tools_of_openais_own_servers_are_refused_by_name(kind: str) -> None:
-    failure = refused(tools=[function_tool(), {"type": kind}])
+    failure = refusal_of(tools=[function_tool(), {"type": kind}])
     assert (failure.param, failure.code) == ("tools[1]", "unsupported_tool")
     assert f"'{kind}'" in failure.message
     assert ("X-Codex-Mode: agent" in failure.message) == (kind == "code_interpreter")
@@ -401,15 +401,15 @@ def test_tools_that_no_filter_names_need_approval_where_others_are_freed_from_it
     ],
 )
 def test_what_is_wrong_with_a_tool_is_named(fields: dict[str, Any], param: str) -> None:
-    assert refused(tools=[fields]).param == param
+    assert refusal_of(tools=[fields]).param == param
 
 
 def test_two_servers_of_one_label_are_refused_since_a_call_names_its_server_by_that() -> None:
-    assert refused(tools=[MCP, function_tool(), MCP]).param == "tools[2].server_label"
+    assert refusal_of(tools=[MCP, function_tool(), MCP]).param == "tools[2].server_label"
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    assert refused(tools=[function_tool(), MCP, function_tool()]).param == "tools[2].name"
+    assert refusal_of(tools=[function_tool(), MCP, function_tool()]).param == "tools[2].name"
 
 
 # --- tool_choice ----------------------------------------------------------------------------------
@@ -475,12 +475,12 @@ def test_tool_choice_allowed_tools_limits_and_does_not_change_what_is_shown() ->
     ],
 )
 def test_a_choice_of_what_is_not_there_is_refused(choice: Any, param: str) -> None:
-    assert refused(tools=TOOLS, tool_choice=choice).param == param
+    assert refusal_of(tools=TOOLS, tool_choice=choice).param == param
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "one"}])
 def test_tool_choice_needs_tools(choice: Any) -> None:
-    assert refused(tool_choice=choice).param == "tool_choice"
+    assert refusal_of(tool_choice=choice).param == "tool_choice"
 
 
 # --- plain model or agent -------------------------------------------------------------------------
@@ -518,7 +518,7 @@ def test_a_client_that_acts_gets_the_plain_model(fields: dict[str, Any]) -> None
 
 
 def test_the_agent_where_it_is_switched_off_is_not_allowed() -> None:
-    failure = refused(RequestSettings(builtin_tools="never"), model="codex-5:agent")
+    failure = refusal_of(RequestSettings(builtin_tools="never"), model="codex-5:agent")
     assert failure.kind is FaultKind.NOT_ALLOWED
 
 
@@ -562,7 +562,7 @@ def test_what_is_shown_is_one_of_the_sdks_own_responses(choice: Any) -> None:
     ],
 )
 def test_a_malformed_item_of_the_provider_s_is_the_client_s_fault(item: dict[str, Any], param: str) -> None:
-    fault = refused(input=[item])
+    fault = refusal_of(input=[item])
     assert (fault.kind, fault.param) == (FaultKind.INVALID_REQUEST, param)
 
 
@@ -572,23 +572,23 @@ def test_log_probabilities_are_refused_or_ignored_as_the_operator_has_it() -> No
         ({"top_logprobs": 2}, "top_logprobs", "top_logprobs"),
         (included, "include[0]", "message.output_text.logprobs"),
     ):
-        assert refused(**fields).param == param
+        assert refusal_of(**fields).param == param
         assert ask(settings=RequestSettings(logprobs="ignore"), **fields).ignored == (named,)
 
 
 @pytest.mark.parametrize("format", [{"type": "grammar"}, {"type": "grammar", "syntax": "lark"}])
 def test_a_custom_tool_with_a_grammar_format_has_a_grammar(format: dict[str, Any]) -> None:
-    fault = refused(tools=[{"type": "custom", "name": "f", "format": format}])
+    fault = refusal_of(tools=[{"type": "custom", "name": "f", "format": format}])
     assert fault.code == "missing_required_parameter"
 
 
 def test_parameters_that_are_no_object_are_a_400() -> None:
-    fault = refused(tools=[{"type": "function", "name": "f", "parameters": {"type": "string"}}])
+    fault = refusal_of(tools=[{"type": "function", "name": "f", "parameters": {"type": "string"}}])
     assert (fault.code, fault.param) == ("invalid_function_parameters", "tools[0].parameters")
 
 
 def test_a_model_s_name_of_blanks_is_a_400() -> None:
-    assert refused(model=" ").param == "model"
+    assert refusal_of(model=" ").param == "model"
 
 
 def test_a_field_that_no_agent_supports_is_named() -> None:

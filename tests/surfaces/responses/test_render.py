@@ -26,7 +26,7 @@ from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.responses.events import payload_of
 from tests.surfaces.chat.turns import (
     activity,
-    failed,
+    failed_turn,
     reasoning_item,
     step,
     text_item,
@@ -42,7 +42,7 @@ from tests.surfaces.responses.answering import (
     output,
     payloads,
     renderer,
-    streamed,
+    stream_events,
     types,
     whole,
 )
@@ -93,7 +93,7 @@ def test_a_text_is_item_part_deltas_text_part_item() -> None:
 
 
 def test_a_text_delta_says_to_the_last_key_where_it_belongs() -> None:
-    delta = streamed(turn(text_item("Hel", "lo!")))[4]
+    delta = stream_events(turn(text_item("Hel", "lo!")))[4]
     assert delta == {
         "type": "response.output_text.delta",
         "item_id": "msg_1",
@@ -106,7 +106,7 @@ def test_a_text_delta_says_to_the_last_key_where_it_belongs() -> None:
 
 
 def test_a_message_begins_empty_and_ends_whole() -> None:
-    stream = streamed(turn(text_item("Hello!")))
+    stream = stream_events(turn(text_item("Hello!")))
     assert stream[2]["item"] == {
         "type": "message",
         "id": "msg_1",
@@ -119,7 +119,7 @@ def test_a_message_begins_empty_and_ends_whole() -> None:
 
 
 def test_a_refusal_has_events_of_its_own() -> None:
-    stream = streamed(turn(refusing("I ", "won't.")))
+    stream = stream_events(turn(refusing("I ", "won't.")))
     assert [payload["type"] for payload in stream[2:-1]] == [
         "response.output_item.added",
         "response.content_part.added",
@@ -133,7 +133,7 @@ def test_a_refusal_has_events_of_its_own() -> None:
 
 
 def test_reasoning_is_a_summary_of_parts() -> None:
-    stream = streamed(turn(reasoning_item("First", "Second"), text_item("x")))
+    stream = stream_events(turn(reasoning_item("First", "Second"), text_item("x")))
     assert [payload["type"] for payload in stream[2:11]] == [
         "response.output_item.added",
         "response.reasoning_summary_part.added",
@@ -157,11 +157,11 @@ def test_raw_reasoning_is_not_for_clients() -> None:
         ReasoningDelta("r", "secret", 0, "raw"),
         ItemEnded("r"),
     ]
-    assert "secret" not in json.dumps(streamed(turn(events, text_item("x"))))
+    assert "secret" not in json.dumps(stream_events(turn(events, text_item("x"))))
 
 
 def test_a_function_call_streams_its_arguments_as_they_come() -> None:
-    stream = streamed(turn(tool_call('{"city":', '"Nashville"}'), stop="tool_calls"))
+    stream = stream_events(turn(tool_call('{"city":', '"Nashville"}'), stop="tool_calls"))
     assert [payload["type"] for payload in stream[2:]] == [
         "response.output_item.added",
         "response.function_call_arguments.delta",
@@ -184,7 +184,7 @@ def test_a_function_call_streams_its_arguments_as_they_come() -> None:
 
 
 def test_a_custom_call_streams_its_input() -> None:
-    stream = streamed(turn(custom("ls ", "-l"), stop="tool_calls"))
+    stream = stream_events(turn(custom("ls ", "-l"), stop="tool_calls"))
     assert [payload["type"] for payload in stream[2:-1]] == [
         "response.output_item.added",
         "response.custom_tool_call_input.delta",
@@ -206,7 +206,7 @@ def test_parallel_calls_go_out_one_after_the_other() -> None:
         ArgumentsDelta("a", "]"),
         ItemEnded("a"),
     ]
-    stream = streamed(turn(events, stop="tool_calls"))
+    stream = stream_events(turn(events, stop="tool_calls"))
     indexes = [payload["output_index"] for payload in stream if "arguments.delta" in payload["type"]]
     assert indexes == [0, 0, 1, 1]
     assert [call["arguments"] for call in fold(stream)] == ["[1]", "{}"]
@@ -282,7 +282,7 @@ def test_activity_has_items_of_a_type_of_this_server_only_where_they_were_asked_
         ItemStarted(Activity("a", "command", "ls")), OutputDelta("a", "one\n"), OutputDelta("a", "two"),
         ItemEnded("a", "failed"),
     ]  # fmt: skip
-    stream = streamed(turn(events, text_item("x")), activity="items")
+    stream = stream_events(turn(events, text_item("x")), activity="items")
     assert [payload["type"] for payload in stream[2:5]] == [
         "response.output_item.added",
         "codex:activity.output.delta",
@@ -296,7 +296,7 @@ def test_activity_has_items_of_a_type_of_this_server_only_where_they_were_asked_
         "text": "ls",
         "output": "one\ntwo",
     }
-    assert "codex:" not in json.dumps(streamed(turn(events, text_item("x"))))
+    assert "codex:" not in json.dumps(stream_events(turn(events, text_item("x"))))
 
 
 # --- encrypted reasoning --------------------------------------------------------------------------
@@ -386,7 +386,7 @@ def test_nothing_comes_after_the_end() -> None:
 
 
 def test_created_has_no_output_and_the_two_first_events_are_in_progress() -> None:
-    created, in_progress = streamed(turn(text_item("x")))[:2]
+    created, in_progress = stream_events(turn(text_item("x")))[:2]
     assert created["response"] == in_progress["response"]
     assert (created["response"]["status"], created["response"]["output"]) == ("in_progress", [])
 
@@ -413,7 +413,7 @@ def test_polling_shows_the_output_so_far() -> None:
 def test_every_key_is_there_always() -> None:
     for events in (turn(text_item("x")), turn(text_item("x"), stop="length"), turn(stop="interrupted")):
         assert set(whole(events)) == EVERY_KEY
-    for payload in streamed(failed(text_item("x"))):
+    for payload in stream_events(failed_turn(text_item("x"))):
         if "response" in payload:
             assert set(payload["response"]) == EVERY_KEY
 
@@ -430,14 +430,14 @@ def test_a_completed_response_says_when() -> None:
 
 @pytest.mark.parametrize("stop", ["stop", "tool_calls", "function_call", "a_stop_of_tomorrow"])
 def test_ordinary_ends_are_completed(stop: str) -> None:
-    assert streamed(turn(text_item("x"), stop=stop))[-1]["response"]["status"] == "completed"
+    assert stream_events(turn(text_item("x"), stop=stop))[-1]["response"]["status"] == "completed"
 
 
 @pytest.mark.parametrize(
     ("stop", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
 )
 def test_a_cut_response_is_incomplete_and_so_is_its_last_item(stop: str, reason: str) -> None:
-    last = streamed(turn(text_item("a", id="a"), text_item("b", id="b"), stop=stop))[-1]
+    last = stream_events(turn(text_item("a", id="a"), text_item("b", id="b"), stop=stop))[-1]
     assert last["type"] == "response.incomplete"
     response = last["response"]
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": reason})
@@ -446,7 +446,7 @@ def test_a_cut_response_is_incomplete_and_so_is_its_last_item(stop: str, reason:
 
 
 def test_a_failure_after_the_first_byte_is_an_error_and_then_a_failed_response() -> None:
-    stream = streamed(failed(text_item("x")))
+    stream = stream_events(failed_turn(text_item("x")))
     assert [payload["type"] for payload in stream[-2:]] == ["error", "response.failed"]
     error = {"code": "request_timeout", "message": "The agent took too long.", "param": None}
     assert stream[-2] == {
@@ -465,7 +465,7 @@ def test_a_failure_after_the_first_byte_is_an_error_and_then_a_failed_response()
 
 def test_a_failure_before_the_first_word_can_still_be_a_plain_status() -> None:
     answer = renderer(stream=True)
-    answer.feed(failed())
+    answer.feed(failed_turn())
     assert not answer.visible
     assert answer.failure is not None
 
@@ -487,7 +487,7 @@ def test_the_error_code_of_a_response_is_one_that_openai_knows(failure: Failure,
 
 
 def test_a_cancelled_response_never_completes() -> None:
-    last = streamed(turn(text_item("x"), stop="interrupted"))[-1]
+    last = stream_events(turn(text_item("x"), stop="interrupted"))[-1]
     assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
     assert (last["response"]["completed_at"], last["response"]["incomplete_details"]) == (None, None)
 
@@ -495,9 +495,12 @@ def test_a_cancelled_response_never_completes() -> None:
 def test_of_items_that_a_failure_cut_only_the_last_is_incomplete() -> None:
     cut: list[Event] = [
         TurnStarted(), ItemStarted(Message("a")), TextDelta("a", "x"), ItemStarted(Message("b")),
-        TextDelta("b", "y"), ItemEnded("a", "incomplete"), ItemEnded("b", "incomplete"), failed()[-1],
+        TextDelta("b", "y"), ItemEnded("a", "incomplete"), ItemEnded("b", "incomplete"), failed_turn()[-1],
     ]  # fmt: skip
-    assert [item["status"] for item in streamed(cut)[-1]["response"]["output"]] == ["completed", "incomplete"]
+    assert [item["status"] for item in stream_events(cut)[-1]["response"]["output"]] == [
+        "completed",
+        "incomplete",
+    ]
 
 
 def test_a_response_has_one_answer_and_ends_as_that_one_did() -> None:
@@ -565,7 +568,7 @@ def test_what_the_client_asked_is_in_every_object() -> None:
     echo = ask(
         tools=[function_tool(parameters={"minimum": 10**30})], metadata={"a": "b"}, temperature=0.5
     ).echo
-    for payload in streamed(turn(text_item("x")), echo=echo):
+    for payload in stream_events(turn(text_item("x")), echo=echo):
         if "response" in payload:
             assert payload["response"]["tools"][0]["parameters"] == {"minimum": 10**30}
             assert (payload["response"]["metadata"], payload["response"]["temperature"]) == ({"a": "b"}, 0.5)

@@ -15,7 +15,7 @@ from codex_proxy.surfaces.responses.events import socket_error
 from tests.surfaces.chat.turns import (
     activity,
     approval,
-    failed,
+    failed_turn,
     gave,
     open_call,
     reasoning_item,
@@ -106,7 +106,7 @@ def test_structured_output_is_parsed() -> None:
 
 def test_a_failure_in_a_stream_is_an_error_of_the_sdk() -> None:
     with (
-        client(failed(text_item("x")), stream=True).responses.create(
+        client(failed_turn(text_item("x")), stream=True).responses.create(
             model="codex-5", input="hi", stream=True
         ) as stream,
         pytest.raises(openai.APIError, match="The agent took too long"),
