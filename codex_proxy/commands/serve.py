@@ -155,7 +155,7 @@ def banner(server: Any) -> str:
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{server.port}/v1"
     settings = server.settings
-    key = " -H 'Authorization: Bearer KEY'" if settings.wants_key else ""
+    key = " -H 'Authorization: Bearer KEY'" if server.keyring.current().required else ""
     lines = [f"codex-proxy {__version__} serves on {base}"]
     if settings.workers > 1:
         lines.append(f"  workers    {settings.workers} processes")

@@ -241,6 +241,18 @@ async def test_the_log_names_whose_request_it_was_and_never_the_key(two: Proxy) 
     assert "cpx_" not in str(logged)
 
 
+@pytest.mark.parametrize("headers", [{}, bearing("guess")], ids=["no key", "a wrong key"])
+async def test_the_log_has_the_address_from_which_a_refused_key_came(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    async with keyed_proxy(tmp_path, {"one": {}}, trusted_proxies="127.0.0.1") as proxy:
+        with structlog.testing.capture_logs() as logged:
+            for more in (headers, bearing("one")):
+                await proxy.ask(user(), headers={**more, "X-Forwarded-For": "192.0.2.7"})
+    addresses = [line.get("address") for line in logged if line["event"] == "request"]
+    assert addresses == ["192.0.2.7", None]
+
+
 @pytest.fixture
 async def choosy(tmp_path: Path) -> AsyncIterator[Proxy]:
     """A proxy with a key for one model, one for one effort of another, and one for every model."""

@@ -15,6 +15,7 @@ from codex_proxy.commands.keys import (
     remove_from_store,
     stored_keys,
 )
+from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import KeysError
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
@@ -58,6 +59,7 @@ async def test_a_key_in_the_store_is_valid_on_every_server_and_dead_on_all_when_
         await comes_to(proxy, "another", 401)  # it knows that keys are required
         await comes_to(proxy, key, 200)
     assert "laptop  " in listing(settings, await stored_keys(settings), as_json=False)
+    assert all("Authorization: Bearer KEY" in banner(proxy.server) for proxy in two)
     await remove_from_store(settings, "laptop")
     for proxy in two:
         await comes_to(proxy, key, 401)

@@ -241,11 +241,15 @@ async def _authenticate(request: web.Request) -> None:
     clients = request.app[CLIENTS]
     key = key_in(request)
     digest = digest_of(key) if key else ""
-    if digest and clients.keys_required:
-        async with delay_guesses(request, digest):
-            client = clients.by_digest(digest)
-    else:
-        client = clients.by_digest(None)
+    try:
+        if digest and clients.keys_required:
+            async with delay_guesses(request, digest):
+                client = clients.by_digest(digest)
+        else:
+            client = clients.by_digest(None)
+    except Fault:
+        request[NOTES]["address"] = client_address(request)
+        raise
     request[CLIENT], request[OWNER], request[DIGEST] = client, client.name, digest
     if client.name != NO_KEY_OWNER:
         request[NOTES]["owner"] = client.name
