@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import Item, ItemStatus
+from codex_proxy.core.items import Item, ItemStatus, ToolKind
 
 
 class Stop(StrEnum):
@@ -195,7 +195,7 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
     name: str
     arguments: str
     item_id: str = ""
-    kind: Literal["function", "custom"] = "function"
+    kind: ToolKind = "function"
     old_form: bool = False
     """See `ToolCall.old_form`."""
     item_reported: bool = False

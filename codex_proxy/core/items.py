@@ -48,6 +48,11 @@ class HistoryMessage(msgspec.Struct, frozen=True):
     """
 
 
+ToolKind: TypeAlias = Literal["function", "custom"]
+"""A custom tool takes free text instead of JSON."""
+CallKind: TypeAlias = ToolKind | Literal["legacy"]
+
+
 class HistoryCall(msgspec.Struct, frozen=True):
     """A tool call of an earlier step; `id` is its item's id, if any."""
 
@@ -55,7 +60,7 @@ class HistoryCall(msgspec.Struct, frozen=True):
     name: str
     arguments: str
     """The model's exact text: JSON, or a custom tool's free text."""
-    kind: Literal["function", "custom"] = "function"
+    kind: ToolKind = "function"
     id: str | None = None
     by_server: bool = False
     """Whether the call was run by this server, so that clients may not know it."""
@@ -66,7 +71,7 @@ class HistoryOutput(msgspec.Struct, frozen=True):
 
     call_id: str
     parts: tuple[Part, ...]
-    kind: Literal["function", "custom"] = "function"
+    kind: ToolKind = "function"
     by_server: bool = False
     """Whether the call was run by this server."""
     approved_by: str | None = None
@@ -109,7 +114,7 @@ class Tool(msgspec.Struct, frozen=True):
     description: str = ""
     parameters: msgspec.Raw | None = None
     strict: bool = False
-    kind: Literal["function", "custom"] = "function"
+    kind: ToolKind = "function"
     mcp: McpOrigin | None = None
     """The MCP server where this server runs the tool; None: the client runs it."""
     client_name: ClientName | None = None
@@ -140,7 +145,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     id: str
     call_id: str
     name: str
-    kind: Literal["function", "custom", "legacy"] = "function"
+    kind: CallKind = "function"
     choice: int | None = None
     old_form: bool = False
     """Whether the model server gave the call as `function_call`, which only the profile `open-responses-server` reads.

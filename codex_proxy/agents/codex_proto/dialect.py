@@ -17,7 +17,7 @@ from codex_proxy.agents.codex_proto.activities import (
     file_changes,
     with_reason,
 )
-from codex_proxy.agents.codex_proto.open_items import LEGACY_INDEX, CallKind, Calls, Messages, ReasoningItems
+from codex_proxy.agents.codex_proto.open_items import LEGACY_INDEX, Calls, Messages, ReasoningItems
 from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, TurnUsage, decode, plain_delta, spellings
 from codex_proxy.agents.dialect import NOTHING, Decision, Reply, Step
 from codex_proxy.agents.dialects.failures import clean_text, failure_from_text, retrying_event, status_in
@@ -38,7 +38,7 @@ from codex_proxy.core.events import (
     TurnEnded,
     UsageReported,
 )
-from codex_proxy.core.items import HistoryCall
+from codex_proxy.core.items import CallKind, HistoryCall
 from codex_proxy.core.turn import Turn
 
 SUBMISSION_ID = "1"

@@ -4,8 +4,6 @@ to messages and reasoning.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
@@ -21,9 +19,7 @@ from codex_proxy.core.events import (
     Stop,
     TextDelta,
 )
-from codex_proxy.core.items import Message, Reasoning, ToolCall
-
-CallKind = Literal["function", "custom", "legacy"]
+from codex_proxy.core.items import CallKind, Message, Reasoning, ToolCall
 
 
 class Messages:

@@ -5,7 +5,7 @@ any form.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from codex_proxy.agents.dialects.conversions import CustomInput
 from codex_proxy.agents.dialects.loose_values import encode
@@ -23,7 +23,7 @@ from codex_proxy.core.events import (
     TextDelta,
     Usage,
 )
-from codex_proxy.core.items import Message, Reasoning, ToolCall
+from codex_proxy.core.items import Message, Reasoning, ToolCall, ToolKind
 from codex_proxy.core.json_values import count_at, objects_in, text_at, value_at
 
 DETAILS: Final = ("service_tier", "system_fingerprint")
@@ -34,7 +34,6 @@ TOKEN_DETAILS: Final = {
 }
 """Counts without a field in `Usage`, which are passed on."""
 MAX_ANNOTATIONS: Final = 1000
-Kind: TypeAlias = Literal["function", "custom"]
 
 
 class ChatAnswer:
@@ -44,7 +43,7 @@ class ChatAnswer:
         self,
         new_id: Callable[[str], str],
         *,
-        streamed_kind: Callable[[str], Kind | None],
+        streamed_kind: Callable[[str], ToolKind | None],
         taken_ids: Container[str],
     ) -> None:
         """`streamed_kind` returns a tool's kind if its calls are sent while they arrive. A call with one of `taken_ids`
@@ -200,7 +199,7 @@ class ChatAnswer:
         if kind is not None:
             self._begin_call(call, kind, out)
 
-    def _begin_call(self, call: Call, kind: Kind, out: list[Event]) -> None:
+    def _begin_call(self, call: Call, kind: ToolKind, out: list[Event]) -> None:
         self._end("reasoning", out)
         self._end("message", out)
         call.item_id = self._open[call.id] = self._new_id("fc_")

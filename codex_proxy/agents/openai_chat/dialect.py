@@ -11,7 +11,7 @@ from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.dialects.response_items import raw_call, raw_message, raw_output
-from codex_proxy.agents.openai_chat.answer import ChatAnswer, Kind
+from codex_proxy.agents.openai_chat.answer import ChatAnswer
 from codex_proxy.agents.openai_chat.body import refused_field, request_body
 from codex_proxy.agents.openai_chat.calls import Call
 from codex_proxy.agents.openai_chat.messages import Conversation
@@ -29,7 +29,15 @@ from codex_proxy.core.events import (
     TurnStarted,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, Part, RawHistoryItem, TextPart
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryMessage,
+    HistoryOutput,
+    Part,
+    RawHistoryItem,
+    TextPart,
+    ToolKind,
+)
 from codex_proxy.core.turn import Turn, without_content
 
 UNEXPLAINED: Final = Failure(
@@ -48,7 +56,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         self._reasoning_back = reasoning_back
         self._ends_with_calls = False
         """Whether the turn ends with an answer whose calls were all reported, because this server answers none."""
-        self._streamed: dict[str, Kind] = {}
+        self._streamed: dict[str, ToolKind] = {}
         """The kinds of tools whose calls are reported while they arrive, by name."""
         self._conversation = Conversation()
         self._tokens: dict[str, dict[str, int]] = {}
@@ -166,7 +174,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
             out.append(RawItem("reasoning", encode(item)))
             self._conversation.add(RawHistoryItem(encode(item)))
         for call in calls:
-            kind: Kind = "custom" if call.name in self._custom else "function"
+            kind: ToolKind = "custom" if call.name in self._custom else "function"
             text = custom_input("".join(call.arguments)) if kind == "custom" else call.text
             ask = ToolCallRequested(
                 *(call.id, call.id, call.name, text, call.id, kind),

@@ -5,7 +5,7 @@ all indexes), so items are identified by their id, or else their index. No event
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -29,7 +29,7 @@ from codex_proxy.core.events import (
     TextDelta,
     Usage,
 )
-from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall
+from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall, ToolKind
 from codex_proxy.core.json_values import object_at, objects_in, text_at
 
 TERMINAL: Final = frozenset(
@@ -37,10 +37,9 @@ TERMINAL: Final = frozenset(
 )
 MAX_TIER: Final = 64
 """Maximum characters of a service tier's name."""
-Kind: TypeAlias = Literal["function", "custom"]
-_KINDS: Final[Mapping[str, Kind]] = {"function_call": "function", "custom_tool_call": "custom"}
+_KINDS: Final[Mapping[str, ToolKind]] = {"function_call": "function", "custom_tool_call": "custom"}
 """The kind of a call by its item's type."""
-_TEXTS: Final[Mapping[Kind, str]] = {"function": "arguments", "custom": "input"}
+_TEXTS: Final[Mapping[ToolKind, str]] = {"function": "arguments", "custom": "input"}
 """The field with the model's text, by the kind of call."""
 _REASONING: Final[Mapping[str, ReasoningKind]] = {"summary": "summary", "content": "raw"}
 """The kind of reasoning by the field with its parts."""
@@ -53,7 +52,7 @@ class Call(msgspec.Struct, frozen=True):
     call_id: str
     name: str
     text: str
-    kind: Kind
+    kind: ToolKind
     item_id: str = ""
     """The item that was opened while its text arrived, if any."""
 
@@ -61,7 +60,7 @@ class Call(msgspec.Struct, frozen=True):
 class ResponsesAnswer:
     """Converts an answer to events. Private methods append to `out`."""
 
-    def __init__(self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]]) -> None:
+    def __init__(self, new_id: Callable[[str], str], *, streamed: Collection[tuple[ToolKind, str]]) -> None:
         """`streamed`: kind and name of tools whose calls are events while they arrive; others are only in `calls`."""
         self.usage: Usage | None = None
         self.calls: list[Call] = []

@@ -10,7 +10,7 @@ from typing import Any, Final
 from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.dialects.loose_values import encode
-from codex_proxy.agents.openai_responses.answer import Call, Kind, ResponsesAnswer
+from codex_proxy.agents.openai_responses.answer import Call, ResponsesAnswer
 from codex_proxy.agents.openai_responses.body import input_items, output_item, refused_field, request_body
 from codex_proxy.agents.upstream.failures import NO_JSON, TOO_LONG
 from codex_proxy.agents.upstream.stream import StreamEvent
@@ -25,7 +25,7 @@ from codex_proxy.core.events import (
     TurnStarted,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryOutput, Part
+from codex_proxy.core.items import HistoryOutput, Part, ToolKind
 from codex_proxy.core.turn import Turn
 
 NO_ANSWER: Final = Failure(
@@ -46,7 +46,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         super().__init__(model, context)
         self._turn_items: list[Any] = []
         """The model's items of this turn, and the outputs of its calls."""
-        self._streamed: frozenset[tuple[Kind, str]] = frozenset()
+        self._streamed: frozenset[tuple[ToolKind, str]] = frozenset()
         """Tools whose calls become items while they arrive."""
 
     def begin(self, turn: Turn) -> Step:
