@@ -12,6 +12,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+def subtract(counts: Counter[str], owner: str, by: int = 1) -> None:
+    """Subtracts from an owner's count. One that has become 0 is removed, so that owners who are gone leave nothing."""
+    counts[owner] -= by
+    if not counts[owner]:
+        del counts[owner]
+
+
 class OwnedEntries(MutableMapping[K, V]):
     """Entries by key, the oldest first; one that is set again keeps its place."""
 

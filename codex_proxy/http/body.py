@@ -18,6 +18,7 @@ from aiohttp import web
 from codex_proxy.admission.routes import with_model_asked
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
+from codex_proxy.core.owned_entries import subtract
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
@@ -64,9 +65,7 @@ class ByteBudget:
         return None
 
     def give_back(self, owner: str, size: int) -> None:
-        self._held[owner] -= size
-        if not self._held[owner]:
-            del self._held[owner]
+        subtract(self._held, owner, size)
 
 
 BODY_BUDGET = web.AppKey("body_budget", ByteBudget)

@@ -15,6 +15,7 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.owned_entries import subtract
 from codex_proxy.files.private import replace_file
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import REQUEST_ID
@@ -64,9 +65,7 @@ class StreamSlots:
     def release(self, request_id: str, owner: str, end: StreamEnd) -> None:
         before = self.active
         self.active -= 1
-        self._by_owner[owner] -= 1
-        if not self._by_owner[owner]:
-            del self._by_owner[owner]
+        subtract(self._by_owner, owner)
         self._log("released", before, request_id, cause=end)
 
     def _log(self, outcome: str, before: int, request_id: str, **more: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.owned_entries import subtract
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.store.leases import ResponseLease
 from codex_proxy.workers.slots import Slots, share_of
@@ -92,9 +93,7 @@ class BackgroundResponses:
         try:
             yield
         finally:
-            self._being_created[owner] -= 1
-            if not self._being_created[owner]:
-                del self._being_created[owner]
+            subtract(self._being_created, owner)
 
     def start(self, response: BackgroundResponse, on_end: Callable[[], None] = lambda: None) -> None:
         """Starts a response, which `find` returns until its end, when `on_end` is called."""

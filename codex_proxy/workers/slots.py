@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from codex_proxy.core.faults import Fault
+from codex_proxy.core.owned_entries import subtract
 
 T = TypeVar("T")
 
@@ -63,9 +64,7 @@ class FairQueue(Generic[T]):
 
     def leave(self, owner: str) -> list[tuple[str, T]]:
         """Frees a slot; returns the waiters that now get one."""
-        self._running[owner] -= 1
-        if not self._running[owner]:
-            del self._running[owner]
+        subtract(self._running, owner)
         let_in: list[tuple[str, T]] = []
         while (next_owner := self._next()) is not None:
             queue = self._waiting.pop(next_owner)

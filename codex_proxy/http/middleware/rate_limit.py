@@ -16,6 +16,7 @@ from aiohttp import web
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.owned_entries import subtract
 from codex_proxy.http.endpoint import ENDPOINT
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 from codex_proxy.store.team import NO_REQUESTS, KeyRequests
@@ -102,9 +103,7 @@ class RunningRequests:
         return True
 
     def leave(self, key: str) -> None:
-        self._running[key] -= 1
-        if not self._running[key]:
-            del self._running[key]
+        subtract(self._running, key)
 
     def of(self, key: str) -> int:
         return self._running[key]
