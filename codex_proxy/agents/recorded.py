@@ -103,7 +103,7 @@ _UNREAD: Final = {
 """By dialect, a field that differs in each line and that the dialect does not read, and what is recorded for it."""
 
 
-def without_unread(name: str, lines: Sequence[bytes]) -> Sequence[bytes]:
+def without_unread_field(name: str, lines: Sequence[bytes]) -> Sequence[bytes]:
     """Returns lines without the field that the dialect does not read, so that deltas of one text differ in it alone."""
     if name not in _UNREAD:
         return lines

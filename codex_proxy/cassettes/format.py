@@ -283,15 +283,15 @@ def parse(data: bytes, path: Path) -> Cassette:
     return Cassette(**_fields_of(found, path), request=request, content=content, answer=answer)
 
 
-def _fields_of(found: _FoundLines, path: Path) -> dict[str, Any]:
+def _fields_of(found: _ParsedLines, path: Path) -> dict[str, Any]:
     head = msgspec.structs.asdict(found.head) if found.head else {}
     return {**head, "name": path.name.removesuffix(SUFFIX), "sessions": found.sessions}
 
 
-def _parse_lines(data: bytes, path: Path) -> _FoundLines:
+def _parse_lines(data: bytes, path: Path) -> _ParsedLines:
     lines = data.split(b"\n")
     cut = lines.pop()
-    found = _FoundLines()
+    found = _ParsedLines()
     for line in [*lines, cut] if cut else lines:
         found.count += 1
         try:
@@ -310,7 +310,7 @@ def _parse_lines(data: bytes, path: Path) -> _FoundLines:
     return found
 
 
-class _FoundLines(msgspec.Struct):
+class _ParsedLines(msgspec.Struct):
     """The lines of a file that have been read so far."""
 
     count: int = 0

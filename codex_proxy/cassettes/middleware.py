@@ -53,7 +53,7 @@ def recording_middleware(recorder: Recorder) -> Any:
 
 @web.middleware
 async def replay_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Notes which cassette a request asks for, and each of its turns."""
+    """Notes, for the request's turns, the cassette that its header names."""
     if request.app[ROUTES].get(request.match_info.route) is not None:
         name = request.headers.get(CASSETTE_HEADER, "")
         REQUEST_RECORDER.set(ReplayedRequest(name, REQUEST_RECORDER.get()))

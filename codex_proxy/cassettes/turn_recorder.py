@@ -24,7 +24,7 @@ from codex_proxy.agents.recorded import (
     name_of,
     object_of,
     rpc_of,
-    without_unread,
+    without_unread_field,
 )
 from codex_proxy.cassettes.format import Block, Line, Session, blocks_of
 from codex_proxy.cassettes.pieces import is_json
@@ -202,14 +202,14 @@ def _blocks(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Bl
         if kind == "from" and is_http:
             body = [(ms, b"".join(pieces)) for ms, pieces in timed]
             for part, times, values in blocks_of(_body_lines(body)):
-                yield part, times, without_unread(dialect, values) if part == "data" else values
+                yield part, times, without_unread_field(dialect, values) if part == "data" else values
         elif kind in ("from", "to"):
             times, lines = [], list[bytes]()
             for ms, pieces in timed:
                 some = pieces if kind == "from" else _split_lines(pieces[0])
                 times += [ms] * len(some)
                 lines += some
-            said = without_unread(dialect, lines) if kind == "from" else lines
+            said = without_unread_field(dialect, lines) if kind == "from" else lines
             yield kind, times, _with_stable_values(dialect, said)
         else:
             yield kind, [ms for ms, _ in timed], [value for _, value in timed]

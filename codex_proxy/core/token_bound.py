@@ -81,7 +81,7 @@ class Piece(NamedTuple):
     scaled: float = 0
     """Tokens that are multiplied by the language's factor: words of ASCII letters."""
     fixed: float = 0
-    """Tokens added unchanged."""
+    """Tokens to which no factor applies."""
 
 
 def _chunk_tokens(text: str, known: dict[str, Piece]) -> float:

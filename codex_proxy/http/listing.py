@@ -19,11 +19,11 @@ from codex_proxy.surfaces.responses.wire import Include
 
 MAX_PAGE_ITEMS: Final = 100
 _INCLUDES: Final = frozenset(get_args(Include))
-_item = msgspec.json.Decoder(dict[str, Any])
+_item_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def decode_item(item: StoredItem) -> ItemDict:
-    return _item.decode(item.json)
+    return _item_decoder.decode(item.json)
 
 
 def check_include(request: web.Request) -> None:

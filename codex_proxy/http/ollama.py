@@ -38,9 +38,9 @@ from codex_proxy.surfaces.ollama.embeddings import (
 from codex_proxy.surfaces.ollama.models import VERSION, model_details, model_entry
 from codex_proxy.surfaces.ollama.parse import (
     NO_SUFFIX,
-    FillIn,
+    FillInRequest,
     ParsedOllama,
-    Preload,
+    PreloadRequest,
     known_name,
     parse_chat,
     parse_generate,
@@ -53,7 +53,7 @@ from codex_proxy.surfaces.usage import tokens_in
 class _NoTurnError(Exception):
     """A request loads or unloads a model, or fills in a text: it runs no turn."""
 
-    def __init__(self, request: Preload | FillIn) -> None:
+    def __init__(self, request: PreloadRequest | FillInRequest) -> None:
         self.request = request
 
 
@@ -73,7 +73,7 @@ async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> we
         return await serve_turn(request, api)
     except _NoTurnError as error:
         asked, created = error.request, time_text(request.app[CLOCK].epoch())
-    if isinstance(asked, Preload):
+    if isinstance(asked, PreloadRequest):
         body = preload_body(form, asked.model_asked, created, asked.reason)
     else:
         answer = await _fill_in(request, asked)
@@ -81,7 +81,7 @@ async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> we
     return web.Response(body=body + b"\n", content_type=NDJSON if asked.stream else "application/json")
 
 
-async def _fill_in(request: web.Request, asked: FillIn) -> bytes:
+async def _fill_in(request: web.Request, asked: FillInRequest) -> bytes:
     try:
         return await ask_upstream(request, asked.body, "/completions")
     except Fault as fault:
@@ -90,7 +90,9 @@ async def _fill_in(request: web.Request, asked: FillIn) -> bytes:
         raise bad_request(NO_SUFFIX, "suffix", "unsupported_value") from fault
 
 
-def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> Api[ParsedOllama]:
+def _api(
+    parse: Callable[..., ParsedOllama | PreloadRequest | FillInRequest], form: Form
+) -> Api[ParsedOllama]:
     async def parse_turn(request: web.Request, body: bytes) -> ParsedOllama:
         found = await parse_request(request, body, parse)
         if not isinstance(found, ParsedOllama):

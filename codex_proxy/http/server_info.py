@@ -38,7 +38,7 @@ ENVIRONMENT: Final = web.AppKey("environment", str)
 STARTED: Final = web.AppKey("started", int)
 """When the server started, in seconds since 1970: `created` of every model."""
 FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
-"""Agents without a model; the empty name: the only agent."""
+"""The names of the fake agents; an empty name: the only agent is fake."""
 
 WORKER: Final = web.AppKey("worker", int)
 """This process's number among those that share the port; 0: the only one."""

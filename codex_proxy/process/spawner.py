@@ -63,7 +63,7 @@ than a CPU.
 FORBIDDEN: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EINVAL})
 """Errors of a fork that this machine does not allow at all."""
 
-GONE = "the process that starts children ended before it had started this one; try again"
+SPAWNER_ENDED = "the process that starts children ended before it had started this one; try again"
 SILENT = (
     f"the process that starts children did not answer within {ANSWER_SECONDS:g} s and was replaced; try again"
 )
@@ -231,7 +231,7 @@ class SpawnerProcess:
         self._on_end(self)
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ConnectionError(GONE))
+                future.set_exception(ConnectionError(SPAWNER_ENDED))
         self._waiting.clear()
 
     def _on_exit(self, code: int) -> None:

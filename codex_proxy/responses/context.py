@@ -32,8 +32,8 @@ from codex_proxy.surfaces.responses.response_object import (
 )
 from codex_proxy.surfaces.responses.tools import join_tools
 
-_dict = msgspec.json.Decoder(dict[str, object])
-_model_item = msgspec.json.Decoder(ModelItem)
+_dict_decoder = msgspec.json.Decoder(dict[str, object])
+_model_item_decoder = msgspec.json.Decoder(ModelItem)
 
 
 class ContextItem(msgspec.Struct, frozen=True):
@@ -135,7 +135,8 @@ def encode_item(item: ItemDict) -> bytes:
 
 def context_item(stored: StoredItem) -> ContextItem:
     return ContextItem(
-        _decode_item(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
+        _decode_item(stored) if stored.json else None,
+        _model_item_decoder.decode(stored.raw) if stored.raw else None,
     )
 
 
@@ -177,7 +178,7 @@ def _still_running_fault(id: str) -> Fault:
 
 
 def _decode_item(item: StoredItem) -> ItemDict:
-    return _dict.decode(item.json)
+    return _dict_decoder.decode(item.json)
 
 
 def _with_distinct_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:

@@ -15,7 +15,7 @@ OBJECTS_AT_ONCE: Final = 50
 ROWS_AT_ONCE: Final = 1000
 """Maximum steps or frames that one write removes."""
 
-NOTHING: Final = PruneResult()
+NOTHING_REMOVED: Final = PruneResult()
 
 
 Removed: TypeAlias = Literal["steps", "frames", "usage", "responses", "conversations"]

@@ -29,7 +29,7 @@ RESPONSE: Final = (
 )
 CONVERSATION: Final = "owner, id, created, version, metadata, metadata_sum"
 
-_metadata = msgspec.json.Decoder(dict[str, str])
+_metadata_decoder = msgspec.json.Decoder(dict[str, str])
 
 
 def item_of(row: Iterable[Any]) -> StoredItem:
@@ -60,7 +60,7 @@ def conversation_of(row: Iterable[Any]) -> StoredConversation:
     owner, id, created, version, metadata, stored = row
     verify(metadata, stored, f"the metadata of the conversation {id}")
     return StoredConversation(
-        owner=owner, id=id, created=created, version=version, metadata=_metadata.decode(metadata)
+        owner=owner, id=id, created=created, version=version, metadata=_metadata_decoder.decode(metadata)
     )
 
 

@@ -17,7 +17,7 @@ from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.export import OBJECTS_AT_ONCE, export_line
 from codex_proxy.store.leases import Leases
 from codex_proxy.store.queries import BEYOND, KINDS, Dialect, Kind, Query
-from codex_proxy.store.retention import NOTHING, Removed, Rule, rules
+from codex_proxy.store.retention import NOTHING_REMOVED, Removed, Rule, rules
 from codex_proxy.store.rows import conversation_of, item_of, response_of
 from codex_proxy.store.team import Team
 from codex_proxy.store.usage import UsageEntry, UsageQuery, UsageSum
@@ -374,10 +374,10 @@ class Store(ABC):
         return await self._prune(now)
 
     async def _prune(self, now: float) -> PruneResult:
-        total = NOTHING
+        total = NOTHING_REMOVED
         await self.sweep()
         for rule in rules(self._retention, self._memory.age, now):
-            while (gone := await self._apply(rule)) != NOTHING:
+            while (gone := await self._apply(rule)) != NOTHING_REMOVED:
                 total += gone
                 await self.sweep()
         return total
@@ -390,7 +390,7 @@ class Store(ABC):
         """Applies a rule in one short write. Returns how much it removed."""
         most = rule.at_once
         if rule.max_bytes is not None and (await self._sizes())[2] <= rule.max_bytes:
-            return NOTHING
+            return NOTHING_REMOVED
         if rule.max_count is not None:
             most = max(0, min(most, await self._ask(queries.RESPONSES) - rule.max_count))
         if rule.what == "objects":  # one at a time, because their sizes differ much

@@ -79,7 +79,7 @@ class UsageLedger(Protocol):
 MAX_ENTRIES: Final = 20_000
 """Maximum entries in memory: some MB."""
 
-NOTHING: Final = Figures()
+NO_FIGURES: Final = Figures()
 
 
 class RamUsage:
@@ -92,7 +92,7 @@ class RamUsage:
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         for entry in entries:
             key = (entry.hour, entry.owner, entry.model)
-            self._figures[key] = self._figures.get(key, NOTHING) + entry.figures
+            self._figures[key] = self._figures.get(key, NO_FIGURES) + entry.figures
             if len(self._figures) > self._max_entries:
                 del self._figures[self._figures.oldest_of_most()]
 
@@ -103,7 +103,7 @@ class RamUsage:
             if (everybody or owner == query.owner) and query.start <= hour < query.end:
                 start = hour - hour % query.width
                 key = (start, owner if everybody else "", model if query.by_model else "")
-                sums[key] = sums.get(key, NOTHING) + figures
+                sums[key] = sums.get(key, NO_FIGURES) + figures
         return [
             UsageSum(start, model, sums[start, owner, model], owner) for start, owner, model in sorted(sums)
         ]

@@ -15,7 +15,7 @@ from codex_proxy.core.events import Spending
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.owned_entries import OwnedEntries
-from codex_proxy.store.usage import HOUR, MAX_FIGURE, NOTHING, Figures, UsageEntry, UsageLedger
+from codex_proxy.store.usage import HOUR, MAX_FIGURE, NO_FIGURES, Figures, UsageEntry, UsageLedger
 from codex_proxy.store.values import StoreError
 
 log = structlog.get_logger(__name__)
@@ -74,7 +74,7 @@ class UsageRecorder:
             self._flushing = asyncio.get_running_loop().create_task(self._flush_soon())
 
     def _add(self, key: _Key, figures: Figures) -> None:
-        self._waiting[key] = self._waiting.get(key, NOTHING) + figures
+        self._waiting[key] = self._waiting.get(key, NO_FIGURES) + figures
         if len(self._waiting) > MAX_WAITING:
             del self._waiting[self._waiting.oldest_of_most()]
 

@@ -23,7 +23,7 @@ from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.unions import TAG, UNKNOWN_KIND
 
-DEPTH: Final = 128
+MAX_DEPTH: Final = 128
 """Maximum levels of nesting. Real schemas need a dozen."""
 
 MAX_VALUES: Final = 200_000
@@ -134,7 +134,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
         raise bad_request("The request body must be a JSON object.", code="invalid_json")
     level: list[Any] = [value]
     count = 0
-    for _ in range(DEPTH):
+    for _ in range(MAX_DEPTH):
         count += sum(map(len, level))
         if count > MAX_VALUES:
             raise _too_many(value)
@@ -150,7 +150,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
 
 
 def _too_deep() -> Fault:
-    return bad_request(f"The request body is nested deeper than {DEPTH} levels.", code="invalid_json")
+    return bad_request(f"The request body is nested deeper than {MAX_DEPTH} levels.", code="invalid_json")
 
 
 def _too_many(body: dict[str, Any] | None) -> Fault:

@@ -178,7 +178,7 @@ def _no_number(name: str) -> None:
 def _undo(value: Any, shape: _Shape) -> bool:
     """Removes the placeholders in place; returns whether there were any."""
     if isinstance(value, list):
-        return shape.items is not None and _any(_undo(each, shape.items) for each in value)
+        return shape.items is not None and _any_without_stopping(_undo(each, shape.items) for each in value)
     if not isinstance(value, dict):
         return False
     found = shape.object_of(value)
@@ -190,7 +190,9 @@ def _undo(value: Any, shape: _Shape) -> bool:
     wrapped = [name for name in found.wrapped if _is_wrapped(value.get(name))]
     for name in wrapped:
         value[name] = value[name][WRAPPER]
-    inner = _any(_undo(value[name], each) for name, each in found.inner.items() if name in value)
+    inner = _any_without_stopping(
+        _undo(value[name], each) for name, each in found.inner.items() if name in value
+    )
     return inner or bool(absent or wrapped)
 
 
@@ -198,5 +200,5 @@ def _is_wrapped(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {WRAPPER}
 
 
-def _any(results: Iterable[bool]) -> bool:
+def _any_without_stopping(results: Iterable[bool]) -> bool:
     return any(list(results))

@@ -1,8 +1,9 @@
 """Row 10: the first token of Claude Code and of agents that speak ACP, warm, against the same program driven directly.
 
-If driven directly, each round is a new session (in Claude Code: a process that waits), its mode, and a prompt. Between
-two rounds there is a pause, in which the proxy may open a session of an ACP agent ahead. The model is scripted.
-Programs that are neither on PATH nor installed by `scripts/agent-programs` are left out, with a message.
+A round that drives the program directly opens a session (in Claude Code: takes a process that waits), sets its mode,
+and sends a prompt. Between two rounds there is a pause, in which the proxy may open a session of an ACP agent ahead.
+The model is scripted. Programs that are neither on PATH nor installed by `scripts/agent-programs` are left out, with a
+message.
 """
 
 from __future__ import annotations

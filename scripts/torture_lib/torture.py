@@ -85,8 +85,8 @@ class Torture:
         await self._receiver.stop()
 
     async def _attack_in_rounds(self, ledgers: list[Ledger]) -> None:
-        """Attacks in rounds. What is open after the first one, which makes the steady server warm, is the baseline for
-        later ones.
+        """Attacks in rounds. The first one warms the steady server up: files and connections that are open after it are
+        not counted as leaks later.
         """
         round_seconds = min(30.0, max(8.0, self._seconds / 20))
         await self._attack(ledgers, min(60.0, max(5.0, self._seconds / 5)))

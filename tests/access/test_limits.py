@@ -15,7 +15,7 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.http.middleware.access import MAX_HEADER_BYTES, MAX_HEADERS, MAX_LINE
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from codex_proxy.http.websocket import MAX_WAITING
-from codex_proxy.surfaces.body import DEPTH, MAX_BRACKETS, MAX_ITEMS, MAX_VALUES, decode_object
+from codex_proxy.surfaces.body import MAX_BRACKETS, MAX_DEPTH, MAX_ITEMS, MAX_VALUES, decode_object
 from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
 
@@ -110,10 +110,10 @@ async def test_tools_are_as_many_as_openai_takes(proxy: Proxy, path: str, tool: 
 
 @pytest.mark.parametrize("path", [*PATHS, "/v1/conversations"])
 async def test_a_body_that_is_nested_too_deep_is_refused(proxy: Proxy, path: str) -> None:
-    deep = b'{"metadata":' * (DEPTH + 1) + b"{}" + b"}" * (DEPTH + 1)
+    deep = b'{"metadata":' * (MAX_DEPTH + 1) + b"{}" + b"}" * (MAX_DEPTH + 1)
     answer = await proxy.send("POST", path, deep)
     assert error_facts(answer)[:2] == (400, "invalid_json")
-    assert str(DEPTH) in answer.error["message"]
+    assert str(MAX_DEPTH) in answer.error["message"]
 
 
 @pytest.mark.sampled(every=9)

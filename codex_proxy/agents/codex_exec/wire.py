@@ -65,13 +65,13 @@ class _Head(msgspec.Struct, gc=False):
     type: str = ""
 
 
-_LINE: Final = msgspec.json.Decoder(Line)
-_HEAD: Final = msgspec.json.Decoder(_Head)
+_line_decoder: Final = msgspec.json.Decoder(Line)
+_head_decoder: Final = msgspec.json.Decoder(_Head)
 
 
 def decode(line: bytes) -> tuple[Line | None, bool]:
     """Decodes a line; None if it is no event. Returns also whether it is damaged, or has too many values: then only
     `type` is set.
     """
-    found = decode_line(line, _LINE, _HEAD)
+    found = decode_line(line, _line_decoder, _head_decoder)
     return (Line(found.type), True) if isinstance(found, _Head) else (found, False)

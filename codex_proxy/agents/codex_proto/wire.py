@@ -148,10 +148,10 @@ class Line(msgspec.Struct, gc=False):
     damaged: bool = False
 
 
-_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
-_FLAT: Final = msgspec.json.Decoder(Msg)
-_HEAD: Final = msgspec.json.Decoder(_Head)
-_DELTA: Final = msgspec.json.Decoder(_DeltaLine).decode
+_envelope_decoder: Final = msgspec.json.Decoder(_Envelope)
+_msg_decoder: Final = msgspec.json.Decoder(Msg)
+_head_decoder: Final = msgspec.json.Decoder(_Head)
+_decode_delta: Final = msgspec.json.Decoder(_DeltaLine).decode
 _DELTA_HEAD: Final = b'{"id":"1","msg":{"type":"agent_message_delta",'
 
 
@@ -168,7 +168,7 @@ def plain_delta(line: bytes) -> str | None:
     if not line.startswith(_DELTA_HEAD):
         return None
     try:
-        msg = _DELTA(line).msg
+        msg = _decode_delta(line).msg
     except UNREADABLE:
         return None
     return msg.delta if msg.choice_index is None else None
@@ -178,11 +178,11 @@ def decode(line: bytes) -> Line | None:
     """Decodes a line; None if it is not of this protocol. With a wrong field or too many values decodes only id and
     type.
     """
-    found = decode_line(line, _ENVELOPE, _HEAD)
+    found = decode_line(line, _envelope_decoder, _head_decoder)
     if isinstance(found, _Envelope):
         if found.msg is not None:
             return Line(found.id, found.msg)
-        flat = decode_line(line, _FLAT, _HEAD)
+        flat = decode_line(line, _msg_decoder, _head_decoder)
         if isinstance(flat, Msg):
             return Line(found.id, flat, flat=True)
         found = flat

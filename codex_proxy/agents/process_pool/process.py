@@ -35,7 +35,7 @@ class PooledProcess:
         self._turn_starts: dict[int, float] = {}
         """When turns began, by channel, in seconds since boot."""
         self._agent_pids: frozenset[int] = frozenset()
-        """Pids of the agent: the warden's children before the first turn."""
+        """The agent's processes by pid: the children that the warden had before the first turn."""
         self._agent_processes: dict[int, float] = {}
         """The agent and any wrapper: each pid with its start time."""
 

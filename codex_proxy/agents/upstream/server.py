@@ -167,7 +167,7 @@ def _new_id(prefix: str) -> str:
 
 
 def _no_turns(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Message]:
-    raise AssertionError("a server that lists models once runs no turn")
+    raise AssertionError("request_models_once was asked to run a turn")
 
 
 async def request_models_once(

@@ -17,7 +17,7 @@ from codex_proxy.store.postgresql.removal import USED_BYTES
 from codex_proxy.store.postgresql.responses import CHAIN_OF_CHILD, PostgresResponses
 from codex_proxy.store.postgresql.team import PostgresTeam
 from codex_proxy.store.postgresql.writing import parameters
-from codex_proxy.store.retention import NOTHING
+from codex_proxy.store.retention import NOTHING_REMOVED
 from codex_proxy.store.store import StoreOptions
 from codex_proxy.store.values import PruneResult
 
@@ -74,7 +74,7 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows)
             # Idle, but for this lock: it sees no rows, so that it does not keep PostgreSQL from removing dead ones.
             await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
             if not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", PRUNE_LOCK):
-                return NOTHING  # another server does it
+                return NOTHING_REMOVED  # another server does it
             return await super()._prune(now)
 
     async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:

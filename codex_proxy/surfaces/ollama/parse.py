@@ -1,5 +1,5 @@
-"""Parses an Ollama request into a `Turn` and what its answer needs (`ParsedOllama`), a `FillIn`, or a `Preload`. Raises
-`Fault`: INVALID_REQUEST, MODEL_NOT_FOUND, NOT_ALLOWED. Source: docs/ollama.md.
+"""Parses an Ollama request into a `Turn` and what its answer needs (`ParsedOllama`), a `FillInRequest`, or a
+`PreloadRequest`. Raises `Fault`: INVALID_REQUEST, MODEL_NOT_FOUND, NOT_ALLOWED. Source: docs/ollama.md.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ParsedOllama(ParsedRequest, frozen=True, kw_only=True):
     """The client's names of tools by the model's, if they differ."""
 
 
-class Preload(msgspec.Struct, frozen=True, kw_only=True):
+class PreloadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to load or unload a model, without a turn."""
 
     model_asked: str
@@ -74,7 +74,7 @@ class Preload(msgspec.Struct, frozen=True, kw_only=True):
     reason: Literal["load", "unload"]
 
 
-class FillIn(msgspec.Struct, frozen=True, kw_only=True):
+class FillInRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for the text before a `suffix`. `body`: the request's body in the form of `/v1/completions`."""
 
     model_asked: str
@@ -82,7 +82,9 @@ class FillIn(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-def parse_chat(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedOllama | Preload:
+def parse_chat(
+    body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext
+) -> ParsedOllama | PreloadRequest:
     """Parses a body of `/api/chat`. `pdfs` is not used."""
     notes = FieldNotes()
     request = parse_as(OllamaChatRequest, body, notes)
@@ -98,7 +100,7 @@ def parse_chat(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseConte
 
 def parse_generate(
     body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext
-) -> ParsedOllama | Preload | FillIn:
+) -> ParsedOllama | PreloadRequest | FillInRequest:
     notes = FieldNotes()
     request = parse_as(OllamaGenerateRequest, body, notes)
     name = known_name(request.model, context.catalog)
@@ -113,7 +115,7 @@ def parse_generate(
     return _make_parsed(request, notes, resolved, history, context, (), acts=bool(request.system))
 
 
-def _fill_in(request: OllamaGenerateRequest, model: str) -> FillIn:
+def _fill_in(request: OllamaGenerateRequest, model: str) -> FillInRequest:
     options = request.options or Options()
     body: dict[str, Any] = {"model": model, "prompt": request.prompt or "", "suffix": request.suffix}
     body |= non_null_fields(options, SAMPLING)
@@ -122,7 +124,7 @@ def _fill_in(request: OllamaGenerateRequest, model: str) -> FillIn:
     if stops := stops_of(options.stop):
         body["stop"] = stops
     stream = request.stream is not False
-    return FillIn(model_asked=request.model, stream=stream, body=bytes(schema_json(body)))
+    return FillInRequest(model_asked=request.model, stream=stream, body=bytes(schema_json(body)))
 
 
 def known_name(name: str, catalog: ModelCatalog) -> str:
@@ -133,10 +135,10 @@ def known_name(name: str, catalog: ModelCatalog) -> str:
     return name if catalog.names.find(base) is None else base
 
 
-def _preload(request: ModelRequest) -> Preload:
+def _preload(request: ModelRequest) -> PreloadRequest:
     is_unload = request.keep_alive in (0, "0") or str(request.keep_alive).rstrip("hms") == "0"
     reason: Literal["load", "unload"] = "unload" if is_unload else "load"
-    return Preload(model_asked=request.model, stream=request.stream is not False, reason=reason)
+    return PreloadRequest(model_asked=request.model, stream=request.stream is not False, reason=reason)
 
 
 def _make_parsed(

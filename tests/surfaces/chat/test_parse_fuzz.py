@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.surfaces.body import DEPTH
+from codex_proxy.surfaces.body import MAX_DEPTH
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.errors import error_body
@@ -107,7 +107,7 @@ def test_json_that_is_none_or_goes_too_far_is_a_400(body: bytes) -> None:
     assert fault.failure.kind == FaultKind.INVALID_REQUEST
 
 
-@pytest.mark.parametrize(("levels", "accepted"), [(DEPTH - 1, True), (DEPTH, False)])
+@pytest.mark.parametrize(("levels", "accepted"), [(MAX_DEPTH - 1, True), (MAX_DEPTH, False)])
 def test_nesting_is_accepted_up_to_its_limit(levels: int, accepted: bool) -> None:
     nest = b"[" * levels + b"]" * levels
     body = b'{"messages":[{"role":"user","content":"hi"}],"x":%b}' % nest

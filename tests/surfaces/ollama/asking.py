@@ -11,7 +11,13 @@ import pytest
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.ollama.parse import FillIn, ParsedOllama, Preload, parse_chat, parse_generate
+from codex_proxy.surfaces.ollama.parse import (
+    FillInRequest,
+    ParsedOllama,
+    PreloadRequest,
+    parse_chat,
+    parse_generate,
+)
 from codex_proxy.surfaces.ollama.render import OllamaRenderer
 from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
 from tests.surfaces.chat.asking import CATALOG
@@ -22,7 +28,9 @@ NO_HINTS = RequestHints()
 HEAD = {"model": "codex-5", "created_at": "2026-01-02T03:04:05Z"}
 
 
-def parse_body(path: str, catalog: ModelCatalog = CATALOG, **fields: Any) -> ParsedOllama | Preload | FillIn:
+def parse_body(
+    path: str, catalog: ModelCatalog = CATALOG, **fields: Any
+) -> ParsedOllama | PreloadRequest | FillInRequest:
     """What a request to `chat` or `generate` with these fields means."""
     body = json.dumps({"model": "codex-5", **fields}).encode()
     if path == "chat":

@@ -9,7 +9,7 @@ import pytest
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, ImagePart, TextPart
-from codex_proxy.surfaces.ollama.parse import FillIn, Preload
+from codex_proxy.surfaces.ollama.parse import FillInRequest, PreloadRequest
 from tests.pictures import png_of
 from tests.surfaces.catalogs import catalog_of
 from tests.surfaces.messages.asking import texts
@@ -65,7 +65,7 @@ def test_a_body_without_a_model_is_refused() -> None:
 def test_a_request_without_a_prompt_loads_a_model(keep_alive: object, reason: str) -> None:
     for path, empty in (("chat", {"messages": []}), ("generate", {"prompt": ""})):
         found = parse_body(path, keep_alive=keep_alive, **empty)
-        assert found == Preload(model_asked="codex-5", stream=True, reason=reason)  # type: ignore[arg-type]
+        assert found == PreloadRequest(model_asked="codex-5", stream=True, reason=reason)  # type: ignore[arg-type]
 
 
 # --- the conversation -------------------------------------------------------------------------------
@@ -180,6 +180,6 @@ def test_a_suffix_is_for_an_upstream_that_fills_in() -> None:
     found = parse_body(
         "generate", prompt="def f(", suffix="return x", options={"num_predict": 9, "stop": "x"}
     )
-    assert isinstance(found, FillIn)
+    assert isinstance(found, FillInRequest)
     body = {"model": "codex-5", "prompt": "def f(", "suffix": "return x", "max_tokens": 9, "stop": ["x"]}
     assert json.loads(found.body) == body
