@@ -1,25 +1,43 @@
-"""Whether decoding JSON would take too long: megabytes of text take milliseconds, of small values seconds."""
+"""Whether JSON costs too much: megabytes of text take milliseconds to decode, of small values seconds."""
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Final
 
 LONG_JSON: Final = 1 << 20
-"""Maximum bytes that are decoded whatever they are."""
+"""Maximum bytes that are decoded however many values they are."""
 MAX_STRINGS: Final = 200_000
 """Maximum strings, names included, in JSON longer than `LONG_JSON`."""
 MAX_BETWEEN_STRINGS: Final = 800_000
 """Maximum bytes between its strings: numbers, brackets, commas."""
+MAX_DEPTH: Final = 200
+"""Maximum levels of nesting. A request has 128 at most, and an agent adds a few. Since Python 3.12 a decoder reads
+thousands, more than functions that call themselves can follow.
+"""
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""Converts brackets to 1 and -1."""
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
 
 
-def has_too_many_values(json: bytes) -> bool:
-    """Whether the JSON is longer than `LONG_JSON` and would take some 30 ms to decode. For invalid JSON the result may
-    be either.
+def is_too_costly(json: bytes) -> bool:
+    """Whether the JSON is nested too deep, or is longer than `LONG_JSON` and would take some 30 ms to decode. For
+    invalid JSON the result may be either.
     """
-    if len(json) <= LONG_JSON:
+    may_be_deep = len(json) > 2 * MAX_DEPTH and json.count(b"[") + json.count(b"{") > MAX_DEPTH
+    if not may_be_deep and len(json) <= LONG_JSON:
         return False
     if b"\\" in json:
         json = json.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that each quote begins or ends a string
-    if json.count(b'"') > 2 * MAX_STRINGS:
+    between = json.split(b'"')[::2]
+    if len(json) > LONG_JSON and (
+        len(between) - 1 > MAX_STRINGS or sum(map(len, between)) > MAX_BETWEEN_STRINGS
+    ):
         return True
-    return sum(map(len, json.split(b'"')[::2])) > MAX_BETWEEN_STRINGS
+    return may_be_deep and _depth(b"".join(between)) > MAX_DEPTH
+
+
+def _depth(json: bytes) -> int:
+    """Returns the levels of nesting of JSON without strings."""
+    steps = memoryview(json.translate(_STEPS, _NO_BRACKETS)).cast("b")
+    return max(accumulate(steps), default=0)

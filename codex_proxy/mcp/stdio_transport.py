@@ -15,7 +15,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from codex_proxy.core.json_cost import has_too_many_values
+from codex_proxy.core.json_cost import is_too_costly
 from codex_proxy.mcp.config import StdioServer, redact
 from codex_proxy.mcp.connection import TransportReport
 from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits, fault_of
@@ -102,7 +102,7 @@ class _StdoutLines:
             length += len(line_end)
             for start in following:
                 line = b"".join(parts)
-                if has_too_many_values(line):
+                if is_too_costly(line):
                     self.too_long = True
                     return
                 yield line

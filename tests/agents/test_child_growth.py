@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.processes.session import MAX_LINE_BYTES
-from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
+from codex_proxy.core.json_cost import LONG_JSON, is_too_costly
 from codex_proxy.process.pipes import READ_BYTES
 from tests.agents.child_readers import READERS, ChildReader, as_lines
 from tests.agents.child_shapes import CLAUDE_CODE_STRUCTURED, LONG_LINES, SHAPES, Shape
@@ -81,13 +81,13 @@ VALUES: dict[str, Callable[[int], Any]] = {
 def test_what_agents_send_in_long_lines_is_decoded(value: str) -> None:
     data = as_lines([{"type": "x", "item": VALUES[value](2 * LONG_JSON)}])
     assert len(data) > LONG_JSON
-    assert not has_too_many_values(data)
+    assert not is_too_costly(data)
 
 
 @pytest.mark.sampled(every=23)
 @pytest.mark.parametrize("value", ["{}", "[1]", "1", '""', '{"a":"b"}', "null"])
 def test_very_many_small_values_are_not_decoded(value: str) -> None:
     data = b'{"x":[' + b",".join([value.encode()] * (5 * LONG_JSON // len(value))) + b"]}"
-    assert has_too_many_values(data)
-    assert_cpu_time_below(0.05, lambda: has_too_many_values(data))
-    assert not has_too_many_values(data[:LONG_JSON])
+    assert is_too_costly(data)
+    assert_cpu_time_below(0.05, lambda: is_too_costly(data))
+    assert not is_too_costly(data[:LONG_JSON])

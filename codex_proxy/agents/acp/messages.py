@@ -11,7 +11,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.dialects.json_lines import encode_line
-from codex_proxy.core.json_cost import has_too_many_values
+from codex_proxy.core.json_cost import is_too_costly
 from codex_proxy.core.json_values import objects_in, text_at, value_at
 
 PROTOCOL_VERSION: Final = 1
@@ -129,7 +129,7 @@ def decode(line: bytes) -> Message | None:
     """Decodes a line; None if it is no JSON-RPC. A message with too many values or unexpected fields keeps its id, to
     refuse it or fail its turn.
     """
-    if has_too_many_values(line):
+    if is_too_costly(line):
         return _decode_envelope(line)
     try:
         return _decoder.decode(line)

@@ -10,7 +10,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.dialects.json_lines import encode_line
-from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
+from codex_proxy.core.json_cost import is_too_costly
 
 T = TypeVar("T")
 CLIENT_SERVER: Final = "client"
@@ -172,9 +172,9 @@ decode: Final = msgspec.json.Decoder(Message).decode
 
 
 def decode_part(json: msgspec.Raw, type: type[T]) -> T:
-    """Decodes a raw field. Raises `UNREADABLE`, also for too many values."""
-    if len(json) > LONG_JSON and has_too_many_values(bytes(json)):
-        raise msgspec.DecodeError("it has too many values")
+    """Decodes a raw field. Raises `UNREADABLE`, also if that would cost too much."""
+    if is_too_costly(bytes(json)):
+        raise msgspec.DecodeError("it has too many values, or is nested too deep")
     return msgspec.json.decode(json, type=type)
 
 

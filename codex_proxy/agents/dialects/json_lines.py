@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
-from codex_proxy.core.json_cost import has_too_many_values
+from codex_proxy.core.json_cost import is_too_costly
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -19,11 +19,11 @@ def encode_line(value: Any) -> bytes:
 
 
 def decode_line(line: bytes, whole: msgspec.json.Decoder[T], *heads: msgspec.json.Decoder[H]) -> T | H | None:
-    """Decodes a line; with unexpected fields or too many values, by the first of `heads` that can. These read few
-    fields, so that a request is still refused and a turn still ends. None: the line is no such JSON.
+    """Decodes a line. One with unexpected fields, or that costs too much, is decoded by the first of `heads` that can:
+    these read few fields, so that a request is still refused and a turn still ends. None: the line is no such JSON.
     """
     try:
-        if not has_too_many_values(line):
+        if not is_too_costly(line):
             return whole.decode(line)
     except UNREADABLE:
         pass

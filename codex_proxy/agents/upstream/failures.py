@@ -45,7 +45,7 @@ EMPTY_ANSWER: Final = Failure(
 )
 TOO_LONG: Final = Failure(
     K.UPSTREAM_ERROR,
-    "The model server sent an event that is too long for an answer, or too much data without an event.",
+    "The model server sent an event that is too long or nested too deep, or too much data without an event.",
 )
 TOO_MUCH: Final = Failure(
     K.UPSTREAM_ERROR, "The model server's answer is too large. Ask for less, or for no images."

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
-from codex_proxy.agents.upstream.stream import has_too_many_values
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.json_cost import is_too_costly
 from codex_proxy.core.json_values import count_at, value_at
 
 MAX_MODELS: Final = 5_000
@@ -18,8 +18,8 @@ _MAX_NAME_CHARS: Final = 200
 
 
 def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
-    """Returns the models, the first as the default; None if the body is no list, or has too many values."""
-    if has_too_many_values(body):
+    """Returns the models, the first as the default; None if the body is no list, or costs too much to decode."""
+    if is_too_costly(body):
         return None
     try:
         value = json.loads(body)

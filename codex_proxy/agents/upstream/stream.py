@@ -13,14 +13,11 @@ import msgspec
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure
+from codex_proxy.core.json_cost import is_too_costly
 
 MAX_LINE_BYTES: Final = 16 << 20
 """Maximum bytes of one event or JSON answer. The longest have base64 audio or images."""
 MAX_ANSWER_BYTES: Final = 8 * MAX_LINE_BYTES
-MAX_EVENT_MARKS: Final = 1 << 20
-"""Maximum commas and opening brackets of an event: a byte of `[],[]` takes thirty of memory. The largest events have
-ten thousand.
-"""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -132,7 +129,7 @@ class AnswerReader:
 
 def decode_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
     """Returns a decoded event, or `no_json` or `too_long`."""
-    if has_too_many_values(data):
+    if is_too_costly(data):
         return StreamEvent("too_long")
     try:
         value = msgspec.json.decode(data)
@@ -145,11 +142,6 @@ def decode_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
     if not isinstance(value, dict):
         return StreamEvent("error" if kind == "error" else "no_json", value)
     return StreamEvent(kind, value)
-
-
-def has_too_many_values(data: bytes) -> bool:
-    """Whether JSON has so many values that decoding would block the event loop too long."""
-    return len(data) > MAX_EVENT_MARKS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_EVENT_MARKS
 
 
 def is_error(chunk: dict[str, Any]) -> bool:
