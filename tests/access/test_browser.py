@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ def _bodies() -> dict[str, Any]:
 
 def _dump(proxy: Proxy) -> str:
     """All that is stored, but for what is counted of turns: that is written some time after the turn."""
-    with sqlite3.connect(proxy.server.settings.store_file) as connection:
+    with closing(sqlite3.connect(proxy.server.settings.store_file)) as connection:
         return "\n".join(line for line in connection.iterdump() if not line.startswith('INSERT INTO "usage"'))
 
 

@@ -300,7 +300,7 @@ def test_a_line_that_is_no_message_is_dropped_and_nothing_is_written(garbage: by
 
 def test_json_that_is_nested_too_deep_is_garbage() -> None:
     connection = with_threads("T1")
-    deep = b'{"method":"m","params":{"threadId":"T1","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
+    deep = b'{"method":"m","params":{"threadId":"T1","x":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}}"
     assert connection.receive([deep]).messages_by_channel == []
 
 

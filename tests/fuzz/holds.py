@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
+from contextvars import Token
+from typing import Any
+
+import structlog
 
 from tests.cpu_time import cpu_seconds
 
@@ -20,6 +25,8 @@ class Holds:
         self.longest = 0.0
         self.who = ""
         self._run = asyncio.Handle._run
+        self._bind = structlog.contextvars.bind_contextvars
+        self._bound: dict[str, object] = {}
 
     def forget(self) -> None:
         """Begins anew."""
@@ -31,23 +38,31 @@ class Holds:
         def timed(handle: asyncio.Handle) -> None:
             if threading.get_ident() != holds.thread:
                 return run(handle)
+            holds._bound.clear()
             began = cpu_seconds()
             run(handle)
             took = cpu_seconds() - began
             if took > holds.longest:
                 holds.longest = took
-                holds.who = _name_of(handle) if took > MAX_HOLD_SECONDS else ""
+                holds.who = holds._name_of(handle) if took > MAX_HOLD_SECONDS else ""
             return None
 
+        def bound(**values: object) -> Mapping[str, Token[Any]]:
+            if threading.get_ident() == holds.thread:
+                holds._bound |= values
+            return holds._bind(**values)
+
         asyncio.Handle._run = timed  # type: ignore[method-assign, assignment]
+        structlog.contextvars.bind_contextvars = bound
         return self
 
     def __exit__(self, *_: object) -> None:
         asyncio.Handle._run = self._run  # type: ignore[method-assign]
+        structlog.contextvars.bind_contextvars = self._bind
 
-
-def _name_of(handle: asyncio.Handle) -> str:
-    """The callback, and what is logged with each line of it: of a request its `req_id`."""
-    context = handle._context  # type: ignore[attr-defined]  # a task's callback does not say whose it is
-    logged = {variable.name: value for variable, value in context.items() if "structlog" in variable.name}
-    return f"{handle!r:.300} {logged}"
+    def _name_of(self, handle: asyncio.Handle) -> str:
+        """The callback, and what is logged with each line of it: of a request its `req_id`. Since Python 3.12 a handler
+        may begin in the callback of its connection, whose context does not know the request."""
+        context = handle._context  # type: ignore[attr-defined]  # a task's callback does not say whose it is
+        logged = {variable.name: value for variable, value in context.items() if "structlog" in variable.name}
+        return f"{handle!r:.300} {logged | self._bound}"

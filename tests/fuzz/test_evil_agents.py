@@ -55,7 +55,8 @@ def ask(port: int, path: str, body: dict[str, Any]) -> str:
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as refused:
-        return refused.read().decode()
+        with refused:
+            return refused.read().decode()
 
 
 TOOL = {"name": "add", "parameters": {"type": "object", "properties": {}}}

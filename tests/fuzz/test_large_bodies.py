@@ -58,4 +58,5 @@ def test_a_large_image_holds_nobody_up(port: int, asking: Any, spoilt: bool) -> 
             status = answer.status
     except urllib.error.HTTPError as refused:
         status = refused.code
+        refused.close()
     assert status == (400 if spoilt else 200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ MAX_WAITS = 40
 
 def statuses(proxy: Proxy) -> dict[str, str]:
     """Of all background responses in the store's file."""
-    with sqlite3.connect(proxy.server.settings.store_file) as connection:
+    with closing(sqlite3.connect(proxy.server.settings.store_file)) as connection:
         return dict(connection.execute("SELECT id, status FROM responses WHERE background = 1"))
 
 
@@ -84,7 +85,7 @@ async def test_what_cannot_be_recovered_at_the_start_is_as_soon_as_the_store_tak
     async with serving(tmp_path) as (proxy, _):
         created = (await create(proxy, saying("Hello."), background=True)).body["id"]
         await all_ended(proxy)
-    with sqlite3.connect(proxy.server.settings.store_file) as connection:
+    with closing(sqlite3.connect(proxy.server.settings.store_file)) as connection, connection:
         connection.execute("UPDATE responses SET status = 'queued', unfinished = 1")
 
     full = asyncio.Event()
@@ -110,7 +111,7 @@ async def test_a_response_whose_recovery_is_not_understood_is_failed_and_holds_u
         for _ in range(2):
             await create(proxy, saying("Hello."), background=True, instructions="Be brief.")
         await all_ended(proxy)
-    with sqlite3.connect(proxy.server.settings.store_file) as connection:
+    with closing(sqlite3.connect(proxy.server.settings.store_file)) as connection, connection:
         connection.execute("UPDATE responses SET status = 'queued', unfinished = 1")
         recovery = b'{"from": "another version"}'
         rows = "UPDATE response_bodies SET recovery = ?, recovery_sum = ?"

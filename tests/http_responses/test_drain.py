@@ -8,7 +8,7 @@ import signal
 import socket
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,7 @@ async def test_every_request_on_an_accepted_connection_is_answered_while_the_ser
             assert (await stream.reader.readuntil(b"[DONE]")).count(b"three") == 1
             assert (await rest_of(working))[-2:] == ["response.completed", "error"]
             assert await process.wait() == 0
-    with sqlite3.connect(tmp_path / "state" / "store.sqlite3") as connection:
+    with closing(sqlite3.connect(tmp_path / "state" / "store.sqlite3")) as connection:
         assert connection.execute("SELECT count(*) FROM responses WHERE background = 1").fetchone() == (0,)
 
 

@@ -15,7 +15,7 @@ import signal
 import sqlite3
 import tempfile
 from collections import defaultdict
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -116,7 +116,7 @@ async def after_kills(
             event = json.loads(body)
             told[event["data"]["id"]].add((headers["webhook-id"], event["type"]))
         found.told = told
-    with sqlite3.connect(store) as connection:
+    with closing(sqlite3.connect(store)) as connection:
         found.ended = dict(connection.execute("SELECT id, status FROM responses WHERE background = 1"))
     return found
 

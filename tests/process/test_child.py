@@ -72,6 +72,7 @@ ASKS = """
 import sys
 while True:
     sys.stdout.write("ask\\n" * 10000)
+    sys.stdout.flush()
     if sys.argv[1] == "reads":
         sys.stdin.read(40000)
 """

@@ -180,8 +180,13 @@ def signed_certificate(folder: Path, name: str) -> tuple[Path, Path]:
     ) -> bytes:
         builder = x509.CertificateBuilder(issuer, whose, of.public_key(), x509.random_serial_number())
         until = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        signed = until.add_extension(extension, critical=is_critical).sign(authority_key, hashes.SHA256())
-        return signed.public_bytes(serialization.Encoding.PEM)
+        extended = until.add_extension(extension, critical=is_critical)
+        for identifier in (  # since Python 3.13 a certificate without them is refused
+            x509.SubjectKeyIdentifier.from_public_key(of.public_key()),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
+        ):
+            extended = extended.add_extension(identifier, critical=False)
+        return extended.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     authority, host = folder / "authority.pem", folder / "host.pem"
     may_sign = x509.BasicConstraints(ca=True, path_length=0)
