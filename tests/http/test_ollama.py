@@ -57,6 +57,14 @@ async def test_an_answer_is_streamed_where_the_body_does_not_say(proxy: Proxy) -
     assert len(lines) > 2
 
 
+@pytest.mark.parametrize(("path", "status"), [("/api/generate", 200), ("/v1/completions", 415)])
+async def test_a_body_without_a_type_is_json_only_here(proxy: Proxy, path: str, status: int) -> None:
+    body = b'{"model": "codex-5", "prompt": "[[fake:text say=Hi]]", "stream": false}'
+    url = f"{proxy.url}{path}"
+    async with proxy.session.post(url, data=body, skip_auto_headers=["Content-Type"]) as answer:
+        assert answer.status == status
+
+
 async def test_a_tool_is_called_and_its_output_answered(client: ollama.AsyncClient) -> None:
     marker = """[[fake:tool_call args='{"city":"Bern"}' say='It is {outputs}.']]"""
     messages = user_messages(marker)
