@@ -380,7 +380,13 @@ async def spawn(
     of stderr. Raises `SpawnError`. If cancelled, no process is left.
     """
     launched = await launch_under_warden(command)
-    return Child(asyncio.get_running_loop(), command, launched, listener, on_stderr)
+    try:
+        return Child(asyncio.get_running_loop(), command, launched, listener, on_stderr)
+    except BaseException:
+        os.close(launched.lifeline)  # which ends the child
+        if launched.slot is not None:
+            launched.slot.free()
+        raise
 
 
 class _Output:

@@ -28,7 +28,7 @@ from codex_proxy.responses.prepare import (
     start_run,
 )
 from codex_proxy.responses.running import RunningResponse
-from codex_proxy.responses.saving import conversation_append, end_stored_response, output_items
+from codex_proxy.responses.saving import conversation_append, end_stored_response, output_items, take_back
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
@@ -45,6 +45,7 @@ from codex_proxy.store.values import (
     StoredResponse,
     StoreError,
     StoreUnavailable,
+    UnsureWrite,
 )
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.request_options import RequestHints
@@ -341,26 +342,16 @@ async def _store(
     with store_errors_as_faults():
         try:
             await store.add_response(queued, input=prepared.context.input)
+        except UnsureWrite:
+            service.background.tasks.spawn(take_back(store, queued.owner, queued.id))
+            raise
         except StoreUnavailable:
-            # The disk may have been too slow to say that it has written it.
-            service.background.tasks.spawn(_take_back(store, queued))
             raise
         except StoreError as error:
             raise Fault(failure_of(error)) from error
     if service.runs.draining:  # it would only fail
-        await _take_back(store, queued)
+        await take_back(store, queued.owner, queued.id)
         raise Fault(STOPPING)
-
-
-async def _take_back(store: Store, queued: StoredResponse) -> None:
-    """Deletes a response whose id no client has, as soon as that is possible."""
-    while True:
-        try:
-            await store.delete_response(queued.owner, queued.id)
-        except StoreUnavailable:
-            await asyncio.sleep(RETRY_SECONDS)
-        else:
-            return
 
 
 def _queued_response(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Sequence
 from functools import partial
@@ -14,13 +15,16 @@ from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.frame_buffer import Frames
 from codex_proxy.responses.prepare import PreparedResponse, prepare_again, shorter_context, start_run
 from codex_proxy.responses.running import NOT_SAVED, Delivery, Observe, RunningResponse
-from codex_proxy.responses.saving import output_items, save_response
+from codex_proxy.responses.saving import output_items, save_response, take_back
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
 from codex_proxy.runs.run import Run
 from codex_proxy.store.values import StoredItem, StoreError
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream
+
+TAKE_BACK_SECONDS = 1.0
+"""Seconds for which a client waits until its response, which may be stored after all, is removed."""
 
 
 class ForegroundResponse(RunningResponse):
@@ -80,19 +84,12 @@ class ForegroundResponse(RunningResponse):
             await save_response(self._service, self._prepared, final, self.output)
 
     async def _complete(self, frames: Frames) -> None:
-        if self.failure is NOT_SAVED:
-            await self._store_failure()
-        self.buffer.append(frames, last=True)
-
-    async def _store_failure(self) -> None:
-        """Makes the response fail in the store, too: it may have been stored before saving broke off."""
         store = self._service.store
-        if store is None or self.final is None:
-            return
-        with contextlib.suppress(StoreError):
-            await store.update_response(
-                self.owner, self.id, status=self.final["status"], json=json_bytes(self.final)
-            )
+        may_be_stored = self.failure is NOT_SAVED or self._told is not None
+        if may_be_stored and store is not None:
+            removal = self._service.background.tasks.spawn(take_back(store, self.owner, self.id))
+            await asyncio.wait({removal}, timeout=TAKE_BACK_SECONDS)
+        self.buffer.append(frames, last=True)
 
 
 class ResponseReader:

@@ -25,7 +25,7 @@ from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.recording import REQUEST_RECORDER
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of
-from codex_proxy.store.values import StoreError
+from codex_proxy.store.values import StoreError, UnsureWrite
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.profile import replace_end
@@ -43,7 +43,9 @@ Delivery: TypeAlias = Literal["whole", "sse", "websocket"]
 Observe: TypeAlias = Callable[[Sequence[Event]], None]
 
 NOT_SAVED = Failure(
-    FaultKind.UNAVAILABLE, "The answer could not be stored. Free some disk space, then try again."
+    FaultKind.UNAVAILABLE,
+    "The store did not say that it has stored the answer; the server's log says why. Before you try again in a "
+    "conversation, list its items: they may be there.",
 )
 
 
@@ -86,6 +88,8 @@ class RunningResponse(ABC):
         self._task: asyncio.Task[None] | None = None
         self._run: Run | None = None
         self._cursor: Cursor | None = None
+        self._told: Failure | None = None
+        """With which failure the stream was ended while the response was saved, if it was."""
         self._again: Callable[[], Awaitable[PreparedResponse]] | None = None
         """Prepares another turn, if the last one is not to be the answer."""
 
@@ -126,6 +130,7 @@ class RunningResponse(ABC):
 
     def break_off(self, failure: Failure) -> Frames:
         """Makes the response fail, after an exception in this server's code. Returns the frames that end its stream."""
+        self._told = failure
         self._renderer.break_off(failure)
         return self._renderer.take_frames()
 
@@ -233,7 +238,8 @@ class RunningResponse(ABC):
         renderer.feed([ended])
         final, frames = renderer.response(), renderer.take_frames()
         failure = ended.failure
-        not_saved = await self._try_to_save(final, frames, ended)
+        self._told = None  # what was told before is in `final`
+        not_saved = await self._try_to_save(final, frames, ended) or self._told
         if not_saved is not None:
             failure = not_saved
             final, frames = replace_end(self._service.profile, final, frames, not_saved)
@@ -252,7 +258,8 @@ class RunningResponse(ABC):
             async with asyncio.timeout(SAVE_SECONDS):
                 await self._save(final, frames, ended)
         except StoreError as error:
-            return failure_of(error)
+            failure = failure_of(error)
+            return NOT_SAVED if isinstance(error, UnsureWrite) else failure
         except Exception:
             log.exception("save_failed")
             return NOT_SAVED

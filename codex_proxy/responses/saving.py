@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -14,7 +15,7 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.model_items import ItemHead, ModelItem, model_items
 from codex_proxy.runs.run import Run
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import UNFINISHED, Frame, StoredItem, StoredResponse
+from codex_proxy.store.values import UNFINISHED, Frame, StoredItem, StoredResponse, StoreUnavailable
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.mcp_items import call_id_of
@@ -24,12 +25,15 @@ _Key: TypeAlias = tuple[str, str | None]
 """The kind and id that an item and the model's form of it have in common."""
 _NOWHERE: Final[deque[int]] = deque()
 
+RETRY_SECONDS: Final = 2.0
+"""Seconds between attempts to reach a store that does not answer."""
+
 
 async def save_response(
     service: ResponsesService, prepared: PreparedResponse, final: dict[str, Any], output: Sequence[StoredItem]
 ) -> None:
     """Saves a response unless `store: false`, and adds its items to the conversation. Raises `StoreError`, having
-    stored nothing.
+    stored nothing but perhaps for `UnsureWrite`.
     """
     store, parsed, context = service.store, prepared.parsed, prepared.context
     append = conversation_append(parsed, final["status"])
@@ -50,6 +54,17 @@ async def save_response(
         items = [*context.input, *output]
         # Without the limits, so that no answer is lost: the next turn is refused.
         await store.append_items(prepared.owner, append, items, limited=False)
+
+
+async def take_back(store: Store, owner: str, id: str) -> None:
+    """Deletes a response whose client was told that it is not stored, as soon as that is possible."""
+    while True:
+        try:
+            await store.delete_response(owner, id)
+        except StoreUnavailable:
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return
 
 
 async def end_stored_response(

@@ -33,6 +33,10 @@ class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
     """The store is locked, full, closed, overloaded or out of reach."""
 
 
+class UnsureWrite(StoreUnavailable):
+    """A write got no answer: it may be stored, or may still be."""
+
+
 class StoreDamaged(StoreUnavailable):
     """A row does not match its checksum, so it is not returned."""
 

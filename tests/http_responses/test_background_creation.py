@@ -14,7 +14,7 @@ import pytest
 from codex_proxy.responses.background import create_in_background
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.sqlite.store import SqliteStore
-from codex_proxy.store.values import StoreUnavailable
+from codex_proxy.store.values import StoreUnavailable, UnsureWrite
 from tests.http.serving import Proxy, until
 from tests.http_responses.asking import create, saying, serving
 from tests.http_responses.leaving import CancelledAt
@@ -70,7 +70,7 @@ async def test_a_creation_whose_write_is_too_slow_for_its_client_leaves_nothing_
 
     async def too_slow(*given: Any, **more: Any) -> None:
         await write(*given, **more)
-        raise StoreUnavailable("the store did not answer in time")
+        raise UnsureWrite("the store did not answer in time")
 
     monkeypatch.setattr(store, "add_response", too_slow)
     answer = await create(proxy, saying("Hello."), background=True)

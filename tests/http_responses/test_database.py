@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
+import asyncpg
 import pytest
 
 from tests.forking import run_command
 from tests.http_responses.asking import create, saying, serving
 from tests.postgres import PostgresServer, server
 from tests.waiting import poll
+
+SOCKET: Final = ".s.PGSQL.5432"
 
 
 def as_child(folder: Path, url: str, *arguments: str) -> tuple[int, str, str]:
@@ -90,6 +97,94 @@ async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_aga
             await poll(is_ready)
             assert (await client.responses.retrieve(kept)).id == kept
             assert (await create(proxy, saying("Again."), previous_response_id=kept)).status == 200
+
+
+class Relay:
+    """Passes on the connections to a database's socket. Once `armed`, it cuts all of them when the database has
+    answered a statement with this text, whose sender never gets the answer, and refuses new ones until `open`."""
+
+    def __init__(self, database: PostgresServer, folder: Path) -> None:
+        self.url = f"postgresql://tester@/postgres?host={folder}"
+        self.armed = b""
+        self.cut = asyncio.Event()
+        self.open = asyncio.Event()
+        self.open.set()
+        self._path = str(database.folder / SOCKET)
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.open.is_set():
+            writer.close()
+            return
+        its_reader, its_writer = await asyncio.open_unix_connection(self._path)
+        self._writers += [writer, its_writer]
+        sent: list[bytes] = []
+        await asyncio.gather(self._to(its_writer, reader, sent), self._back(writer, its_reader, sent))
+
+    async def _to(
+        self, writer: asyncio.StreamWriter, reader: asyncio.StreamReader, sent: list[bytes]
+    ) -> None:
+        while data := await reader.read(1 << 16):
+            sent[:] = [data]
+            writer.write(data)
+        writer.close()
+
+    async def _back(
+        self, writer: asyncio.StreamWriter, reader: asyncio.StreamReader, sent: list[bytes]
+    ) -> None:
+        while data := await reader.read(1 << 16):
+            if self.armed and sent and self.armed in sent[0]:
+                self.armed = b""
+                self.open.clear()
+                self.cut.set()
+                for each in self._writers:
+                    each.transport.abort()
+                return
+            writer.write(data)
+        writer.close()
+
+
+@asynccontextmanager
+async def relay_to(database: PostgresServer, folder: Path) -> AsyncIterator[Relay]:
+    relay = Relay(database, folder)
+    async with await asyncio.start_unix_server(relay.serve, folder / SOCKET):
+        yield relay
+
+
+@pytest.mark.parametrize("stays_away", [False, True])
+async def test_a_response_whose_commit_got_no_answer_is_what_its_client_was_told(
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stays_away: bool,
+) -> None:
+    """If the database can be asked again, it is stored once; if not, its client gets an error, and it is removed
+    when the database is back."""
+    monkeypatch.setattr("codex_proxy.responses.saving.RETRY_SECONDS", 0.02)
+    async with (
+        relay_to(postgres_server, tmp_path) as relay,
+        serving(tmp_path, store=relay.url) as (proxy, client),
+    ):
+        conversation = await client.conversations.create()
+        relay.armed = b'"status":"completed"'
+        asking = asyncio.create_task(create(proxy, saying("Hello."), conversation=conversation.id))
+        await relay.cut.wait()
+        if not stays_away:
+            relay.open.set()
+        answer = await asking
+        relay.open.set()
+        await proxy.settled()
+        connection = await asyncpg.connect(postgres_url)
+        stored = await connection.fetch("SELECT id FROM codex_proxy.responses WHERE NOT deleted")
+        await connection.close()
+        items = (await client.conversations.items.list(conversation.id)).data
+        assert len(items) == 2, "the commit was done, and done once"
+        if stays_away:
+            assert (answer.status, stored) == (503, [])
+            assert "list its items" in answer.error["message"]
+        else:
+            assert [row["id"] for row in stored] == [answer.body["id"]]
 
 
 async def test_a_server_without_its_database_does_not_start_and_says_why(

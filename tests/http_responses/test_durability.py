@@ -18,7 +18,8 @@ import pytest
 
 from codex_proxy.core.faults import UserError
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.store.values import StoreUnavailable
+from codex_proxy.responses.frame_buffer import FrameReader
+from codex_proxy.store.values import StoredResponse, StoreUnavailable, UnsureWrite
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.http_responses.asking import create, events_of, saying, serving
 from tests.http_responses.killing import server_process
@@ -139,6 +140,60 @@ async def test_a_stream_that_cannot_be_stored_ends_well_formed_and_failed(proxy:
         event["item"] for event in events if event["type"] == "response.output_item.done"
     ]
     assert (await proxy.send("GET", f"/v1/responses/{failed['id']}")).status == 404
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("error", [UnsureWrite("no answer"), ZeroDivisionError()], ids=["unsure", "our own"])
+async def test_an_answer_that_was_stored_although_saving_it_failed_is_removed(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, stream: bool, error: Exception
+) -> None:
+    store = proxy.app[RESPONSES].store
+    assert store is not None
+    write, ids = store.add_response, []
+
+    async def written_but_failed(response: StoredResponse, **more: Any) -> None:
+        await write(response, **more)
+        ids.append(response.id)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "add_response", written_but_failed)
+        answer = await create(proxy, saying("Hello."), stream=stream)
+    if stream:
+        assert events_of(answer.text)[-1]["type"] == "response.failed"
+    else:
+        assert (answer.status, answer.error["code"]) == (503, "service_unavailable")
+    [id] = ids
+    assert (await proxy.send("GET", f"/v1/responses/{id}")).status == 404
+    assert (await create(proxy, saying("Hello."))).status == 200
+
+
+async def test_a_response_whose_stream_breaks_while_it_is_saved_is_not_stored_as_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    go = asyncio.Event()
+    async with fake_proxy(tmp_path, heartbeat_interval=0.02) as proxy:
+        store = proxy.app[RESPONSES].store
+        assert store is not None
+        write = store.add_response
+
+        async def slow(response: StoredResponse, **more: Any) -> None:
+            monkeypatch.setattr(FrameReader, "wait", broken)  # called again after the next keep-alive
+            await go.wait()
+            await write(response, **more)
+
+        monkeypatch.setattr(store, "add_response", slow)
+        text = (await create(proxy, saying("Hello."), stream=True)).text
+        assert "event: response.failed" in text
+        assert "event: response.completed" not in text
+        go.set()
+        await proxy.settled()
+        found = re.search(r"resp_[0-9a-f]{32}", text)
+        assert found is not None
+        assert (await proxy.send("GET", f"/v1/responses/{found[0]}")).status == 404
 
 
 async def test_store_false_needs_no_store(proxy: Proxy) -> None:

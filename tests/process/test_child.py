@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from codex_proxy.process import child as child_module
 from codex_proxy.process.child import Child, Exit, spawn
 from codex_proxy.process.pipes import PipeReader
+from codex_proxy.process.spawner import use_spawner
 from tests.process.children import Recorder, have_ended, open_descriptors, pid_in, python, shell
 from tests.process.conftest import Start
 from tests.waiting import PATIENCE, eventually
@@ -404,6 +405,26 @@ async def test_the_end_is_reported_also_if_the_last_words_cannot_be_read(
     child.close_stdin()
     assert (await recorder.exit()).code == 4
     assert not child.alive
+
+
+async def test_a_child_that_cannot_be_taken_over_is_ended_and_others_can_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawner, recorder = use_spawner(), Recorder()
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    for number in range(2 * (os.cpu_count() or 1)):  # more than may start at once
+        command = shell(f"echo $$ > {tmp_path}/{number}; exec sleep 600")
+        with monkeypatch.context() as patch:
+            patch.setattr(child_module, "call_at_exit", broken)
+            with pytest.raises(ZeroDivisionError):
+                await spawn(command, Recorder())
+    await spawn(shell("exit 0"), recorder)
+    await recorder.exit()
+    await eventually(lambda: have_ended([int(file.read_text() or "0") for file in tmp_path.iterdir()]))
+    await spawner.close()
 
 
 @pytest.mark.parametrize("broken", ["kill_orphans_of", "_change", "_make_exit"])

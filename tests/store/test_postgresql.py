@@ -9,7 +9,6 @@ import asyncpg
 import pytest
 
 from codex_proxy.store.postgresql import migration, responses
-from codex_proxy.store.postgresql.database import UnsureWrite
 from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.values import (
     NotStored,
@@ -18,6 +17,7 @@ from codex_proxy.store.values import (
     StoredItem,
     StoreRefused,
     StoreUnavailable,
+    UnsureWrite,
 )
 from tests.postgres import PostgresServer, server
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, item, response, turn

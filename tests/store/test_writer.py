@@ -12,7 +12,7 @@ import pytest
 from codex_proxy.store.sqlite import connections as writer_module
 from codex_proxy.store.sqlite.connections import Job, Writer
 from codex_proxy.store.sqlite.opening import connect
-from codex_proxy.store.values import StoreConflict, StoreUnavailable
+from codex_proxy.store.values import StoreConflict, StoreUnavailable, UnsureWrite
 from tests.waiting import PATIENCE
 
 
@@ -165,10 +165,25 @@ async def test_more_writes_than_a_commit_takes_are_all_done(
     assert desk.statements.count("COMMIT") == 4
 
 
+@pytest.mark.parametrize("broken", ["_has_file", "_transaction", "_apply"])
+async def test_a_fault_of_our_own_is_raised_to_its_caller_and_ends_no_thread(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.writer, broken, fails)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(desk.writer.run(put("lost")), PATIENCE)
+    assert await asyncio.wait_for(desk.writer.run(put("later")), PATIENCE) == "LATER"
+    assert desk.words == ["later"]
+
+
 async def test_a_disk_that_hangs_does_not_hang_the_caller() -> None:
     writer = Writer(connect(":memory:", 0.0), "test.db", answer_wait=0.01)
     held = Held()
-    with pytest.raises(StoreUnavailable, match=r"did not answer within 0\.01 s"):
+    with pytest.raises(UnsureWrite, match=r"did not answer within 0\.01 s"):
         await writer.run(held)
     held.let_go()
     writer.close()

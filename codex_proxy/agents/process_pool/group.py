@@ -353,6 +353,7 @@ class ProcessGroup(Generic[P]):
         try:
             with nullcontext() if watch is None else watch(self._pool.name):
                 await self._start_process(starting.process)
+            self._on_started(starting)
         except Fault as fault:
             self._on_start_failed(starting, fault.failure)
         except SpawnError as error:
@@ -365,8 +366,6 @@ class ProcessGroup(Generic[P]):
             starting.process.kill()
             self.entries.pop(starting.number, None)
             raise
-        else:
-            self._on_started(starting)
 
     def _on_started(self, entry: PoolEntry[P]) -> None:
         self.last_failure = None
@@ -380,7 +379,7 @@ class ProcessGroup(Generic[P]):
         self.on_change()
 
     def _on_start_failed(self, starting: PoolEntry[P], failure: Failure) -> None:
-        del self.entries[starting.number]
+        self.entries.pop(starting.number, None)
         self._backoff = self._backoff.after_failure(self._pool.now())
         self.last_failure = failure
         log.warning(

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from codex_proxy.store.values import StoreDamaged, StoreRefused, StoreUnavailable
+from codex_proxy.store.values import StoreDamaged, StoreRefused, StoreUnavailable, UnsureWrite
 
 Row: TypeAlias = Any
 """A row's values, in order and by name."""
@@ -68,10 +68,6 @@ _EXPLANATIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (OSError, "cannot be reached"),
 )
 """Explanations of errors that the operator can mend, particular errors first; all others are bugs."""
-
-
-class UnsureWrite(StoreUnavailable):
-    """The connection was lost during a write, which may be stored."""
 
 
 class Database:
@@ -181,7 +177,7 @@ class Database:
 
 
 class LostConnectionError(StoreUnavailable):
-    """The connection was lost."""
+    """The connection was lost, or nothing came on it in time."""
 
 
 _LOST: Final = (
@@ -212,8 +208,7 @@ def _raise(error: Exception, location: str) -> NoReturn:
         raise StoreDamaged(f"the store {location} is damaged ({error}); restore a copy") from error
     for kind, text in _EXPLANATIONS:
         if isinstance(error, kind):
-            lost = isinstance(error, _LOST) and not isinstance(error, TimeoutError)
-            unavailable = LostConnectionError if lost else StoreUnavailable
+            unavailable = LostConnectionError if isinstance(error, _LOST) else StoreUnavailable
             raise unavailable(f"the store {location} {text} ({error or type(error).__name__})") from error
     raise error
 

@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from codex_proxy.store.checksums import item_digest
-from codex_proxy.store.postgresql.database import UNDONE_TRIES, Database, Row, UnsureWrite
+from codex_proxy.store.postgresql.database import UNDONE_TRIES, Database, Row
 from codex_proxy.store.postgresql.dialect import DIALECT
 from codex_proxy.store.postgresql.leases import PostgresLeases
 from codex_proxy.store.postgresql.team import PostgresTeam
 from codex_proxy.store.queries import Query
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import NotStored, StoreConflict, StoredItem, StoreUnavailable
+from codex_proxy.store.values import NotStored, StoreConflict, StoredItem, StoreUnavailable, UnsureWrite
 
 T = TypeVar("T")
 
@@ -131,14 +131,18 @@ class StorePart(Store):
         is_stored: Callable[[], Awaitable[bool]],
     ) -> Row | None:
         """Runs a statement and returns its row; None if the connection was lost and `is_stored` says that it was
-        committed. Raises `StoreConflict` if an id is taken: `taken` has a text for each table where that may be.
+        committed. Raises `StoreConflict` if an id is taken: `taken` has a text for each table where that may be; and
+        `UnsureWrite` if `is_stored` cannot be asked.
         """
         for _ in range(UNDONE_TRIES):
             try:
                 (row,) = await self._database.write(sql, *values)
-            except UnsureWrite:
-                if await is_stored():
-                    return None
+            except UnsureWrite as unsure:
+                try:
+                    if await is_stored():
+                        return None
+                except StoreUnavailable:
+                    raise unsure from None
             except asyncpg.UniqueViolationError as error:
                 if error.table_name in taken:
                     raise StoreConflict("id_taken", taken[error.table_name]) from error

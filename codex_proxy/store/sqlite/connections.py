@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from codex_proxy.store.sqlite.opening import as_store_error, is_full
-from codex_proxy.store.values import StoreUnavailable
+from codex_proxy.store.values import StoreUnavailable, UnsureWrite
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -53,14 +53,14 @@ class _Write:
             self.future.set_exception(self.error)
 
 
-async def _answer_of(job: asyncio.Future[T], location: str, seconds: float) -> T:
+async def _answer_of(
+    job: asyncio.Future[T], location: str, seconds: float, late: type[StoreUnavailable] = StoreUnavailable
+) -> T:
     try:
         async with asyncio.timeout(seconds):
             return await job
     except TimeoutError:
-        raise StoreUnavailable(
-            f"the store {location} did not answer within {seconds:g} s; check the disk"
-        ) from None
+        raise late(f"the store {location} did not answer within {seconds:g} s; check the disk") from None
 
 
 def _file_removed(location: str) -> StoreUnavailable:
@@ -91,8 +91,8 @@ class Writer:
         self._thread.start()
 
     async def run(self, job: Job[T]) -> T:
-        """Returns a job's value when the commit is on disk. Raises what the job raises, with its changes undone, or
-        `StoreUnavailable`.
+        """Returns a job's value when the commit is on disk. Raises what the job raises, with its changes undone,
+        `StoreUnavailable`, or `UnsureWrite`.
         """
         write = _Write(job, asyncio.get_running_loop())
         with self._changed:
@@ -102,7 +102,7 @@ class Writer:
                 raise StoreUnavailable(f"the store {self._location} is too far behind; try again later")
             self._queue.append(write)
             self._changed.notify()
-        value: T = await _answer_of(write.future, self._location, self._answer_wait)
+        value: T = await _answer_of(write.future, self._location, self._answer_wait, UnsureWrite)
         return value
 
     def close(self) -> None:
@@ -130,18 +130,21 @@ class Writer:
                     write.loop.call_soon_threadsafe(write.deliver)
 
     def _commit(self, batch: list[_Write]) -> None:
-        if not self._has_file():  # SQLite would go on writing into a file that has no name any more
-            for write in batch:
-                write.error = _file_removed(self._location)
-            return
         try:
+            if not self._has_file():  # SQLite would go on writing into a file that has no name any more
+                raise _file_removed(self._location)
             self._transaction(batch)
         except sqlite3.Error as error:
             if len(batch) > 1 and is_full(error):
                 self._run_one_by_one(batch)
                 return
-            for write in batch:
-                write.error = as_store_error(error, self._location) or error
+            self._fail(batch, as_store_error(error, self._location) or error)
+        except Exception as error:  # noqa: BLE001 - the callers', and the thread has further writes to do
+            self._fail(batch, error)
+
+    def _fail(self, batch: list[_Write], error: Exception) -> None:
+        for write in batch:
+            write.error = error
 
     def _run_one_by_one(self, batch: list[_Write]) -> None:
         # Small writes may still succeed.
