@@ -68,8 +68,7 @@ class PassedAnswer(Protocol):
         """The upstream's name; empty if there is only one."""
 
     @property
-    def usage(self) -> Usage | None:
-        """The tokens reported so far, if any."""
+    def usage(self) -> Usage | None: ...
 
     @property
     def attempts(self) -> int:

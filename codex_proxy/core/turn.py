@@ -127,7 +127,6 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def must_call(self) -> bool:
-        """Whether `tool_choice` requires a call."""
         choice = self.tool_choice
         return choice.required if isinstance(choice, NamedTools) else choice == "required"
 

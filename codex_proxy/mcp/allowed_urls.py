@@ -1,7 +1,6 @@
 """Checks MCP servers' URLs in requests against the operator's list. An entry permits its URL and those below:
-`https://example.com/mcp` permits `/mcp`, `/mcp/x` and `/mcp?x=1`, not `/mcpx`. A listed name must resolve to public
-addresses, and the client connects to exactly these; for a private network the operator lists an IP address or
-`localhost`.
+`https://example.com/mcp` permits `/mcp`, `/mcp/x` and `/mcp?x=1`, not `/mcpx`. Source:
+docs/mcp.md#a-requests-own-servers.
 """
 
 from __future__ import annotations

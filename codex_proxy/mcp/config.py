@@ -1,7 +1,4 @@
-"""Parses the operator's file of MCP servers, in other clients' format: `{"mcpServers": {"name": {...}}}`. A server has
-`command`, `args`, `env` and `cwd`, or `url`, `headers` and `type` (`http`, `streamable-http`, `sse`). `${NAME}`,
-`${env:NAME}` and `${NAME:-default}` are variables. Errors contain no value, which may be secret.
-"""
+"""Parses the operator's file of MCP servers. Errors contain no value, which may be secret. Source: docs/mcp.md."""
 
 from __future__ import annotations
 

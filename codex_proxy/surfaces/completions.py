@@ -76,7 +76,7 @@ class ParsedCompletion(ParsedRequest, frozen=True, kw_only=True):
 
 
 def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedCompletion:
-    """Parses a body. `pdfs` is not used."""
+    """`pdfs` is not used."""
     notes = FieldNotes()
     request = parse_as(CompletionRequest, body, notes)
     asked = DEFAULT_NAME if request.model is None else request.model

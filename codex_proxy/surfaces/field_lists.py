@@ -1,6 +1,5 @@
 """Every field is served, unless the wire model marks it `Ignored` (named in `x-codex-ignored-params`) or `Refused`.
-Unknown fields are ignored and named, but refused if they hold an id of this server. Null, false and empty values
-ask for nothing. Source: docs/decisions.md#fields-of-requests.
+Null, false and empty values ask for nothing. Source: docs/decisions.md#fields-of-requests.
 """
 
 from __future__ import annotations

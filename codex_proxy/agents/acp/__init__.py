@@ -1,1 +1,0 @@
-"""Agents that speak the Agent Client Protocol (ACP): JSON-RPC over the lines of stdin and stdout."""

@@ -89,7 +89,7 @@ class AcpConnection:
     def receive(
         self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
     ) -> ReceivedMessages:
-        """Sorts lines by channel; refuses, in `writes`, requests of no channel. `routed`: see `ChannelConnection`."""
+        """Refuses, in `writes`, requests of no channel."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         for line in lines:

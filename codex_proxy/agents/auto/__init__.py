@@ -1,1 +1,0 @@
-"""The agent `auto`, which becomes the agent for the installed Codex."""

@@ -1,4 +1,4 @@
-"""The agent `auto`: the installed Codex, by a protocol that its release supports."""
+"""The spec of the agent `auto`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""The agent `codex-exec`: runs each turn with `codex exec --json`, the interface that OpenAI documents for scripts."""

@@ -58,7 +58,7 @@ class CodexExec(ChildTurn):
         return Step([], prompt.encode(errors="replace"), close_stdin=True)
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """Converts lines to events. A line that is no event becomes a `Notice`."""
+        """A line that is no event becomes a `Notice`."""
         for raw in lines:
             if self._ended:
                 break

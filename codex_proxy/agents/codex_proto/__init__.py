@@ -1,1 +1,0 @@
-"""The agent `codex-proto`: drives older releases of Codex by the JSON lines of `codex proto`."""

@@ -97,7 +97,7 @@ class CodexProto(ChildTurn):
         return Step([], self._turn_lines(turn, turn.model))
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """Converts lines to events. A line that is no event becomes a `Notice`."""
+        """A line that is no event becomes a `Notice`."""
         message_id = None if self._ended else self._message_id
         for raw in lines:
             # Most lines are deltas of the message that the line before belonged to: only their text is decoded.

@@ -1,1 +1,0 @@
-"""The agent `fake`, which drives the program `fake_proto`."""

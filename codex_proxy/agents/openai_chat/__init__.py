@@ -1,1 +1,0 @@
-"""The agent `openai-chat`: a server that speaks Chat Completions, over HTTP."""

@@ -1,1 +1,0 @@
-"""The agent `openai-responses`: any server that speaks the Responses API."""

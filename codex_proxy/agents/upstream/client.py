@@ -77,8 +77,8 @@ class UpstreamClient:
         path: str = "",
         rest: RestOfBody | None = None,
     ) -> Exchange:
-        """Starts a POST request. `deliver` gets a `Head`, bytes of the body, and an `End`, with the failure if the
-        request fails. `path`: empty for the path of the upstream's API. `rest` follows the body, as it comes.
+        """Starts a POST request. `deliver`: see `Exchange`. `path`: empty for the path of the upstream's API. `rest`
+        follows the body, as it comes.
         """
         assert self._connections is not None
         path = path or self._upstream.config.api.path

@@ -1,1 +1,0 @@
-"""`codex-proxy chat`: a chat in the terminal with a running server."""

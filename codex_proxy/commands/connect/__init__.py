@@ -1,1 +1,0 @@
-"""`codex-proxy connect CLIENT`: prints or changes a client's settings."""

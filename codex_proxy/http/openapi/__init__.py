@@ -1,1 +1,0 @@
-"""Builds the OpenAPI document, when it is requested."""

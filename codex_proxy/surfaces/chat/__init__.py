@@ -1,1 +1,0 @@
-"""The format of OpenAI's Chat Completions API: parses requests, renders answers."""

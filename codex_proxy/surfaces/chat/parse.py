@@ -72,9 +72,7 @@ def parse(
     context: ParseContext,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """Parses a body. `pdfs` None: PDFs are refused. `forward_policy` returns what may go unchanged to a model's
-    upstream, or None.
-    """
+    """`pdfs` None: PDFs are refused. `forward_policy` returns what may go unchanged to a model's upstream, or None."""
     notes = FieldNotes()
     request = parse_as(ChatRequest, body, notes)
     check_length("messages", len(request.messages), context.settings.max_items)

@@ -1,1 +1,0 @@
-"""The format of Anthropic's Messages API: parses requests, renders answers."""

@@ -1,6 +1,6 @@
-"""Converts messages to history. Instructions become developer messages in place. A call without a result gets one that
-says so; a result without its call becomes the user's text. Raw items of `redacted_thinking` return to their places.
-Raises `Fault` INVALID_REQUEST for the user's newest message only. Source: docs/messages.md#the-conversation.
+"""Converts messages to history. Instructions become developer messages in place. Raw items of `redacted_thinking`
+return to their places. Raises `Fault` INVALID_REQUEST for the user's newest message only. Source:
+docs/messages.md#the-conversation.
 """
 
 from __future__ import annotations

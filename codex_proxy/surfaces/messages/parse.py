@@ -71,8 +71,8 @@ def parse(
     takes_images: Callable[[Turn], bool] = lambda _: True,
     fetches: bool = True,
 ) -> ParsedMessages:
-    """Parses a body. `identity` names a turn's agent and model, whose raw items are used. `fetches=False`: web images
-    of earlier messages become notes.
+    """`identity` names a turn's agent and model, whose raw items are used. `fetches=False`: web images of earlier
+    messages become notes.
     """
     notes = FieldNotes()
     request = parse_as(MessagesRequest, body, notes)
@@ -189,9 +189,7 @@ def _effort_asked(request: MessagesRequest) -> str | None:
 
 
 def _effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
-    """Returns the effort; None: the agent's default. `by_name`: the effort in the model's name; `efforts`: the
-    efforts that the model has.
-    """
+    """Returns the effort; None: the agent's default. `by_name`: the effort in the model's name."""
     thinking = request.thinking
     if thinking is not None and thinking.type == "disabled":
         return nearest_effort("none", efforts)

@@ -1,1 +1,0 @@
-"""The format of Ollama's API: parses requests, renders answers, describes models."""

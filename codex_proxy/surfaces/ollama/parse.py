@@ -202,8 +202,8 @@ def _format_of(request: ModelRequest) -> Format:
 
 
 def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, ...]) -> str | None:
-    """Returns the effort; None: the agent's default. `by_name`: the effort in the model's name; `efforts`: the
-    efforts that the model has. Raises `Fault` for an unknown `think`.
+    """Returns the effort; None: the agent's default. `by_name`: the effort in the model's name. Raises `Fault` for an
+    unknown `think`.
     """
     think = request.think
     if think is not None and not isinstance(think, bool):

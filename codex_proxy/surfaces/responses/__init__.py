@@ -1,1 +1,0 @@
-"""The format of OpenAI's Responses API: parses requests, renders responses."""

@@ -1,7 +1,5 @@
-"""The events of `open-responses-server`: `data:` lines without sequence numbers, no events of items or parts,
-`response.in_progress` again for each new call, always `response.completed` at the end. A call of this server is a
-function call `in_progress` until it has ended; its result is an item and a text delta. Source:
-docs/contract.md#the-profile-of-open-responses-server.
+"""The events of `open-responses-server`. A call of this server is a function call `in_progress` until it has ended; its
+result is an item and a text delta. Source: docs/contract.md#the-profile-of-open-responses-server.
 """
 
 from __future__ import annotations
