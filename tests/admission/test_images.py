@@ -219,7 +219,8 @@ async def test_a_url_with_credentials_is_refused(serve: Serve, fetcher: Fetch, u
 
 
 @pytest.mark.parametrize(
-    "url", ["https://", "https:///a.png", "https://x:99999/", "https://[::1/", "ftp://x/", "x"]
+    "url",
+    ["https://", "https:///a.png", "https://x:99999/", "https://x:0/", "https://[::1/", "ftp://x/", "x"],
 )
 async def test_what_is_no_web_address_is_refused(fetcher: Fetch, url: str) -> None:
     assert await refusal(fetcher("x").fetch(url)) == "An image URL is not a valid https URL."

@@ -13,6 +13,10 @@ from typing import Final
 import asyncpg
 import pytest
 
+from codex_proxy.app.store_lifecycle import open_store
+from codex_proxy.app.system import SystemClock
+from codex_proxy.core.faults import UserError
+from codex_proxy.settings.fields import Settings
 from tests.forking import run_command
 from tests.http_responses.asking import create, saying, serving
 from tests.postgres import PostgresServer, server
@@ -48,6 +52,11 @@ async def test_responses_and_conversations_are_kept_in_the_database_that_proxy_s
     assert json.loads(stats)["responses"] == 3
     _, _, exported = as_child(tmp_path, postgres_url, "export")
     assert "4 objects" in exported
+
+
+async def test_a_database_that_cannot_be_reached_at_the_start_is_the_operators_to_mend() -> None:
+    with pytest.raises(UserError, match=r"cannot be reached.*PROXY_STORE=off"):
+        await open_store(Settings(store="postgresql://nobody@127.0.0.1:1/none"), SystemClock())
 
 
 @pytest.mark.exhaustive

@@ -306,6 +306,20 @@ async def test_a_turn_that_runs_out_of_time_in_retries_fails_by_their_reason_whe
 
 
 @virtual
+async def test_a_turn_that_reaches_a_usage_limit_says_in_how_many_seconds_that_is_reset() -> None:
+    agent = WordAgent()
+    run, lane, _ = await begun(agent)
+    agent.limits.update(b'{"primary":{"used_percent":100,"resets_in_seconds":60}}')
+    await asyncio.sleep(20)
+    reached = Failure(kind=FaultKind.USAGE_LIMIT_REACHED, message="The limit is reached.")
+    lane.say(TurnEnded.with_failure(reached))
+    await settle()
+    failure = end_of(run).failure
+    assert failure is not None
+    assert failure.retry_after == pytest.approx(40, abs=1)
+
+
+@virtual
 async def test_a_reason_that_is_not_known_stays_a_timeout_that_quotes_what_was_reported() -> None:
     run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20))
     lane.say(Retrying("A transient error. Retrying..."))

@@ -254,6 +254,18 @@ async def test_tokens_are_reported_as_partial_where_those_of_one_of_two_attempts
 
 
 @virtual
+async def test_tokens_that_the_agent_reports_as_partial_are_reported_so() -> None:
+    scheduler, agent = managed()
+    run = await scheduler.start(REQUIRED)
+    for event in step(("a", GOOD), spent=5):
+        if isinstance(event, UsageReported):
+            event = msgspec.structs.replace(event, partial=True)
+        agent.transports[0].say(event)
+    await settle()
+    assert [event.partial for event in read(run) if isinstance(event, UsageReported)] == [True]
+
+
+@virtual
 async def test_words_that_were_thrown_away_are_not_remembered() -> None:
     scheduler, agent = managed(kept=0)
     await scheduler.start(REQUIRED)

@@ -95,3 +95,14 @@ async def context_ids(store: Store, response_id: str, owner: str = OWNER) -> lis
 async def conversation_ids(store: Store, id: str, page: PageRequest | None = None) -> list[str]:
     listed = await store.items(OWNER, id, page or PageRequest(limit=100_000, order="asc"))
     return [each.id for each in listed.items]
+
+
+async def whole_turns(store: Store, acknowledged: list[str]) -> list[str]:
+    """Everything acknowledged is there, as whole turns in `conv_1`. Returns the ids of all responses there."""
+    missing = [id for id in acknowledged if await store.response(OWNER, id) is None]
+    assert missing == []
+    listed = await conversation_ids(store, "conv_1")
+    kept = [id.removeprefix("in-") for id in listed[::2]]
+    assert listed == [f"{side}-{id}" for id in kept for side in ("in", "out")]
+    assert len(kept) == (await store.stats()).responses
+    return kept

@@ -21,7 +21,7 @@ import pytest
 
 from codex_proxy.store.sqlite.opening import connect
 from codex_proxy.store.sqlite.store import SqliteStore
-from tests.store.stored import OWNER, Hands, context_ids, conversation_ids
+from tests.store.stored import Hands, context_ids, whole_turns
 from tests.waiting import PATIENCE
 
 MAX_LIFE = 0.04
@@ -122,16 +122,10 @@ def nursery(path: Path) -> Iterator[Nursery]:
     nursery.close()
 
 
-async def whole_turns(path: Path, acknowledged: list[str]) -> None:
+async def chained_turns(path: Path, acknowledged: list[str]) -> None:
     """Everything acknowledged is there, as whole turns, chained, and in the conversation."""
     store = await SqliteStore.open(path, clock=Hands())
-    missing = [id for id in acknowledged if await store.response(OWNER, id) is None]
-    assert missing == []
-    listed = await conversation_ids(store, "conv_1")
-    kept = [id.removeprefix("in-") for id in listed[::2]]
-    assert listed == [f"{side}-{id}" for id in kept for side in ("in", "out")]
-    assert len(kept) == (await store.stats()).responses
-    for id in kept[-20:]:
+    for id in (await whole_turns(store, acknowledged))[-20:]:
         steps = int(id.rpartition("_")[2]) + 1
         assert len(await context_ids(store, id)) == 2 * steps
     await store.close()
@@ -148,4 +142,4 @@ def test_every_acknowledged_write_survives_many_kills(nursery: Nursery, path: Pa
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert connection.execute("PRAGMA foreign_key_check").fetchone() is None
     connection.close()
-    asyncio.run(whole_turns(path, nursery.acknowledged))
+    asyncio.run(chained_turns(path, nursery.acknowledged))

@@ -16,7 +16,7 @@ import pytest
 from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.values import StoreUnavailable
 from tests.postgres import PostgresServer, server
-from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, turn
+from tests.store.stored import Hands, context_ids, conversation, turn, whole_turns
 from tests.waiting import PATIENCE, poll
 
 WRITERS = 6
@@ -99,15 +99,9 @@ async def backends(url: str) -> list[int]:
     return [row["pid"] for row in rows]
 
 
-async def whole_turns(store: PostgresStore, acknowledged: list[str]) -> None:
+async def chained_turns(store: PostgresStore, acknowledged: list[str]) -> None:
     """Everything acknowledged is there, as whole turns, chained, and in the conversation."""
-    missing = [id for id in acknowledged if await store.response(OWNER, id) is None]
-    assert missing == []
-    listed = await conversation_ids(store, "conv_1")
-    kept = [id.removeprefix("in-") for id in listed[::2]]
-    assert listed == [f"{side}-{id}" for id in kept for side in ("in", "out")]
-    assert len(kept) == (await store.stats()).responses
-    for id in kept[-20:]:
+    for id in (await whole_turns(store, acknowledged))[-20:]:
         chain = await context_ids(store, id)
         assert chain[-2:] == [f"in-{id}", f"out-{id}"]
     assert (await store.check()).damaged == ()
@@ -134,7 +128,7 @@ async def test_every_acknowledged_write_survives_crashes_of_the_database(
                 os.kill(backend, signal.SIGTERM)  # as pg_terminate_backend does
         await writers.go_on(1)
     await writers.stop()
-    await whole_turns(store, writers.acknowledged)
+    await chained_turns(store, writers.acknowledged)
     await store.close()
 
 
@@ -158,5 +152,5 @@ async def test_every_acknowledged_write_survives_kills_of_those_who_write(
         rest = await child.stdout.read()
         acknowledged += (b"".join(lines) + rest).decode().splitlines()
         await child.wait()
-    await whole_turns(store, acknowledged)
+    await chained_turns(store, acknowledged)
     await store.close()

@@ -11,8 +11,8 @@ import pytest
 from codex_proxy.store.leases import Node, Watch
 from codex_proxy.store.postgresql.notices import MAX_PAYLOAD, payloads
 from codex_proxy.store.postgresql.store import PostgresStore
-from tests.store.stored import OWNER, Hands, response
-from tests.waiting import poll
+from tests.store.stored import OWNER, Hands, conversation, response
+from tests.waiting import PATIENCE, poll
 
 
 @pytest.fixture
@@ -49,6 +49,23 @@ async def test_a_node_is_notified_of_a_change_that_another_has_made(
 
     await poll(noticed)
     renewal.cancel()
+
+
+async def test_a_turn_that_no_longer_waits_for_another_node_delays_none_of_its_own(
+    nodes: list[PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.store.leases.POLL_SECONDS", 0.02)
+    one, two, _ = nodes
+    await one.add_conversation(conversation("conv_1"))
+    first = await one.leases.enter_conversation(OWNER, "conv_1")
+    waiting = asyncio.create_task(two.leases.enter_conversation(OWNER, "conv_1"))
+    await asyncio.sleep(0)  # from now on it asks the database
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    first.release()
+    async with asyncio.timeout(PATIENCE):
+        (await two.leases.enter_conversation(OWNER, "conv_1")).release()
 
 
 def watches(node: PostgresStore, *ids: str) -> list[Watch]:

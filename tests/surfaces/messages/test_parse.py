@@ -249,6 +249,8 @@ def test_a_web_search_is_the_agents_own() -> None:
     assert ask(
         tools=[SEARCH, tool()], tool_choice={"type": "tool", "name": "web_search"}
     ).turn.tool_choice == NamedTools(())
+    chosen = ask(tools=[tool("web_search")], tool_choice={"type": "tool", "name": "web_search"})
+    assert chosen.turn.tool_choice == NamedTools(("web_search",), required=True)
 
 
 @pytest.mark.parametrize(
