@@ -57,11 +57,16 @@ async def test_an_answer_is_streamed_where_the_body_does_not_say(proxy: Proxy) -
     assert len(lines) > 2
 
 
+@pytest.mark.parametrize("headers", [{}, {"Content-Type": "application/octet-stream"}], ids=["none", "any"])
 @pytest.mark.parametrize(("path", "status"), [("/api/generate", 200), ("/v1/completions", 415)])
-async def test_a_body_without_a_type_is_json_only_here(proxy: Proxy, path: str, status: int) -> None:
+async def test_a_body_whose_type_says_nothing_is_json_only_here(
+    proxy: Proxy, path: str, status: int, headers: dict[str, str]
+) -> None:
     body = b'{"model": "codex-5", "prompt": "[[fake:text say=Hi]]", "stream": false}'
     url = f"{proxy.url}{path}"
-    async with proxy.session.post(url, data=body, skip_auto_headers=["Content-Type"]) as answer:
+    async with proxy.session.post(
+        url, data=body, headers=headers, skip_auto_headers=["Content-Type"]
+    ) as answer:
         assert answer.status == status
 
 

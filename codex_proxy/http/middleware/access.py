@@ -305,8 +305,8 @@ def _check_content_type(request: web.Request) -> None:
     endpoint = request.get(ENDPOINT)
     if endpoint is not None and endpoint.takes_form and kind == FORM and "Authorization" in request.headers:
         return
-    if endpoint is not None and endpoint.chapter == "Ollama" and "Content-Type" not in request.headers:
-        return  # LiteLLM sends none there; a form always does
+    if endpoint is not None and endpoint.chapter == "Ollama" and kind == "application/octet-stream":
+        return  # LiteLLM sends this type there, or none, which aiohttp reads as this one; a form sends neither
     if kind in _OF_FORMS if not request.can_read_body else not _is_json(kind):
         raise Fault.of(
             FaultKind.UNSUPPORTED_MEDIA_TYPE,
