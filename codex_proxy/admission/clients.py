@@ -86,9 +86,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return self.catalog.only is None or model.partition(MODEL_SEPARATOR)[0] in self.catalog.members
 
 
-def model_not_allowed(asked: str) -> Fault:
+def model_not_allowed(model: str) -> Fault:
     message = (
-        f"This API key may not use the model '{excerpt(asked)}'. GET /v1/models lists the "
+        f"This API key may not use the model '{excerpt(model)}'. GET /v1/models lists the "
         "models that it may use."
     )
     return Fault.of(FaultKind.NOT_ALLOWED, message, param="model")

@@ -295,11 +295,11 @@ async def inline_images(
     return msgspec.structs.replace(turn, history=history)
 
 
-def fetched_bytes(asked: Turn, admitted: Turn) -> int:
+def fetched_bytes(requested: Turn, admitted: Turn) -> int:
     """Returns the size of the images that `inline_images` has put into a turn, in characters of data URLs."""
-    if admitted.history is asked.history:
+    if admitted.history is requested.history:
         return 0
-    sizes = [sum(len(part.url) for part in _images(turn)) for turn in (asked, admitted)]
+    sizes = [sum(len(part.url) for part in _images(turn)) for turn in (requested, admitted)]
     return max(0, sizes[1] - sizes[0])
 
 

@@ -44,7 +44,7 @@ class ToolSource(Protocol):
     """Maximum answers of the model in a turn whose calls are run. Later calls are not run; their output says so."""
     has_operators: bool
 
-    def check(self, asked: Sequence[McpOffer]) -> None:
+    def check(self, offers: Sequence[McpOffer]) -> None:
         """Raises `Fault` if the request may not name one of these servers."""
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:

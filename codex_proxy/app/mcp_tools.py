@@ -97,28 +97,28 @@ class McpToolSource:
         self._within = settings.mcp_call_timeout
         self._checks = checks
 
-    def check(self, asked: Sequence[McpOffer]) -> None:
+    def check(self, offers: Sequence[McpOffer]) -> None:
         """See `ToolSource`."""
-        for offer in asked:
+        for offer in offers:
             self._remote.check(_named_server(offer), f"{offer.param}.server_url")
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
         """See `ToolSource`. The reason why a server has no tools is in its `mcp_list_tools` item or, for an
         operator's server, in the log.
         """
-        asked = request.offers
+        offers = request.offers
         has_operators = operators and bool(self._servers.labels)
-        if not asked and not has_operators:
+        if not offers and not has_operators:
             return ServerTools(runner=_Runner(self, owner, {}))
-        listings = await asyncio.gather(*(self._list_tools(offer, owner, request.known) for offer in asked))
+        listings = await asyncio.gather(*(self._list_tools(offer, owner, request.known) for offer in offers))
         theirs = await self._servers.tools() if has_operators else McpListing(())
         for fault in theirs.faults:
             log.warning("mcp_server_has_no_tools", server=fault.server_label, reason=fault.message)
-        labels = {offer.server_label for offer in asked}
+        labels = {offer.server_label for offer in offers}
         own = [_as_tool(tool.server_label, tool) for tool in theirs.tools if tool.server_label not in labels]
         named_tools = [tool for _, listed in listings for tool in listed]
         tools = await self._drop_invalid(named_tools, "of the request")
-        named = {offer.server_label: _named_server(offer) for offer in asked}
+        named = {offer.server_label: _named_server(offer) for offer in offers}
         lists = tuple(event for events, _ in listings for event in events)
         return ServerTools(tools, await self._drop_invalid(own), lists, _Runner(self, owner, named))
 

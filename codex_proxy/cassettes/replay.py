@@ -37,7 +37,7 @@ NAME: Final = "replay"
 class ReplayedTurn(msgspec.Struct):
     """A turn that a cassette answers."""
 
-    asked: Turn
+    requested: Turn
     """The turn as the client asks for it, without remembered items."""
     name: str = ""
     """The cassette that the request names; empty: it is found by content."""
@@ -125,7 +125,7 @@ class ReplayAgent(AgentBase):
                 assert self.missing is not None
                 return await self.missing.open(turn)
             replayed.cassette, replayed.calls = cassette, cassette.calls
-            self._last = replayed.asked
+            self._last = replayed.requested
         replayed.next_session = index + 1
         try:
             chain = self.folder.chain(cassette)
@@ -148,7 +148,7 @@ class ReplayAgent(AgentBase):
             if found is None:
                 raise _fault(f"There is no cassette {turn.name} in {self.folder.path.name}.")
             return found
-        content = content_of(turn.asked)
+        content = content_of(turn.requested)
         cassette = self.folder.find(content)
         if cassette is None and self.missing is not None:
             await self._flush()
@@ -200,7 +200,7 @@ class RecordedTools:
         self.has_operators = bool(self._operators)
         self._calls = [call for cassette in folder.cassettes.values() for call in cassette.calls]
 
-    def check(self, asked: Sequence[McpOffer]) -> None:
+    def check(self, offers: Sequence[McpOffer]) -> None:
         """Allows every server, since none is contacted."""
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:

@@ -25,7 +25,7 @@ DECLINED: Final = Failure(
 class TurnSigns(msgspec.Struct):
     """What a turn has shown beside its items."""
 
-    asked: bool = False
+    has_asked: bool = False
     """Whether the agent has asked for a permission or for input, which is declined."""
     model_answered: bool = False
     """Whether the agent has reported a completed model call, or output tokens."""
@@ -35,7 +35,7 @@ def explain_empty_answer(signs: TurnSigns, *, reasoned: bool, acted: bool) -> Em
     """Returns why a turn that ended well is empty, or its failure. `reasoned`, `acted`: whether the turn has
     reasoning, and activities.
     """
-    if signs.asked:
+    if signs.has_asked:
         return DECLINED
     if acted:
         return "activity-only"

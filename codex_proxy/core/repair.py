@@ -200,7 +200,7 @@ class TurnRepair:
         self._out.append(event)
 
     def _on_question(self, event: ApprovalRequested | InputRequested) -> None:
-        self._signs.asked = True
+        self._signs.has_asked = True
         self._out.append(event)
 
     def _on_step_completed(self, event: StepCompleted) -> None:

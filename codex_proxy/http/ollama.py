@@ -72,18 +72,18 @@ async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> we
     try:
         return await serve_turn(request, api)
     except _NoTurnError as error:
-        asked, created = error.request, time_text(request.app[CLOCK].epoch())
-    if isinstance(asked, PreloadRequest):
-        body = preload_body(form, asked.model_asked, created, asked.reason)
+        parsed, created = error.request, time_text(request.app[CLOCK].epoch())
+    if isinstance(parsed, PreloadRequest):
+        body = preload_body(form, parsed.model_asked, created, parsed.reason)
     else:
-        answer = await _fill_in(request, asked)
-        body = fill_in_body(answer, asked.model_asked, created, timings.durations())
-    return web.Response(body=body + b"\n", content_type=NDJSON if asked.stream else "application/json")
+        answer = await _fill_in(request, parsed)
+        body = fill_in_body(answer, parsed.model_asked, created, timings.durations())
+    return web.Response(body=body + b"\n", content_type=NDJSON if parsed.stream else "application/json")
 
 
-async def _fill_in(request: web.Request, asked: FillInRequest) -> bytes:
+async def _fill_in(request: web.Request, parsed: FillInRequest) -> bytes:
     try:
-        return await ask_upstream(request, asked.body, "/completions")
+        return await ask_upstream(request, parsed.body, "/completions")
     except Fault as fault:
         if fault.failure.kind is not FaultKind.NOT_FOUND:
             raise
@@ -128,21 +128,21 @@ _GENERATE: Final = _api(parse_generate, "generate")
 async def embed(request: web.Request) -> web.Response:
     """Returns embeddings of an upstream. Raises the `Fault`s of `pass_through.pass_through`."""
     timings = start_timings(request)
-    asked = read_embed(await read_body(request))
-    answer = await _request_embeddings(request, asked)
-    return _json(embed_body(answer, asked.model, timings.durations()))
+    parsed = read_embed(await read_body(request))
+    answer = await _request_embeddings(request, parsed)
+    return _json(embed_body(answer, parsed.model, timings.durations()))
 
 
 async def embeddings(request: web.Request) -> web.Response:
     """Returns the embedding of one text, in an older form than `embed`."""
-    asked = read_embeddings(await read_body(request))
-    return _json(embeddings_body(await _request_embeddings(request, asked)))
+    parsed = read_embeddings(await read_body(request))
+    return _json(embeddings_body(await _request_embeddings(request, parsed)))
 
 
-async def _request_embeddings(request: web.Request, asked: EmbeddingsRequest) -> bytes:
-    if asked.ignored:
-        request[REPLY_HEADERS]["x-codex-ignored-params"] = ", ".join(asked.ignored)
-    return await ask_upstream(request, asked.body, "/embeddings")
+async def _request_embeddings(request: web.Request, parsed: EmbeddingsRequest) -> bytes:
+    if parsed.ignored:
+        request[REPLY_HEADERS]["x-codex-ignored-params"] = ", ".join(parsed.ignored)
+    return await ask_upstream(request, parsed.body, "/embeddings")
 
 
 def _json(body: bytes) -> web.Response:
@@ -178,8 +178,8 @@ async def ps(_: web.Request) -> web.Response:
 async def show(request: web.Request) -> web.Response:
     """Returns what a model can do. Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST."""
     client = request[CLIENT]
-    asked = parse_as(OllamaShowRequest, await read_body(request))
-    name = asked.model or asked.name
+    parsed = parse_as(OllamaShowRequest, await read_body(request))
+    name = parsed.model or parsed.name
     if name is None:
         raise missing_parameter("model")
     name = known_name(name, client.catalog)

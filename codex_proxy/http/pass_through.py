@@ -144,7 +144,7 @@ async def _open_answer(
     billed = model or DEFAULT_NAME
     if app[RUNS].agent.members:
         billed = f"{upstream.name}{MODEL_SEPARATOR}{billed}"
-    asked = PassedRequest(
+    outgoing = PassedRequest(
         path=path,
         model=model,
         content_type=kind,
@@ -155,7 +155,7 @@ async def _open_answer(
     with app[USAGE].turn(request[OWNER], billed, spent):
         try:
             async with limit:
-                answer = await upstream.pass_on(asked)
+                answer = await upstream.pass_on(outgoing)
                 _note_attempts(request, answer)
                 try:
                     yield answer
@@ -185,12 +185,12 @@ def _too_late(upstream: PassingAgent) -> Failure:
     return Failure(FaultKind.TIMED_OUT, message)
 
 
-def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassingAgent, str] | None:
+def upstream_for(request: web.Request, model: str | None, path: str) -> tuple[PassingAgent, str] | None:
     """Returns the upstream that has the client's model, and its name for it. Raises `Fault` if the key may not use the
     model, or several agents have it.
     """
     client, agent = request[CLIENT], request.app[RUNS].agent
-    name = asked or DEFAULT_NAME
+    name = model or DEFAULT_NAME
     request[NOTES]["model"] = name
     try:
         resolved = resolve(name, client.catalog)
@@ -207,5 +207,5 @@ def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[Pa
     for member in (agent.members or {agent.name: agent}).values():
         allowed = client.catalog.only is None or member.name in client.catalog.only
         if allowed and isinstance(member, PassingAgent) and path in (member.passed_paths or ()):
-            return member, asked or ""
+            return member, model or ""
     return None

@@ -456,10 +456,10 @@ class RunScheduler:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _with_replay(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
+def _with_replay(turn: Turn, requested: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
     if replay is None:
         return turn
-    return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))
+    return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(requested.history) :]))
 
 
 def _recorder_of(

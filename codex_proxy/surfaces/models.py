@@ -257,22 +257,24 @@ class ServiceTier(msgspec.Struct, frozen=True):
     """The parameter, if it has no effect."""
 
 
-def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
+def service_tier(requested: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
     """Returns a request's service tier. An empty `model` (or `AGENT/`) is the agent's own. A tier that it does not list
     is sent, but reported as `default`.
     """
     listed = [each for each in catalog.models if model in (each.id, _default_name(each))]
-    if asked is None or asked == "auto":
+    if requested is None or requested == "auto":
         return ServiceTier(None, listed[0].default_tier if listed else "default")
-    if asked == "default":
-        return ServiceTier(asked, asked)
-    tier = "priority" if asked == "fast" else asked  # two names of one tier, of which OpenAI shows this one
+    if requested == "default":
+        return ServiceTier(requested, requested)
+    tier = (
+        "priority" if requested == "fast" else requested
+    )  # two names of one tier, of which OpenAI shows this one
     if tier in {
         *(each for entry in listed for each in entry.service_tiers),
         *(() if listed else catalog.other_tiers),
     }:
-        return ServiceTier(asked, tier)
-    return ServiceTier(asked, "default", ("service_tier",))
+        return ServiceTier(requested, tier)
+    return ServiceTier(requested, "default", ("service_tier",))
 
 
 def _default_name(model: AgentModel) -> str | None:

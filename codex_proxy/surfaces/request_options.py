@@ -125,11 +125,11 @@ def non_null_fields(request: object, names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
-def refuse_logprobs(asked: Mapping[str, str], setting: Logprobs) -> None:
-    """Raises `Fault` for fields that ask for log probabilities (`asked`, each with the name to leave out), unless
+def refuse_logprobs(fields: Mapping[str, str], setting: Logprobs) -> None:
+    """Raises `Fault` for fields that ask for log probabilities (`fields`, each with the name to leave out), unless
     `setting` is `ignore`.
     """
-    for field, name in asked.items():
+    for field, name in fields.items():
         if setting == "refuse":
             raise bad_request(
                 f"Log probabilities are not available: leave '{name}' out. (With PROXY_LOGPROBS=ignore the server "
@@ -167,26 +167,26 @@ def mode_of(resolved: ResolvedModel, context: ParseContext, *, client_acts: bool
 
 def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
     """Returns the server's sandbox, or a narrower one. Raises `Fault` NOT_ALLOWED for a wider one."""
-    asked = (by_header or "").strip().lower()
-    if not asked:
+    requested = (by_header or "").strip().lower()
+    if not requested:
         return server
-    if asked not in SANDBOXES:
+    if requested not in SANDBOXES:
         known = ", ".join(f"'{each}'" for each in SANDBOXES)
         raise invalid_value(SANDBOX_HEADER, f"supported values are: {known}")
-    if SANDBOXES.index(asked) > SANDBOXES.index(server):
+    if SANDBOXES.index(requested) > SANDBOXES.index(server):
         raise Fault.of(
             FaultKind.NOT_ALLOWED,
             f"The least restrictive sandbox that this server allows you is '{server}'.",
             param=SANDBOX_HEADER,
         )
-    return asked
+    return requested
 
 
 def _header_mode(value: str | None) -> Mode | None:
-    asked = (value or "").strip().lower()
-    if asked not in _HEADER_MODES:
+    header = (value or "").strip().lower()
+    if header not in _HEADER_MODES:
         raise invalid_value(MODE_HEADER, "supported values are: 'model', 'agent'")
-    return _HEADER_MODES[asked]
+    return _HEADER_MODES[header]
 
 
 class Place(NamedTuple):

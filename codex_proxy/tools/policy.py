@@ -382,17 +382,17 @@ class ToolPolicy:
         return tool is None or (tool.mcp is not None and tool.mcp.needs_approval)
 
     def _server_calls_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
-        asked = [request for request in good if not self._is_for_client(request)]
-        if not asked:
+        for_servers = [request for request in good if not self._is_for_client(request)]
+        if not for_servers:
             return [], []
-        room = len(asked) if self._calls_left is None else self._calls_left
+        room = len(for_servers) if self._calls_left is None else self._calls_left
         if self._steps_left <= 0:
             room = 0
         self._steps_left -= 1
         if self._calls_left is not None:
-            self._calls_left -= min(room, len(asked))
-        ours = [ServerCall(request, self._server_tools[request.name]) for request in asked[:room]]
-        return ours, [_hidden_output(request, LIMIT_REACHED) for request in asked[room:]]
+            self._calls_left -= min(room, len(for_servers))
+        ours = [ServerCall(request, self._server_tools[request.name]) for request in for_servers[:room]]
+        return ours, [_hidden_output(request, LIMIT_REACHED) for request in for_servers[room:]]
 
     def _begin(self, ours: list[ServerCall], result: PolicyResult) -> None:
         self._running = {call.request.request_id: call.request for call in ours}
