@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -175,27 +176,27 @@ def signed_certificate(folder: Path, name: str) -> tuple[Path, Path]:
     )
     now = datetime.now(UTC)
 
-    def make_certificate(
-        whose: x509.Name, of: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType, *, is_critical: bool
-    ) -> bytes:
-        builder = x509.CertificateBuilder(issuer, whose, of.public_key(), x509.random_serial_number())
-        until = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        extended = until.add_extension(extension, critical=is_critical)
-        for identifier in (  # since Python 3.13 a certificate without them is refused
+    def make_certificate(whose: x509.Name, of: ec.EllipticCurvePrivateKey, *own: x509.ExtensionType) -> bytes:
+        identifiers = (  # since Python 3.13 a certificate without them is refused
             x509.SubjectKeyIdentifier.from_public_key(of.public_key()),
             x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
-        ):
-            extended = extended.add_extension(identifier, critical=False)
-        return extended.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        )
+        builder = x509.CertificateBuilder(issuer, whose, of.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        for extension in (*own, *identifiers):
+            is_critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+            builder = builder.add_extension(extension, critical=is_critical)
+        return builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     authority, host = folder / "authority.pem", folder / "host.pem"
-    may_sign = x509.BasicConstraints(ca=True, path_length=0)
-    authority.write_bytes(make_certificate(issuer, authority_key, may_sign, is_critical=True))
+    usages = dict.fromkeys(inspect.signature(x509.KeyUsage).parameters, False) | {"key_cert_sign": True}
+    may_sign = x509.BasicConstraints(ca=True, path_length=0), x509.KeyUsage(**usages)
+    authority.write_bytes(make_certificate(issuer, authority_key, *may_sign))
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     names = x509.SubjectAlternativeName([x509.DNSName(name)])
-    host.write_bytes(pem + make_certificate(subject, key, names, is_critical=False))
+    host.write_bytes(pem + make_certificate(subject, key, names))
     return authority, host
 
 
