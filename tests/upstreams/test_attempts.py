@@ -204,6 +204,16 @@ async def test_a_client_that_leaves_ends_the_wait_for_another_attempt(
         assert (await proxy.ask(ask("a/small"))).status == 200  # its place is free again
 
 
+async def test_the_answer_of_a_compaction_names_the_upstream_and_the_attempts(
+    a: Upstream, tmp_path: Path
+) -> None:
+    async with several(tmp_path, upstreams={"a": {"url": a.url, "retry_wait": 0.01}}) as proxy:
+        a.script = [CASES["http_500"]]
+        answer = await proxy.send("POST", "/v1/responses/compact", {"model": "a/small", "input": "Hello."})
+        assert answer.status == 200
+        assert answer.headers["x-codex-attempts"] == "2"
+
+
 async def test_an_upstream_that_keeps_failing_is_left_alone_for_a_while(
     a: Upstream, b: Upstream, tmp_path: Path
 ) -> None:

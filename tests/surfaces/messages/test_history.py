@@ -263,6 +263,15 @@ def test_a_document_of_blocks_keeps_its_images() -> None:
     assert [type(part) for part in message.parts] == [TextPart, TextPart, ImagePart, TextPart]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_document_that_is_a_text_of_any_encoding_is_its_text(encoding: str) -> None:
+    data = base64.b64encode("Ällö.".encode(encoding)).decode()
+    (told,) = texts(
+        history(message_of("user", document({"type": "base64", "media_type": "text/csv", "data": data})))
+    )
+    assert "Ällö." in told
+
+
 def test_a_pdf_that_nobody_reads_is_a_note_to_the_model() -> None:
     block = document({"type": "base64", "media_type": "application/pdf", "data": PDF}, title="plan.pdf")
     answer = ask(messages=[message_of("user", block)])
