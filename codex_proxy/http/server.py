@@ -169,13 +169,19 @@ class _Server(web.Server):
         return [each for each in self.connections if isinstance(each, _Connection)]
 
     def __call__(self) -> asyncio.Protocol:  # type: ignore[override]
-        if len(self.connections) < self.max_connections:
+        if len(self.connections) < self.max_connections or self._close_oldest_idle():
             return _Connection(self._app, self, loop=self._loop, **self._kwargs)
         now = self._loop.time()
         if now - self._complained_at >= REFUSAL_LOG_SECONDS:
             self._complained_at = now
             log.warning("connections_refused", limit=self.max_connections)
         return _Refusal()
+
+    def _close_oldest_idle(self) -> bool:
+        """Closes the oldest connection that waits for a request, if there is one. HTTP permits that at any time, and
+        its client has only to connect again; whose it is need not be known.
+        """
+        return any(not each.is_closing and each.close_if_idle() for each in self._client_connections())
 
 
 class _Refusal(asyncio.Protocol):
@@ -207,7 +213,12 @@ class _Connection(web.RequestHandler):
         super().connection_made(transport)
         limit_stall(transport)
 
+    @property
+    def is_closing(self) -> bool:
+        return self.transport is None or self.transport.is_closing()
+
     def close_if_idle(self) -> bool:
+        """Returns False if a request is being served or has come."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True

@@ -10,17 +10,19 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import msgspec
 from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from codex_proxy.core.json_cost import is_too_costly
+from codex_proxy.core.json_cost import LONG_JSON, is_too_costly
 from codex_proxy.mcp.config import StdioServer, redact
 from codex_proxy.mcp.connection import TransportReport
 from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits, fault_of
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 
+TOOLS_CHANGED = "notifications/tools/list_changed"
 READ_AHEAD = MIB
 """Maximum bytes of stdout in memory, beyond which the server has to wait."""
 MAX_DETAIL_CHARS = 2000
@@ -105,6 +107,8 @@ class _StdoutLines:
                 if is_too_costly(line):
                     self.too_long = True
                     return
+                if len(line) > LONG_JSON:
+                    await asyncio.sleep(0)  # to look at it took as long as decoding it will
                 yield line
                 parts, length = [start], len(start)
             if length > self._limit:
@@ -124,8 +128,30 @@ class _StdoutLines:
         return chunk
 
 
-def _message(line: bytes) -> SessionMessage | None:
+class _Method(msgspec.Struct):
+    method: str = ""
+
+
+_method = msgspec.json.Decoder(_Method)
+
+
+def _is_ignored(line: bytes) -> bool:
+    """Whether a line is no message, or a notification that nobody handles: to decode thousands of these as the `mcp`
+    package does would take all of this server's time.
+    """
     if not line.lstrip().startswith(b"{"):
+        return True
+    if len(line) > LONG_JSON:
+        return False
+    try:
+        method = _method.decode(line).method
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return True
+    return method.startswith("notifications/") and method != TOOLS_CHANGED
+
+
+def _message(line: bytes) -> SessionMessage | None:
+    if _is_ignored(line):
         return None
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))

@@ -61,6 +61,7 @@ class Done:
 
     @property
     def json(self) -> dict[str, Any]:
+        assert self.out, f"exit status {self.status}: {self.err}"
         body: dict[str, Any] = json.loads(self.out)
         return body
 

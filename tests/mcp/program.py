@@ -130,6 +130,14 @@ class Program:
         await ctx.session.send_tool_list_changed()
         return text("changed")
 
+    async def tool_flood(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        line = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}\n'
+        write_all(line * 1000)
+        return text("through")
+
+    async def tool_long(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        return text("x" * int(given["size"]))
+
     async def tool_noise(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
         os.write(STDOUT, b"not json\n{not json either}\n\n" + b"\xff" * 100_000 + b"\n")
         for _ in range(100):

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from mcp_types import ToolListChangedNotification
 
 from codex_proxy.core.items import ImagePart, TextPart
+from codex_proxy.core.json_cost import LONG_JSON
+from codex_proxy.mcp import stdio_transport
 from codex_proxy.mcp.config import Definition, StdioServer
+from codex_proxy.mcp.connection import McpConnection
 from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits
 from tests.mcp.serving import LONG, ManualClock, arguments, command_of, stdio, texts
@@ -299,6 +303,44 @@ async def test_lines_that_are_not_json_rpc_and_a_flood_on_stderr_are_ignored(mak
     servers = make(stdio("files", "--garbage"))
     assert texts(await servers.call("files", "noise", "{}", LONG)) == ["through"]
     assert texts(await servers.call("files", "echo", arguments(text="still"), LONG)) == ["still"]
+
+
+async def test_notifications_that_nobody_handles_are_not_decoded_by_the_package(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    async def note(self: McpConnection, message: object) -> None:
+        seen.append(message)
+
+    monkeypatch.setattr(McpConnection, "_on_message", note)
+    servers = make(stdio("files"))
+    assert texts(await servers.call("files", "flood", "{}", LONG)) == ["through"]
+    assert seen == []
+    await servers.call("files", "change", "{}", LONG)
+    assert [type(message) for message in seen] == [ToolListChangedNotification]
+
+
+async def test_others_are_served_between_the_look_at_a_long_message_and_its_decoding(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    decode = stdio_transport._message
+
+    def look(line: bytes) -> bool:
+        if len(line) > LONG_JSON:
+            steps.append("looked at")
+            asyncio.get_running_loop().call_soon(steps.append, "others")
+        return False
+
+    def note_decoding(line: bytes) -> object:
+        steps.extend(["decoded"] if len(line) > LONG_JSON else [])
+        return decode(line)
+
+    monkeypatch.setattr(stdio_transport, "is_too_costly", look)
+    monkeypatch.setattr(stdio_transport, "_message", note_decoding)
+    await make(stdio("files")).call("files", "long", arguments(size=LONG_JSON), LONG)
+    assert steps == ["looked at", "others", "decoded"]
 
 
 @pytest.mark.exhaustive

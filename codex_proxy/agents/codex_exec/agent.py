@@ -49,7 +49,6 @@ class CodexExecAgent(ChildPerTurnAgent):
         spec: ChildSpec,
         command: Callable[[Turn, TurnFiles], Command],
         state: str,
-        not_signed_in: Callable[[], Failure | None],
         reads: ConfinedReads,
     ) -> None:
         """`command` returns the command of a turn with its files, which are below `state`."""
@@ -57,13 +56,9 @@ class CodexExecAgent(ChildPerTurnAgent):
         self._reads = reads
         self._command = command
         self._state = state
-        self._not_signed_in = not_signed_in
         self._folders: dict[AgentSession, ExitStack] = {}
 
     async def open(self, turn: Turn) -> AgentSession:
-        failure = self._not_signed_in()
-        if failure is not None:
-            raise Fault(failure)
         turn = await self._reads.limit(turn)
         prompt, images = prompt_of(turn.history)
         if len(prompt) > MAX_PROMPT:
@@ -90,9 +85,6 @@ class CodexExecAgent(ChildPerTurnAgent):
         await super().close()
         while self._folders:
             self._folders.popitem()[1].close()
-
-    def trouble(self) -> Failure | None:
-        return super().trouble() or self._not_signed_in()
 
 
 def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles:

@@ -130,14 +130,9 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         any_model=True,
         ahead=True,
         warning=warning,
+        trouble=lambda: removed_home(setup.agent.env) or missing_sign_in(settings, provider, setup.agent.env),
     )
-    return CodexExecAgent(
-        spec,
-        command,
-        paths.state,
-        lambda: removed_home(setup.agent.env) or missing_sign_in(settings, provider, setup.agent.env),
-        reads,
-    )
+    return CodexExecAgent(spec, command, paths.state, reads)
 
 
 def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[str, str]) -> Failure | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.codex.plain_home import codex_environment, user_config
+from codex_proxy.agents.codex.plain_home import codex_environment, removed_home, user_config
 from codex_proxy.agents.codex.program import find_version
 from codex_proxy.agents.codex.setup import NO_PROTO, codex_program, speaks_proto
 from codex_proxy.agents.codex.switches import arguments_of, exclude_pairs, provider_pairs
@@ -52,5 +52,6 @@ async def make_proto(context: AgentContext) -> Agent:
             models=(),
             any_model=True,
             ahead=True,
+            trouble=lambda: removed_home(env),
         )
     )

@@ -26,7 +26,7 @@ from codex_proxy.agents.processes.session import (
     missing_program,
 )
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import UNFORESEEN, Failure
+from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, spawn
@@ -194,6 +194,8 @@ class ChildSpec(msgspec.Struct, frozen=True):
     """Whether a child may be started before its turn is known: the command is the same, and the program does nothing
     before it reads stdin.
     """
+    trouble: Callable[[], Failure | None] = lambda: None
+    """Returns why no turn can run although the program is there, such as a missing sign-in."""
     reads: Literal["lines", "chunks"] = "lines"
     """`lines` without line ends, or `chunks` as they arrive, of programs that print plain text."""
 
@@ -223,6 +225,9 @@ class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
 
     async def start_child(self, turn: Turn, command: Command) -> AgentSession:
         """Starts a turn's child, and returns the session on it. Raises `Fault`."""
+        failure = self._spec.trouble()
+        if failure is not None:
+            raise Fault(failure)
         dialect = self._spec.dialect()
         transport = await self.pool.acquire(command, ChildTransport.take)
         session = AgentSession(turn, dialect, transport)
@@ -236,4 +241,4 @@ class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
         return self._spec.models
 
     def trouble(self) -> Failure | None:
-        return missing_program(self._spec.command(ANY_TURN))
+        return missing_program(self._spec.command(ANY_TURN)) or self._spec.trouble()
