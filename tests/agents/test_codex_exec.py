@@ -210,6 +210,8 @@ def test_a_crash_behind_an_error_ends_with_the_error() -> None:
 def test_the_end_counts_although_a_field_of_it_is_damaged() -> None:
     assert end_of(events_of([line("turn.completed", usage="much")])).stop == "stop"
     assert end_of(events_of([line("turn.failed", error=7)])).stop == "failed"
+    no_utf8 = line("turn.completed", message="*").replace(b"*", b"\xff")
+    assert end_of(events_of([no_utf8])).stop == "stop"
 
 
 def test_an_item_that_comes_twice_is_reported_once() -> None:
