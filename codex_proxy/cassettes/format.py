@@ -319,7 +319,7 @@ class _ParsedLines(msgspec.Struct):
     content: Content | None = None
     sessions: list[Session] = []
     answer: Answer | None = None
-    last: bytes = b""
+    last_line: bytes = b""
     """The line before, if a `next` line can change it."""
     last_kind: str = ""
     ended: bool = False
@@ -328,7 +328,7 @@ class _ParsedLines(msgspec.Struct):
         """Reads the next line. Raises an exception if it is not allowed here."""
         value = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         kind = next((name for name in value if name != "ms"), "")
-        before, self.last = self.last, b""
+        before, self.last_line = self.last_line, b""
         if self.ended:
             raise _WrongLineError("there is a line after the end. Remove it.")
         if self.head is None:
@@ -352,7 +352,7 @@ class _ParsedLines(msgspec.Struct):
 
     def _take_bytes(self, kind: str, line: bytes, value: dict[str, msgspec.Raw]) -> None:
         """Takes a line that a `next` line may follow."""
-        self.last, self.last_kind = line, kind
+        self.last_line, self.last_kind = line, kind
         if kind != "sent":
             self._take_session_line(kind, line, value)
         elif self.answer is not None and self.answer.sent is not None:

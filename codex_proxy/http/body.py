@@ -103,8 +103,8 @@ class HeldBytes:
             self.size = 0
 
     def hand_over(self, more: int = 0) -> Callable[[], None]:
-        """Counts `more` bytes (see `grow_by`), and keeps all counted after `release`, until the returned function is
-        called.
+        """Counts `more` bytes, too (see `grow_by`). All stay counted, also after `release`, until the returned function
+        is called.
         """
         self.grow_by(more)
         size, self.size = self.size, 0

@@ -45,7 +45,7 @@ class FrameBuffer:
             reader.wakeup.wake(last=True)
 
     def reader(self, max_bytes: int | None = None) -> FrameReader:
-        """Returns a reader of later frames. Above `max_bytes` (None: no limit) it loses them."""
+        """Returns a reader of later frames. `max_bytes`: see `FrameReader`; None: no limit."""
         reader = FrameReader(self, max_bytes)
         if not self.ended:
             self._readers.append(reader)

@@ -261,7 +261,7 @@ class TurnRecords:
 
 
 def activity_of(item: Item | None) -> str:
-    """Returns what a turn with this open item does; no word of its content."""
+    """Returns what a turn with this open item is doing, without its content."""
     if isinstance(item, Activity):
         return ACTIVITIES.get(item.kind, "using a tool")
     if isinstance(item, Message):

@@ -27,12 +27,12 @@ def _set_key(values: Values, table: str, key: str, value: Any) -> None:
         values[table] = {**keys, key: value}
 
 
-def _key_of(table: str, key: str) -> OldName:
+def _moved_to_key(table: str, key: str) -> OldName:
     now = f"`{key}` of [{table}] (PROXY_{table.upper()}_{key.upper()})"
     return OldName(now, lambda value, values: _set_key(values, table, key, value))
 
 
-def _key_of_upstreams(key: str, *, of_all: bool = False) -> OldName:
+def _moved_to_upstreams(key: str, *, of_all: bool = False) -> OldName:
     """Returns the old name of a `key` of `[upstreams.default]`, or with `of_all` of every upstream."""
 
     def apply(value: Any, values: Values) -> None:
@@ -74,14 +74,14 @@ _OF_STORE: Final = (
 _OF_MEMORY: Final = "it follows from the memory of the machine or container"
 
 OLD_NAMES: Final[Mapping[str, OldName]] = {
-    "upstream_ca_file": _key_of_upstreams("ca_file", of_all=True),
-    "upstream_connect_timeout": _key_of_upstreams("connect_timeout", of_all=True),
-    "upstream_first_byte_timeout": _key_of_upstreams("first_byte_timeout", of_all=True),
-    "upstream_retries": _key_of_upstreams("retries"),
-    "upstream_retry_wait": _key_of_upstreams("retry_wait"),
-    "upstream_breaker_failures": _key_of_upstreams("breaker_failures"),
-    "upstream_key_file": _key_of_upstreams("key_file"),
-    "upstream_idle_timeout": _key_of_upstreams("idle_timeout", of_all=True),
+    "upstream_ca_file": _moved_to_upstreams("ca_file", of_all=True),
+    "upstream_connect_timeout": _moved_to_upstreams("connect_timeout", of_all=True),
+    "upstream_first_byte_timeout": _moved_to_upstreams("first_byte_timeout", of_all=True),
+    "upstream_retries": _moved_to_upstreams("retries"),
+    "upstream_retry_wait": _moved_to_upstreams("retry_wait"),
+    "upstream_breaker_failures": _moved_to_upstreams("breaker_failures"),
+    "upstream_key_file": _moved_to_upstreams("key_file"),
+    "upstream_idle_timeout": _moved_to_upstreams("idle_timeout", of_all=True),
     "sse_keepalive_ms": _renamed_setting(
         "heartbeat_interval",
         "`heartbeat_interval` (HEARTBEAT_INTERVAL), in seconds",
@@ -89,15 +89,15 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     ),
     "mcp_start_wait": _renamed_setting("queue_wait", "`queue_wait` (PROXY_QUEUE_WAIT)"),
     "max_queued_turns": _removed_setting("64 turns of a key may wait, and none with `queue_wait = 0`"),
-    "child_open_files": _key_of("child_limits", "open_files"),
-    "child_address_space": _key_of("child_limits", "address_space"),
-    "child_processes": _key_of("child_limits", "processes"),
-    "agent_command": _key_of("acp", "command"),
-    "agent_env": _key_of("acp", "env"),
-    "agent_usage": _key_of("acp", "usage"),
-    "agent_unconfined": _key_of("acp", "unconfined"),
-    "webhook_urls": _key_of("webhooks", "urls"),
-    "webhook_secret": _key_of("webhooks", "secret"),
+    "child_open_files": _moved_to_key("child_limits", "open_files"),
+    "child_address_space": _moved_to_key("child_limits", "address_space"),
+    "child_processes": _moved_to_key("child_limits", "processes"),
+    "agent_command": _moved_to_key("acp", "command"),
+    "agent_env": _moved_to_key("acp", "env"),
+    "agent_usage": _moved_to_key("acp", "usage"),
+    "agent_unconfined": _moved_to_key("acp", "unconfined"),
+    "webhook_urls": _moved_to_key("webhooks", "urls"),
+    "webhook_secret": _moved_to_key("webhooks", "secret"),
     "store_path": OldName("the path as `store` (PROXY_STORE)", _apply_store_path),
     "claude_processes": _removed_setting(_OF_KEPT_THREADS),
     "app_server_processes": _removed_setting(_OF_KEPT_THREADS),

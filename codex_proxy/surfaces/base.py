@@ -70,7 +70,7 @@ def raw_text(text: str) -> msgspec.Raw:
 
 
 def schema_json(schema: Any) -> msgspec.Raw:
-    """Returns a client's JSON value, with integers of any size."""
+    """Encodes a client's schema, which may have integers of any size."""
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
 
 

@@ -152,13 +152,13 @@ NOT_HONOURED = Failure(
     "tool_choice auto.",
     code="tool_choice_not_honoured",
 )
-NEVER_STOPPED = Failure(
+CALLS_AFTER_LIMIT = Failure(
     FaultKind.UPSTREAM_ERROR,
     "The model kept calling tools after their limit was reached and it was told to answer. Allow more "
     "(`max_tool_calls`, MAX_TOOL_CALL_ITERATIONS), or ask for less.",
     code="tool_call_limit",
 )
-NEVER_LEARNED = Failure(
+REPEATED_BAD_CALLS = Failure(
     FaultKind.UPSTREAM_ERROR,
     "The model kept calling tools that were not offered, or with arguments that are not valid JSON.",
     code="invalid_tool_calls",
@@ -347,7 +347,7 @@ class ToolPolicy:
             if not ours:
                 self._end_with_calls(result)
         elif enough or ((hidden or bad_call) and not ours):
-            self._answer_faults(hidden + enough, NEVER_STOPPED if enough else NEVER_LEARNED, result)
+            self._answer_faults(hidden + enough, CALLS_AFTER_LIMIT if enough else REPEATED_BAD_CALLS, result)
         else:
             result.answers += hidden
 

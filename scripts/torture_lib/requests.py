@@ -17,7 +17,7 @@ from scripts.torture_lib.answers import Api, Expected
 
 Body = dict[str, Any]
 
-EXACT = ("text", "text", "text", "no_deltas", "reasoning", "usage_missing")
+EXACT_TEXT_SCENARIOS = ("text", "text", "text", "no_deltas", "reasoning", "usage_missing")
 """Scenarios of the fake agent whose answer is exactly the text in the marker."""
 SCENARIOS = (
     *(
@@ -162,10 +162,10 @@ class Questions:
             text = f"{nonce} [[fake:{random.choice(TOOL_SCENARIOS)}]]"
             question = self.question_for(api, text, Expected(nonce))
             return question.with_fields(tools=[tool(api, strict=random.random() < 0.5)])
-        scenario = random.choice((*EXACT, *SCENARIOS))
+        scenario = random.choice((*EXACT_TEXT_SCENARIOS, *SCENARIOS))
         words = " ".join([nonce, *(f"word{number}" for number in range(random.randrange(12)))])
         fault = f" misbehave={random.choice(FAULTS)} at={random.randrange(12)}" if faulty else ""
-        expected_text = words if scenario in EXACT and not faulty else None
+        expected_text = words if scenario in EXACT_TEXT_SCENARIOS and not faulty else None
         question = self.question_for(
             api,
             f"{nonce} [[fake:{scenario} say='{words}' message='{nonce}'{fault}]]",

@@ -16,9 +16,9 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import McpApproval, McpCall, McpOrigin, TextPart, Tool, ToolCall
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import (
+    CALLS_AFTER_LIMIT,
     DEFERRED,
     LIMIT_REACHED,
-    NEVER_STOPPED,
     PolicyResult,
     ToolOutput,
     ToolPolicy,
@@ -107,7 +107,7 @@ def test_a_model_that_goes_on_calling_beyond_the_limit_fails_the_turn() -> None:
     policy = ToolPolicy(turn(max_server_steps=0))
     assert step(policy, ask(1)).events == [StepCompleted()]
     assert step(policy, ask(2)).events == [StepCompleted()]
-    assert step(policy, ask(3)).events[-1] == TurnEnded(Stop.FAILED, "provider", NEVER_STOPPED)
+    assert step(policy, ask(3)).events[-1] == TurnEnded(Stop.FAILED, "provider", CALLS_AFTER_LIMIT)
 
 
 def test_a_call_that_runs_here_is_the_call_that_is_required() -> None:
