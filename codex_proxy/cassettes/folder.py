@@ -18,6 +18,7 @@ from codex_proxy.cassettes.content import (
     key_of,
 )
 from codex_proxy.cassettes.format import SUFFIX, Cassette, read
+from codex_proxy.cassettes.pieces import common_prefix_length
 from codex_proxy.cassettes.settings import CassetteError
 
 
@@ -99,25 +100,21 @@ class Folder:
         """Returns the error for a turn that no cassette answers: the nearest one, and the differences."""
         if not self.cassettes:
             return f"No cassette answers this request: {self.path.name} has none. Record it with --record-missing."
-        found = [
-            (differences(content, each.content, self.matched), index, name)
-            for index, (name, each) in enumerate(self.cassettes.items())
-        ]
-        wrong, _, name = min(
-            found, key=lambda each: (len(each[0]), -_common_prefix_length(content, self.cassettes[each[2]]))
-        )
+        text = _last_text(content)
+
+        def distance(cassette: Cassette) -> tuple[int, int]:
+            wrong = differences(content, cassette.content, self.matched)
+            return len(wrong), -common_prefix_length(text, _last_text(cassette.content))
+
+        nearest = min(self.cassettes.values(), key=distance)
+        wrong = differences(content, nearest.content, self.matched)
         shown = "; ".join(wrong[:MAX_DIFFERENCES])
         more = f"; and {len(wrong) - MAX_DIFFERENCES} more" if len(wrong) > MAX_DIFFERENCES else ""
         return (
-            f"No cassette answers this request. The nearest is {name}, which differs in {shown}{more}. "
+            f"No cassette answers this request. The nearest is {nearest.name}, which differs in {shown}{more}. "
             "Record the request with --record-missing, or name in --match only what must be equal."
         )
 
 
-def _common_prefix_length(content: Content, cassette: Cassette) -> int:
-    mine, theirs = (
-        str((each["messages"] or [{}])[-1].get("text", "")) for each in (content, cassette.content)
-    )
-    return next(
-        (i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs))
-    )
+def _last_text(content: Content) -> bytes:
+    return str((content["messages"] or [{}])[-1].get("text", "")).encode("utf-8", "replace")

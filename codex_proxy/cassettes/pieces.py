@@ -137,7 +137,7 @@ def _shape_of(before: bytes, line: bytes) -> _Shape | None:
     """Returns the shape of two lines that differ in one text alone; None of others."""
     if before[:_MIN_COMMON_BYTES] != line[:_MIN_COMMON_BYTES]:
         return None
-    colon = line.rfind(b'":"', 0, _common_prefix_length(before, line))
+    colon = line.rfind(b'":"', 0, common_prefix_length(before, line))
     name = line[line.rfind(b'"', 0, colon) : colon + 1] if colon > 0 else b""
     if len(name) < 3 or line[colon - 1 : colon] == b"\\" or name[-3:-1].lower() == b"id":
         return None  # ids are replaced, so that each needs its own line
@@ -187,7 +187,8 @@ def is_utf8(text: bytes) -> bool:
     return True
 
 
-def _common_prefix_length(one: bytes, other: bytes) -> int:
+def common_prefix_length(one: bytes, other: bytes) -> int:
+    """Returns the number of bytes with which both begin."""
     for start in range(0, min(len(one), len(other)), _COMPARED):
         mine, theirs = one[start : start + _COMPARED], other[start : start + _COMPARED]
         if mine != theirs:
