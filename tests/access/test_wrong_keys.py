@@ -6,14 +6,15 @@ import contextlib
 
 import pytest
 
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.wrong_keys import (
     FORGET_SECONDS,
     FREE_ATTEMPTS,
     MAX_ADDRESSES,
-    MAX_KNOWN,
     MAX_SECONDS,
     FailedAttempts,
+    WrongKeys,
+    network_of,
 )
 from tests.http.test_request_limits import Hands
 
@@ -63,24 +64,38 @@ def test_trying_many_at_once_is_no_faster_than_one_after_the_other() -> None:
     assert at_once <= one_by_one
 
 
-def test_a_key_that_was_right_is_known_at_its_address_and_is_no_failure() -> None:
+def test_a_key_that_was_right_is_no_failure() -> None:
     attempts = FailedAttempts(Hands())
     for _ in range(20):
         assert attempts.delay(ADDRESS) == 0.0
         attempts.uncount(ADDRESS)
-    attempts.remember_valid(ADDRESS, "digest")
-    assert attempts.is_known(ADDRESS, "digest")
-    assert not attempts.is_known("192.0.2.2", "digest")
-    attempts.forget_valid(ADDRESS, "digest")
-    assert not attempts.is_known(ADDRESS, "digest")
 
 
-def test_any_number_of_right_keys_takes_bounded_memory() -> None:
-    attempts = FailedAttempts(Hands())
-    for number in range(MAX_KNOWN + 10):
-        attempts.remember_valid(ADDRESS, str(number))
-    assert not attempts.is_known(ADDRESS, "9")
-    assert attempts.is_known(ADDRESS, "10")
+async def check(keys: WrongKeys, address: str, digest: str, *, right: bool = True) -> None:
+    with contextlib.suppress(Fault):
+        async with keys.delay_guess(address, digest):
+            if not right:
+                raise Fault(Failure(FaultKind.INVALID_API_KEY, "It is wrong."))
+
+
+async def test_a_key_that_was_right_waits_no_more_at_its_address_until_it_is_wrong() -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    keys = WrongKeys(Hands(), sleep)
+    await check(keys, ADDRESS, "right")
+    for _ in range(FREE_ATTEMPTS):
+        for address in (ADDRESS, "192.0.2.2"):
+            await check(keys, address, "wrong", right=False)
+    await check(keys, ADDRESS, "right")
+    assert slept == []
+    await check(keys, "192.0.2.2", "right")
+    assert len(slept) == 1
+    await check(keys, ADDRESS, "right", right=False)
+    await check(keys, ADDRESS, "right")
+    assert len(slept) == 2
 
 
 def test_other_addresses_are_not_held_back() -> None:
@@ -109,8 +124,8 @@ def test_an_address_that_was_quiet_long_enough_begins_anew() -> None:
 def test_addresses_that_one_machine_can_choose_among_count_as_one(one: str, other: str) -> None:
     clock = Hands()
     attempts = FailedAttempts(clock)
-    one_after_another(attempts, clock, 10, one)
-    assert attempts.delay(other) > 0
+    one_after_another(attempts, clock, 10, network_of(one))
+    assert attempts.delay(network_of(other)) > 0
 
 
 def test_any_number_of_addresses_takes_bounded_memory_and_those_that_go_on_are_remembered() -> None:

@@ -34,23 +34,21 @@ MAX_KNOWN: Final = 4096
 
 
 class FailedAttempts:
-    """Counts wrong keys by address, and remembers valid ones."""
+    """Counts wrong keys by network (`network_of`)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed: OrderedDict[str, tuple[int, float, float]] = OrderedDict()
-        """The number of wrong keys by address, oldest first, and when the last came and is checked (monotonic
+        """The number of wrong keys by network, oldest first, and when the last came and is checked (monotonic
         seconds).
         """
-        self._known: LruCache[tuple[str, str], None] = LruCache(MAX_KNOWN)
-        """Address and digest of keys that were valid."""
 
-    def delay(self, address: str) -> float:
-        """Returns the seconds that a check from this address waits, and counts the key as wrong until `uncount`. Raises
+    def delay(self, network: str) -> float:
+        """Returns the seconds that a check from this network waits, and counts the key as wrong until `uncount`. Raises
         `Fault` RATE_LIMITED if too many wait.
         """
-        now, address = self._clock.monotonic(), _network_of(address)
-        count, last, looked = self._failed.pop(address, (0, now, now))
+        now = self._clock.monotonic()
+        count, last, looked = self._failed.pop(network, (0, now, now))
         if now - last >= FORGET_SECONDS:
             count = 0
         spacing = (
@@ -60,34 +58,24 @@ class FailedAttempts:
         )
         wait = max(looked - now, 0.0) + spacing
         if wait > MAX_WAIT_SECONDS:
-            self._failed[address] = (count, now, looked)
+            self._failed[network] = (count, now, looked)
             raise _too_many_wrong(wait)
-        self._failed[address] = (count + 1, now, now + wait)
+        self._failed[network] = (count + 1, now, now + wait)
         if len(self._failed) > MAX_ADDRESSES:
             self._failed.popitem(last=False)
         return wait
 
-    def is_known(self, address: str, digest: str) -> bool:
-        """Whether the key was valid before, from this address."""
-        return (_network_of(address), digest) in self._known
-
-    def uncount(self, address: str) -> None:
-        address = _network_of(address)
-        count, last, looked = self._failed.pop(address, (0, 0.0, 0.0))
+    def uncount(self, network: str) -> None:
+        count, last, looked = self._failed.pop(network, (0, 0.0, 0.0))
         if count > 1:
-            self._failed[address] = (count - 1, last, looked)
-
-    def remember_valid(self, address: str, digest: str) -> None:
-        self._known.put((_network_of(address), digest), None)
-
-    def forget_valid(self, address: str, digest: str) -> None:
-        self._known.drop((_network_of(address), digest))
+            self._failed[network] = (count - 1, last, looked)
 
     def __len__(self) -> int:
         return len(self._failed)
 
 
-def _network_of(address: str) -> str:
+def network_of(address: str) -> str:
+    """Returns what stands for an address: an IPv4 address itself, or the /64 of which a machine has all addresses."""
     parsed = peer_address(address)
     if isinstance(parsed, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
@@ -101,6 +89,8 @@ MAX_WAITING: Final = 256
 class WrongKeys:
     def __init__(self, clock: Clock, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         self._attempts = FailedAttempts(clock)
+        self._valid: LruCache[tuple[str, str], None] = LruCache(MAX_KNOWN)
+        """Network and digest of keys that were valid."""
         self._sleep = sleep
         self._held = 0
 
@@ -109,20 +99,21 @@ class WrongKeys:
         """Delays the body of the `with`, which checks a key and must raise `Fault` if it is wrong. Raises `Fault`
         RATE_LIMITED if too many wait.
         """
-        may_be_guess = not self._attempts.is_known(address, digest)
+        network = network_of(address)
+        may_be_guess = (network, digest) not in self._valid
         if may_be_guess:
-            await self._wait(address)
+            await self._wait(network)
         try:
             yield
         except Fault:
-            self._attempts.forget_valid(address, digest)
+            self._valid.drop((network, digest))
             raise
         if may_be_guess:
-            self._attempts.uncount(address)
-        self._attempts.remember_valid(address, digest)
+            self._attempts.uncount(network)
+        self._valid.put((network, digest), None)
 
-    async def _wait(self, address: str) -> None:
-        seconds = self._attempts.delay(address)
+    async def _wait(self, network: str) -> None:
+        seconds = self._attempts.delay(network)
         if seconds == 0:
             return
         if self._held >= MAX_WAITING:
