@@ -384,8 +384,6 @@ async def spawn(
         return Child(asyncio.get_running_loop(), command, launched, listener, on_stderr)
     except BaseException:
         os.close(launched.lifeline)  # which ends the child
-        if launched.slot is not None:
-            launched.slot.free()
         raise
 
 

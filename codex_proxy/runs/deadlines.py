@@ -12,7 +12,9 @@ from codex_proxy.core.interfaces import TimerHandle, Timers
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """Seconds: `first` until the client sees something, `idle` between events, `total` for the turn."""
+    """Seconds: `first` until the client sees something, `idle` without output for the turn, `total` for the
+    turn. Output that no dialect knows counts as well: it may be the progress of a newer agent.
+    """
 
     first: float = 60.0
     idle: float = 300.0

@@ -45,6 +45,7 @@ GIVE_BACK: Final = (
     "RunningResponse.cancel",
     "Child.kill",
     "ProcessGroup._start",
+    "PooledProcess._turn_ended",
     "close_channel",
     "AgentSession.__init__",
 )

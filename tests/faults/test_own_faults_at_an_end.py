@@ -94,6 +94,11 @@ class There:
             await until(self._keeps_what_waits)
         return (0 if asking.cancelled() else await asking), "".join(heard)
 
+    async def serve_one(self) -> None:
+        """Waits until processes are started again, of which many have died, and for a turn on one."""
+        await until(lambda: self.proxy.server.agent.trouble() is None)
+        assert (await self.proxy.ask(user("[[fake:text]]"))).status == 200
+
     async def _ask(self, way: Way, heard: list[str]) -> int:
         body: dict[str, Any] = {"model": "codex-5", "stream": way.stream, **way.fields}
         if way.api in ("responses", "websocket"):
@@ -186,10 +191,10 @@ async def test_a_turn_that_ends_suddenly_leaves_nothing_whatever_breaks_meanwhil
             if not is_part(function, parts):
                 continue
             try:
+                await there.serve_one()
                 await check(there, way, end, breaking(function))
             except BaseException as error:
                 error.add_note(f"broken: {function}")
                 raise
         assert called
-        answer = await there.proxy.ask(user("[[fake:text]]"))
-        assert answer.status == 200
+        await there.serve_one()

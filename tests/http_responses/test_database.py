@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from tests.forking import run_command
-from tests.http_responses.asking import create, saying, serving
+from tests.http_responses.asking import create, events_of, saying, serving
 from tests.postgres import PostgresServer, server
 from tests.waiting import poll
 
@@ -194,6 +195,36 @@ async def test_a_response_whose_commit_got_no_answer_is_what_its_client_was_told
             assert "list its items" in answer.error["message"]
         else:
             assert [row["id"] for row in stored] == [answer.body["id"]]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_background_response_whose_commit_got_no_answer_ends_once(
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: bool,
+) -> None:
+    monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.02)
+    async with (
+        relay_to(postgres_server, tmp_path) as relay,
+        serving(tmp_path, store=relay.url) as (proxy, client),
+    ):
+        conversation = await client.conversations.create()
+        relay.armed = b'"status":"completed"'
+        asking = asyncio.create_task(
+            create(proxy, saying("Hello."), background=True, stream=stream, conversation=conversation.id)
+        )
+        await relay.cut.wait()
+        relay.open.set()
+        answer = await asking
+        await proxy.settled()
+        if stream:
+            assert [event["type"] for event in events_of(answer.text)].count("response.completed") == 1
+        found = re.search(r"resp_[0-9a-f]{32}", answer.text)
+        assert found is not None
+        assert (await proxy.send("GET", f"/v1/responses/{found[0]}")).body["status"] == "completed"
+        assert len((await client.conversations.items.list(conversation.id)).data) == 2
 
 
 async def test_a_server_without_its_database_does_not_start_and_says_why(
