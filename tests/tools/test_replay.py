@@ -85,6 +85,13 @@ def test_remembered_items_take_the_place_of_the_repeated_answer(echo: list[Histo
     assert put_back(history, remembered(call("a"))) == [QUESTION, *BACK, output("a"), MORE]
 
 
+def test_calls_that_this_server_has_run_are_none_of_those_that_the_client_repeats() -> None:
+    ran = HistoryCall("s", "files__read", "{}", by_server=True)
+    gave = HistoryOutput("s", (TextPart("done"),), by_server=True)
+    history: list[HistoryItem] = [QUESTION, ran, gave, message("Hm."), call("a"), output("a")]
+    assert put_back(history, remembered(call("a"))) == [QUESTION, *BACK, output("a")]
+
+
 def test_several_messages_are_recognised_as_a_client_joins_them() -> None:
     memory = remembered(call("a"), said="One.\n\nTwo.")
     assert put_back([message("One."), message("Two."), call("a")], memory) == BACK

@@ -156,6 +156,7 @@ def test_a_schema_that_is_strict_stays_as_it_is() -> None:
         opened(a={**STRING, "minLength": 1}),
         opened(a=True),
         opened("a", a={**opened("b", b=STRING), "anyOf": [opened("b", b=STRING)]}),
+        opened("a", a={"type": "array", "items": STRING, "anyOf": [STRING]}),
         opened("a", a={"allOf": [opened("b", b=STRING), opened("c", c=STRING)]}),
         opened("a", a={"allOf": [STRING], "minLength": 1}),
         opened("a", a={"$ref": "#/$defs/a", "minLength": 1}),

@@ -105,7 +105,7 @@ def test_a_folder_may_be_named_in_the_metadata() -> None:
             {"thinking": {"type": "adaptive", "display": "updates"}, "output_config": {"effort": "medium"}},
             "medium",
         ),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "low"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, "low"),
         ({"thinking": {"type": "enabled", "budget_tokens": 2049}}, "medium"),
         ({"thinking": {"type": "enabled", "budget_tokens": 24576}}, "high"),
         ({"thinking": {"type": "enabled", "budget_tokens": 100_000}}, "high"),

@@ -12,7 +12,7 @@ import pytest
 from openai.types.responses import Response
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.core.items import HistoryMessage, TextPart, Tool
+from codex_proxy.core.items import ClientName, HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import NamedTools
 from codex_proxy.surfaces.errors import error_body, status_of
 from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
@@ -445,8 +445,14 @@ def test_tool_choice_can_name_a_tool_of_an_mcp_server() -> None:
     assert parsed.turn.tool_choice == NamedTools(())
 
 
+def test_tools_of_a_namespace_keep_the_names_by_which_the_client_knows_them() -> None:
+    inside = [{"type": "function", "name": "read"}, {"type": "custom", "name": "write"}]
+    tools = ask(tools=[{"type": "namespace", "name": "files", "tools": inside}]).turn.tools
+    assert [tool.client_name for tool in tools] == [ClientName(name, "files") for name in ("read", "write")]
+
+
 def test_tool_choice_allowed_tools_limits_and_does_not_change_what_is_shown() -> None:
-    choice = {
+    choice: dict[str, Any] = {
         "type": "allowed_tools",
         "mode": "required",
         "tools": [{"type": "function", "name": "one"}, {"type": "mcp", "server_label": "files"}],
@@ -456,6 +462,11 @@ def test_tool_choice_allowed_tools_limits_and_does_not_change_what_is_shown() ->
     assert parsed.mcp_choice == (McpChoice("files", None, required=True),)
     assert not parsed.web_search
     assert (parsed.echo["tool_choice"], len(parsed.echo["tools"])) == (choice, len(TOOLS))
+    one, files = choice["tools"]
+    twice = ask(tools=TOOLS, tool_choice={**choice, "tools": [one, one]})
+    assert twice.turn.tool_choice == NamedTools(("one",), required=True)
+    servers_alone = ask(tools=TOOLS, tool_choice={**choice, "tools": [files]})
+    assert servers_alone.turn.tool_choice == NamedTools(())
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from codex_proxy.core.events import (
     TurnStarted,
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
+from codex_proxy.core.items import Activity, ClientName, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.responses.events import payload_of
 from tests.surfaces.chat.turns import (
     activity,
@@ -158,6 +158,11 @@ def test_raw_reasoning_is_not_for_clients() -> None:
         ItemEnded("r"),
     ]
     assert "secret" not in json.dumps(stream_events(turn(events, text_item("x"))))
+
+
+def test_a_call_has_the_name_and_namespace_by_which_the_client_knows_the_tool() -> None:
+    called = output(turn(tool_call("{}")), client_names={"get_weather": ClientName("weather", "here")})[0]
+    assert (called["name"], called["namespace"]) == ("weather", "here")
 
 
 def test_a_function_call_streams_its_arguments_as_they_come() -> None:
