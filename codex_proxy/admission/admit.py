@@ -142,7 +142,7 @@ class Admission:
         self._tools.check(offers)
         if "tool_replies" not in agent.capabilities:
             message = f"The agent {agent.name} does not support MCP servers in requests."
-            raise self._unsupported(message, "tool_replies", offers[0].param)
+            raise self._unsupported_fault(message, "tool_replies", offers[0].param)
         if not client.mcp:
             raise Fault.of(FaultKind.NOT_ALLOWED, MCP_NOT_ALLOWED, param=offers[0].param)
 
@@ -150,19 +150,19 @@ class Admission:
         able = agent.capabilities
         if turn.tools and "client_tools" not in able:
             message = f"The agent {agent.name} does not support tools of the client."
-            raise self._unsupported(message, "client_tools", "tools")
+            raise self._unsupported_fault(message, "client_tools", "tools")
         if turn.mode == "model" and "plain_model" not in able and turn.tools:
             message = f"The agent {agent.name} supports tools only in agent turns, which are switched off."
-            raise self._unsupported(message, "plain_model", "tools")
+            raise self._unsupported_fault(message, "plain_model", "tools")
         if "images" not in able:
             for index, item in enumerate(turn.history):
                 if isinstance(item, HistoryMessage) and any(
                     isinstance(part, ImagePart) for part in item.parts
                 ):
                     message = f"The agent {agent.name} does not support images."
-                    raise self._unsupported(message, "images", fields.input_item.format(index))
+                    raise self._unsupported_fault(message, "images", fields.input_item.format(index))
 
-    def _unsupported(self, message: str, capability: str, field: str) -> Fault:
+    def _unsupported_fault(self, message: str, capability: str, field: str) -> Fault:
         here = [name for name, each in self._agent.members.items() if capability in each.capabilities]
         able = self._agent_able_to(capability)
         if here:

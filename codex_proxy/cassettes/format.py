@@ -334,7 +334,7 @@ class _ParsedLines(msgspec.Struct):
         if self.head is None:
             self.head = _head_of(line, value)
         elif kind == "next":
-            self._take_bytes(self.last_kind, _changed(before, value[kind]), value)
+            self._take_bytes(self.last_kind, _line_with_texts(before, value[kind]), value)
         elif kind == "sent":
             self._take_bytes(kind, bytes(value[kind]), value)
         elif kind in SESSION_KINDS and "ms" in value:
@@ -405,7 +405,7 @@ def _bytes_of(value: msgspec.Raw, form: str) -> bytes:
     return text.encode() if form == "text" else base64.b64decode(text)
 
 
-def _changed(before: bytes, texts: msgspec.Raw) -> bytes:
+def _line_with_texts(before: bytes, texts: msgspec.Raw) -> bytes:
     """Returns the line before with these texts."""
     if not before:
         raise _WrongLineError(f"no line before it has a text that it could change. {_CORRECT}")

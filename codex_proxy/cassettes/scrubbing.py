@@ -210,9 +210,9 @@ class TurnIds:
             )
         self._said = self._said or asked < len(text)
         said = _without_clocks(_VALUE.sub(self._replacement, text[asked:]))
-        return _VALUE.sub(self._known, text[:asked]) + said if asked else said
+        return _VALUE.sub(self._known_id, text[:asked]) + said if asked else said
 
-    def _known(self, found: re.Match[bytes]) -> bytes:
+    def _known_id(self, found: re.Match[bytes]) -> bytes:
         known = self._ids.get(found[1])
         return found[0] if known is None else b':"%b"' % known
 

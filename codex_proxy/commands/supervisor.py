@@ -1,6 +1,5 @@
-"""`codex-proxy serve --workers N`: N processes on one port, and their supervisor, which restarts workers that end,
-replaces them one by one on SIGHUP (unless its terminal was closed), and ends them with itself. A worker's banner says
-that it serves; its stdin ends with the supervisor.
+"""`codex-proxy serve --workers N`: N processes on one port, and their supervisor (docs/machines.md). A worker's banner
+says that it serves; its stdin ends with the supervisor.
 """
 
 from __future__ import annotations

@@ -299,8 +299,7 @@ class RunningResponse(ABC):
         """Starts the turn. Raises `Fault`."""
 
     @abstractmethod
-    async def _release(self, frames: Frames) -> None:
-        """Gives frames to the readers of the response."""
+    async def _release(self, frames: Frames) -> None: ...
 
     @abstractmethod
     async def _save(self, final: dict[str, Any], frames: Frames, ended: TurnEnded) -> None:

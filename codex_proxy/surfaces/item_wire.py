@@ -271,7 +271,7 @@ class ActivityItem(Item):
     output: str | None = None
 
 
-def _untyped(value: dict[str, Any]) -> type | None:
+def _model_without_type(value: dict[str, Any]) -> type | None:
     """Returns the model of an item without a type: a message has a role or content, a reference only an id."""
     if "role" in value or "content" in value:
         return MessageItem
@@ -299,5 +299,5 @@ AnyItem: TypeAlias = Annotated[
     | ShellCallItem
     | ShellOutputItem
     | ActivityItem,
-    ByKind(untyped=_untyped),
+    ByKind(untyped=_model_without_type),
 ]

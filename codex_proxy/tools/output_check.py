@@ -1,6 +1,5 @@
 """Checks answers that must match a schema. Under a strict schema an answer is streamed, and a wrong one fails the turn.
-Under any other it is held (placeholders are removed); if it is wrong, the model is asked once more, then the turn fails
-with `invalid_structured_output`.
+Under any other it is held; if it is wrong, the model is asked once more.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def remembered_turn(
     items = [msgspec.Raw(clean_item(each)) for each in raw]
     hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in policy.hidden}
     visible = [call.call_id for call in visible_calls(policy)]
-    unanswered = _unanswered(items)
+    unanswered = _unanswered_calls(items)
     of_client = set(visible)
     cut_off: dict[str, str | list[dict[str, Any]]] = {
         id: _missing_output(call) if plain else CUT_OFF
@@ -184,7 +184,7 @@ def assistant_messages(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
     return tuple(messages)
 
 
-def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
+def _unanswered_calls(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
     open_calls: dict[str, _Head] = {}
     for item in items:
         head = msgspec.json.decode(item, type=_Head)

@@ -50,7 +50,7 @@ class _Count:
 
     def of(self, value: Any) -> int:
         if isinstance(value, list):
-            return self._bounded(1 + sum(map(self.of, value)))
+            return self._checked_work(1 + sum(map(self.of, value)))
         if isinstance(value, str):
             return 1 + len(value) // 64
         if not isinstance(value, dict):
@@ -69,7 +69,7 @@ class _Count:
                 work += sum(_work_of_pattern(pattern) + self.of(each) for pattern, each in inner.items())
             else:
                 work += self.of(inner)
-        return self._bounded(work)
+        return self._checked_work(work)
 
     def _work_of_reference(self, reference: str) -> int:
         if reference in self._referred:
@@ -95,7 +95,7 @@ class _Count:
                 raise _NoBoundError
         return found
 
-    def _bounded(self, work: int) -> int:
+    def _checked_work(self, work: int) -> int:
         if work > MAX_WORK:
             raise _NoBoundError
         return work

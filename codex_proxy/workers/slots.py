@@ -75,7 +75,6 @@ class FairQueue(Generic[T]):
         return let_in
 
     def clear(self) -> list[T]:
-        """Removes all waiters, and returns them."""
         waiters = [waiter for queue in self._waiting.values() for waiter in queue]
         self._waiting.clear()
         return waiters

@@ -81,7 +81,12 @@ def at_each_call(found: Callable[[CodeType], None]) -> Iterator[Callable[[], Non
 
     def profile(frame: FrameType, what: str, _: Any) -> None:
         code = frame.f_code
-        if what == "call" and code.co_filename.startswith(PACKAGE) and _begins(frame) and not _asked(frame):
+        if (
+            what == "call"
+            and code.co_filename.startswith(PACKAGE)
+            and _begins(frame)
+            and not _is_called_by_test(frame)
+        ):
             found(code)
 
     before = sys.getprofile()
@@ -98,7 +103,7 @@ def _begins(frame: FrameType) -> bool:
     return instruction == RESUME and argument & 3 == 0
 
 
-def _asked(frame: FrameType) -> bool:
+def _is_called_by_test(frame: FrameType) -> bool:
     """Whether a test calls the function, to look at the server."""
     caller: FrameType | None = frame
     while caller is not None and caller.f_code.co_filename.startswith(PACKAGE):

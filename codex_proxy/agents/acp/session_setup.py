@@ -111,11 +111,11 @@ def plan_setup(
     if wanted and mode is None and not program.unconfined:
         return Failure(FaultKind.AGENT_MISCONFIGURED, NO_SAFE_MODE.format(program.preset.title))
 
-    def refused(error: RpcError) -> Failure:
+    def refusal_of(error: RpcError) -> Failure:
         return failure_of_error(error, program.preset)
 
     def model_refused(error: RpcError) -> Failure:
-        failure = refused(error)
+        failure = refusal_of(error)
         if failure.kind is FaultKind.AGENT_NOT_AUTHENTICATED and error.code != INVALID_PARAMS:
             return failure
         return unknown_model(turn.model, program.preset)
@@ -123,7 +123,7 @@ def plan_setup(
     planned: list[tuple[SessionOption, str, Callable[[RpcError], Failure]]] = []
     model = options.model.current if options.model is not None else ""
     if mode is not None and options.mode is not None:
-        planned.append((options.mode, mode, refused))
+        planned.append((options.mode, mode, refusal_of))
     models = options.model.values if options.model is not None else ()
     # Before anybody had signed in, the agent listed no model: then its own choice is meant.
     any_will_do = turn.model in ("", UNNAMED_MODEL) and turn.model not in models
@@ -133,7 +133,7 @@ def plan_setup(
         planned.append((options.model, turn.model, model_refused))
         model = turn.model
     if options.effort is not None and turn.effort in options.effort.values:
-        planned.append((options.effort, turn.effort, refused))
+        planned.append((options.effort, turn.effort, refusal_of))
     requests = tuple(
         (option.request(session, value), on_error)
         for option, value, on_error in planned

@@ -178,9 +178,7 @@ def _text_check(takes_mark: bool, version: str) -> Check:
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
-    """Returns the check of the sign-in. `account`: the kind of sign-in; `unseen`: variables with keys that the program
-    does not get.
-    """
+    """`account`: the kind of sign-in; `unseen`: variables with keys that the program does not get."""
     checking = CheckBuilder("sign-in", account=account, models=models, keys_not_passed_on=", ".join(unseen))
     hint = (
         f" {', '.join(unseen)} is set but not passed on to Claude Code. Name it in PROXY_CHILD_ENV to use it."

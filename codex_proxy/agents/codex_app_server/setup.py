@@ -1,6 +1,5 @@
 """Prepares the start of app-server processes: asks the binary, reads config.toml, and creates home and catalog of
-plain-model turns. A *plain-model* process runs in its own home (the shadow home) and only calls the model; an *agent*
-process runs in the user's.
+plain-model turns.
 """
 
 from __future__ import annotations

@@ -93,8 +93,7 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
         """Starts another turn; the session has not seen `new_items`."""
 
     @abstractmethod
-    def _take_outputs(self, outputs: Sequence[HistoryOutput]) -> None:
-        """Continues the turn with outputs that the agent waits for."""
+    def _take_outputs(self, outputs: Sequence[HistoryOutput]) -> None: ...
 
     @abstractmethod
     def _give_output(self, call_id: str, reply: ToolReply) -> None: ...

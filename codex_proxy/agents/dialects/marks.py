@@ -42,11 +42,11 @@ class OriginMarks:
         return tuple(item for item in kept if item is not None)
 
     def _mark_item(self, raw: bytes) -> bytes:
-        text = _encrypted(raw)
+        text = _encrypted_content(raw)
         return raw if text is None else _with_content(raw, self._mark + text)
 
     def _unmark_item(self, item: RawHistoryItem) -> RawHistoryItem | None:
-        text = _encrypted(item.json)
+        text = _encrypted_content(item.json)
         if text is None:
             return item
         if not text.startswith(self._mark):
@@ -54,7 +54,7 @@ class OriginMarks:
         return RawHistoryItem(_with_content(item.json, text.removeprefix(self._mark)))
 
 
-def _encrypted(raw: bytes) -> str | None:
+def _encrypted_content(raw: bytes) -> str | None:
     try:
         head = msgspec.json.decode(raw, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError):

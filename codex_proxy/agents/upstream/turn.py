@@ -96,8 +96,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
     def _new_answer(self) -> A: ...
 
     @abstractmethod
-    def _request(self) -> bytes:
-        """Returns the next request's body."""
+    def _request(self) -> bytes: ...
 
     @abstractmethod
     def _read_body(self, answer: A, data: bytes, out: list[Event]) -> None: ...

@@ -1,6 +1,6 @@
 """Checks whether a request may use the server: its headers' size, Host (against DNS rebinding), reverse proxy, web
-page, key and content type. Pages of other origins may not use it: they could run an answer as a script, or take a
-stream slot. Bodies must be JSON, which no page can send without a preflight.
+page, key and content type. Bodies must be JSON, which no page of another origin can send without a preflight. Source:
+docs/decisions.md#access.
 """
 
 from __future__ import annotations

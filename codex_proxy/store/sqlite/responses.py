@@ -100,7 +100,7 @@ def update(connection: sqlite3.Connection, owner: str, id: str, change: Response
     return True
 
 
-def unfinished(connection: sqlite3.Connection) -> list[Key]:
+def unfinished_keys(connection: sqlite3.Connection) -> list[Key]:
     """Returns unfinished background responses, oldest first."""
     return connection.execute("SELECT owner, id FROM responses WHERE unfinished = 1 ORDER BY seq").fetchall()
 

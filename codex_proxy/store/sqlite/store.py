@@ -176,7 +176,7 @@ class SqliteStore(Store):
         await self._read(responses.scan, owner, response_id, self._limits, visit)
 
     async def _unfinished(self) -> list[Key]:
-        return await self._read(responses.unfinished)
+        return await self._read(responses.unfinished_keys)
 
     async def append_frames(
         self, owner: str, response_id: str, frames: Sequence[Frame], *, epoch: int | None = None

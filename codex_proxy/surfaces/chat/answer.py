@@ -80,9 +80,9 @@ def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
     """Raises `Fault` for audio, and for log probabilities if `logprobs` is `refuse`."""
     refuse_logprobs({name: name for name in requested_logprobs(request)}, logprobs)
     if "audio" in (request.modalities or ()):
-        raise _unsupported("modalities", "The agent answers in text: the only modality is 'text'.")
+        raise _unsupported_fault("modalities", "The agent answers in text: the only modality is 'text'.")
     if request.audio is not None:
-        raise _unsupported("audio", "The agent answers in text: leave 'audio' out.")
+        raise _unsupported_fault("audio", "The agent answers in text: leave 'audio' out.")
 
 
 def refuse_contradictions(request: ChatRequest) -> None:
@@ -96,5 +96,5 @@ def refuse_contradictions(request: ChatRequest) -> None:
     refuse_stream_options(request.stream_options, request.stream)
 
 
-def _unsupported(param: str, message: str) -> Fault:
+def _unsupported_fault(param: str, message: str) -> Fault:
     return bad_request(message, param, UNSUPPORTED)

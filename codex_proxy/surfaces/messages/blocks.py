@@ -58,7 +58,6 @@ class BlockReader:
             yield from self.parts_of_block(block, f"{param}[{index}]", newest=newest)
 
     def parts_of_block(self, block: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of one block."""
         kind = block_type(block)
         self.note_fields(block)
         if kind == "text":

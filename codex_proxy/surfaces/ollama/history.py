@@ -1,6 +1,6 @@
-"""Converts Ollama's messages to history. Clients may leave out ids of calls: an output belongs to the call that it
-names, else to the first unanswered call of its tool, else to the first unanswered one. A call without an output gets a
-text that says so; an output without a call becomes the user's. Raises `Fault` INVALID_REQUEST for an unreadable image.
+"""Converts Ollama's messages to history. Clients may leave out ids of calls. A call without an output gets a text that
+says so; an output without a call becomes the user's. Raises `Fault` INVALID_REQUEST for an unreadable image. Source:
+docs/ollama.md#fields.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class _Reader:
             if call.call_id not in self._cut:
                 raise bad_request(f"No tool output found for function call {call.call_id}.", "input")
         dropped = {id(call) for call in unanswered}
-        outputs = {id(call): output for call, output in self._mcp.unanswered()}
+        outputs = {id(call): output for call, output in self._mcp.unanswered_requests()}
         if dropped or outputs:
             self.entries = list(_complete_calls(self.entries, dropped, outputs))
 

@@ -56,7 +56,7 @@ class McpHistory:
             return self._convert_answer(item, index)
         return self._convert_call(item, index) if kind == mcp_items.CALL else ()
 
-    def unanswered(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
+    def unanswered_requests(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
         """Returns calls without a response, and outputs that say so."""
         return [(call, _text_output(call, UNANSWERED)) for call in self._waiting.values()]
 
