@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.json_cost import is_too_costly
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.mcp.allowed_urls import AllowedUrls
 from codex_proxy.mcp.config import Definition, StdioServer
@@ -260,11 +262,12 @@ class McpServer:
     # --- values and messages --------------------------------------------------------------------
 
     def _decode_arguments(self, arguments: str) -> dict[str, Any]:
-        try:
-            return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeEncodeError):
-            what = "was not called: the arguments are no JSON object."
-            raise self._error(McpFaultKind.BAD_ARGUMENTS, what) from None
+        with suppress(msgspec.MsgspecError, UnicodeEncodeError):
+            json = arguments.encode() or b"{}"
+            if not is_too_costly(json):
+                return msgspec.json.decode(json, type=dict[str, Any])
+        what = "was not called: the arguments are no JSON object, or are nested too deep."
+        raise self._error(McpFaultKind.BAD_ARGUMENTS, what)
 
     def _error(self, kind: McpFaultKind, what: str) -> McpError:
         """Returns an error. `what`: see `fault_of`."""

@@ -69,7 +69,7 @@ class McpFaultKind(StrEnum):
     UNKNOWN_SERVER = "unknown_server"
     """There is no such server."""
     BAD_ARGUMENTS = "bad_arguments"
-    """The arguments are no JSON object."""
+    """The arguments are no JSON object, or cost too much."""
     TOOL_ERROR = "tool_error"
     """The server answered with a protocol error, usually because there is no such tool."""
     CLOSED = "closed"

@@ -147,7 +147,10 @@ async def test_a_tool_that_does_not_exist_is_an_error_result_without_the_servers
     assert "sk-very-secret" not in result.text
 
 
-@pytest.mark.parametrize("given", ["[]", "nonsense", '{"a":', '"text"'])
+DEEP = '{"a":' * 2000 + "1" + "}" * 2000
+
+
+@pytest.mark.parametrize("given", ["[]", "nonsense", '{"a":', '"text"', DEEP], ids=lambda given: given[:8])
 async def test_arguments_that_are_no_object_do_not_reach_the_server(make: Make, given: str) -> None:
     result = await make(stdio("files")).call("files", "echo", given, LONG)
     assert result.fault is not None

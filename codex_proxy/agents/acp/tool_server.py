@@ -30,6 +30,7 @@ from codex_proxy.agents.acp.messages import (
 )
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import Tool
+from codex_proxy.core.json_cost import is_too_costly
 from codex_proxy.core.json_values import object_at, text_at, value_at
 
 log = structlog.get_logger(__name__)
@@ -187,7 +188,8 @@ class ToolServer:
             # No stream of the server's own is offered, and no session of MCP is kept.
             return web.Response(status=405, headers={"Allow": "POST"})
         try:
-            message = msgspec.json.decode(await request.read())
+            body = await request.read()
+            message = None if is_too_costly(body) else msgspec.json.decode(body)
         except UNREADABLE:
             return _error(None, -32700, "Parse error", status=400)
         if not isinstance(message, dict):
