@@ -37,6 +37,7 @@ def usage_in(answer: bytes, at_once: int = 1 << 30) -> Usage | None:
         ),
         (rb'{"text":"\"usage\":{\"prompt_tokens\":3}"}', None),
         (b'{"usage":{"seconds":3}}', None),
+        (b'{"usage":{"prompt_tokens":3,"x":' + b"[" * 2000 + b"]" * 2000 + b"}}", None),
         (b'{"usage":{"prompt_tokens":-3}}', None),
         (b'{"usage":{"prompt_tokens":3', None),
         (b"ID3\x00\xff", None),

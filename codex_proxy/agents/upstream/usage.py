@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.events import Usage
+from codex_proxy.core.json_cost import is_too_costly
 from codex_proxy.core.json_values import count_at
 
 _NAME: Final = b'"usage"'
@@ -58,9 +60,11 @@ class PassedUsage:
         self._held = data[max(end, len(data) - len(_NAME)) :] if at < 0 else data[max(at - 1, 0) :]
 
     def _read(self, json: bytes) -> None:
+        if is_too_costly(json):
+            return
         try:
             given = msgspec.json.decode(json)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             return
         total = count_at(given, "total_tokens")  # all that servers tell of a ranking
         found = usage_of(given)

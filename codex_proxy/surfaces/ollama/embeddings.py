@@ -92,7 +92,15 @@ def _read(answer: bytes) -> tuple[list[list[float]], int]:
         vectors = [_vector(entry["embedding"]) for entry in found]
         tokens = (value.get("usage") or {}).get("prompt_tokens") or 0
         return vectors, int(tokens)
-    except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError, struct.error) as error:
+    except (
+        msgspec.MsgspecError,
+        RecursionError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        struct.error,
+    ) as error:
         raise Fault(_NONE) from error
 
 

@@ -197,7 +197,14 @@ def fill_in_body(answer: bytes, model: str, created_at: str, times: TurnTimes) -
         choice, usage = value["choices"][0], value.get("usage") or {}
         text, reason = str(choice["text"]), str(choice.get("finish_reason") or "stop")
         tokens = Usage(int(usage.get("prompt_tokens") or 0), output=int(usage.get("completion_tokens") or 0))
-    except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except (
+        msgspec.MsgspecError,
+        RecursionError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ) as error:
         raise Fault(NO_COMPLETION) from error
     line = {
         "model": raw_text(model),

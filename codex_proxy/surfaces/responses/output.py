@@ -194,7 +194,7 @@ def _local_shell_call(output: OutputItem) -> dict[str, Any]:
 def _arguments_of(output: OutputItem) -> dict[str, Any]:
     try:
         return msgspec.json.decode("".join(output.printed), type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
 
 

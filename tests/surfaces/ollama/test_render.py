@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from codex_proxy.core.events import (
@@ -17,7 +19,8 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Message, Reasoning, ToolCall
-from codex_proxy.surfaces.ollama.render import TurnTimes
+from codex_proxy.surfaces.ollama.embeddings import embed_body, embeddings_body
+from codex_proxy.surfaces.ollama.render import TurnTimes, fill_in_body
 from tests.surfaces.ollama.asking import HEAD, lines, renderer, stream_events, whole
 
 SAID: list[Event] = [
@@ -138,3 +141,20 @@ def test_tokens_that_nobody_reported_are_estimated() -> None:
 
 def test_silence_is_a_line_without_text() -> None:
     assert renderer(stream=True).empty_line().endswith(b'"content":""},"done":false}\n')
+
+
+CONVERTERS: list[Callable[[bytes], bytes]] = [
+    lambda answer: fill_in_body(answer, "m", "", TurnTimes()),
+    lambda answer: embed_body(answer, "m", TurnTimes()),
+    embeddings_body,
+]
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b'{"data":1,"choices":[]}', b"[" * 2000 + b"]" * 2000])
+@pytest.mark.parametrize("convert", CONVERTERS, ids=["fill-in", "embed", "embeddings"])
+def test_an_answer_of_a_model_server_that_is_none_is_its_fault(
+    convert: Callable[[bytes], bytes], answer: bytes
+) -> None:
+    with pytest.raises(Fault) as fault:
+        convert(answer)
+    assert fault.value.failure.kind == FaultKind.UPSTREAM_ERROR
