@@ -165,7 +165,7 @@ def _is_command(items: list[Action]) -> bool:
 
 
 def _items(role: str, content: Any) -> list[Action]:
-    """A message as Responses items."""
+    """Returns a message as Responses items."""
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     found: list[Action] = []

@@ -67,7 +67,7 @@ def _value(schema: Any, root: Any, name: str, depth: int, index: int) -> Any:
 
 
 def _resolve(schema: Schema, root: Any, depth: int) -> Schema:
-    """The schema without `$ref` and `allOf`."""
+    """Returns the schema without `$ref` and `allOf`."""
     for _ in range(TOO_DEEP):
         if "$ref" in schema:
             rest = {key: value for key, value in schema.items() if key != "$ref"}
@@ -103,7 +103,7 @@ def _merge(one: Schema, other: Any) -> Schema:
 
 
 def _choose(options: list[Any], root: Any, depth: int) -> Any:
-    """The first option that is not null; deep down null, where that is one."""
+    """Returns the first option that is not null; below `OPTIONAL_DEPTH`, null if it is an option."""
     nulls = [option for option in options if isinstance(option, dict) and option.get("type") == "null"]
     others = [option for option in options if option not in nulls]
     return nulls[0] if nulls and (depth > OPTIONAL_DEPTH or not others) else others[0]

@@ -297,6 +297,6 @@ def _scenario(name: str) -> Action:
 
 
 def _failing(text: str) -> Action:
-    """A scenario that fails with this text."""
+    """Returns a scenario that fails with this text."""
     action = {"do": "error", "kind": "other", "texts": {"any": text}}
     return {"steps": [{"actions": [action], "end": "error"}]}

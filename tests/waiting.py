@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 
 def out_of_patience(scheduler: RunScheduler) -> None:
-    """The time limit of every running turn passes now: for its first word, or for its next sign of life. A test says so
-    when what has to come before is there; a limit in seconds is met by a quiet machine and by no other."""
+    """Makes the time limits of every running turn expire now: for its first output, and for its next one. A test calls
+    this when all that must come before is there: only a quiet machine keeps to a limit in seconds."""
     for run in scheduler._runs:
         run._watch._deadlines = Deadlines(first=0.0, idle=0.0)
         run._watch.resume()

@@ -154,9 +154,9 @@ async def spawner_check() -> Check:
     )
 
 
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
-OPEN = {"read": "read", "change": "changed"}
-SHOWN = 10  # names in a message
+OTHERS_RIGHTS = stat.S_IRWXG | stat.S_IRWXO
+ACCESS_IN_WORDS = {"read": "read", "change": "changed"}
+MAX_NAMES_SHOWN = 10  # names in a message
 
 
 async def store_check(settings: Settings) -> tuple[Check, tuple[Key, ...]]:
@@ -214,7 +214,7 @@ def state_check(folder: Path) -> Check:
         )
     mode = stat.S_IMODE(folder.stat().st_mode)
     check.facts["mode"] = f"{mode:04o}"
-    if mode & OTHERS:
+    if mode & OTHERS_RIGHTS:
         return check.warning(
             f"Other users can read {folder} (mode {mode:04o}), which contains stored answers.",
             f"Run `chmod 700 {folder}`.",
@@ -238,9 +238,11 @@ def keys_check(settings: Settings, stored: Sequence[Key] = ()) -> Check:
     check.facts["count"] = len(keys)
     others = others_access(file)
     if others:
-        return check.warning(f"{file} can be {OPEN[others]} by other users.", f"Run `chmod 600 {file}`.")
+        return check.warning(
+            f"{file} can be {ACCESS_IN_WORDS[others]} by other users.", f"Run `chmod 600 {file}`."
+        )
     if keys:
-        names = ", ".join(key.name for key in keys[:SHOWN])
+        names = ", ".join(key.name for key in keys[:MAX_NAMES_SHOWN])
         return check.ok(f"Clients need an API key. Known keys: {names}.")
     if file.exists():
         return check.warning(
@@ -268,7 +270,7 @@ def home_check(settings: Settings) -> Check:
     if not os.access(folder, os.R_OK | os.X_OK):
         return check.failed(f"{folder} is not readable.", f"Run `chmod u+rx {folder}`.")
     auth = folder / "auth.json"
-    if auth.is_file() and stat.S_IMODE(auth.stat().st_mode) & OTHERS:
+    if auth.is_file() and stat.S_IMODE(auth.stat().st_mode) & OTHERS_RIGHTS:
         return check.warning(f"{auth} is readable by other users.", f"Run `chmod 600 {auth}`.")
     return check.ok(f"{folder} exists.")
 
@@ -318,6 +320,6 @@ def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
     if missing:
         advice = "Fix these MCP servers, or set `disabled` for them. Until then their tools are missing."
         return [check.warning(" ".join(missing), advice)]
-    more = ", ..." if len(servers) > SHOWN else ""
-    shown = f": {', '.join(list(servers)[:SHOWN])}{more}" if servers else ""
+    more = ", ..." if len(servers) > MAX_NAMES_SHOWN else ""
+    shown = f": {', '.join(list(servers)[:MAX_NAMES_SHOWN])}{more}" if servers else ""
     return [check.ok(f"{len(servers)} in {settings.mcp_config}{shown}.")]

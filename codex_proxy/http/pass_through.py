@@ -165,7 +165,7 @@ async def _open_answer(
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise Fault(_too_late(upstream)) from None
+            raise Fault(_timeout_failure(upstream)) from None
     if spent.usage is not None:
         request[NOTES] |= {"input_tokens": spent.usage.input, "output_tokens": spent.usage.output}
 
@@ -177,7 +177,7 @@ def _note_attempts(request: web.Request, answer: PassedAnswer) -> None:
         request[REPLY_HEADERS]["x-codex-upstream"] = request[NOTES]["upstream"] = answer.upstream
 
 
-def _too_late(upstream: PassingAgent) -> Failure:
+def _timeout_failure(upstream: PassingAgent) -> Failure:
     message = (
         f"The model server took longer than {upstream.total_timeout:g} s for the whole answer. Try again, or raise "
         "the time limit (total_timeout)."

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 MAX_LINKS = 40
 """Maximum links in one path, as on Linux."""
 
-ADVICE = "Work in another folder (start the server there, or name one with --workdir), or leave the sandbox read-only."
+OTHER_FOLDER_ADVICE = (
+    "Work in another folder (start the server there, or name one with --workdir), "
+    "or leave the sandbox read-only."
+)
 
 
 def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -159,7 +162,7 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
     if found is not None:
         return (
             f"--sandbox workspace-write would let the agent's commands write to {settings.workdir}, where "
-            f"{found.what} is ({found.path}): they could change what runs outside of the sandbox. {ADVICE}"
+            f"{found.what} is ({found.path}): they could change what runs outside of the sandbox. {OTHER_FOLDER_ADVICE}"
         )
     for each in codex_settings(settings):
         conflict = _root_conflict(each, protected)

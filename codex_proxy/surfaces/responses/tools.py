@@ -185,7 +185,8 @@ class _Chooser:
         self._any = any_given
 
     def choose(self, choice: wire.ToolChoice | None) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
-        """Returns the choice among client's tools, that among MCP tools, and whether web search may be used."""
+        """Returns the choice among the client's tools, the choices among MCP tools, and whether web search may be
+        used."""
         if choice is None or choice == "auto":
             return "auto", (), True
         if choice == "none":
