@@ -96,7 +96,9 @@ def _must_call(request: Request) -> bool:
 
 
 def _instructions_of(request: Request) -> list[str]:
-    said = (item for item in request.items if item.get("role") in ("developer", "system"))
+    # In an ACP prompt, which has one text, the instructions are those of no role.
+    roles = ("user",) if request.dialect == "acp" else ("developer", "system")
+    said = (item for item in request.items if item.get("role") in roles)
     return [*request.instructions, *(text_of(item.get("content")) for item in said)]
 
 
