@@ -13,6 +13,7 @@ from mcp.client._transport import TransportStreams
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from codex_proxy.core.json_cost import is_too_costly
 from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, ForbiddenAddressError
 from codex_proxy.mcp.config import HttpServer
 from codex_proxy.mcp.connection import TransportReport
@@ -26,6 +27,8 @@ NOTIFICATION_SECONDS: Final = 5.0
 """Seconds for the answer to a notification, for which calls wait."""
 MAX_ADDRESSES: Final = 4
 """Maximum addresses of a host that are tried: two IPv4, two IPv6."""
+BLANK_LINES: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
+"""What ends an event of a stream."""
 _NOTIFICATION: Final = b'"method":"notifications/'
 
 
@@ -157,14 +160,15 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)
         on_end = self._report.ended.set if self._is_sse and request.method == "GET" else None
-        limit = None if events else self._limits.message_bytes
         headers = response.headers.copy()
         # None was asked for: decompressed content could be a thousand times larger than the limit.
         headers.pop("content-encoding", None)
         return httpx2.Response(
             response.status_code,
             headers=headers,
-            stream=_LimitedBody(stream, limit, self._on_too_large, on_end),
+            stream=_LimitedBody(
+                stream, self._limits.message_bytes, self._on_too_large, on_end, events=events
+            ),
             extensions=response.extensions,
         )
 
@@ -177,35 +181,58 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _LimitedBody(httpx2.AsyncByteStream):
-    """A body of at most `limit` bytes (None for event streams): above, `on_too_large` is called and
-    `httpx2.StreamError` raised. `on_end` is called when it is closed.
+    """A body, as a whole or event by event (`events`). At a message of more than `limit` bytes, or whose values take
+    too long to decode, `on_too_large` is called and `httpx2.StreamError` raised. `on_end` is called when it is closed.
     """
 
     def __init__(
         self,
         inner: httpx2.AsyncByteStream,
-        limit: int | None,
+        limit: int,
         on_too_large: Callable[[], None],
         on_end: Callable[[], None] | None,
+        *,
+        events: bool,
     ) -> None:
         self._inner = inner
         self._limit = limit
         self._on_too_large = on_too_large
         self._on_end = on_end
+        self._events = events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        seen = 0
+        message = bytearray()
         async for chunk in self._inner:
-            seen += len(chunk)
-            if self._limit is not None and seen > self._limit:
-                self._on_too_large()
-                raise httpx2.StreamError("too large")
-            yield chunk
+            before = len(message)
+            message += chunk
+            end = _end_of_events(message, before) if self._events else 0
+            if end:
+                yield self._checked(bytes(message[:end]))
+                del message[:end]
+            if len(message) > self._limit:
+                raise self._too_large()
+        yield self._checked(bytes(message))
+
+    def _checked(self, message: bytes) -> bytes:
+        if is_too_costly(message):
+            raise self._too_large()
+        return message
+
+    def _too_large(self) -> httpx2.StreamError:
+        self._on_too_large()
+        return httpx2.StreamError("too large")
 
     async def aclose(self) -> None:
         if self._on_end is not None:
             self._on_end()
         await self._inner.aclose()
+
+
+def _end_of_events(data: bytearray, before: int) -> int:
+    """Returns where the last whole event of a stream ends; 0 if none does. The first `before` bytes have none."""
+    start = max(0, before - 3)
+    ends = (data.rfind(gap, start) + len(gap) for gap in BLANK_LINES if data.find(gap, start) >= 0)
+    return max(ends, default=0)
 
 
 def _with_address(address: str, request: httpx2.Request) -> httpx2.Request:

@@ -10,11 +10,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-import msgspec
 from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
-from pydantic import ValidationError
+from pydantic_core import from_json
 
 from codex_proxy.core.json_cost import LONG_JSON, is_too_costly
 from codex_proxy.mcp.config import StdioServer, redact
@@ -128,34 +127,19 @@ class _StdoutLines:
         return chunk
 
 
-class _Method(msgspec.Struct):
-    method: str = ""
-
-
-_method = msgspec.json.Decoder(_Method)
-
-
-def _is_ignored(line: bytes) -> bool:
-    """Whether a line is no message, or a notification that nobody handles: to decode thousands of these as the `mcp`
-    package does would take all of this server's time.
+def _message(line: bytes) -> SessionMessage | None:
+    """Decodes a line; None if it is no message, or a notification that nobody handles: validated as well, thousands of
+    these would take all of this server's time.
     """
     if not line.lstrip().startswith(b"{"):
-        return True
-    if len(line) > LONG_JSON:
-        return False
-    try:
-        method = _method.decode(line).method
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return True
-    return method.startswith("notifications/") and method != TOOLS_CHANGED
-
-
-def _message(line: bytes) -> SessionMessage | None:
-    if _is_ignored(line):
         return None
     try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValidationError:
+        fields = from_json(line)  # in one go with validation it takes four times as long
+        method = fields.get("method")
+        if isinstance(method, str) and method.startswith("notifications/") and method != TOOLS_CHANGED:
+            return None
+        return SessionMessage(jsonrpc_message_adapter.validate_python(fields, by_name=False))
+    except ValueError:
         return None
 
 

@@ -94,6 +94,9 @@ class Program:
             structured_content={"sum": 3},
         )
 
+    async def tool_values(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        return types.CallToolResult(content=[], structured_content={"x": [[1]] * int(given["size"])})
+
     async def tool_big(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
         return text("x" * int(given["size"]))
 
@@ -134,9 +137,6 @@ class Program:
         line = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}\n'
         write_all(line * 1000)
         return text("through")
-
-    async def tool_long(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
-        return text("x" * int(given["size"]))
 
     async def tool_noise(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
         os.write(STDOUT, b"not json\n{not json either}\n\n" + b"\xff" * 100_000 + b"\n")

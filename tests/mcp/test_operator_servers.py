@@ -308,7 +308,7 @@ async def test_lines_that_are_not_json_rpc_and_a_flood_on_stderr_are_ignored(mak
     assert texts(await servers.call("files", "echo", arguments(text="still"), LONG)) == ["still"]
 
 
-async def test_notifications_that_nobody_handles_are_not_decoded_by_the_package(
+async def test_notifications_that_nobody_handles_do_not_reach_the_package(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []
@@ -342,7 +342,7 @@ async def test_others_are_served_between_the_look_at_a_long_message_and_its_deco
 
     monkeypatch.setattr(stdio_transport, "is_too_costly", look)
     monkeypatch.setattr(stdio_transport, "_message", note_decoding)
-    await make(stdio("files")).call("files", "long", arguments(size=LONG_JSON), LONG)
+    await make(stdio("files")).call("files", "big", arguments(size=LONG_JSON), LONG)
     assert steps == ["looked at", "others", "decoded"]
 
 

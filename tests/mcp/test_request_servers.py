@@ -119,6 +119,15 @@ async def test_headers_and_authorization_reach_the_server(make: Make, streamable
         assert texts(result) == [value]
 
 
+async def test_an_answer_of_very_many_values_is_not_decoded(make: Make, streamable: int) -> None:
+    """A long one of few values is."""
+    servers, server = make(f"http://127.0.0.1:{streamable}/"), server_at(streamable)
+    result = await servers.call(server, "me", "values", arguments(size=400_000), LONG)
+    assert texts(result) == ["MCP server 'tests' sent an answer that is too large."]
+    result = await servers.call(server, "me", "big", arguments(size=2_000_000), LONG)
+    assert texts(result)[1] == "[This result was too large: its text was cut to 1 MiB.]"
+
+
 async def test_a_server_that_wants_credentials_is_a_fault_that_says_so_and_holds_none(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
