@@ -76,11 +76,11 @@ def test_a_file_that_could_not_be_read_just_then_is_read_when_it_can_be(
     keyring = ring(tmp_path, clock)
     write_keys(tmp_path, two={})
 
-    def refused(*given: Any, **more: Any) -> Any:
+    def refusal_of(*given: Any, **more: Any) -> Any:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", refused)
+        patch.setattr(Path, "open", refusal_of)
         for _ in range(3):
             clock.now += CHECK_SECONDS
             assert names_of(keyring) == ["one", "two"]

@@ -17,7 +17,7 @@ CALLS = {"FAKE_CODEX_MODE": "tool_call"}
 """The agent calls the first tool that it is offered; without one it only talks."""
 
 
-async def called(proxy: Proxy, path: str, name: str) -> bool:
+async def was_called(proxy: Proxy, path: str, name: str) -> bool:
     """Whether the server's tool was called for the key of this name."""
     body = user() if "chat" in path else {"model": "codex-5", "input": "Hi."}
     answer = await proxy.send("POST", path, body, headers=bearing(name))
@@ -33,8 +33,8 @@ async def test_a_key_without_mcp_is_offered_no_tool_of_the_operator_s(tmp_path: 
     file.write_text(json.dumps({"mcpServers": {"desk": server}}))
     more: dict[str, Any] = {"fake_dialect": "app-server", "mcp_config": file}
     async with keyed_proxy(tmp_path, {"none": {"mcp": False}, "full": {}}, CALLS, **more) as proxy:
-        assert not await called(proxy, path, "none")
-        assert await called(proxy, path, "full")
+        assert not await was_called(proxy, path, "none")
+        assert await was_called(proxy, path, "full")
 
 
 async def test_a_key_without_mcp_may_name_no_server(tmp_path: Path) -> None:

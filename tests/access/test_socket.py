@@ -36,7 +36,7 @@ async def last_of(socket: aiohttp.ClientWebSocketResponse) -> dict[str, Any]:
             return frame
 
 
-async def answered(
+async def answer_to(
     socket: aiohttp.ClientWebSocketResponse, input: Any = "Hello.", **fields: Any
 ) -> dict[str, Any]:
     await ask(socket, input, **fields)
@@ -64,7 +64,7 @@ async def test_a_page_sends_its_key_as_a_subprotocol_and_it_is_not_repeated(
 ) -> None:
     async with opened(keyed, protocols=offered) as socket:
         assert socket.protocol == taken
-        assert (await answered(socket))["type"] == "response.completed"
+        assert (await answer_to(socket))["type"] == "response.completed"
 
 
 @pytest.mark.parametrize(
@@ -84,20 +84,20 @@ async def test_a_subprotocol_is_no_key_for_anything_but_a_connection(keyed: Prox
 
 async def test_what_a_key_stored_is_continued_over_its_own_connection_alone(keyed: Proxy) -> None:
     async with opened(keyed, bearing("one")) as socket:
-        response = (await answered(socket))["response"]["id"]
+        response = (await answer_to(socket))["response"]["id"]
     async with opened(keyed, bearing("two")) as socket:
-        refused = await answered(socket, previous_response_id=response)
+        refused = await answer_to(socket, previous_response_id=response)
         assert (refused["type"], refused["error"]["code"]) == ("error", "previous_response_not_found")
     async with opened(keyed, bearing("one")) as socket:
-        assert (await answered(socket, previous_response_id=response))["type"] == "response.completed"
+        assert (await answer_to(socket, previous_response_id=response))["type"] == "response.completed"
 
 
 async def test_a_key_that_is_gone_ends_the_connection_at_its_next_turn(keyed: Proxy, tmp_path: Path) -> None:
     async with opened(keyed, bearing("one")) as socket:
-        assert (await answered(socket))["type"] == "response.completed"
+        assert (await answer_to(socket))["type"] == "response.completed"
         write_keys(tmp_path, two={})
         look_now(keyed.server)
-        refused = await answered(socket)
+        refused = await answer_to(socket)
         assert (refused["status"], refused["error"]["code"]) == (401, "invalid_api_key")
         assert (await socket.receive(timeout=PATIENCE)).type is WSMsgType.CLOSE
         assert socket.close_code == aiohttp.WSCloseCode.POLICY_VIOLATION
@@ -105,38 +105,38 @@ async def test_a_key_that_is_gone_ends_the_connection_at_its_next_turn(keyed: Pr
 
 async def test_a_connection_without_a_key_ends_when_keys_are_wanted(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy, opened(proxy) as socket:
-        assert (await answered(socket))["type"] == "response.completed"
+        assert (await answer_to(socket))["type"] == "response.completed"
         write_keys(tmp_path, one={})
         look_now(proxy.server)
-        assert (await answered(socket))["status"] == 401
+        assert (await answer_to(socket))["status"] == 401
         assert (await socket.receive(timeout=PATIENCE)).type is WSMsgType.CLOSE
 
 
 async def test_limits_that_change_are_those_of_the_next_turn(keyed: Proxy, tmp_path: Path) -> None:
     async with opened(keyed, bearing("one")) as socket:
-        assert (await answered(socket))["type"] == "response.completed"
+        assert (await answer_to(socket))["type"] == "response.completed"
         write_keys(tmp_path, one={"models": ["gpt-x"], "plain_model": True})
         look_now(keyed.server)
-        refused = await answered(socket)
+        refused = await answer_to(socket)
         assert (refused["status"], refused["error"]["param"]) == (403, "model")
-        assert (await answered(socket, model="gpt-x:agent"))["status"] == 403
-        assert (await answered(socket, model="gpt-x"))["type"] == "response.completed"
+        assert (await answer_to(socket, model="gpt-x:agent"))["status"] == 403
+        assert (await answer_to(socket, model="gpt-x"))["type"] == "response.completed"
 
 
 async def test_each_turn_counts_against_the_requests_a_minute(keyed: Proxy) -> None:
     async with opened(keyed, bearing("slow")) as socket, opened(keyed, bearing("one")) as other:
-        assert (await answered(socket))["type"] == "response.completed"
-        refused = await answered(socket)
+        assert (await answer_to(socket))["type"] == "response.completed"
+        refused = await answer_to(socket)
         assert (refused["status"], refused["error"]["code"]) == (429, "rate_limit_exceeded")
-        assert (await answered(other))["type"] == "response.completed"
+        assert (await answer_to(other))["type"] == "response.completed"
 
 
 async def test_a_turn_counts_against_the_requests_at_once_while_it_runs(keyed: Proxy, tmp_path: Path) -> None:
     async with opened(keyed, bearing("narrow")) as first, opened(keyed, bearing("narrow")) as second:
         await ask(first, '[[fake:text say="a b" hold=1]]')
         await until(lambda: keyed.server.runs.running == 1)
-        refused = await answered(second)
+        refused = await answer_to(second)
         assert (refused["status"], refused["error"]["code"]) == (429, "concurrency_exceeded")
         (tmp_path / "go").write_text("go")
         assert (await last_of(first))["type"] == "response.completed"
-        assert (await answered(second))["type"] == "response.completed"
+        assert (await answer_to(second))["type"] == "response.completed"

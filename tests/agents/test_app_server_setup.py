@@ -97,7 +97,7 @@ def agent_of(setup: AppServerProcesses) -> Command:
     return setup.agent
 
 
-async def refused(places: CodexPaths) -> str:
+async def refusal_of(places: CodexPaths) -> str:
     with pytest.raises(Fault) as caught:
         await prepare(places)
     return caught.value.failure.message
@@ -199,7 +199,7 @@ async def test_a_broken_config_is_named(places: CodexPaths) -> None:
     config = Path(places.codex_home) / "config.toml"
     for text in (b"model = [", b"model = \xff"):
         config.write_bytes(text)
-        assert str(config) in await refused(places)
+        assert str(config) in await refusal_of(places)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ async def test_a_binary_that_lacks_what_every_turn_needs_is_refused_by_its_name(
     places: CodexPaths, release: str, says: str
 ) -> None:
     codex_script(Path(places.program).parent, schema=schema_file(release))
-    assert says in await refused(places)
+    assert says in await refusal_of(places)
 
 
 async def test_a_binary_is_driven_by_the_protocol_that_it_supports_whatever_its_version(
@@ -219,16 +219,16 @@ async def test_a_binary_is_driven_by_the_protocol_that_it_supports_whatever_its_
     codex_script(Path(places.program).parent, "codex-cli 9.0.0")
     assert str((await prepare(places)).version) == "9.0.0"
     codex_script(Path(places.program).parent, "bash 5.2")
-    assert "did not print a version" in await refused(places)
+    assert "did not print a version" in await refusal_of(places)
 
 
 async def test_a_binary_that_fails_says_its_own_last_words(places: CodexPaths) -> None:
     codex_script(
         Path(places.program).parent, more="echo first >&2; echo cannot open shared object >&2; exit 3"
     )
-    assert "cannot open shared object" in await refused(places)
+    assert "cannot open shared object" in await refusal_of(places)
     codex_script(Path(places.program).parent, more="kill -9 $$")
-    assert "signal 9" in await refused(places)
+    assert "signal 9" in await refusal_of(places)
 
 
 async def test_the_error_about_a_missing_program_names_the_flag(places: CodexPaths) -> None:
@@ -244,7 +244,7 @@ async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
     monkeypatch.setattr(codex_program, "ASK_SECONDS", 1.0)
     folder = Path(places.program).parent
     codex_script(folder, more=f'trap "" TERM; echo $$ > "{folder}/pid"; while :; do sleep 1000; done')
-    assert "did not answer within 1 s" in await refused(places)
+    assert "did not answer within 1 s" in await refusal_of(places)
     await eventually(lambda: have_ended([int((folder / "pid").read_text())]))
 
 
@@ -277,7 +277,7 @@ async def test_a_stored_catalog_that_cannot_be_read_is_asked_for_anew(places: Co
 
 async def test_a_catalog_of_nothing_but_brackets_is_reported(places: CodexPaths) -> None:
     Path(places.program).with_name("catalog.json").write_bytes(b"[" * 100_000)
-    assert "is not JSON" in await refused(places)
+    assert "is not JSON" in await refusal_of(places)
 
 
 async def test_a_stored_catalog_of_nothing_but_brackets_is_asked_for_anew(places: CodexPaths) -> None:
@@ -310,13 +310,13 @@ async def test_what_a_killed_start_has_left_is_removed_by_the_next_one(places: C
 
 async def test_a_catalog_that_cannot_be_read_is_reported(places: CodexPaths) -> None:
     Path(places.program).with_name("catalog.json").write_text("nonsense")
-    assert "catalog of Codex 0.163.0" in await refused(places)
+    assert "catalog of Codex 0.163.0" in await refusal_of(places)
 
 
 async def test_a_state_folder_that_cannot_be_used_is_reported(places: CodexPaths, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("not a folder")
-    assert str(file) in await refused(
+    assert str(file) in await refusal_of(
         CodexPaths(places.program, places.codex_home, str(file), places.workdir)
     )
 

@@ -53,7 +53,7 @@ def test_the_calls_that_wait_at_once_are_bounded(waiting: str) -> None:
     assert f"more than {dialect.MAX_UNANSWERED}" in many.fault
 
 
-def ended(reader: ChildReader) -> TurnEnded:
+def end_of(reader: ChildReader) -> TurnEnded:
     last = reader.log[-1]
     assert isinstance(last, TurnEnded)
     return last
@@ -79,7 +79,7 @@ def test_the_calls_of_an_acp_agent_that_are_open_at_once_are_bounded() -> None:
 def test_items_that_are_left_open_end_the_turn(child: str, shape: str) -> None:
     reader = READERS[child](keeps_log=True)
     reader.say(*shapes.SHAPES[child][shape](2 * repair.MAX_OPEN_ITEMS))
-    failure = ended(reader).failure
+    failure = end_of(reader).failure
     assert failure is not None
     assert failure.kind is FaultKind.AGENT_PROTOCOL
     assert failure.message.startswith(f"The agent began more than {repair.MAX_OPEN_ITEMS} items")
@@ -91,7 +91,7 @@ def test_items_that_are_left_open_end_the_turn(child: str, shape: str) -> None:
 def test_a_turn_has_no_more_items_than_a_final_object_may_have(child: str, shape: str) -> None:
     reader = READERS[child](keeps_log=True)
     reader.say(*shapes.SHAPES[child][shape](repair.MAX_ITEMS + 1))
-    failure = ended(reader).failure
+    failure = end_of(reader).failure
     assert failure is not None
     assert failure.kind is FaultKind.AGENT_PROTOCOL
     assert failure.message.startswith(f"The agent began more than {repair.MAX_ITEMS} items")
@@ -101,7 +101,7 @@ def test_a_turn_has_no_more_items_than_a_final_object_may_have(child: str, shape
 def test_a_call_of_the_model_is_not_repeated_for_ever(child: str) -> None:
     reader = READERS[child](keeps_log=True)
     reader.say(*shapes.SHAPES[child]["retries"](2 * repair.MAX_RETRIES))
-    failure = ended(reader).failure
+    failure = end_of(reader).failure
     assert failure is not None
     assert failure.kind is FaultKind.UPSTREAM_DISCONNECTED
     assert f"more than {repair.MAX_RETRIES} times" in failure.message

@@ -73,7 +73,7 @@ async def process() -> AsyncIterator[AppServerProcess]:
     assert made.pid is None or have_ended([made.pid])
 
 
-async def refused(process: AppServerProcess, command: Command, timeout_seconds: float = PATIENCE) -> str:
+async def refusal_of(process: AppServerProcess, command: Command, timeout_seconds: float = PATIENCE) -> str:
     with pytest.raises(Fault) as caught:
         await process.start(command, timeout_seconds=timeout_seconds)
     assert caught.value.failure.kind is FaultKind.SPAWN_FAILED
@@ -95,7 +95,7 @@ async def test_an_agent_nobody_has_signed_in_to_says_so_at_its_start(process: Ap
 
 async def test_an_agent_that_never_answers_initialize_is_ended_in_time(process: AppServerProcess) -> None:
     began = time.monotonic()
-    message = await refused(
+    message = await refusal_of(
         process, fake("app-server", FAKE_CODEX_MISBEHAVE="hang_start"), timeout_seconds=0.5
     )
     assert "0.5 s" in message
@@ -106,13 +106,13 @@ async def test_an_agent_that_never_answers_initialize_is_ended_in_time(process: 
 async def test_an_agent_that_dies_in_its_start_reports_its_last_line_of_stderr(
     process: AppServerProcess,
 ) -> None:
-    assert "no such flag" in await refused(process, shell("echo no such flag >&2; exit 2"))
+    assert "no such flag" in await refusal_of(process, shell("echo no such flag >&2; exit 2"))
     assert process.exit is not None
     assert process.exit.code == 2
 
 
 async def test_an_agent_that_cannot_be_started_is_named(process: AppServerProcess) -> None:
-    assert "/nowhere/codex" in await refused(process, Command(("/nowhere/codex",), {}, "/"))
+    assert "/nowhere/codex" in await refusal_of(process, Command(("/nowhere/codex",), {}, "/"))
 
 
 async def test_a_start_that_is_broken_off_leaves_no_process(process: AppServerProcess) -> None:

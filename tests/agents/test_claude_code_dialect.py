@@ -74,7 +74,7 @@ def usage_of(events: list[Event]) -> Usage:
     return [event.usage for event in events if isinstance(event, UsageReported)][-1]
 
 
-def written(writes: bytes) -> list[dict[str, Any]]:
+def lines_in(writes: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in writes.splitlines()]
 
 
@@ -171,7 +171,7 @@ def test_calls_of_a_step_come_together_with_the_models_ids_and_wait() -> None:
     turn = recorded_turn("client_tool_sdk_mcp")
     outputs = [HistoryOutput("toolu_3_1", (TextPart("3"),)), HistoryOutput("toolu_3_0", (TextPart("cold"),))]
     step = dialect.resume(turn, outputs)
-    answers = [each["response"]["response"]["mcp_response"] for each in written(step.writes)]
+    answers = [each["response"]["response"]["mcp_response"] for each in lines_in(step.writes)]
     assert [(each["id"], each["result"]["content"][0]["text"]) for each in answers] == [
         (3, "3"),
         (2, "cold"),
@@ -190,7 +190,7 @@ def test_an_output_that_comes_before_it_is_asked_for_is_given_then() -> None:
         if isinstance(events and events[-1], StepCompleted):
             break
     assert dialect.answer("toolu_3_1", ToolReply((TextPart("3"),))).writes == b""
-    [answered] = written(dialect.receive([request]).writes)
+    [answered] = lines_in(dialect.receive([request]).writes)
     assert answered["response"]["response"]["mcp_response"]["result"]["content"] == [
         {"type": "text", "text": "3"}
     ]
@@ -199,7 +199,7 @@ def test_an_output_that_comes_before_it_is_asked_for_is_given_then() -> None:
 def test_an_image_of_an_output_that_cannot_be_given_is_not_left_out_silently() -> None:
     dialect = resumable("client_tool_sdk_mcp")
     image = ImagePart("https://pictures.example/cat.png")
-    [answered] = written(dialect.answer("toolu_3_1", ToolReply((image,))).writes)
+    [answered] = lines_in(dialect.answer("toolu_3_1", ToolReply((image,))).writes)
     assert answered["response"]["response"]["mcp_response"]["result"]["content"] == [
         {"type": "text", "text": "[an image that is not included]"}
     ]
@@ -223,15 +223,15 @@ def test_history_goes_in_line_by_line_and_each_waits_for_its_result() -> None:
         message("Noted.", "assistant"),
         message("Who am I?"),
     )
-    first = written(dialect.begin(Turn(model="opus", history=history, mode="model", effort="high")).writes)
+    first = lines_in(dialect.begin(Turn(model="opus", history=history, mode="model", effort="high")).writes)
     assert [line["request"]["subtype"] for line in first] == ["initialize", "apply_flag_settings"]
     assert first[0]["request"]["systemPrompt"] == "Be brief."
     assert first[1]["request"]["settings"] == {"model": "opus", "effortLevel": "high"}
     assert dialect.receive([INITIALIZED]).writes == b""
-    [line] = written(dialect.receive([INITIALIZED.replace(b'"initialize"', b'"settings"')]).writes)
+    [line] = lines_in(dialect.receive([INITIALIZED.replace(b'"initialize"', b'"settings"')]).writes)
     assert line["shouldQuery"] is False
     assert line["message"]["content"] == [{"type": "text", "text": "I am Rumpel."}]
-    answered, asked = written(dialect.receive([RESULT]).writes)
+    answered, asked = lines_in(dialect.receive([RESULT]).writes)
     assert answered["message"] == {"role": "assistant", "content": [{"type": "text", "text": "Noted."}]}
     assert "shouldQuery" not in asked
 
@@ -239,7 +239,7 @@ def test_history_goes_in_line_by_line_and_each_waits_for_its_result() -> None:
 def test_the_next_turn_of_a_conversation_in_an_idle_process_gives_only_what_is_new() -> None:
     dialect = resumable("text")
     turn = recorded_turn("text")
-    [asked] = written(dialect.resume(turn, [message("And now?")]).writes)
+    [asked] = lines_in(dialect.resume(turn, [message("And now?")]).writes)
     assert asked["message"]["content"] == [{"type": "text", "text": "And now?"}]
 
 
@@ -271,7 +271,7 @@ def test_a_warm_process_is_given_prompt_tools_and_schema_with_the_turn() -> None
     schema = msgspec.Raw(b'{"type":\n"object"}')
     tool = Tool("look", "Looks", msgspec.Raw(b'{"type":"object"}'))
     turn = Turn(model="", history=(message("Hi"),), mode="model", tools=(tool,), output_schema=schema)
-    [line] = written(ClaudeCodeTurn().begin(turn).writes)
+    [line] = lines_in(ClaudeCodeTurn().begin(turn).writes)
     assert line["request"]["sdkMcpServers"] == ["client"]
     assert line["request"]["jsonSchema"] == {"type": "object"}
 
@@ -286,7 +286,7 @@ def test_a_permission_request_is_reported_to_the_client_and_refused() -> None:
     asked = events[-1]
     assert isinstance(asked, ApprovalRequested)
     assert (asked.kind, asked.text) == ("command", "echo marker-$((40+2)); touch made.txt")
-    [answer] = written(dialect.answer(asked.request_id, Decision()).writes)
+    [answer] = lines_in(dialect.answer(asked.request_id, Decision()).writes)
     assert answer["response"]["response"]["behavior"] == "deny"
     assert dialect.answer(asked.request_id, Decision()).writes == b""
 
@@ -304,7 +304,7 @@ def test_what_the_agent_does_is_an_activity_with_its_output() -> None:
 def test_an_unknown_request_of_the_program_is_refused_at_once() -> None:
     dialect = begin_turn("text")
     line = b'{"type":"control_request","request_id":"r1","request":{"subtype":"elicitation"}}'
-    [answer] = written(dialect.receive([line]).writes)
+    [answer] = lines_in(dialect.receive([line]).writes)
     assert answer["response"] == {"subtype": "error", "request_id": "r1", "error": "not supported"}
 
 
@@ -314,7 +314,7 @@ def test_an_interrupt_is_sent_to_the_program_and_ends_the_turn_once() -> None:
     for line in lines[:8]:
         dialect.receive([line])
     step = dialect.interrupt()
-    assert [line["request"]["subtype"] for line in written(step.writes)] == ["interrupt"]
+    assert [line["request"]["subtype"] for line in lines_in(step.writes)] == ["interrupt"]
     assert end_of(step.events).stop == Stop.INTERRUPTED
     assert dialect.finished
     assert dialect.receive(lines[8:]).events == []

@@ -286,7 +286,7 @@ UNASKED = {"FAKE_CODEX_MISBEHAVE": "no_modes", "PATH": f"{BIN}:{ENVIRONMENT['PAT
 """An agent that asks nobody."""
 
 
-async def written(proxy: Proxy, path: Path) -> bool:
+async def writes_to(proxy: Proxy, path: Path) -> bool:
     """Whether a model wrote the file, by a tool of the agent that asks nobody."""
     marker = f'[[fake:activity misbehave=no_modes,unasked path="{path}"]]'
     answer: Answer = await proxy.ask(user(marker))
@@ -315,10 +315,10 @@ async def test_a_model_that_tries_writes_nothing_outside_of_its_workspace(
     work.mkdir()
     own: dict[str, Any] = {"agent_confinement": mechanism, "workdir": work, "state_dir": tmp_path / "proxy"}
     async with unasking(tmp_path, sandbox="workspace-write", **own) as proxy:
-        assert not await written(proxy, tmp_path / "outside.txt")
-        assert await written(proxy, work / "inside.txt")
+        assert not await writes_to(proxy, tmp_path / "outside.txt")
+        assert await writes_to(proxy, work / "inside.txt")
     async with unasking(tmp_path, sandbox="read-only", **own) as proxy:
-        assert not await written(proxy, work / "read_only.txt")
+        assert not await writes_to(proxy, work / "read_only.txt")
 
 
 def names_of(processes: set[psutil.Process]) -> set[str]:
@@ -348,7 +348,7 @@ async def test_nothing_that_a_confined_agent_has_started_is_left_after_the_serve
 
 async def test_without_a_confinement_the_model_writes_and_a_warning_is_logged(tmp_path: Path) -> None:
     async with unasking(tmp_path, agent_confinement="none") as proxy:
-        assert await written(proxy, tmp_path / "outside.txt")
+        assert await writes_to(proxy, tmp_path / "outside.txt")
         assert "can run commands and write files" in banner(proxy.server)
         assert "no sandbox" in banner(proxy.server)
 

@@ -46,7 +46,7 @@ def output(call_id: str, text: str) -> HistoryOutput:
     return HistoryOutput(call_id, (TextPart(text),))
 
 
-def called(*ids: str) -> dict[str, Any]:
+def calls_message(*ids: str) -> dict[str, Any]:
     calls = [{"id": id, "type": "function", "function": {"name": "weather", "arguments": "{}"}} for id in ids]
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
@@ -123,7 +123,7 @@ def test_text_and_calls_in_a_row_are_one_message() -> None:
     said = HistoryMessage("assistant", (TextPart("Let me see."),))
     history = (USER, said, HistoryCall("a", "weather", ""), HistoryCall("b", "weather", "{}"))
     first, message, *outputs = messages_of(*history, output("b", "2"), output("a", "1"), USER)
-    assert message == called("a", "b") | {"content": "Let me see."}
+    assert message == calls_message("a", "b") | {"content": "Let me see."}
     assert [(each["tool_call_id"], each["content"]) for each in outputs[:2]] == [("a", "1"), ("b", "2")]
     assert outputs[2] == first
 
@@ -164,7 +164,7 @@ def test_items_of_the_model_come_back_as_messages() -> None:
     ]
     items = [RawHistoryItem(json.dumps(item).encode()) for item in raw]
     assert messages_of(*items) == [
-        called("a") | {"content": "Hm."},
+        calls_message("a") | {"content": "Hm."},
         {"role": "tool", "tool_call_id": "a", "content": "1"},
     ]
 

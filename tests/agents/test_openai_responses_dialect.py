@@ -100,7 +100,7 @@ class Called:
         ]
 
 
-def answered(calls: Sequence[Called], form: Form, chance: random.Random) -> bytes:
+def answer_with(calls: Sequence[Called], form: Form, chance: random.Random) -> bytes:
     """A whole stream in which the events of the calls are interleaved by chance, and begin in their order."""
     queues = [call.frames(place, form) for place, call in enumerate(calls)]
     frames, begun = [], 1
@@ -167,7 +167,7 @@ def test_interleaved_calls_keep_their_order_ids_and_texts_however_they_are_repor
     calls: list[Called], form: Form, seed: int
 ) -> None:
     chance = random.Random(seed)
-    body = answered(calls, form, chance)
+    body = answer_with(calls, form, chance)
     log = played(asking(), [OK, *in_pieces(body, chance), End()])
     assert calls_in(log) == call_facts(calls)
     assert stop_of(log) == Stop.TOOL_CALLS
@@ -177,7 +177,7 @@ def test_interleaved_calls_keep_their_order_ids_and_texts_however_they_are_repor
 def test_what_is_said_of_a_call_before_the_cut_is_the_beginning_of_it_and_the_turn_fails(
     calls: list[Called], seed: int, share: float
 ) -> None:
-    body = answered(calls, "openai", random.Random(seed))
+    body = answer_with(calls, "openai", random.Random(seed))
     kept = body[: int(len(body) * share)]
     log = played(asking(), [OK, kept, End()])
     for (*head, said), (*whole_head, whole) in zip(calls_in(log), call_facts(calls), strict=False):
@@ -190,7 +190,7 @@ def test_what_is_said_of_a_call_before_the_cut_is_the_beginning_of_it_and_the_tu
 @given(CALLS, st.sampled_from(FORMS), SEEDS)
 def test_broken_bytes_end_the_turn_at_most_once(calls: list[Called], form: Form, seed: int) -> None:
     chance = random.Random(seed)
-    log = played(asking(), [OK, break_line(answered(calls, form, chance), chance), End()])
+    log = played(asking(), [OK, break_line(answer_with(calls, form, chance), chance), End()])
     assert sum(isinstance(each, TurnEnded) for each in log) <= 1
 
 
@@ -254,7 +254,7 @@ def test_a_piece_of_arguments_is_sent_when_it_arrives_and_not_at_the_end() -> No
 def test_a_call_that_this_server_may_answer_is_sent_to_no_client_before_it_is_complete(turn: Turn) -> None:
     made = dialect()
     made.begin(turn)
-    body = answered([Called(1, WEATHER.name, ["{", "}"])], "openai", random.Random(1))
+    body = answer_with([Called(1, WEATHER.name, ["{", "}"])], "openai", random.Random(1))
     events = made.receive([OK, body, End()]).events
     assert not any(isinstance(each, ItemStarted | ArgumentsDelta) for each in events)
     [ask] = [each for each in events if isinstance(each, ToolCallRequested)]
@@ -263,7 +263,7 @@ def test_a_call_that_this_server_may_answer_is_sent_to_no_client_before_it_is_co
 
 def test_a_call_to_a_tool_that_is_not_offered_is_answered_here_and_those_beside_it_are_the_clients() -> None:
     calls = [Called(1, "nonsense", ["{}"]), Called(2, WEATHER.name, ["{}"])]
-    log = played(asking(), [OK, answered(calls, "openai", random.Random(1)), End()])
+    log = played(asking(), [OK, answer_with(calls, "openai", random.Random(1)), End()])
     assert [call_id for call_id, *_ in calls_in(log)] == ["call_2"]
     outputs = [json.loads(each.json) for each in log if isinstance(each, RawItem) and "output" in each.type]
     assert [each["call_id"] for each in outputs] == ["call_1"]
@@ -299,7 +299,7 @@ def test_an_input_streams_from_the_arguments_of_the_function_that_a_custom_tool_
     call = Called(1, WEATHER.name, ['{"input":', '"+x', "\\n", '+y"}'])
     call.item["name"] = PATCH.name
     made = dialect({"custom"})
-    log = played(asking(), [OK, answered([call], form, random.Random(1)), End()], made)
+    log = played(asking(), [OK, answer_with([call], form, random.Random(1)), End()], made)
     assert calls_in(log) == [("call_1", "custom", PATCH.name, "+x\n+y")]
     pieces = [each.text for each in log if isinstance(each, ArgumentsDelta)]
     assert pieces == (["+x\n+y"] if form in ("done only", "last only") else ["+x", "\n", "+y"])
@@ -308,7 +308,7 @@ def test_an_input_streams_from_the_arguments_of_the_function_that_a_custom_tool_
 def test_an_input_in_another_form_is_sent_when_it_is_complete() -> None:
     call = Called(1, WEATHER.name, ["*** Beg", "in"])
     call.item["name"] = PATCH.name
-    log = played(asking(), [OK, answered([call], "openai", random.Random(1)), End()], dialect({"custom"}))
+    log = played(asking(), [OK, answer_with([call], "openai", random.Random(1)), End()], dialect({"custom"}))
     assert calls_in(log) == [("call_1", "custom", PATCH.name, "*** Begin")]
 
 
@@ -320,7 +320,7 @@ def test_text_before_a_call_and_the_end_of_the_step_stay_where_they_are() -> Non
         event("response.output_text.delta", item_id="msg_1", output_index=0, delta="Hm."),
         event("response.output_item.done", item=whole, output_index=0),
     ]
-    call = answered([Called(1, WEATHER.name, ["{}"])], "openai", random.Random(1)).replace(
+    call = answer_with([Called(1, WEATHER.name, ["{}"])], "openai", random.Random(1)).replace(
         b'"output_index": 0', b'"output_index": 1'
     )
     kinds = [type(each) for each in played(asking(), [OK, *said, call, End()])]

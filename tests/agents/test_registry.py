@@ -43,7 +43,7 @@ def settings_of(folder: Path, **more: Any) -> Settings:
     return Settings(port=0, workdir=folder, state_dir=folder / "state", **more)
 
 
-def refused(folder: Path, **more: Any) -> str:
+def refusal_of(folder: Path, **more: Any) -> str:
     """What is said of a plugin that cannot be used."""
     with pytest.raises(NoAgentError) as error:
         chosen_spec(settings_of(folder, **more))
@@ -93,7 +93,7 @@ def test_a_built_in_agent_that_is_named_serves_and_the_plugin_is_not_imported(fo
 def test_a_plugin_that_is_none_is_refused_by_name_with_what_to_do(
     folder: Path, reference: str, says: str
 ) -> None:
-    told = refused(folder, agent_plugin=reference)
+    told = refusal_of(folder, agent_plugin=reference)
     assert says in told
     assert reference in told or reference.partition(":")[0] in told
     assert "--agent-plugin" in told
@@ -104,12 +104,12 @@ def test_a_plugin_that_fails_while_it_is_imported_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     write_plugin(folder / "code", monkeypatch, "broken_plugin", source)
-    told = refused(folder, agent_plugin="broken_plugin:SPEC")
+    told = refusal_of(folder, agent_plugin="broken_plugin:SPEC")
     assert "broken_plugin:SPEC cannot be imported" in told
 
 
 def test_a_plugin_under_another_name_than_asked_for_is_refused(folder: Path) -> None:
-    assert "Use --agent parrot" in refused(folder, agent_plugin=REFERENCE, agent="cockatoo")
+    assert "Use --agent parrot" in refusal_of(folder, agent_plugin=REFERENCE, agent="cockatoo")
 
 
 def test_an_agent_of_an_installed_package_is_chosen_by_its_name(folder: Path) -> None:

@@ -20,7 +20,7 @@ from tests.http_responses.test_mcp import CALLS, operators, weather
 from tests.http_responses.test_mcp import settings as mcp_settings
 from tests.mcp.serving import web_server
 from tests.upstreams.serving import upstream
-from tests.upstreams.test_responses_upstream import CALLED, THOUGHT, answered, message
+from tests.upstreams.test_responses_upstream import CALLED, THOUGHT, message, response_with
 from tests.waiting import eventually, poll
 
 SAID = "The tool said: Sunny in Paris."
@@ -79,11 +79,11 @@ async def test_a_background_response_is_replayed(tmp_path: Path) -> None:
                 model="codex-5", input="[[fake:text say=later]]", background=True
             )
 
-            async def ended() -> Any:
+            async def wait_for_end() -> Any:
                 answer = await client.responses.retrieve(begun.id)
                 return answer if answer.status == "completed" else None
 
-            return (await poll(ended)).output_text  # type: ignore[no-any-return]
+            return (await poll(wait_for_end)).output_text  # type: ignore[no-any-return]
 
     async with serving(tmp_path, cassettes={"record": folder}) as server:
         assert await ask(server) == "later"
@@ -126,8 +126,8 @@ async def test_a_tool_loop_at_an_upstream_with_the_responses_api_is_replayed_on_
     second = CALLED | {"id": "fc_2", "call_id": "call_b", "arguments": '{"city":"Rome"}'}
     async with upstream() as model:
         model.script = [
-            answered(THOUGHT, message("Let me see."), CALLED, second),
-            answered(message("It is sunny.")),
+            response_with(THOUGHT, message("Let me see."), CALLED, second),
+            response_with(message("It is sunny.")),
         ]
         settings: dict[str, Any] = {
             "agent": "openai-responses",

@@ -14,7 +14,7 @@ from typing import Any, Final
 import aiohttp
 
 import codex_proxy
-from tests.faults.test_upstreams import Served, served
+from tests.faults.test_upstreams import Served, serve_agent
 
 PACKAGE: Final = str(Path(codex_proxy.__file__).parent)
 TESTS: Final = str(Path(__file__).parent.parent)
@@ -136,6 +136,6 @@ def once(there: Served, begin: Callable[[], None]) -> Callable[[], None]:
 async def one_at_a_time(agent: str, folder: Path) -> AsyncIterator[Served]:
     """A server before a scripted upstream, for a client whose connections end with their answers."""
     connector = aiohttp.TCPConnector(force_close=True)
-    async with served(agent, folder) as there, aiohttp.ClientSession(connector=connector) as session:
+    async with serve_agent(agent, folder) as there, aiohttp.ClientSession(connector=connector) as session:
         there.proxy = replace(there.proxy, session=session)
         yield there

@@ -112,7 +112,7 @@ def agent_of(protocol: str, folder: Path) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def served(protocol: str, folder: Path, **settings: Any) -> AsyncIterator[Served]:
+async def serve_agent(protocol: str, folder: Path, **settings: Any) -> AsyncIterator[Served]:
     """A server on the fake agent, whose streams get a keep-alive after 20 ms of silence."""
     given = agent_of(protocol, folder) | SOON | settings
     async with running(await make_server(settings_of(folder, **given), ENVIRONMENT)) as proxy:
@@ -132,7 +132,7 @@ async def test_no_fault_of_an_agent_looks_like_a_good_end(protocol: str, fault: 
         status, text = await there.answer(row, api, place)
         assert_failed(api, status, text)
 
-    async with served(protocol, tmp_path) as there:
+    async with serve_agent(protocol, tmp_path) as there:
         for api in APIS:
             if protocol in PER_TURN:
                 await asyncio.gather(*(streamed(api, place) for place in row.places))
@@ -149,7 +149,7 @@ async def test_no_fault_of_an_agent_looks_like_a_good_end(protocol: str, fault: 
 async def test_an_answer_without_text_and_call_says_why_behind_a_keep_alive(
     protocol: str, tmp_path: Path
 ) -> None:
-    async with served(protocol, tmp_path) as there:
+    async with serve_agent(protocol, tmp_path) as there:
         for api in APIS:
             status, text = await there.answer(Row(early="silent"), api, "behind a keep-alive")
             assert status == 200, text
@@ -178,7 +178,7 @@ async def test_silence_of_an_agent_ends_an_answer_as_failed(
         await eventually(lambda: sum(run._watch.visible for run in runs._runs) == len(APIS))
         out_of_patience(runs)
 
-    async with served("proto", tmp_path, **settings) as there:
+    async with serve_agent("proto", tmp_path, **settings) as there:
         prompt = Row("hang").prompt(place, tmp_path)  # which exists, so that nothing is waited for
         for stream in (True, False):
             asked = [request_of(api, prompt) for api in APIS]

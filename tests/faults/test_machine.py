@@ -91,7 +91,7 @@ async def test_a_program_that_cannot_serve_is_reported_and_one_that_can_again_se
     with ExitStack() as mended:
         mended.callback(mend, there)
         row.is_wrong(there)
-        await ended(there)
+        await wait_for_end(there)
         for mode in MODES if kind is not FaultKind.TIMED_OUT else CHAT[:1]:
             asking = asyncio.create_task(there.ask(mode, "[[fake:text]]"))
             if kind is FaultKind.TIMED_OUT:
@@ -111,7 +111,7 @@ def mend(there: Scene) -> None:
     write_program(there.program)
 
 
-async def ended(there: Scene) -> None:
+async def wait_for_end(there: Scene) -> None:
     """The process that is kept warm is gone, and its successor has failed; the server is not ready."""
     if not isinstance(there.agent, AppServerAgent):
         can_run = there.program.is_file() and os.access(there.program, os.X_OK)

@@ -138,7 +138,7 @@ class There:
 
 
 @asynccontextmanager
-async def served(dialect: Dialect, folder: Path) -> AsyncIterator[There]:
+async def serve_dialect(dialect: Dialect, folder: Path) -> AsyncIterator[There]:
     pids, release = folder / "pids", folder / "release"
     environment = {"FAKE_CODEX_PID_FILE": str(pids), "STREAM_RELEASE_FILE": str(release)}
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
@@ -183,7 +183,7 @@ async def test_a_turn_that_ends_suddenly_leaves_nothing_whatever_breaks_meanwhil
     monkeypatch.setattr("codex_proxy.agents.process_pool.group.MAINTENANCE_SECONDS", 0.2)
     monkeypatch.setattr("codex_proxy.agents.processes.session.FINISH_SECONDS", 0.3)
     way = WAYS[name]
-    async with served(dialect, tmp_path) as there:
+    async with serve_dialect(dialect, tmp_path) as there:
         called: dict[CodeType, None] = {}
         for found in (lambda _: None, called.setdefault):  # what is done only once has been done then
             await there.turn(way, end, found)

@@ -85,11 +85,11 @@ async def answer_on_socket(proxy: Proxy, body: dict[str, Any], go: Callable[[], 
 async def end_of_response(proxy: Proxy, id: str) -> str:
     """What is stored of a response when it has ended."""
 
-    async def ended() -> str:
+    async def wait_for_end() -> str:
         stored = await proxy.send("GET", f"/v1/responses/{id}")
         return "" if stored.status == 200 and stored.body["status"] in UNFINISHED else stored.text
 
-    return await poll(ended)
+    return await poll(wait_for_end)
 
 
 def status_in(stored: str) -> str:

@@ -140,7 +140,7 @@ class Served:
 
 
 @asynccontextmanager
-async def served(agent: str, folder: Path, **settings: Any) -> AsyncIterator[Served]:
+async def serve_agent(agent: str, folder: Path, **settings: Any) -> AsyncIterator[Served]:
     """A server whose streams get a keep-alive after 20 ms of silence."""
     talks: list[Talk] = []
 
@@ -187,7 +187,7 @@ async def answer_of(there: Served, api: str, wire: Wire, place: str, *, stream: 
 async def test_no_fault_of_an_upstream_looks_like_a_good_end(name: str, fault: str, tmp_path: Path) -> None:
     wire = WIRES[name]
     head, then = faults_of(wire)[fault]
-    async with served(wire.agent, tmp_path) as there:
+    async with serve_agent(wire.agent, tmp_path) as there:
         for api in APIS:
             for place in PLACES:
                 said = wire.begin + (wire.word if "word" in place else b"")
@@ -206,7 +206,7 @@ async def test_no_fault_of_an_upstream_looks_like_a_good_end(name: str, fault: s
 @pytest.mark.parametrize("fault", WHOLE)
 async def test_no_answer_that_is_none_looks_like_one(name: str, fault: str, tmp_path: Path) -> None:
     wire = WIRES[name]
-    async with served(wire.agent, tmp_path) as there:
+    async with serve_agent(wire.agent, tmp_path) as there:
         there.before, there.then = HEAD, WHOLE[fault]
         for api in APIS:
             for place in ("at once", "behind a keep-alive"):
@@ -238,7 +238,7 @@ async def test_silence_ends_an_answer_as_failed_whichever_limit_ends_it(
     table = {name_in_table: 0.1} if name_in_table != limit else {}
     settings: dict[str, Any] = {} if table else {limit: 0.1}
     settings |= {"heartbeat_interval": keepalive / 1000}
-    async with served(wire.agent, tmp_path, table=table, **settings) as there:
+    async with serve_agent(wire.agent, tmp_path, table=table, **settings) as there:
         stops = LIMITS[limit][0]
         there.before = (HEAD if stops else b"") + {
             "": b"",
@@ -266,7 +266,7 @@ NOTHING: Final = {
 @pytest.mark.parametrize("name", ["passed on", "read"])
 async def test_an_answer_without_text_and_call_says_why(name: str, said: str, tmp_path: Path) -> None:
     wire, (delta, reason) = WIRES[name], NOTHING[said]
-    async with served(wire.agent, tmp_path, heartbeat_interval=0) as there:
+    async with serve_agent(wire.agent, tmp_path, heartbeat_interval=0) as there:
         for api in APIS:
             for stream in (True, False):
                 path, body = request_of(api, wire, stream=stream)
@@ -288,7 +288,7 @@ async def test_an_answer_without_text_and_call_says_why_behind_a_keep_alive(
     name: str, said: str, tmp_path: Path
 ) -> None:
     wire, (delta, reason) = WIRES[name], NOTHING[said]
-    async with served(wire.agent, tmp_path) as there:
+    async with serve_agent(wire.agent, tmp_path) as there:
         there.before = HEAD + wire.begin
         there.then = event(chunk(delta)) + event(chunk({}, "stop")) + DONE
         for api in APIS:

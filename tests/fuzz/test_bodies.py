@@ -97,7 +97,7 @@ def line(port: int) -> Iterator[http.client.HTTPConnection]:
     connection.close()
 
 
-def answered(line: http.client.HTTPConnection, path: str, body: bytes) -> tuple[int, Any]:
+def answer_to(line: http.client.HTTPConnection, path: str, body: bytes) -> tuple[int, Any]:
     """Status and, of a refusal, the error; that it is well-formed is checked here."""
     line.request("POST", path, body, {"Content-Type": "application/json"})
     response = line.getresponse()
@@ -123,7 +123,7 @@ def answered(line: http.client.HTTPConnection, path: str, body: bytes) -> tuple[
 def test_bytes_that_are_no_request_are_refused(
     line: http.client.HTTPConnection, path: str, body: bytes
 ) -> None:
-    answered(line, path, body)
+    answer_to(line, path, body)
 
 
 @pytest.mark.parametrize("body", [*DEEP, *HUGE, *DOUBLE], ids=lambda body: f"{body[:60]!r}")
@@ -131,12 +131,12 @@ def test_extremes_are_refused_or_taken_and_never_an_internal_error(
     line: http.client.HTTPConnection, body: bytes
 ) -> None:
     for path in ("/v1/chat/completions", "/v1/responses"):
-        answered(line, path, body)
+        answer_to(line, path, body)
 
 
 def test_of_a_key_that_is_there_twice_the_last_one_counts(line: http.client.HTTPConnection) -> None:
-    assert answered(line, "/v1/chat/completions", DOUBLE[0])[0] == 200
-    assert answered(line, "/v1/chat/completions", DOUBLE[1])[1]["param"] == "messages[0].role"
+    assert answer_to(line, "/v1/chat/completions", DOUBLE[0])[0] == 200
+    assert answer_to(line, "/v1/chat/completions", DOUBLE[1])[1]["param"] == "messages[0].role"
 
 
 @STEADY
@@ -146,7 +146,7 @@ def test_of_a_key_that_is_there_twice_the_last_one_counts(line: http.client.HTTP
 def test_a_corrupted_chat_request_is_answered_or_refused(
     line: http.client.HTTPConnection, body: dict[str, Any], odd: str
 ) -> None:
-    answered(line, "/v1/chat/completions", json.dumps({**body, "user": odd}).encode())
+    answer_to(line, "/v1/chat/completions", json.dumps({**body, "user": odd}).encode())
 
 
 @STEADY
@@ -160,7 +160,7 @@ def test_a_corrupted_request_for_a_message_is_answered_or_refused(
     line: http.client.HTTPConnection, body: dict[str, Any], odd: str
 ) -> None:
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
-        answered(line, path, json.dumps({**body, "user": odd}).encode())
+        answer_to(line, path, json.dumps({**body, "user": odd}).encode())
 
 
 @STEADY
@@ -171,7 +171,7 @@ def test_a_corrupted_request_for_a_message_is_answered_or_refused(
 def test_a_corrupted_response_request_is_answered_or_refused(
     line: http.client.HTTPConnection, body: dict[str, Any], odd: str
 ) -> None:
-    answered(line, "/v1/responses", json.dumps({**body, "user": odd}).encode())
+    answer_to(line, "/v1/responses", json.dumps({**body, "user": odd}).encode())
 
 
 @STEADY
@@ -179,7 +179,7 @@ def test_a_corrupted_response_request_is_answered_or_refused(
 def test_any_items_of_a_conversation_are_taken_or_refused(
     line: http.client.HTTPConnection, items: list[Any]
 ) -> None:
-    answered(line, "/v1/conversations", json.dumps({"items": items}).encode())
+    answer_to(line, "/v1/conversations", json.dumps({"items": items}).encode())
 
 
 PATH_PARTS: Final = st.text(st.characters(codec="latin-1", exclude_characters="\r\n\0 #?\x7f"), max_size=40)

@@ -31,7 +31,7 @@ DEEP: Final = json.loads('{"not":' * 60 + "{}" + "}" * 60)
 WIDE: Final = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(4_000)}}
 
 
-def answered(body: dict[str, Any], port: int) -> tuple[int, dict[str, Any]]:
+def answer_to(body: dict[str, Any], port: int) -> tuple[int, dict[str, Any]]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
     answer = connection.getresponse()
@@ -63,17 +63,17 @@ def tools(*schemas: Any) -> dict[str, Any]:
 )
 @pytest.mark.parametrize("place", [formatted, tools])
 def test_a_schema_that_took_minutes_holds_nobody_up(schema: Any, place: Any, port: int) -> None:
-    status, answer = answered(asking("[[fake:text say='{}']]", **place(schema)), port)
+    status, answer = answer_to(asking("[[fake:text say='{}']]", **place(schema)), port)
     assert status in (200, 400, 502), answer
 
 
 def test_many_large_tools_hold_nobody_up(port: int) -> None:
     many = [{"type": "object", "title": str(n), "description": "x" * 20_000} for n in range(128)]
-    assert answered(asking("Hello", **tools(*many)), port)[0] == 200
+    assert answer_to(asking("Hello", **tools(*many)), port)[0] == 200
 
 
 @pytest.mark.exhaustive
 def test_an_answer_that_cannot_be_checked_in_time_is_a_fault_with_a_name(port: int) -> None:
     said = "[[fake:text say='{\"a\": 1}']]"
-    status, answer = answered(asking(said, **formatted(DOUBLING)), port)
+    status, answer = answer_to(asking(said, **formatted(DOUBLING)), port)
     assert (status, answer["error"]["code"]) == (502, "schema_check_failed")

@@ -36,7 +36,7 @@ FRAMES: Final = (
 )
 
 
-async def answered(socket: aiohttp.ClientWebSocketResponse, frame: str | bytes) -> dict[str, Any]:
+async def answer_to(socket: aiohttp.ClientWebSocketResponse, frame: str | bytes) -> dict[str, Any]:
     """The last event of what this frame starts."""
     await (socket.send_bytes(frame) if isinstance(frame, bytes) else socket.send_str(frame))
     while True:
@@ -53,12 +53,12 @@ async def talk(port: int, frames: list[str | bytes]) -> None:
         session.ws_connect(url) as socket,
     ):
         for frame in frames:
-            event = await answered(socket, frame)
+            event = await answer_to(socket, frame)
             if event["type"] == "error":
                 error = event["error"]
                 assert set(error) == {"message", "type", "param", "code"}
                 assert event["status"] < 500 or error["code"] in OF_THE_MODEL, event
-        assert (await answered(socket, json.dumps(GOOD)))["type"] == "response.completed"
+        assert (await answer_to(socket, json.dumps(GOOD)))["type"] == "response.completed"
 
 
 @STEADY

@@ -131,7 +131,7 @@ def encoded(body: dict[str, Any]) -> bytes:
     return json.dumps(body).encode()
 
 
-def refused(parse: Any, body: dict[str, Any]) -> str:
+def refusal_of(parse: Any, body: dict[str, Any]) -> str:
     """Why the parser refuses it; empty where it takes it."""
     try:
         parse(encoded(body))
@@ -179,7 +179,7 @@ MANY = settings(
 def test_the_schema_and_the_parser_of_chat_refuse_the_same(body: dict[str, Any]) -> None:
     # What several fields or the meaning of a text decide is refused behind the types.
     found = complaints(CHAT_SCHEMA, body)
-    assert bool(refused(parse_chat if found else functools.partial(parse_as, ChatRequest), body)) == bool(
+    assert bool(refusal_of(parse_chat if found else functools.partial(parse_as, ChatRequest), body)) == bool(
         found
     ), found
 
@@ -190,7 +190,7 @@ def test_the_schema_and_the_parser_of_chat_refuse_the_same(body: dict[str, Any])
 def test_the_schema_and_the_parser_of_responses_refuse_the_same(body: dict[str, Any]) -> None:
     found = complaints(RESPONSE_SCHEMA, body)
     parse = parse_response if found else functools.partial(parse_as, ResponseRequest, notes=FieldNotes())
-    assert bool(refused(parse, body)) == bool(found), found
+    assert bool(refusal_of(parse, body)) == bool(found), found
 
 
 UNHEARD = [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]
@@ -213,7 +213,7 @@ SEARCH = [{"type": "web_search"}]
 )
 def test_what_chat_always_refuses_is_no_part_of_its_schema(fields: dict[str, Any]) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], **fields}
-    assert refused(parse_chat, body)
+    assert refusal_of(parse_chat, body)
     assert complaints(CHAT_SCHEMA, body)
 
 
@@ -234,7 +234,7 @@ def test_what_chat_always_refuses_is_no_part_of_its_schema(fields: dict[str, Any
 )
 def test_what_responses_always_refuses_is_no_part_of_its_schema(fields: dict[str, Any]) -> None:
     body = {"model": "codex-5", "input": "x", **fields}
-    assert refused(parse_response, body)
+    assert refusal_of(parse_response, body)
     assert complaints(RESPONSE_SCHEMA, body)
 
 

@@ -143,11 +143,11 @@ async def test_in_a_response_in_the_background_that_is_run_again(tmp_path: Path)
     (tmp_path / "go").write_text("go")
     async with fake_proxy(tmp_path, environment, background_recovery="rerun") as proxy:
 
-        async def ended() -> Any:
+        async def wait_for_end() -> Any:
             found = (await proxy.send("GET", f"/v1/responses/{created.body['id']}")).body
             return None if found["status"] in ("queued", "in_progress") else found
 
-        assert (await poll(ended))["status"] == "completed"
+        assert (await poll(wait_for_end))["status"] == "completed"
 
 
 @pytest.mark.sampled(every=3)

@@ -217,12 +217,12 @@ async def in_background(proxy: Proxy, **more: Any) -> dict[str, Any]:
     body = {"model": "my-own", "input": SAID, "background": True, **more}
     created = await proxy.send("POST", "/v1/responses", body)
     assert created.headers["x-codex-route"] == "all"
-    return await ended(
+    return await wait_for_end(
         proxy, events_of(created.text)[0]["response"]["id"] if more.get("stream") else created.body["id"]
     )
 
 
-async def ended(proxy: Proxy, id: str) -> dict[str, Any]:
+async def wait_for_end(proxy: Proxy, id: str) -> dict[str, Any]:
     async def over() -> Any:
         response = (await proxy.send("GET", f"/v1/responses/{id}")).body
         return None if response["status"] in ("queued", "in_progress") else response
@@ -270,6 +270,6 @@ async def test_a_background_response_that_is_run_again_after_a_restart_has_its_t
         await server.is_held.wait()
     server.held.set()
     async with fake_proxy(tmp_path, **routes, **OWN) as proxy:
-        response = await ended(proxy, id)
+        response = await wait_for_end(proxy, id)
         assert (response["status"], response["model"]) == ("completed", "my-own")
         assert [asked.body["model"] for asked in server.asked] == ["small"] * 2

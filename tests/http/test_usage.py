@@ -30,7 +30,7 @@ async def result(proxy: Proxy, query: str = "", **more: Any) -> dict[str, Any]:
     return found
 
 
-async def counted(proxy: Proxy, turns: int) -> dict[str, Any]:
+async def wait_for_usage(proxy: Proxy, turns: int) -> dict[str, Any]:
     """The sum of today, once it has so many turns."""
 
     async def summed() -> dict[str, Any]:
@@ -69,14 +69,14 @@ async def test_the_answer_names_where_usage_is_stored(kept: Proxy) -> None:
 async def test_a_turn_in_the_background_one_on_a_socket_and_a_compaction_count(proxy: Proxy) -> None:
     body = {"model": "codex-5", "input": "Hello."}
     await proxy.send("POST", "/v1/responses", body | {"background": True})
-    await counted(proxy, 1)
+    await wait_for_usage(proxy, 1)
     async with proxy.session.ws_connect(proxy.url + "/v1/responses") as socket:
         await socket.send_json({"type": "response.create", **body})
         while (await socket.receive_json())["type"] != "response.completed":
             pass
-        await counted(proxy, 2)
+        await wait_for_usage(proxy, 2)
     assert (await proxy.send("POST", "/v1/responses/compact", body)).status == 200
-    assert (await counted(proxy, 3))["output_tokens"] > 0
+    assert (await wait_for_usage(proxy, 3))["output_tokens"] > 0
 
 
 async def test_a_turn_that_fails_counts_with_what_it_cost_as_far_as_that_is_known(proxy: Proxy) -> None:
@@ -92,7 +92,7 @@ async def test_a_turn_that_gets_no_slot_counts_as_failed(tmp_path: Path) -> None
         async with proxy.open(user("[[fake:count n=500 delay=10]]", stream=True)) as reply:
             await reply.content.readany()
             assert (await proxy.ask(user())).status == 429
-        found = await counted(proxy, 2)
+        found = await wait_for_usage(proxy, 2)
     assert found["num_failed_requests"] == 1
 
 
@@ -105,7 +105,7 @@ async def test_a_turn_whose_client_leaves_counts_and_has_not_failed(proxy: Proxy
     async with proxy.open(user("[[fake:count n=500 delay=10]]", stream=True)) as reply:
         await reply.content.readany()
     await proxy.settled()
-    found = await counted(proxy, 1)
+    found = await wait_for_usage(proxy, 1)
     assert (found["num_failed_requests"], found["num_estimated_requests"]) == (0, 1)
 
 

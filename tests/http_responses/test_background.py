@@ -34,7 +34,7 @@ async def holding(folder: Path, **settings: Any) -> AsyncIterator[tuple[Proxy, A
         yield proxy, client, release
 
 
-async def ended(client: AsyncOpenAI, id: str) -> Any:
+async def wait_for_end(client: AsyncOpenAI, id: str) -> Any:
     """The response, once it has ended: as a client polls."""
 
     async def over() -> Any:
@@ -58,7 +58,7 @@ async def test_a_background_response_is_reported_at_once_and_polled_to_its_end(t
         await until(lambda: proxy.server.runs.running == 1)
         assert (await client.responses.retrieve(created.id)).status in ("queued", "in_progress")
         release.write_text("go")
-        response = await ended(client, created.id)
+        response = await wait_for_end(client, created.id)
         assert (response.status, response.output_text) == ("completed", "one two three")
         following = await client.responses.create(
             model="codex-5", input="[[fake:echo]]", previous_response_id=created.id
@@ -156,13 +156,13 @@ async def test_a_response_that_waits_for_its_slot_is_cancelled_before_it_begins(
         second = await client.responses.create(model="codex-5", input=HELD, background=True)
         assert (await client.responses.cancel(second.id)).status == "cancelled"
         release.write_text("go")
-        assert (await ended(client, first.id)).status == "completed"
+        assert (await wait_for_end(client, first.id)).status == "completed"
         assert (await client.responses.retrieve(second.id)).status == "cancelled"
 
 
 async def test_a_failed_background_turn_says_why(proxy: Proxy, client: AsyncOpenAI) -> None:
     created = await client.responses.create(model="codex-5", input="[[fake:error_500]]", background=True)
-    response = await ended(client, created.id)
+    response = await wait_for_end(client, created.id)
     assert response.status == "failed"
     assert response.error.message
     assert (await client.responses.cancel(created.id)).status == "failed"
@@ -195,7 +195,7 @@ async def test_a_conversation_takes_a_background_turn_when_it_has_completed(clie
     created = await client.responses.create(
         model="codex-5", input=saying("Hello."), conversation=conversation.id, background=True
     )
-    await ended(client, created.id)
+    await wait_for_end(client, created.id)
     items = (await client.conversations.items.list(conversation.id, order="asc")).data
     assert [item.role for item in items] == ["user", "assistant"]  # type: ignore[union-attr]
 
@@ -275,7 +275,7 @@ async def test_a_turn_of_the_plain_model_is_run_again_where_the_operator_wants_i
     id = await left_by_a_killed_server(tmp_path)
     (tmp_path / "go").write_text("go")
     async with holding(tmp_path, background_recovery="rerun") as (_, client, _):
-        response = await ended(client, id)
+        response = await wait_for_end(client, id)
     assert (response.status, response.output_text) == ("completed", "one two three")
 
 
@@ -300,7 +300,7 @@ async def test_a_turn_whose_context_cannot_be_read_at_the_start_is_run_again_onc
 
     monkeypatch.setattr(SqliteStore, "scan_context", locked)
     async with holding(tmp_path, background_recovery="rerun") as (_, client, _):
-        response = await ended(client, id)
+        response = await wait_for_end(client, id)
     assert (response.status, tries) == ("completed", 3)
 
 
@@ -316,14 +316,14 @@ async def test_a_turn_that_waits_for_a_process_when_the_server_stops_is_run_agai
         created = await create(proxy, saying("Hello."), background=True, instructions="Be brief.")
         await until(lambda: proxy.server.runs.running == 1)
     async with serving(tmp_path, background_recovery="rerun") as (_, client):
-        response = await ended(client, created.body["id"])
+        response = await wait_for_end(client, created.body["id"])
     assert (response.status, response.output_text) == ("completed", "Hello.")
 
 
 async def test_a_response_that_a_kill_cut_off_is_failed_with_the_reason(tmp_path: Path) -> None:
     id = await left_by_a_killed_server(tmp_path)
     async with serving(tmp_path) as (_, client):
-        response = await ended(client, id)
+        response = await wait_for_end(client, id)
     assert response.status == "failed"
     assert "was restarted" in response.error.message
 

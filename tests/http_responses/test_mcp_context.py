@@ -37,7 +37,7 @@ def reasoning_item(id: str) -> dict[str, Any]:
     return {"type": "reasoning", "id": id, "summary": [], "encrypted_content": "gA"}
 
 
-def called(call_id: str, name: str = "files__read") -> dict[str, Any]:
+def call_item(call_id: str, name: str = "files__read") -> dict[str, Any]:
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": "{}"}
 
 
@@ -131,7 +131,7 @@ def brief(history: Sequence[HistoryItem]) -> list[str]:
 
 
 def test_calls_that_ran_side_by_side_come_back_in_the_models_order() -> None:
-    own = [reasoning_item("rs_1"), called("a"), called("b"), gave("a"), gave("b"), message("Done.")]
+    own = [reasoning_item("rs_1"), call_item("a"), call_item("b"), gave("a"), gave("b"), message("Done.")]
     talk = Talk().asks(HELLO).answers([run("a"), run("b"), message("Done.")], own).asks(HELLO)
     assert brief(talk.model_input()) == [
         "user", "reasoning*", "call a*", "call b*", "output a*", "output b*", "message*", "user",
@@ -140,21 +140,24 @@ def test_calls_that_ran_side_by_side_come_back_in_the_models_order() -> None:
 
 def test_outputs_that_the_agent_did_not_keep_come_from_what_was_shown() -> None:
     talk = (
-        Talk().asks(HELLO).answers([run("a"), message("Done.")], [called("a"), message("Done.")]).asks(HELLO)
+        Talk()
+        .asks(HELLO)
+        .answers([run("a"), message("Done.")], [call_item("a"), message("Done.")])
+        .asks(HELLO)
     )
     assert brief(talk.model_input()) == ["user", "call a*", "output a", "message*", "user"]
 
 
 def test_a_step_with_a_call_of_the_clients_has_both_outputs_in_the_order_of_the_calls() -> None:
-    client = called("c", "get_weather")
-    own = [client, called("a"), gave("a")]
+    client = call_item("c", "get_weather")
+    own = [client, call_item("a"), gave("a")]
     shown = [run("a"), client | {"id": "fc_1", "status": "completed"}]
     talk = Talk().asks(HELLO).answers(shown, own).asks(gave("c", "sunny"))
     assert brief(talk.model_input()) == ["user", "call c*", "call a*", "output c", "output a*"]
 
 
 def test_an_approved_call_is_where_the_model_made_it_and_its_output_at_the_approval() -> None:
-    talk = Talk().asks(HELLO).answers([call("a")], [reasoning_item("rs_1"), called("a")])
+    talk = Talk().asks(HELLO).answers([call("a")], [reasoning_item("rs_1"), call_item("a")])
     talk.asks(approved("a"), HELLO)
     assert brief(talk.model_input()) == ["user", "reasoning*", "call a*", "output a to run", "user"]
     talk.answers([run("a", call("a")["id"]), message("Done.")], [message("Done.")]).asks(HELLO)
@@ -170,13 +173,13 @@ def test_an_approved_call_is_where_the_model_made_it_and_its_output_at_the_appro
 
 
 def test_an_approved_call_whose_output_the_agent_reports_too_has_one_output() -> None:
-    talk = Talk().asks(HELLO).answers([call("a")], [called("a")]).asks(approved("a"))
+    talk = Talk().asks(HELLO).answers([call("a")], [call_item("a")]).asks(approved("a"))
     talk.answers([run("a", call("a")["id"]), message("Done.")], [gave("a"), message("Done.")]).asks(HELLO)
     assert brief(talk.model_input()) == ["user", "call a*", "output a*", "message*", "user"]
 
 
 def test_a_call_that_the_client_did_not_answer_is_still_a_call_of_the_models() -> None:
-    talk = Talk().asks(HELLO).answers([call("a")], [called("a")]).asks(HELLO)
+    talk = Talk().asks(HELLO).answers([call("a")], [call_item("a")]).asks(HELLO)
     assert brief(talk.model_input()) == ["user", "call a*", "output a", "user"]
 
 
@@ -184,14 +187,14 @@ def test_calls_that_a_provider_numbers_anew_in_every_answer_are_all_sent_back() 
     talk = Talk()
     for number in range(2):
         shown = run("a") | {"id": f"mcp_00000000000{number}-a"}
-        talk.asks(HELLO).answers([shown, message("Done.")], [called("a"), gave("a"), message("Done.")])
-    talk.asks(HELLO).answers([call("a")], [called("a")]).asks(approved("a"))
+        talk.asks(HELLO).answers([shown, message("Done.")], [call_item("a"), gave("a"), message("Done.")])
+    talk.asks(HELLO).answers([call("a")], [call_item("a")]).asks(approved("a"))
     once = ["user", "call a*", "output a*", "message*"]
     assert brief(talk.model_input()) == [*once, *once, "user", "call a*", "output a to run"]
 
 
 def test_another_model_gets_all_but_reasoning() -> None:
-    own = [reasoning_item("rs_1"), called("a"), gave("a"), message("Done.")]
+    own = [reasoning_item("rs_1"), call_item("a"), gave("a"), message("Done.")]
     talk = Talk().asks(HELLO).answers([run("a"), message("Done.")], own).asks(HELLO)
     assert brief(talk.model_input("gpt-4@other")) == ["user", "call a*", "output a*", "message*", "user"]
 
@@ -232,7 +235,7 @@ def _step(kinds: list[str], numbers: itertools.count[int], calls: list[str]) -> 
             own.append(message(id))
             continue
         calls.append(id)
-        own.append(called(id))
+        own.append(call_item(id))
         if kind == "own":
             shown.append(run(id))
             outputs.append(gave(id))
@@ -240,6 +243,6 @@ def _step(kinds: list[str], numbers: itertools.count[int], calls: list[str]) -> 
             shown.append(call(id))
             answers.append(approved(id))
         else:
-            shown.append(called(id))
+            shown.append(call_item(id))
             answers.append(gave(id))
     return shown, own, outputs, answers or [HELLO]

@@ -14,7 +14,7 @@ from codex_proxy.commands.store import existing_store
 from codex_proxy.core.faults import UserError
 from tests.http.serving import fake_proxy, settings_of
 from tests.http_responses.asking import create, saying, serving
-from tests.http_responses.test_background import ended
+from tests.http_responses.test_background import wait_for_end
 
 MEMORY: dict[str, Any] = {"store": "memory"}
 
@@ -27,7 +27,7 @@ async def test_a_store_in_memory_keeps_responses_conversations_and_background_en
         await client.responses.create(model="codex-5", input=saying("Hi."), conversation=conversation.id)
         assert len((await client.conversations.items.list(conversation.id)).data) == 2
         behind = await client.responses.create(model="codex-5", input=saying("Later."), background=True)
-        assert (await ended(client, behind.id)).output_text == "Later."
+        assert (await wait_for_end(client, behind.id)).output_text == "Later."
         assert (await proxy.send("GET", "/readyz")).status == 200
 
 

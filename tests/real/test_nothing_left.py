@@ -93,7 +93,7 @@ def _gone(process: psutil.Process) -> bool:
 
 
 @asynccontextmanager
-async def served(agent: str, folder: Path, apis: ScriptedApis) -> AsyncIterator[Served]:
+async def serve_agent(agent: str, folder: Path, apis: ScriptedApis) -> AsyncIterator[Served]:
     work = folder / "work"
     work.mkdir()
     claude = agent == CLAUDE_CODE
@@ -144,7 +144,7 @@ async def _address(process: asyncio.subprocess.Process) -> str:
 async def test_an_agent_that_is_killed_and_a_server_that_is_stopped_leave_nothing(
     agent: str, apis: ScriptedApis, tmp_path: Path
 ) -> None:
-    async with served(agent, tmp_path, apis) as server:
+    async with serve_agent(agent, tmp_path, apis) as server:
         command = await server.run_command()
         first = server.below()
         wardens = [each for each in psutil.Process(server.process.pid).children() if each.children()]
@@ -162,7 +162,7 @@ async def test_an_agent_that_is_killed_and_a_server_that_is_stopped_leave_nothin
 
 
 async def test_a_server_that_is_killed_leaves_nothing(agent: str, apis: ScriptedApis, tmp_path: Path) -> None:
-    async with served(agent, tmp_path, apis) as server:
+    async with serve_agent(agent, tmp_path, apis) as server:
         await server.run_command()
         everything = server.below()
         os.kill(server.process.pid, signal.SIGKILL)

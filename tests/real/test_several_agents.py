@@ -135,7 +135,7 @@ url = "{apis.url}/v1"
 
 
 @living_on()
-async def served(tmp_path: Path) -> AsyncIterator[Several]:
+async def serve_agents(tmp_path: Path) -> AsyncIterator[Several]:
     async with scripted_apis() as apis, several(tmp_path, apis) as served:
         yield served
 

@@ -168,7 +168,7 @@ def turn_of(prompt: str, *more: Any) -> Turn:
     return Turn(model=MODEL, history=history, mode="model", tools=(tool,))
 
 
-async def ended(run: Run) -> TurnEnded:
+async def wait_for_end(run: Run) -> TurnEnded:
     cursor = run.log.cursor()
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -183,13 +183,13 @@ async def test_nobody_but_their_owner_gets_an_idle_session_or_a_remembered_step(
 ) -> None:
     prompt = plan([think(), call(city="Paris")], [say("Done.")])
     scheduler = proxy.server.runs
-    end = await ended(await scheduler.start(turn_of(prompt), "ada"))
+    end = await wait_for_end(await scheduler.start(turn_of(prompt), "ada"))
     assert end.stop == Stop.TOOL_CALLS
     called = HistoryCall("call_0_1", "get_weather", '{"city": "Paris"}')
     go_on = turn_of(prompt, called, HistoryOutput("call_0_1", (TextPart("sunny"),)))
-    await ended(await scheduler.start(go_on, "bob"))
+    await wait_for_end(await scheduler.start(go_on, "bob"))
     assert len(scheduler.idle_sessions) == 2  # Ada's, parked, and Bob's own
-    await ended(await scheduler.start(go_on, "ada"))
+    await wait_for_end(await scheduler.start(go_on, "ada"))
     assert [types_of(each) for each in model_server.calls[1:]] == [
         ["message", "function_call", "function_call_output"],
         ["message", "reasoning", "function_call", "function_call_output"],

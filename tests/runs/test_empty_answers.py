@@ -12,7 +12,7 @@ from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDel
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from tests.runs.actors import DONE, end_of
-from tests.runs.test_run import begun
+from tests.runs.test_run import begin_run
 from tests.runs.virtual import virtual
 
 NO_TEXT: list[Event] = [ItemStarted(Message("a")), ItemEnded("a")]
@@ -23,9 +23,9 @@ WORK: list[Event] = [ItemStarted(Activity("w", "file_change", "Write a.txt")), I
 ASKED = ev.ApprovalRequested("ask_1", "command", "")
 
 
-async def ended(*events: Event, **turn: Any) -> TurnEnded:
+async def end_after(*events: Event, **turn: Any) -> TurnEnded:
     """The end of a turn with these events."""
-    run, lane, _ = await begun(**turn)
+    run, lane, _ = await begin_run(**turn)
     lane.say(ev.TurnStarted(), *events)
     return end_of(run)
 
@@ -41,20 +41,20 @@ async def ended(*events: Event, **turn: Any) -> TurnEnded:
 )
 @virtual
 async def test_an_empty_answer_that_the_turn_explains_says_why(events: list[Event], reason: str) -> None:
-    assert await ended(*events, DONE) == TurnEnded(Stop.STOP, empty=reason)  # type: ignore[arg-type]
+    assert await end_after(*events, DONE) == TurnEnded(Stop.STOP, empty=reason)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("nothing", [[], NO_TEXT, [ev.UsageReported(Usage(input=10), "provider")]])
 @virtual
 async def test_an_empty_answer_that_nothing_explains_is_a_failure(nothing: list[Event]) -> None:
-    end = await ended(*nothing, DONE)
+    end = await end_after(*nothing, DONE)
     assert (end.stop, end.failure) == (Stop.FAILED, UNANSWERED)
 
 
 @pytest.mark.parametrize("before", [[], WORK, THOUGHT])
 @virtual
 async def test_an_empty_answer_after_a_declined_permission_is_a_failure(before: list[Event]) -> None:
-    end = await ended(*before, ASKED, COUNTED, DONE)
+    end = await end_after(*before, ASKED, COUNTED, DONE)
     assert (end.stop, end.failure) == (Stop.FAILED, DECLINED)
     assert DECLINED.kind is FaultKind.NOT_ALLOWED, "a client that tries again gets the same"
 
@@ -69,18 +69,18 @@ async def test_an_empty_answer_after_a_declined_permission_is_a_failure(before: 
 )
 @virtual
 async def test_text_a_refusal_or_a_call_is_no_empty_answer(content: list[Event]) -> None:
-    assert await ended(ASKED, *content, DONE) == DONE
+    assert await end_after(ASKED, *content, DONE) == DONE
 
 
 @pytest.mark.parametrize("stop", [Stop.LENGTH, Stop.CONTENT_FILTER, "provider_word"])
 @virtual
 async def test_an_empty_answer_whose_stop_reason_says_why_stays_as_it_is(stop: str) -> None:
-    assert await ended(TurnEnded(stop)) == TurnEnded(stop)
+    assert await end_after(TurnEnded(stop)) == TurnEnded(stop)
 
 
 @virtual
 async def test_an_answer_that_begins_with_the_stop_sequence_is_empty_because_of_it() -> None:
-    end = await ended(ItemStarted(Message("a")), TextDelta("a", "END of it"), stop=("END",))
+    end = await end_after(ItemStarted(Message("a")), TextDelta("a", "END of it"), stop=("END",))
     assert (end.stop, end.stop_sequence, end.empty) == (Stop.STOP, "END", "stop-sequence")
-    end = await ended(ItemStarted(Message("a")), TextDelta("a", "It. END of it"), stop=("END",))
+    end = await end_after(ItemStarted(Message("a")), TextDelta("a", "It. END of it"), stop=("END",))
     assert (end.stop_sequence, end.empty) == ("END", "")

@@ -31,7 +31,7 @@ from tests.runs.actors import DONE, TURN, WordAgent, WordDialect, WordTransport,
 from tests.runs.virtual import settle, virtual
 
 
-async def begun(
+async def begin_run(
     agent: WordAgent | None = None, *, deadlines: Deadlines | None = None, **turn: Any
 ) -> tuple[Run, WordTransport, WordDialect]:
     """A run that has begun, the lane it has and the dialect it drives."""
@@ -43,7 +43,7 @@ async def begun(
 
 @virtual
 async def test_a_turn_is_logged_as_it_comes_and_its_transport_is_released_once() -> None:
-    run, lane, _ = await begun()
+    run, lane, _ = await begin_run()
     lane.say(TurnStarted("t", "m"), *deltas("Hello,"))
     assert not run.log.ended
     lane.say(TextDelta("a", " world."), DONE)
@@ -57,7 +57,7 @@ async def test_a_turn_is_logged_as_it_comes_and_its_transport_is_released_once()
 async def test_an_interrupted_turn_ends_its_log_at_once_and_interrupts_the_agent() -> None:
     agent = WordAgent()
     agent.slow_to_finish = True
-    run, lane, dialect = await begun(agent)
+    run, lane, dialect = await begin_run(agent)
     lane.say(*deltas("Hel"))
     run.interrupt()
     assert end_of(run).stop == Stop.INTERRUPTED
@@ -72,7 +72,7 @@ async def test_an_interrupted_turn_ends_its_log_at_once_and_interrupts_the_agent
 
 @virtual
 async def test_an_interrupt_after_the_end_changes_nothing() -> None:
-    run, lane, _ = await begun()
+    run, lane, _ = await begin_run()
     lane.say(*deltas("Hi."), DONE)
     run.interrupt()
     run.fail(Failure(kind=FaultKind.TIMED_OUT, message="late"))
@@ -85,7 +85,7 @@ async def test_an_interrupt_after_the_end_changes_nothing() -> None:
 async def test_an_agent_that_does_not_settle_is_given_up_after_its_time() -> None:
     agent = WordAgent()
     agent.slow_to_finish = True
-    run, lane, _ = await begun(agent)
+    run, lane, _ = await begin_run(agent)
     run.interrupt()
     await asyncio.sleep(4.9)
     assert lane.released == []
@@ -97,7 +97,7 @@ async def test_an_agent_that_does_not_settle_is_given_up_after_its_time() -> Non
 async def test_a_child_that_serves_one_session_is_not_waited_for() -> None:
     agent = WordAgent(exclusive=True)
     agent.slow_to_finish = True
-    run, lane, _ = await begun(agent)
+    run, lane, _ = await begin_run(agent)
     run.interrupt()
     await settle()
     assert lane.released == [True]
@@ -105,7 +105,7 @@ async def test_a_child_that_serves_one_session_is_not_waited_for() -> None:
 
 @virtual
 async def test_a_child_that_dies_fails_the_turn_and_releases_the_transport() -> None:
-    run, lane, _ = await begun()
+    run, lane, _ = await begin_run()
     lane.say(*deltas("half"))
     assert lane.reader is not None
     lane.reader.on_end(Ended(signal=9))
@@ -119,7 +119,7 @@ async def test_a_child_that_dies_fails_the_turn_and_releases_the_transport() -> 
 @virtual
 async def test_what_the_repair_refuses_ends_the_turn_and_stops_the_agent() -> None:
     """The agent unsays what was streamed: the turn has failed, whatever the agent goes on to say."""
-    run, lane, _ = await begun()
+    run, lane, _ = await begin_run()
     lane.say(*deltas("One thing."))
     lane.say(Retrying("again"), FullText("a", "Quite another."), DONE)
     assert end_of(run).stop == Stop.FAILED
@@ -131,7 +131,7 @@ async def test_what_the_repair_refuses_ends_the_turn_and_stops_the_agent() -> No
 
 @virtual
 async def test_an_internal_error_in_the_middle_ends_this_turn_and_releases_the_transport() -> None:
-    run, lane, dialect = await begun()
+    run, lane, dialect = await begin_run()
     lane.say(*deltas("Hel"))
     dialect.breaks = "receive"
     lane.say(TextDelta("a", "lo"))
@@ -144,7 +144,7 @@ async def test_an_internal_error_in_the_middle_ends_this_turn_and_releases_the_t
 
 @virtual
 async def test_questions_of_the_agent_are_declined_at_once() -> None:
-    _, lane, dialect = await begun()
+    _, lane, dialect = await begin_run()
     lane.say(ApprovalRequested("q1", "command", "rm -rf /"), InputRequested("q2", "?"))
     assert dialect.calls[-2:] == ["answer q1", "answer q2"]
     assert lane.sent[-2:] == [b"answer q1", b"answer q2"]
@@ -153,7 +153,7 @@ async def test_questions_of_the_agent_are_declined_at_once() -> None:
 
 @virtual
 async def test_a_stop_sequence_ends_the_turn_of_client_and_agent() -> None:
-    run, lane, _ = await begun(stop=("END",))
+    run, lane, _ = await begin_run(stop=("END",))
     lane.say(*deltas("One E"))
     assert text_of(read(run)) == "One ", "the beginning of a stop sequence is held back"
     lane.say(TextDelta("a", "ND two"), size=3)
@@ -169,7 +169,7 @@ async def test_a_stop_sequence_ends_the_turn_of_client_and_agent() -> None:
 
 @virtual
 async def test_max_tokens_ends_the_turn_with_length() -> None:
-    run, lane, _ = await begun(max_tokens=3)
+    run, lane, _ = await begin_run(max_tokens=3)
     lane.say(*deltas("123456789"))
     assert not run.log.ended
     lane.say(TextDelta("a", "0"))
@@ -185,7 +185,7 @@ async def test_a_limit_that_is_hit_in_the_last_words_ends_the_turn_once(
     limit: dict[str, Any], stop: Stop
 ) -> None:
     """The agent's own end is in the same read of the pipe."""
-    run, lane, _ = await begun(**limit)
+    run, lane, _ = await begin_run(**limit)
     lane.say(*deltas("12345END9"), UsageReported(Usage(1, 0, 1)), DONE)
     assert end_of(run).stop == stop
     await settle()
@@ -194,7 +194,7 @@ async def test_a_limit_that_is_hit_in_the_last_words_ends_the_turn_once(
 
 @virtual
 async def test_a_text_of_just_the_limit_ends_as_the_agent_says() -> None:
-    run, lane, _ = await begun(max_tokens=3)
+    run, lane, _ = await begin_run(max_tokens=3)
     lane.say(*deltas("123456789"), DONE)
     assert end_of(run).stop == Stop.STOP
 
@@ -206,14 +206,14 @@ async def test_of_two_limits_the_first_in_the_text_counts_however_it_is_cut(cut:
         ("123456789 too long END", "123456789", Stop.LENGTH),
         ("123 END and too long", "123 ", Stop.STOP),
     ):
-        run, lane, _ = await begun(max_tokens=3, stop=("END",))
+        run, lane, _ = await begin_run(max_tokens=3, stop=("END",))
         lane.say(*deltas(*(text[start : start + cut] for start in range(0, len(text), cut))), DONE)
         assert (text_of(read(run)), end_of(run).stop) == (expected, stop)
 
 
 @virtual
 async def test_what_was_held_back_may_still_be_too_long_when_the_turn_is_ended() -> None:
-    run, lane, _ = await begun(max_tokens=3, stop=("LONG",))
+    run, lane, _ = await begin_run(max_tokens=3, stop=("LONG",))
     lane.say(*deltas("123456789"))
     lane.say(TextDelta("a", "LO"))
     run.interrupt()
@@ -223,7 +223,7 @@ async def test_what_was_held_back_may_still_be_too_long_when_the_turn_is_ended()
 
 @virtual
 async def test_a_slow_reader_makes_a_child_that_serves_one_session_wait() -> None:
-    run, lane, _ = await begun(WordAgent(exclusive=True))
+    run, lane, _ = await begin_run(WordAgent(exclusive=True))
     cursor = run.log.cursor()
     lane.say(*deltas("a"), size=HIGH_WATER)
     assert not lane.paused
@@ -236,7 +236,9 @@ async def test_a_slow_reader_makes_a_child_that_serves_one_session_wait() -> Non
 
 @virtual
 async def test_a_child_that_was_made_to_wait_is_not_idle() -> None:
-    run, lane, _ = await begun(WordAgent(exclusive=True), deadlines=Deadlines(first=5, idle=10, total=1000))
+    run, lane, _ = await begin_run(
+        WordAgent(exclusive=True), deadlines=Deadlines(first=5, idle=10, total=1000)
+    )
     cursor = run.log.cursor()
     lane.say(*deltas("a"), size=HIGH_WATER + 1)
     await asyncio.sleep(100)
@@ -253,7 +255,7 @@ async def test_a_child_that_was_made_to_wait_is_not_idle() -> None:
 
 @virtual
 async def test_a_paused_child_goes_on_when_its_client_leaves() -> None:
-    run, lane, _ = await begun(WordAgent(exclusive=True))
+    run, lane, _ = await begin_run(WordAgent(exclusive=True))
     cursor = run.log.cursor()
     lane.say(*deltas("a"), size=HIGH_WATER + 1)
     assert lane.paused
@@ -266,7 +268,7 @@ async def test_a_paused_child_goes_on_when_its_client_leaves() -> None:
 
 @virtual
 async def test_the_stream_of_a_too_slow_reader_on_a_shared_process_fails_and_has_no_normal_end() -> None:
-    run, lane, _ = await begun()
+    run, lane, _ = await begin_run()
     cursor = run.log.cursor()
     lane.say(*deltas("a"), size=CUT_WATER)
     assert not run.log.ended
@@ -282,7 +284,7 @@ async def test_the_stream_of_a_too_slow_reader_on_a_shared_process_fails_and_has
 
 @virtual
 async def test_a_turn_that_takes_too_long_fails_and_the_agent_is_stopped() -> None:
-    run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20))
+    run, lane, _ = await begin_run(deadlines=Deadlines(first=5, idle=10, total=20))
     await asyncio.sleep(6)
     failure = end_of(run).failure
     assert failure is not None
@@ -294,7 +296,7 @@ async def test_a_turn_that_takes_too_long_fails_and_the_agent_is_stopped() -> No
 @virtual
 async def test_a_turn_that_runs_out_of_time_in_retries_fails_by_their_reason_where_it_is_known() -> None:
     limited = Failure(kind=FaultKind.AGENT_RATE_LIMITED, message="The rate limit is reached.", retry_after=7)
-    run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20))
+    run, lane, _ = await begin_run(deadlines=Deadlines(first=5, idle=10, total=20))
     lane.say(Retrying("attempt 1", 429, limited), Retrying("attempt 2", 429, limited))
     await asyncio.sleep(6)
     failure = end_of(run).failure
@@ -308,7 +310,7 @@ async def test_a_turn_that_runs_out_of_time_in_retries_fails_by_their_reason_whe
 @virtual
 async def test_a_turn_that_reaches_a_usage_limit_says_in_how_many_seconds_that_is_reset() -> None:
     agent = WordAgent()
-    run, lane, _ = await begun(agent)
+    run, lane, _ = await begin_run(agent)
     agent.limits.update(b'{"primary":{"used_percent":100,"resets_in_seconds":60}}')
     await asyncio.sleep(20)
     reached = Failure(kind=FaultKind.USAGE_LIMIT_REACHED, message="The limit is reached.")
@@ -321,7 +323,7 @@ async def test_a_turn_that_reaches_a_usage_limit_says_in_how_many_seconds_that_i
 
 @virtual
 async def test_a_reason_that_is_not_known_stays_a_timeout_that_quotes_what_was_reported() -> None:
-    run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20))
+    run, lane, _ = await begin_run(deadlines=Deadlines(first=5, idle=10, total=20))
     lane.say(Retrying("A transient error. Retrying..."))
     await asyncio.sleep(6)
     failure = end_of(run).failure
@@ -333,7 +335,7 @@ async def test_a_reason_that_is_not_known_stays_a_timeout_that_quotes_what_was_r
 @virtual
 async def test_a_silence_after_a_retry_that_succeeded_is_a_timeout() -> None:
     limited = Failure(kind=FaultKind.AGENT_RATE_LIMITED, message="The rate limit is reached.")
-    run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20))
+    run, lane, _ = await begin_run(deadlines=Deadlines(first=5, idle=10, total=20))
     lane.say(Retrying("attempt 1", 429, limited), *deltas("It works again."))
     await asyncio.sleep(11)
     failure = end_of(run).failure
@@ -346,7 +348,7 @@ async def test_a_silence_after_a_retry_that_succeeded_is_a_timeout() -> None:
 @pytest.mark.parametrize("begins", [False, True])
 async def test_a_schema_that_may_take_long_to_compile_is_named_where_nothing_came(begins: bool) -> None:
     field = "text.format.schema"
-    run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20), schema_field=field)
+    run, lane, _ = await begin_run(deadlines=Deadlines(first=5, idle=10, total=20), schema_field=field)
     if begins:
         lane.say(*deltas("It has compiled."))
     await asyncio.sleep(11)
@@ -360,7 +362,7 @@ async def test_a_schema_that_may_take_long_to_compile_is_named_where_nothing_cam
 @virtual
 async def test_a_silent_agent_is_reported_with_what_its_silence_can_mean() -> None:
     agent = WordAgent()
-    run, lane, _ = await begun(agent, deadlines=Deadlines(first=5, idle=10, total=20))
+    run, lane, _ = await begin_run(agent, deadlines=Deadlines(first=5, idle=10, total=20))
     assert isinstance(lane.reader, AgentSession)
     lane.reader.silence_hint = "It says nothing while it waits."
     await asyncio.sleep(6)

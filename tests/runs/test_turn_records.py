@@ -32,14 +32,14 @@ class GivenClock:
         return 1000.0 + self.now
 
 
-def begun(records: TurnRecords, owner: str = "a") -> TurnRecord:
+def begin_record(records: TurnRecords, owner: str = "a") -> TurnRecord:
     return records.begin(Turn(model="m", history=(), owner=owner), "fake")
 
 
 def test_a_turn_has_the_times_of_its_first_word_and_its_end_and_its_tokens() -> None:
     clock = GivenClock()
     records = TurnRecords(clock)
-    record = begun(records)
+    record = begin_record(records)
     record.add([TurnStarted()])
     clock.now = 2.0
     record.add([ItemStarted(Message("m")), TextDelta("m", "secret words")])
@@ -60,20 +60,20 @@ def test_a_turn_has_the_times_of_its_first_word_and_its_end_and_its_tokens() -> 
 
 
 def test_a_failed_turn_says_why() -> None:
-    record = begun(TurnRecords(GivenClock()))
+    record = begin_record(TurnRecords(GivenClock()))
     record.add([TurnEnded(Stop.FAILED, failure=Failure(kind=FaultKind.TIMED_OUT, message="Too slow."))])
     assert (record.summary().error, record.summary().message) == ("timed_out", "Too slow.")
 
 
 def test_a_turn_that_fails_at_once_has_no_first_word() -> None:
-    record = begun(TurnRecords(GivenClock()))
+    record = begin_record(TurnRecords(GivenClock()))
     record.add([TurnEnded(Stop.FAILED, failure=Failure(kind=FaultKind.TIMED_OUT, message="Too slow."))])
     assert record.summary().first is None
 
 
 def test_what_a_turn_has_written_is_estimated_while_it_runs() -> None:
     records = TurnRecords(GivenClock())
-    record, other = begun(records), begun(records, "b")
+    record, other = begin_record(records), begin_record(records, "b")
     record.add([ItemStarted(Message("m")), TextDelta("m", "12345678")])
     record.add([TextDelta("m", "9")])
     assert records.estimates("a") == {record.id: 3}
@@ -84,12 +84,12 @@ def test_what_a_turn_has_written_is_estimated_while_it_runs() -> None:
 
 def test_two_processes_have_no_number_of_a_turn_in_common() -> None:
     first, second = (TurnRecords(GivenClock(), worker) for worker in (1, 2))
-    assert begun(first).id != begun(second).id
+    assert begin_record(first).id != begin_record(second).id
 
 
 def test_text_alone_changes_no_record() -> None:
     records = TurnRecords(GivenClock())
-    record = begun(records)
+    record = begin_record(records)
     record.add([ItemStarted(Message("m")), TextDelta("m", "a")])
     version = records.version
     record.add([TextDelta("m", "b")] * 100)
@@ -98,7 +98,7 @@ def test_text_alone_changes_no_record() -> None:
 
 def test_an_owner_gets_the_own_records_that_have_changed_newest_first() -> None:
     records = TurnRecords(GivenClock())
-    first, other, second = begun(records), begun(records, "b"), begun(records)
+    first, other, second = begin_record(records), begin_record(records, "b"), begin_record(records)
     seen = records.version
     assert records.of_owner("a") == [second, first]
     first.add([TurnEnded(Stop.STOP)])
@@ -109,21 +109,21 @@ def test_an_owner_gets_the_own_records_that_have_changed_newest_first() -> None:
 
 def test_the_number_of_turns_and_of_their_events_is_bounded() -> None:
     records = TurnRecords(GivenClock())
-    record = begun(records)
+    record = begin_record(records)
     record.add([ToolCallRequested("r", "c", "tool", "{}", "c")] * (MAX_EVENTS + 7))
     record.add([TurnEnded(Stop.STOP)])
     assert (len(record.timeline), record.events_left_out) == (MAX_EVENTS + 1, 7)
     for _ in range(MAX_TURNS):
-        begun(records).add([TurnEnded(Stop.STOP)])
+        begin_record(records).add([TurnEnded(Stop.STOP)])
     assert len(records.of_owner("a")) == MAX_TURNS
     assert records.find("a", record.id) is None
 
 
 def test_an_owner_with_many_turns_displaces_none_of_another() -> None:
     records = TurnRecords(GivenClock())
-    other = begun(records, "b")
+    other = begin_record(records, "b")
     other.add([TurnEnded(Stop.STOP)])
     for _ in range(MAX_TURNS + 1):
-        begun(records).add([TurnEnded(Stop.STOP)])
+        begin_record(records).add([TurnEnded(Stop.STOP)])
     assert records.find("b", other.id) is other
     assert len(records.of_owner("a")) == MAX_TURNS - 1

@@ -18,7 +18,7 @@ from tests.http.conftest import logged as logged
 from tests.http.serving import WEATHER, Proxy, user
 from tests.upstreams.cases import DONE, USAGE, Case, chunk, event
 from tests.upstreams.serving import Upstream, proxy_before, upstream
-from tests.upstreams.test_responses_upstream import CALLED, THOUGHT, answered, message
+from tests.upstreams.test_responses_upstream import CALLED, THOUGHT, message, response_with
 from tests.upstreams.test_responses_upstream import event as of_responses
 
 KEY = "sk-operators_own.0123456789"
@@ -82,7 +82,7 @@ def responses_streams() -> Iterator[bytes]:
                 "response.completed", response={"status": "completed", "output": [each]}
             )
     for each in with_key(ERROR["error"]):
-        yield answered(status="failed", error=each)
+        yield response_with(status="failed", error=each)
 
 
 def refusals() -> Iterator[Case]:

@@ -40,7 +40,7 @@ async def opened_and_closed(path: Path) -> None:
     await (await SqliteStore.open(path, clock=Hands(), lock_wait=0.05)).close()
 
 
-async def refused(path: Path) -> str:
+async def refusal_of(path: Path) -> str:
     """Why; and that the file is as it was."""
     before = path.read_bytes()
     with pytest.raises(StoreRefused) as refusal:
@@ -77,21 +77,21 @@ async def test_a_file_that_is_refused_keeps_its_permissions(path: Path, foreign:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
         connection.close()
     path.chmod(0o644)
-    await refused(path)
+    await refusal_of(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
 async def test_a_file_with_a_second_name_is_refused_under_both(path: Path, tmp_path: Path) -> None:
     await opened_and_closed(path)
     os.link(path, tmp_path / "other.db")
-    assert "second name" in await refused(path)
-    assert "second name" in await refused(tmp_path / "other.db")
+    assert "second name" in await refusal_of(path)
+    assert "second name" in await refusal_of(tmp_path / "other.db")
 
 
 async def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await opened_and_closed(path)
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
-    assert "belongs to another user" in await refused(path)
+    assert "belongs to another user" in await refusal_of(path)
 
 
 async def test_a_symbolic_link_to_a_store_is_the_store_and_its_log_lies_beside_it(
@@ -168,7 +168,7 @@ def test_the_interface_is_imported_without_a_database() -> None:
 async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"not a database at all\n" * 500)
-    assert "damaged or not a database" in await refused(path)
+    assert "damaged or not a database" in await refusal_of(path)
 
 
 @pytest.mark.parametrize("damage", ["cut", "header", "inside"])
@@ -185,7 +185,7 @@ async def test_a_damaged_file_is_refused(path: Path, damage: str) -> None:
     else:
         data[8192 : 8192 * 8] = random.Random(1).randbytes(8192 * 7)
     path.write_bytes(data)
-    assert "move it away" in await refused(path)
+    assert "move it away" in await refusal_of(path)
 
 
 async def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
@@ -193,7 +193,7 @@ async def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
     connection = connect(str(path), 0.0)
     connection.execute(f"PRAGMA user_version = {LATEST + 1}")
     connection.close()
-    reason = await refused(path)
+    reason = await refusal_of(path)
     assert f"its schema is {LATEST + 1}, this version supports {LATEST}" in reason
     assert "run that version" in reason
 
@@ -203,7 +203,7 @@ async def test_a_database_of_another_program_is_refused(path: Path) -> None:
     connection = connect(str(path), 0.0)
     connection.execute("CREATE TABLE bookmarks (url TEXT)")
     connection.close()
-    assert "another program's database" in await refused(path)
+    assert "another program's database" in await refusal_of(path)
 
 
 async def test_a_folder_in_the_place_of_the_file_is_refused(path: Path) -> None:

@@ -13,7 +13,7 @@ ELSEWHERE = PendingWebhook("evt_1", "https://b.example/hook", b"{}")
 TWO = PendingWebhook("evt_2", "https://a.example/hook", b'{"n": 2}', tries=3)
 
 
-async def ended(store: Store, *webhooks: PendingWebhook, status: str = "completed") -> bool:
+async def end_response(store: Store, *webhooks: PendingWebhook, status: str = "completed") -> bool:
     """Ends a response, which is made where there is none, with these webhooks."""
     if await store.response(OWNER, "resp_1") is None:
         await store.add_response(response("resp_1", status="queued", background=True))
@@ -33,52 +33,52 @@ async def pending(store: Store) -> list[PendingWebhook]:
 async def test_webhooks_come_with_the_end_the_oldest_first_and_no_more_than_was_asked_for(
     store: Store,
 ) -> None:
-    assert await ended(store, ONE, ELSEWHERE, TWO)
+    assert await end_response(store, ONE, ELSEWHERE, TWO)
     assert await pending(store) == [ONE, ELSEWHERE, TWO]
     assert await store.claim_webhooks(2) == [ONE, ELSEWHERE]
 
 
 async def test_a_webhook_is_given_to_one_claim_only(store: Store) -> None:
-    assert await ended(store, ONE, ELSEWHERE)
+    assert await end_response(store, ONE, ELSEWHERE)
     assert await store.claim_webhooks(1) == [ONE]
     assert await store.claim_webhooks(10) == [ELSEWHERE]
     assert await store.claim_webhooks(10) == []
 
 
 async def test_a_webhook_that_waits_for_its_next_attempt_is_claimed_by_nobody(store: Store) -> None:
-    assert await ended(store, ONE, TWO)
+    assert await end_response(store, ONE, TWO)
     assert await store.claim_webhooks(1) == [ONE]
     await store.retry_webhook(ONE, 3600.0)
     assert await store.claim_webhooks(10) == [TWO]
 
 
 async def test_an_end_that_comes_too_late_sends_nothing(store: Store) -> None:
-    assert await ended(store, ONE)
-    assert not await ended(store, TWO, status="cancelled")
+    assert await end_response(store, ONE)
+    assert not await end_response(store, TWO, status="cancelled")
     assert await pending(store) == [ONE]
 
 
 async def test_a_target_that_is_named_twice_gets_one_webhook(store: Store) -> None:
-    assert await ended(store, ONE, ONE)
+    assert await end_response(store, ONE, ONE)
     assert await pending(store) == [ONE]
 
 
 async def test_a_delivery_attempt_is_counted_and_the_webhook_keeps_its_place(store: Store) -> None:
-    await ended(store, ONE, TWO)
+    await end_response(store, ONE, TWO)
     tried = msgspec.structs.replace(ONE, tries=2)
     await store.retry_webhook(tried, 0.0)
     assert await pending(store) == [tried, TWO]
 
 
 async def test_an_attempt_at_a_dropped_webhook_does_not_bring_it_back(store: Store) -> None:
-    await ended(store, ONE)
+    await end_response(store, ONE)
     await store.drop_webhook(ONE.event_id, ONE.url)
     await store.retry_webhook(ONE, 0.0)
     assert await pending(store) == []
 
 
 async def test_one_that_is_dropped_is_gone_for_its_target_alone(store: Store) -> None:
-    await ended(store, ONE, ELSEWHERE)
+    await end_response(store, ONE, ELSEWHERE)
     await store.drop_webhook(ONE.event_id, ONE.url)
     await store.drop_webhook("evt_unknown", ONE.url)
     assert await pending(store) == [ELSEWHERE]

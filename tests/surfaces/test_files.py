@@ -16,7 +16,7 @@ NOTES = "# Notes\nÄ first line.\n"
 SHOWN = f'<file name="notes.md">\n{NOTES}\n</file>'
 
 
-def written(data: bytes) -> str:
+def data_url(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
@@ -43,12 +43,12 @@ def refusals(**file: Any) -> list[tuple[str | None, str | None, str]]:
 @pytest.mark.parametrize(
     "data",
     [
-        written(NOTES.encode()),
-        "data:text/markdown;base64," + written(NOTES.encode()),
+        data_url(NOTES.encode()),
+        "data:text/markdown;base64," + data_url(NOTES.encode()),
         "data:application/octet-stream;base64," + base64.encodebytes(NOTES.encode()).decode(),
         base64.urlsafe_b64encode(NOTES.encode()).decode().rstrip("="),
-        written(b"\xef\xbb\xbf" + NOTES.encode()),
-        written(NOTES.encode("utf-16")),
+        data_url(b"\xef\xbb\xbf" + NOTES.encode()),
+        data_url(NOTES.encode("utf-16")),
     ],
     ids=["base64", "data url", "lines", "url-safe", "utf-8 with mark", "utf-16"],
 )
@@ -61,14 +61,14 @@ def test_a_file_of_text_reaches_the_model_as_text_with_its_name(data: str) -> No
     ("name", "shown"), [(None, "file"), ("", "file"), ('a"><b\n.md', "a___b_.md"), ("x" * 300, "x" * 200)]
 )
 def test_a_name_is_never_more_than_a_name(name: str | None, shown: str) -> None:
-    for history in histories(file_data=written(b"a"), filename=name):
+    for history in histories(file_data=data_url(b"a"), filename=name):
         assert history == (
             HistoryMessage("user", (TextPart("Read."), TextPart(f'<file name="{shown}">\na\n</file>'))),
         )
 
 
 def test_a_file_in_the_output_of_a_tool_is_text_too() -> None:
-    part = {"type": "input_file", "file_data": written(NOTES.encode()), "filename": "notes.md"}
+    part = {"type": "input_file", "file_data": data_url(NOTES.encode()), "filename": "notes.md"}
     (_, output) = responses.history(responses.call(), responses.output(text=[part]))
     assert isinstance(output, HistoryOutput)
     assert output.parts == (TextPart(SHOWN),)
@@ -86,7 +86,7 @@ def test_a_file_in_the_output_of_a_tool_is_text_too() -> None:
     ],
 )
 def test_what_is_no_text_is_refused_and_the_field_named(data: bytes, why: str) -> None:
-    chats, response = refusals(file_data=written(data), filename="a.pdf")
+    chats, response = refusals(file_data=data_url(data), filename="a.pdf")
     assert chats[:2] == ("messages[0].content[1].file.file_data", "unsupported_file")
     assert response[:2] == ("input[0].content[1].file_data", "unsupported_file")
     assert why in chats[2]
@@ -117,7 +117,7 @@ def test_a_file_by_address_is_refused() -> None:
 
 
 def test_the_assistant_has_no_files() -> None:
-    part = {"type": "input_file", "file_data": written(b"a")}
+    part = {"type": "input_file", "file_data": data_url(b"a")}
     assert (
         responses.refusal_of(input=[{"role": "assistant", "content": [part]}]).param == "input[0].content[0]"
     )

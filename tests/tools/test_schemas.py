@@ -32,7 +32,7 @@ def wrong(schema: Any, value: Any) -> str | None:
     return violation(raw(schema), json.dumps(value))
 
 
-def refused(schema: Any) -> str:
+def refusal_of(schema: Any) -> str:
     with pytest.raises(NotASchemaError) as caught:
         check_schema(schema if isinstance(schema, bytes) else raw(schema))
     return str(caught.value)
@@ -84,12 +84,12 @@ def test_a_schema_that_can_be_checked_is_accepted(schema: Any) -> None:
     ],
 )
 def test_what_is_no_schema_is_refused_with_the_reason(schema: Any, why: str) -> None:
-    assert why in refused(schema)
+    assert why in refusal_of(schema)
 
 
 def test_a_schema_that_is_nested_without_end_is_refused() -> None:
     """Whether its JSON can still be read is a matter of Python's release."""
-    assert refused(b'{"items":' * 5000 + b"{}" + b"}" * 5000)
+    assert refusal_of(b'{"items":' * 5000 + b"{}" + b"}" * 5000)
 
 
 def test_a_schema_may_be_nested_as_deep_as_anybody_writes_them() -> None:
@@ -101,12 +101,12 @@ def test_a_schema_may_be_nested_as_deep_as_anybody_writes_them() -> None:
 
 def test_a_schema_that_is_nested_deeper_than_python_can_follow_is_refused() -> None:
     schema = b'{"items":' * 400 + b"{}" + b"}" * 400
-    assert refused(schema) == "it is nested too deeply"
+    assert refusal_of(schema) == "it is nested too deeply"
     assert "nested too deeply" in str(violation(schema, "1"))
 
 
 def test_a_schema_that_is_too_large_is_refused() -> None:
-    assert "larger than 128 KiB" in refused({"description": "x" * MAX_SCHEMA_BYTES})
+    assert "larger than 128 KiB" in refusal_of({"description": "x" * MAX_SCHEMA_BYTES})
     check_schema(raw({"description": "x" * (MAX_SCHEMA_BYTES - 100)}))
 
 
@@ -138,7 +138,7 @@ def test_a_reference_to_elsewhere_is_refused_and_never_fetched(
 ) -> None:
     schema = {**draft, "properties": {"a": {keyword: place}}}
     if (draft, keyword) != (DRAFT_7, "$dynamicRef"):  # which draft 7 does not know
-        assert "are not fetched" in refused(schema) or "is not in it" in refused(schema)
+        assert "are not fetched" in refusal_of(schema) or "is not in it" in refusal_of(schema)
     wrong(schema, {"a": 1})
     assert no_network == []
 

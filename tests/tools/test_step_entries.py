@@ -48,11 +48,11 @@ WORDS = {
 }
 
 
-def called(id: str, name: str = "f", arguments: str = "{}") -> dict[str, Any]:
+def call_item(id: str, name: str = "f", arguments: str = "{}") -> dict[str, Any]:
     return {"type": "function_call", "id": f"fc_{id}", "call_id": id, "name": name, "arguments": arguments}
 
 
-def answered(id: str, text: str) -> dict[str, Any]:
+def output_item(id: str, text: str) -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": id, "output": text}
 
 
@@ -100,18 +100,18 @@ async def recall(
 
 
 async def test_a_repeated_answer_becomes_what_the_model_said() -> None:
-    memory = await remembered(raw(REASONING, WORDS, called("a"), called("b")), broker_of("a", "b"))
+    memory = await remembered(raw(REASONING, WORDS, call_item("a"), call_item("b")), broker_of("a", "b"))
     found = await recall(memory, USER, *echo("a", "b"))
-    assert found == [USER, REASONING, WORDS, called("a"), called("b"), output("a"), output("b")]
+    assert found == [USER, REASONING, WORDS, call_item("a"), call_item("b"), output("a"), output("b")]
 
 
 async def test_text_that_the_client_left_out_comes_back_too() -> None:
-    memory = await remembered(raw(REASONING, WORDS, called("a")), broker_of("a"))
+    memory = await remembered(raw(REASONING, WORDS, call_item("a")), broker_of("a"))
     assert await recall(memory, USER, *echo("a", said="")) == [
         USER,
         REASONING,
         WORDS,
-        called("a"),
+        call_item("a"),
         output("a"),
     ]
 
@@ -130,61 +130,61 @@ async def test_text_that_the_client_left_out_comes_back_too() -> None:
 async def test_a_repeated_answer_that_says_something_else_is_taken_as_it_is(
     history: list[HistoryItem],
 ) -> None:
-    memory = await remembered(raw(REASONING, WORDS, called("a")), broker_of("a"))
+    memory = await remembered(raw(REASONING, WORDS, call_item("a")), broker_of("a"))
     assert await recall(memory, USER, *history) == [USER, *history]
 
 
 async def test_another_owner_gets_none_of_the_remembered_items() -> None:
-    memory = await remembered(raw(REASONING, called("a")), broker_of("a"))
+    memory = await remembered(raw(REASONING, call_item("a")), broker_of("a"))
     history = echo("a", said="")
     assert await recall(memory, USER, *history, owner="you") == [USER, *history]
 
 
 async def test_another_model_gets_everything_but_the_reasoning() -> None:
-    memory = await remembered(raw(REASONING, called("a")), broker_of("a"))
+    memory = await remembered(raw(REASONING, call_item("a")), broker_of("a"))
     found = await recall(memory, USER, *echo("a", said=""), identity="words/n")
-    assert found == [USER, called("a"), output("a")]
+    assert found == [USER, call_item("a"), output("a")]
 
 
 async def test_hidden_calls_have_the_outputs_that_we_gave() -> None:
-    memory = await remembered(raw(called("a"), called("b")), broker_of("a", "b", parallel=False))
+    memory = await remembered(raw(call_item("a"), call_item("b")), broker_of("a", "b", parallel=False))
     found = await recall(memory, USER, *echo("a", said=""))
     deferred = HistoryOutput("b", (TextPart(DEFERRED),))
-    assert found == [USER, called("a"), called("b"), output("a"), deferred]
+    assert found == [USER, call_item("a"), call_item("b"), output("a"), deferred]
 
 
 async def test_calls_that_the_agent_answered_keep_their_outputs() -> None:
-    items = raw(called("x", "exec_command"), answered("x", "made"), REASONING, called("a"))
+    items = raw(call_item("x", "exec_command"), output_item("x", "made"), REASONING, call_item("a"))
     memory = await remembered(items, broker_of("a"))
     found = await recall(memory, USER, *echo("a", said=""))
-    own = [called("x", "exec_command"), answered("x", "made")]
-    assert found == [USER, *own, REASONING, called("a"), output("a")]
+    own = [call_item("x", "exec_command"), output_item("x", "made")]
+    assert found == [USER, *own, REASONING, call_item("a"), output("a")]
 
 
 @pytest.mark.parametrize(
     ("call", "plain", "words"),
     [
-        (called("x", "exec_command", '{"cmd": "ls"}'), False, CUT_OFF),
-        (called("x", "launch"), True, "unsupported call: launch"),
-        (called("x", "launch", ""), True, "unsupported call: launch"),
-        (called("x", "launch", "1" * 5000), True, "unsupported call: launch"),
-        (called("x", "f", "{city"), True, UNREADABLE),
+        (call_item("x", "exec_command", '{"cmd": "ls"}'), False, CUT_OFF),
+        (call_item("x", "launch"), True, "unsupported call: launch"),
+        (call_item("x", "launch", ""), True, "unsupported call: launch"),
+        (call_item("x", "launch", "1" * 5000), True, "unsupported call: launch"),
+        (call_item("x", "f", "{city"), True, UNREADABLE),
     ],
     ids=["a command", "not offered", "no arguments", "a large number", "no JSON"],
 )
 async def test_calls_that_the_agent_has_not_answered_have_an_output_all_the_same(
     call: dict[str, Any], plain: bool, words: str
 ) -> None:
-    memory = await remembered(raw(call, called("a")), broker_of("a"), plain=plain)
+    memory = await remembered(raw(call, call_item("a")), broker_of("a"), plain=plain)
     found = await recall(memory, USER, *echo("a", said=""))
-    assert found == [USER, call, called("a"), HistoryOutput("x", (TextPart(words),)), output("a")]
+    assert found == [USER, call, call_item("a"), HistoryOutput("x", (TextPart(words),)), output("a")]
 
 
 async def test_each_turn_of_a_conversation_gets_its_own() -> None:
-    memory = await remembered(raw(REASONING, called("a")), broker_of("a"))
-    await memory.remember("me", entries_of(raw(called("b")), broker_of("b"), "words/m"))
+    memory = await remembered(raw(REASONING, call_item("a")), broker_of("a"))
+    await memory.remember("me", entries_of(raw(call_item("b")), broker_of("b"), "words/m"))
     found = await recall(memory, USER, *echo("a", said=""), *echo("b", said=""))
-    assert found == [USER, REASONING, called("a"), output("a"), called("b"), output("b")]
+    assert found == [USER, REASONING, call_item("a"), output("a"), call_item("b"), output("b")]
 
 
 def test_what_the_agent_added_for_itself_is_not_remembered() -> None:
@@ -194,7 +194,7 @@ def test_what_the_agent_added_for_itself_is_not_remembered() -> None:
 
 def test_only_messages_of_the_assistant_are_returned() -> None:
     user = WORDS | {"role": "user"}
-    assert assistant_messages(raw(REASONING, user, WORDS, called("a"))) == (
+    assert assistant_messages(raw(REASONING, user, WORDS, call_item("a"))) == (
         HistoryMessage("assistant", (TextPart("Hm."),)),
     )
 
@@ -257,19 +257,22 @@ async def test_a_history_without_calls_asks_for_nothing() -> None:
 
 
 def test_entries_are_json_without_the_owner() -> None:
-    (value,) = entries_of(raw(called("a")), broker_of("a"), "words/m").values()
+    (value,) = entries_of(raw(call_item("a")), broker_of("a"), "words/m").values()
     assert msgspec.json.decode(value)["visible"] == ["a"]
 
 
 # --- what it costs --------------------------------------------------------------------------------
 
 CALLS_COST: dict[str, Callable[[int], tuple[list[bytes], ToolPolicy]]] = {
-    "calls": lambda n: (raw(*(called(f"c{i}") for i in range(n))), broker_of(*(f"c{i}" for i in range(n)))),
+    "calls": lambda n: (
+        raw(*(call_item(f"c{i}") for i in range(n))),
+        broker_of(*(f"c{i}" for i in range(n))),
+    ),
     "calls that the client does not get": lambda n: (
-        raw(*(called(f"c{i}") for i in range(n))),
+        raw(*(call_item(f"c{i}") for i in range(n))),
         broker_of(*(f"c{i}" for i in range(n)), parallel=False),
     ),
-    "items before a call": lambda n: (raw(*[REASONING] * n, called("a")), broker_of("a")),
+    "items before a call": lambda n: (raw(*[REASONING] * n, call_item("a")), broker_of("a")),
 }
 
 
@@ -283,17 +286,17 @@ def test_a_step_is_remembered_once_whatever_the_number_of_its_calls(shape: str) 
 
 async def test_a_step_of_many_calls_comes_back_with_its_reasoning() -> None:
     ids = [f"c{i}" for i in range(3000)]
-    memory = await remembered(raw(REASONING, *map(called, ids)), broker_of(*ids))
+    memory = await remembered(raw(REASONING, *map(call_item, ids)), broker_of(*ids))
     assert len(memory) == 1
     found = await recall(memory, USER, *echo(*ids, said=""))
-    assert found == [USER, REASONING, *map(called, ids), *map(output, ids)]
+    assert found == [USER, REASONING, *map(call_item, ids), *map(output, ids)]
 
 
 @pytest.mark.parametrize("outputs", [echo("a", said="")[1:], [output("z"), output("a"), output("a")]])
 def test_putting_a_step_back_takes_time_proportional_to_the_history(outputs: list[HistoryItem]) -> None:
     def make(n: int) -> tuple[list[HistoryItem], dict[bytes, RememberedTurn]]:
         ids = [f"c{i}" for i in range(n)]
-        entries = entries_of(raw(REASONING, *map(called, ids)), broker_of(*ids), "words/m")
+        entries = entries_of(raw(REASONING, *map(call_item, ids)), broker_of(*ids), "words/m")
         history = [RawHistoryItem(json.dumps(REASONING).encode())] * n + echo(*ids, said="") + outputs * n
         return history, {
             key: msgspec.json.decode(value, type=RememberedTurn) for key, value in entries.items()

@@ -19,7 +19,7 @@ from tests.two_servers.conftest import HELD, MakePair, Pair, let_leases_run_out,
 from tests.waiting import poll
 
 
-async def ended(proxy: Proxy, id: str) -> Any:
+async def wait_for_end(proxy: Proxy, id: str) -> Any:
     async def over() -> Any:
         body = (await proxy.send("GET", f"/v1/responses/{id}")).body
         return None if body["status"] in ("queued", "in_progress") else body
@@ -138,7 +138,7 @@ async def test_nobody_takes_over_what_the_other_server_runs(pair: Pair) -> None:
     await until(lambda: pair.one.server.runs.running == 1)
     assert await leases_of(pair.two).claim_responses(10) == []
     pair.release.write_text("go")
-    assert (await ended(pair.two, created.id))["status"] == "completed"
+    assert (await wait_for_end(pair.two, created.id))["status"] == "completed"
 
 
 async def test_a_server_that_stops_leaves_its_turns_to_the_other_at_once(
@@ -151,7 +151,7 @@ async def test_a_server_that_stops_leaves_its_turns_to_the_other_at_once(
         await until(lambda: pair.one.server.runs.running == 1)
         await pair.one.server.stop()
         pair.release.write_text("go")
-        assert (await ended(pair.two, created.id))["status"] == "completed"
+        assert (await wait_for_end(pair.two, created.id))["status"] == "completed"
 
 
 @pytest.mark.sampled(every=5)
@@ -178,7 +178,7 @@ async def test_what_a_killed_server_ran_is_taken_over_once_its_lease_has_run_out
             await let_leases_run_out(postgres_url)
             leases_of(pair.one)._renewal.set()
         pair.release.write_text("go")
-        assert (await ended(pair.one, id))["status"] == status
+        assert (await wait_for_end(pair.one, id))["status"] == status
         assert (await pair.two.send("GET", f"/v1/responses/{id}")).body["status"] == status
 
 
@@ -188,7 +188,7 @@ async def test_a_server_whose_lease_was_taken_over_stores_nothing_more(pair: Pai
     await until(lambda: pair.one.server.runs.running == 1)
     await let_leases_run_out(postgres_url)
     leases_of(pair.two)._renewal.set()
-    assert (await ended(pair.two, created.id))["status"] == "failed"
+    assert (await wait_for_end(pair.two, created.id))["status"] == "failed"
     pair.release.write_text("go")
     await pair.one.settled()
     assert (await pair.at_one.responses.retrieve(created.id)).status == "failed"
@@ -201,7 +201,7 @@ async def test_each_end_is_reported_by_one_server_once(pair_with: MakePair) -> N
             *(create(proxy, saying("Hello."), background=True) for proxy in (pair.one, pair.two) * 10)
         )
         for answer in created:
-            await ended(pair.one, answer.body["id"])
+            await wait_for_end(pair.one, answer.body["id"])
         await target.deliveries(len(created))
         for proxy in (pair.one, pair.two):
             proxy.server.webhooks.wake()  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ from tests.http.serving import fake_proxy, user
 from tests.upstreams.cases import CASES, Case, text
 from tests.upstreams.serving import Upstream, ask, raw_upstream, several
 from tests.upstreams.test_connections import HI, OK, ROLE, answer_text, sending, silent
-from tests.upstreams.test_responses_upstream import THOUGHT, answered, message
+from tests.upstreams.test_responses_upstream import THOUGHT, message, response_with
 from tests.waiting import eventually
 
 
@@ -46,7 +46,7 @@ async def test_a_single_upstream_is_asked_again_by_default_as_one_of_a_table_is(
     agent: str, status: int, a: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codex_proxy.agents.upstream.attempts.FIRST_WAIT", 0.001)
-    good = text("Hello.") if agent == "openai-chat" else answered(message("Hello."))
+    good = text("Hello.") if agent == "openai-chat" else response_with(message("Hello."))
     async with fake_proxy(tmp_path, agent=agent, upstream_url=a.url) as proxy:
         for path, asked in (("/v1/chat/completions", user()), ("/v1/responses", {"input": "Hi"})):
             a.script = [failing(status), failing(status), good]
@@ -126,7 +126,7 @@ async def test_a_single_upstream_that_keeps_failing_is_left_alone_for_a_while(
 
 async def test_encrypted_reasoning_of_a_single_upstream_is_not_marked(a: Upstream, tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, agent="openai-responses", upstream_url=a.url) as proxy:
-        a.script = [answered(THOUGHT, message("Hm."))]
+        a.script = [response_with(THOUGHT, message("Hm."))]
         include = ["reasoning.encrypted_content"]
         answer = await proxy.send(
             "POST", "/v1/responses", {"model": "small", "input": "?", "include": include}

@@ -29,7 +29,7 @@ from tests.upstreams.serving import (
     signed_certificate,
     upstream,
 )
-from tests.upstreams.test_responses_upstream import answered, message
+from tests.upstreams.test_responses_upstream import message, response_with
 from tests.waiting import PATIENCE, eventually
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
@@ -565,7 +565,7 @@ async def test_a_private_authority_is_trusted_through_a_proxy_of_the_environment
     a, b = two_folders(tmp_path)
     async with upstream(host) as server, connecting_proxy() as (url, heads):
         server.key = KEY
-        server.script = [text("Hello.") if agent == "openai-chat" else answered(message("Hello."))]
+        server.script = [text("Hello.") if agent == "openai-chat" else response_with(message("Hello."))]
         far = server.url.replace("127.0.0.1", "localhost")
         through = {"https_proxy": url.replace("//", "//me:sk-proxys-own@")}
         given: dict[str, Any] = {"agent": agent, "upstream_key": KEY}

@@ -76,7 +76,9 @@ def deltas_of(item: dict[str, Any], place: dict[str, Any]) -> bytes:
     )
 
 
-def answered(*items: dict[str, Any], status: str = "completed", bare: bool = False, **more: Any) -> bytes:
+def response_with(
+    *items: dict[str, Any], status: str = "completed", bare: bool = False, **more: Any
+) -> bytes:
     """A whole stream. `bare`: as llama.cpp has it, without indexes and without the items in the last event."""
     out = [
         event("response.created", response={"id": "resp_1", "object": "response", "status": "in_progress"})
@@ -107,7 +109,7 @@ async def proxy(server: Upstream, tmp_path: Path) -> AsyncIterator[Proxy]:
 async def test_text_and_reasoning_reach_both_apis_once(
     bare: bool, client: AsyncOpenAI, server: Upstream
 ) -> None:
-    server.script = [answered(THOUGHT, message("Hello there."), bare=bare)] * 2
+    server.script = [response_with(THOUGHT, message("Hello there."), bare=bare)] * 2
     response = await client.responses.create(
         model="small", input="Hi", store=False, include=["reasoning.encrypted_content"]
     )
@@ -136,7 +138,7 @@ async def test_a_service_tier_is_asked_of_the_upstream_and_its_own_is_reported(
     said: str | None, proxy: Proxy, server: Upstream
 ) -> None:
     more: dict[str, Any] = {} if said is None else {"service_tier": said}
-    server.script = [answered(message("Hello there."), **more)] * 2
+    server.script = [response_with(message("Hello there."), **more)] * 2
     asked = {"model": "small", "service_tier": "flex"}
     response = await proxy.send("POST", "/v1/responses", {**asked, "input": "Hi", "store": False})
     assert server.asked[-1].body["service_tier"] == "flex"
@@ -148,7 +150,7 @@ async def test_a_service_tier_is_asked_of_the_upstream_and_its_own_is_reported(
 
 
 async def test_a_stream_sends_deltas_as_they_come(client: AsyncOpenAI, server: Upstream) -> None:
-    server.script = [answered(message("Hello there.")), answered(message("No.", "refusal"))]
+    server.script = [response_with(message("Hello there.")), response_with(message("No.", "refusal"))]
     stream = await client.responses.create(model="small", input="Hi", stream=True)
     deltas = [each.delta async for each in stream if each.type == "response.output_text.delta"]
     assert deltas == ["Hello ", "there."]
@@ -189,7 +191,7 @@ def citing(told: list[dict[str, Any]]) -> bytes:
         event("response.output_text.delta", delta=" there.", **{**at, "content_index": 1}),
         event("response.output_item.done", item=cited, output_index=1),
     ]
-    first, whole = answered(message("Oh.")).split(b"event: response.completed")
+    first, whole = response_with(message("Oh.")).split(b"event: response.completed")
     last = event(
         "response.completed", response={"id": "r", "object": "response", "usage": USAGE, "output": []}
     )
@@ -255,7 +257,7 @@ async def test_arguments_and_inputs_stream_as_the_upstream_writes_them(
     bare: bool, client: AsyncOpenAI, server: Upstream
 ) -> None:
     tools: list[Any] = [TOOL, {"type": "custom", "name": "patch"}]
-    server.script = [answered(THOUGHT, CALLED, PATCHED, bare=bare)] * 2
+    server.script = [response_with(THOUGHT, CALLED, PATCHED, bare=bare)] * 2
     stream = await client.responses.create(model="small", input="?", tools=tools, stream=True)
     events = [each async for each in stream]
     said = [each.delta for each in events if each.type == "response.function_call_arguments.delta"]
@@ -272,7 +274,7 @@ async def test_arguments_and_inputs_stream_as_the_upstream_writes_them(
 async def test_encrypted_reasoning_goes_back_in_front_of_its_call(
     surface: str, client: AsyncOpenAI, server: Upstream
 ) -> None:
-    server.script = [answered(THOUGHT, CALLED), answered(message("Sunny."))]
+    server.script = [response_with(THOUGHT, CALLED), response_with(message("Sunny."))]
     if surface == "chat":
         messages: list[Any] = [{"role": "user", "content": "weather?"}]
         first = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_TOOL])
@@ -307,7 +309,7 @@ async def test_custom_tools_stay_custom_and_become_functions_where_they_are_refu
     made = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_a", "name": "patch", "input": "+x"}
     as_function = {**CALLED, "name": "patch", "arguments": '{"input":"+x"}'}
     refusal = Case(400, {}, ['{"error":{"message":"tools[0].type: custom is not supported"}}'], [], "failed")
-    server.script = [answered(made), refusal, answered(as_function)]
+    server.script = [response_with(made), refusal, response_with(as_function)]
     for _ in range(2):
         answer = await client.responses.create(model="small", input="?", tools=[tool], store=False)
         [called] = [item for item in answer.output if item.type == "custom_tool_call"]
@@ -320,7 +322,7 @@ async def test_what_a_request_asks_for_reaches_the_upstream(client: AsyncOpenAI,
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     given: dict[str, Any] = {"temperature": 0.5, "top_p": 0.25, "max_output_tokens": 50}
     text: Any = {"format": {"type": "json_schema", "name": "x", "schema": schema}, "verbosity": "low"}
-    server.script = [answered(message('{"a": 1}'))]
+    server.script = [response_with(message('{"a": 1}'))]
     await client.responses.create(
         model="small", input="?", instructions="Be brief.", parallel_tool_calls=False,
         reasoning={"effort": "low", "summary": "auto"}, tools=[TOOL, {"type": "web_search"}],
@@ -341,7 +343,7 @@ async def test_sampling_that_the_upstream_does_not_know_is_left_out_from_then_on
     proxy: Proxy, server: Upstream
 ) -> None:
     refusal = '{"error":{"message":"Unknown parameter: \'seed\'.","param":"seed","code":"unknown_parameter"}}'
-    server.script = [Case(400, {}, [refusal], [], "failed"), *[answered(message("Hi."))] * 2]
+    server.script = [Case(400, {}, [refusal], [], "failed"), *[response_with(message("Hi."))] * 2]
     for _ in range(2):
         assert (await proxy.ask(user(seed=7, temperature=0.5))).status == 200
     assert ["seed" in each.body for each in server.asked] == [True, False, False]
@@ -352,7 +354,7 @@ async def test_a_cut_at_the_length_or_by_the_filter_is_its_finish_reason(
     client: AsyncOpenAI, server: Upstream
 ) -> None:
     for reason, finish in (("max_output_tokens", "length"), ("content_filter", "content_filter")):
-        cut = answered(message("Hal"), status="incomplete", incomplete_details={"reason": reason})
+        cut = response_with(message("Hal"), status="incomplete", incomplete_details={"reason": reason})
         server.script = [cut, cut]
         chat = await client.chat.completions.create(
             model="small", messages=[{"role": "user", "content": "?"}]
@@ -364,8 +366,8 @@ async def test_a_cut_at_the_length_or_by_the_filter_is_its_finish_reason(
         assert response.incomplete_details.reason == reason
 
 
-FAILED = answered(status="failed", error={"code": "rate_limit_exceeded", "message": "Slow down."})
-BROKEN = answered(message("Hello there."))[:-300]
+FAILED = response_with(status="failed", error={"code": "rate_limit_exceeded", "message": "Slow down."})
+BROKEN = response_with(message("Hello there."))[:-300]
 ERROR = event("error", code="server_error", message="It broke.", param=None)
 
 
@@ -413,7 +415,7 @@ async def test_tools_of_an_mcp_server_are_run_here(server: Upstream, tmp_path: P
     command = {"command": sys.executable, "args": [PROGRAM, "stdio"]}
     config.write_text(json.dumps({"mcpServers": {"files": command}}))
     called = {**CALLED, "name": "files__echo", "arguments": '{"text":"hello.txt"}'}
-    server.script = [answered(THOUGHT, called), answered(message("It is hello.txt."))]
+    server.script = [response_with(THOUGHT, called), response_with(message("It is hello.txt."))]
     async with proxy_before(server.url, tmp_path, agent="openai-responses", mcp_config=config) as proxy:
         answer = await proxy.ask(user("read it"))
     assert answer.body["choices"][0]["message"]["content"] == "It is hello.txt."

@@ -18,7 +18,7 @@ from tests.upstreams.cases import DONE, call, chunk, event, stream, text
 from tests.upstreams.serving import proxy_before, upstream
 from tests.upstreams.test_connections import two_folders
 from tests.upstreams.test_responses_upstream import CALLED as CALLED_ITEM
-from tests.upstreams.test_responses_upstream import answered, message
+from tests.upstreams.test_responses_upstream import message, response_with
 
 CHAT_TOOL: Any = WEATHER
 TOOL: Any = {"type": "function", **CHAT_TOOL["function"], "strict": False}
@@ -145,11 +145,13 @@ def calling(agent: str, name: str, arguments: str, id: str = "call_a") -> bytes:
     """An upstream's answer with this call, in the API of the agent."""
     if agent == "openai-chat":
         return stream(call(name, arguments, id), finish="tool_calls")
-    return answered({**CALLED_ITEM, "id": f"fc_{id}", "call_id": id, "name": name, "arguments": arguments})
+    return response_with(
+        {**CALLED_ITEM, "id": f"fc_{id}", "call_id": id, "name": name, "arguments": arguments}
+    )
 
 
 def saying(agent: str, said: str) -> bytes:
-    return text(said) if agent == "openai-chat" else answered(message(said))
+    return text(said) if agent == "openai-chat" else response_with(message(said))
 
 
 def outputs_in(asked: dict[str, Any]) -> dict[str, str]:

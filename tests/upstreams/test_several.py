@@ -17,7 +17,7 @@ from tests import pictures
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.upstreams.cases import CASES
 from tests.upstreams.serving import NOWHERE, Upstream, ask, proxy_before, several
-from tests.upstreams.test_responses_upstream import answered, message
+from tests.upstreams.test_responses_upstream import message, response_with
 
 
 async def test_a_model_is_asked_of_the_agent_that_its_name_begins_with(
@@ -61,7 +61,7 @@ async def test_the_official_sdk_lists_and_asks_every_model(a: Upstream, b: Upstr
 
 async def test_upstreams_of_both_wires_serve_side_by_side(a: Upstream, b: Upstream, tmp_path: Path) -> None:
     b.models = [{"id": "thinker"}]
-    b.script = [answered(message("Hm."))]
+    b.script = [response_with(message("Hm."))]
     tables = {"a": {"url": a.url}, "b": {"url": b.url, "wire": "responses"}}
     async with several(tmp_path, upstreams=tables) as proxy:
         for model, server, field, text in (

@@ -15,12 +15,12 @@ from tests.http.serving import Proxy, user
 from tests.upstreams.cases import text
 from tests.upstreams.serving import proxy_before, raw_upstream
 from tests.upstreams.test_connections import nothing_left, own_agent
-from tests.upstreams.test_responses_upstream import answered, message
+from tests.upstreams.test_responses_upstream import message, response_with
 from tests.waiting import eventually
 
 AGENTS: dict[str, Callable[[str], bytes]] = {
     "openai-chat": text,
-    "openai-responses": lambda said: answered(message(said)),
+    "openai-responses": lambda said: response_with(message(said)),
 }
 
 

@@ -34,7 +34,7 @@ async def read(reader: PdfReader, data: bytes, owner: str = "ann") -> str:
     return text
 
 
-async def refused(reader: PdfReader, data: bytes) -> str:
+async def refusal_of(reader: PdfReader, data: bytes) -> str:
     with pytest.raises(Fault) as caught:
         await read(reader, data)
     failure = caught.value.failure
@@ -47,7 +47,7 @@ async def refused(reader: PdfReader, data: bytes) -> str:
 @pytest.mark.parametrize("kind", pdfs.BOMBS)
 async def test_a_bomb_is_refused_and_the_next_file_is_read(reader: PdfReader, kind: str) -> None:
     longest = asyncio.ensure_future(_longest_stop())
-    message = await refused(reader, pdfs.bomb(kind))
+    message = await refusal_of(reader, pdfs.bomb(kind))
     longest.cancel()
     assert message.startswith("Invalid file: the PDF takes too much ")
     assert await longest / slowness() < 0.1
@@ -66,7 +66,7 @@ async def _longest_stop() -> float:
 
 
 async def test_what_is_wrong_is_a_400_that_names_the_part_and_says_what_to_do(reader: PdfReader) -> None:
-    assert await refused(reader, pdfs.encrypted_pdf("Hello.", "secret")) == (
+    assert await refusal_of(reader, pdfs.encrypted_pdf("Hello.", "secret")) == (
         "Invalid file: the PDF is encrypted: send it without a password. Send its text, or pictures of its pages, "
         "instead."
     )
@@ -121,4 +121,4 @@ async def test_a_request_whose_files_take_too_long_together_is_refused(
     reader: PdfReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pdf_reader, "REQUEST_SECONDS", -1.0)
-    assert "with the others of the request" in await refused(reader, pdfs.pdf("Hello."))
+    assert "with the others of the request" in await refusal_of(reader, pdfs.pdf("Hello."))

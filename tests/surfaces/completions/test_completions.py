@@ -23,7 +23,7 @@ def ask(**fields: Any) -> ParsedCompletion:
     return parse(body, context=ParseContext(RequestSettings(), CATALOG, RequestHints()))
 
 
-def refused(**fields: Any) -> Failure:
+def refusal_of(**fields: Any) -> Failure:
     with pytest.raises(Fault) as raised:
         ask(**fields)
     return raised.value.failure
@@ -51,7 +51,7 @@ def test_a_prompt_is_a_turn_of_one_message() -> None:
     ],
 )
 def test_what_an_agent_cannot_do_is_refused(wrong: dict[str, Any]) -> None:
-    assert (refused(**wrong).param or "").startswith(next(iter(wrong)))
+    assert (refusal_of(**wrong).param or "").startswith(next(iter(wrong)))
 
 
 def _is_complete(events: list[Event]) -> bool:

@@ -29,7 +29,7 @@ def body(**fields: Any) -> bytes:
     return json.dumps(fields).encode()
 
 
-def refused(parse: Any, **fields: Any) -> Failure:
+def refusal_of(parse: Any, **fields: Any) -> Failure:
     with pytest.raises(Fault) as raised:
         parse(body(**fields))
     assert raised.value.failure.kind is FaultKind.INVALID_REQUEST
@@ -81,7 +81,7 @@ def test_every_kind_of_item_can_be_added_by_value_or_by_reference() -> None:
     ],
 )
 def test_what_is_wrong_is_named(parse: Any, fields: dict[str, Any], param: str) -> None:
-    assert refused(parse, **fields).param == param
+    assert refusal_of(parse, **fields).param == param
 
 
 def test_20_items_at_once_are_allowed() -> None:

@@ -32,14 +32,14 @@ LONG = "The quick brown fox jumps over the lazy dog. " * 40
 WORTH = max_tokens_in(LONG)
 
 
-def counted(catalog: ModelCatalog = CATALOG, **fields: Any) -> int:
+def count_tokens_of(catalog: ModelCatalog = CATALOG, **fields: Any) -> int:
     body = {"model": "codex-5", "messages": [HELLO], **fields}
     return count_tokens(json.dumps(body).encode(), catalog)
 
 
 def more(**fields: Any) -> int:
     """How many tokens these fields add to a greeting."""
-    return counted(**fields) - counted()
+    return count_tokens_of(**fields) - count_tokens_of()
 
 
 def png(width: int, height: int) -> str:
@@ -163,7 +163,7 @@ def test_a_request_beyond_every_context_takes_no_longer_than_one_that_is_full() 
 
 def test_a_model_that_does_not_exist_is_not_found() -> None:
     with pytest.raises(Fault) as refused:
-        counted(model="nobody-knows-it")
+        count_tokens_of(model="nobody-knows-it")
     assert refused.value.failure.kind is FaultKind.MODEL_NOT_FOUND
 
 

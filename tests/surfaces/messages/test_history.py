@@ -45,7 +45,7 @@ SECOND = {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content":
 MESSAGE = {"type": "message", "role": "assistant", "content": []}
 
 
-def called(id: str) -> dict[str, Any]:
+def tool_use(id: str) -> dict[str, Any]:
     return {"type": "function_call", "call_id": id, "name": "get_weather", "arguments": "{}"}
 
 
@@ -186,7 +186,7 @@ def test_state_goes_back_to_its_place_among_texts_and_calls() -> None:
             "assistant",
             {"type": "thinking", "thinking": "Hm.", "signature": "cxp1"},
             "I look.",
-            state(ENCRYPTED, MESSAGE, SECOND, called("a")),
+            state(ENCRYPTED, MESSAGE, SECOND, tool_use("a")),
             use("a"),
         ),
         message_of("user", result("a")),
@@ -203,12 +203,12 @@ def test_state_goes_back_to_its_place_among_texts_and_calls() -> None:
 
 
 def test_a_text_that_the_client_added_stands_before_the_calls() -> None:
-    told = history(message_of("assistant", "One.", "Two.", state(ENCRYPTED, called("a")), use("a")))
+    told = history(message_of("assistant", "One.", "Two.", state(ENCRYPTED, tool_use("a")), use("a")))
     assert texts(told)[:4] == ["RawHistoryItem", "assistant: One.", "assistant: Two.", "HistoryCall"]
 
 
 def test_what_the_client_has_cut_away_is_not_missed() -> None:
-    told = history(message_of("assistant", state(ENCRYPTED, MESSAGE, called("a"), called("b")), use("b")))
+    told = history(message_of("assistant", state(ENCRYPTED, MESSAGE, tool_use("a"), tool_use("b")), use("b")))
     assert texts(told)[:2] == ["RawHistoryItem", "HistoryCall"]
 
 

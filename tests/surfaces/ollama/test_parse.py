@@ -20,12 +20,12 @@ WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters":
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}}
 
 
-def called(*names: str, **more: Any) -> dict[str, Any]:
+def calls_message(*names: str, **more: Any) -> dict[str, Any]:
     calls = [{"function": {"name": name, "arguments": {"n": n}}, **more} for n, name in enumerate(names)]
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
-def answered(content: str, **more: Any) -> dict[str, Any]:
+def tool_message(content: str, **more: Any) -> dict[str, Any]:
     return {"role": "tool", "content": content, **more}
 
 
@@ -94,7 +94,12 @@ def test_an_image_that_is_none_is_refused(data: str) -> None:
 
 def test_a_call_without_an_id_is_answered_by_the_name_of_its_tool() -> None:
     history = chat(
-        messages=[HELLO, called("a", "b"), answered("B", tool_name="b"), answered("A", tool_name="a")]
+        messages=[
+            HELLO,
+            calls_message("a", "b"),
+            tool_message("B", tool_name="b"),
+            tool_message("A", tool_name="a"),
+        ]
     ).turn.history
     calls = [item for item in history if isinstance(item, HistoryCall)]
     outputs = [item for item in history if isinstance(item, HistoryOutput)]
@@ -105,21 +110,25 @@ def test_a_call_without_an_id_is_answered_by_the_name_of_its_tool() -> None:
 
 def test_a_call_is_answered_by_its_id_or_by_the_order_of_the_outputs() -> None:
     history = chat(
-        messages=[HELLO, called("a", id="call_x"), answered("A", tool_call_id="call_x")]
+        messages=[HELLO, calls_message("a", id="call_x"), tool_message("A", tool_call_id="call_x")]
     ).turn.history
     assert texts(history)[-1] == "call_x: A"
-    history = chat(messages=[HELLO, called("a", "a"), answered("1"), answered("2")]).turn.history
+    history = chat(
+        messages=[HELLO, calls_message("a", "a"), tool_message("1"), tool_message("2")]
+    ).turn.history
     assert texts(history)[-2:] == ["call_1_0: 1", "call_1_1: 2"]
 
 
 def test_a_call_without_an_output_and_an_output_without_a_call_are_reported() -> None:
-    history = texts(chat(messages=[HELLO, called("a"), answered("X", tool_name="z"), HELLO]).turn.history)
+    history = texts(
+        chat(messages=[HELLO, calls_message("a"), tool_message("X", tool_name="z"), HELLO]).turn.history
+    )
     assert history[2] == "call_1_0: (This call has no output.)"
     assert history[3].startswith("user: Output of the tool z, whose call is not in the conversation:\nX")
 
 
 def test_the_same_conversation_has_the_same_ids() -> None:
-    messages = [HELLO, called("a"), answered("A")]
+    messages = [HELLO, calls_message("a"), tool_message("A")]
     assert chat(messages=messages).turn.history == chat(messages=[*messages, HELLO]).turn.history[:3]
 
 
