@@ -159,8 +159,10 @@ ACCESS_IN_WORDS = {"read": "read", "change": "changed"}
 MAX_NAMES_SHOWN = 10  # names in a message
 
 
-async def store_check(settings: Settings) -> tuple[Check, tuple[Key, ...]]:
-    """Checks the store: `failed` if the server would refuse to start with it. Also returns the keys in it."""
+async def store_check(settings: Settings) -> tuple[Check, tuple[Key, ...] | None]:
+    """Checks the store: `failed` if the server would refuse to start with it. Also returns the keys in it; None if they
+    are not known.
+    """
     file = settings.store_file
     check = CheckBuilder("store", path=str(file)) if settings.in_file else CheckBuilder("store")
     try:
@@ -168,7 +170,7 @@ async def store_check(settings: Settings) -> tuple[Check, tuple[Key, ...]]:
     except UserError as error:
         return check.failed(
             f"The server would not start: {error}.", "Correct PROXY_STORE, or what it names."
-        ), ()
+        ), None
     if settings.in_database:
         return check.ok("The database can be used."), keys
     if not settings.in_file:
@@ -189,7 +191,9 @@ def why_not_created(path: Path) -> str:
     return f"{above} is not writable"
 
 
-def folder_checks(settings: Settings, environ: Mapping[str, str], stored: Sequence[Key]) -> list[Check]:
+def folder_checks(
+    settings: Settings, environ: Mapping[str, str], stored: Sequence[Key] | None
+) -> list[Check]:
     return [
         state_check(settings.state_dir),
         keys_check(settings, stored),
@@ -222,14 +226,14 @@ def state_check(folder: Path) -> Check:
     return check.ok(f"{folder} is accessible only to you.")
 
 
-def keys_check(settings: Settings, stored: Sequence[Key] = ()) -> Check:
-    """Checks the keys in their file and those `stored` in the store: `failed` if the file is invalid, a warning if
-    others may read or change it, or a needed key is missing.
+def keys_check(settings: Settings, stored: Sequence[Key] | None = ()) -> Check:
+    """Checks the keys in their file and those `stored` in the store (None: not known): `failed` if the file is invalid,
+    a warning if others may read or change it, or a needed key is missing.
     """
     file = settings.keys_path
     check = CheckBuilder("keys", path=str(file), exists=file.exists())
     try:
-        keys = (*with_default(read_keys(file), settings.default_key), *stored)
+        keys = (*with_default(read_keys(file), settings.default_key), *(stored or ()))
     except KeysError as error:
         return check.failed(
             f"The keys file is invalid: {error}.",
@@ -249,6 +253,8 @@ def keys_check(settings: Settings, stored: Sequence[Key] = ()) -> Check:
             f"{file} has no keys, and clients need one: no client is admitted.",
             "Create one with `codex-proxy keys add NAME`.",
         )
+    if stored is None and settings.in_database:
+        return check.skipped("There is no key in a file. Those in the store are not known.")
     return check.ok("No keys are needed: only this machine can reach the server.")
 
 

@@ -73,9 +73,11 @@ async def test_a_store_is_fine_while_a_server_uses_it_and_afterwards(tmp_path: P
 
 
 async def test_a_database_that_cannot_be_reached_fails(tmp_path: Path) -> None:
-    check = await checked(tmp_path, f"postgresql://ann:secret@/db?host={tmp_path}")
+    settings = settings_of(tmp_path, store=f"postgresql://ann:secret@/db?host={tmp_path}")
+    check, keys = await store_check(settings)
     assert (check.status, "cannot be reached" in check.message) == ("failed", True)
     assert "secret" not in check.message
+    assert keys_check(settings, keys).status == "skipped"
 
 
 async def test_the_keys_of_a_database_are_named_and_its_tables_are_not_made(
