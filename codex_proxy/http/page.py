@@ -1,5 +1,5 @@
-"""The page for browsers at `/` (its files are in `http/ui`), and its API. The API shows a key only its own turns and
-responses, the agents that it may use, and no content but what the store keeps for it, and messages of failures.
+"""The page for browsers at `/` (its files are in `http/ui`), and its API. A key sees only its own turns and responses,
+the agents that it may use, and no content but what the store keeps for it, and messages of failures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Posts signed webhooks when a background response has ended, again after `DELAYS` if that fails. They stay in the
-store until delivered; of several servers, the one that claims a webhook sends it. After a kill it is sent again with
-its `webhook-id`.
+store until delivered; of several servers, the one that claims a webhook sends it. Source: docs/responses.md.
 """
 
 from __future__ import annotations

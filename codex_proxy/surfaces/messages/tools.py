@@ -1,6 +1,5 @@
-"""Reads Anthropic's tools and `tool_choice`. A tool with `defer_loading` is offered once a `tool_reference`, a call or
-`tool_choice` names it, or if Anthropic's servers are to search. Raises `Fault` INVALID_REQUEST, also for a tool that
-only these run. Source: docs/messages.md#tools.
+"""Reads Anthropic's tools and `tool_choice`. Raises `Fault` INVALID_REQUEST, also for a tool that only Anthropic's
+servers run. Source: docs/messages.md#tools.
 """
 
 from __future__ import annotations

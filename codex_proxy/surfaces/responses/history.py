@@ -1,7 +1,6 @@
-"""Converts items to history. System messages become the developer's. An output moves to its call; second outputs and
-repeated calls are left out (docs/contract.md#message-validation). An output with its call's name and arguments gets
-that call (docs/contract.md#outputs-without-their-call). Raises `Fault` INVALID_REQUEST for missing calls or outputs,
-and unsupported items.
+"""Converts items to history. System messages become the developer's; an output moves to its call; a repeated call is
+left out. Raises `Fault` INVALID_REQUEST for missing calls or outputs, and unsupported items. Sources:
+docs/contract.md#message-validation, docs/contract.md#outputs-without-their-call.
 """
 
 from __future__ import annotations
