@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,16 @@ ANSWERED = (
     ("`X-Conc-Before`, `X-Conc-After`, `X-Conc-Limit`", "Open streams, if PROXY_TEST_ENDPOINTS is on."),
 )
 
-DOCUMENT = document(ENDPOINTS, max_choices=MAX_CHOICES)
-SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
+
+@cache
+def whole_document() -> dict[str, Any]:
+    """Returns the OpenAPI document of a server with every endpoint."""
+    return document(ENDPOINTS, max_choices=MAX_CHOICES)
+
+
+def _schemas() -> dict[str, Any]:
+    schemas: dict[str, Any] = whole_document()["components"]["schemas"]
+    return schemas
 
 
 NOT_LISTED = "The page"
@@ -116,7 +125,7 @@ def _in_words(schema: dict[str, Any]) -> str:
 
 def _component_name(name: str) -> str:
     """Returns the words for a component: its `type` or `role` if it has one, else its kind."""
-    schema = SCHEMAS[name]
+    schema = _schemas()[name]
     for field in ("type", "role"):
         marker = schema.get("properties", {}).get(field)
         if marker is not None and marker.keys() & {"enum", "const"} and field in schema.get("required", ()):
@@ -201,7 +210,7 @@ def _fields(schema: dict[str, Any]) -> dict[str, str]:
 def _body(endpoint: Endpoint) -> str:
     """Returns the fields of the body: those of one type together, or only the names if another endpoint has them
     too."""
-    fields = _fields(SCHEMAS[endpoint.body or ""])
+    fields = _fields(_schemas()[endpoint.body or ""])
     optional = "" if endpoint.body_required else " The body may be left out."
     words = f"{endpoint.body_description}{optional}".strip()
     before = [each for each in ENDPOINTS[: ENDPOINTS.index(endpoint)] if each.body]
@@ -225,7 +234,7 @@ def _body(endpoint: Endpoint) -> str:
 
 
 def _own_fields(endpoint: Endpoint) -> dict[str, str]:
-    return _fields(SCHEMAS[endpoint.body or ""])
+    return _fields(_schemas()[endpoint.body or ""])
 
 
 def _has_fields(endpoint: Endpoint, fields: dict[str, str]) -> bool:
@@ -236,7 +245,7 @@ def _has_fields(endpoint: Endpoint, fields: dict[str, str]) -> bool:
 
 def items() -> str:
     """Returns the sentence that lists the types of input items."""
-    schema = SCHEMAS["AddItemsBody"]["properties"]["items"]["items"]
+    schema = _schemas()["AddItemsBody"]["properties"]["items"]["items"]
     return "An input item has one of these roles or types: " + _in_words(schema).replace(" or ", ", ") + "."
 
 

@@ -27,12 +27,10 @@ from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
 from codex_proxy.surfaces.responses import parse as responses
 from codex_proxy.surfaces.responses.wire import ResponseRequest
-from scripts.gen_api import DOCUMENT
+from scripts.gen_api import whole_document
 from tests.fuzz.requests import CHAT, ITEMS, LEGACY, RESPONSE, corrupt_bodies
 from tests.http.serving import Proxy, fake_proxy
 from tests.surfaces.catalogs import catalog_of
-
-COMPONENTS = DOCUMENT["components"]
 
 
 @pytest.fixture
@@ -69,7 +67,7 @@ async def test_every_route_is_in_the_document_and_the_other_way_round(everything
 
 async def test_what_is_switched_off_is_not_in_it(proxy: Proxy) -> None:
     found = (await proxy.send("GET", "/openapi.json")).body
-    missing = set(DOCUMENT["paths"]) - set(found["paths"])
+    missing = set(whole_document()["paths"]) - set(found["paths"])
     assert {path for path in missing if not path.startswith("/ui/")} == {
         "/metrics",
         "/__test/conc",
@@ -99,10 +97,10 @@ def test_a_server_starts_without_it() -> None:
 
 
 def test_every_reference_has_a_target_and_every_component_is_referred_to() -> None:
-    text = msgspec.json.encode(DOCUMENT).decode()
+    text = msgspec.json.encode(whole_document()).decode()
     referred = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
-    assert referred <= set(COMPONENTS["schemas"])
-    assert set(COMPONENTS["schemas"]) == referred
+    assert referred <= set(whole_document()["components"]["schemas"])
+    assert set(whole_document()["components"]["schemas"]) == referred
 
 
 def test_every_operation_has_a_name_of_its_own_and_parameters_for_its_path() -> None:
@@ -118,7 +116,7 @@ def test_every_operation_has_a_name_of_its_own_and_parameters_for_its_path() -> 
 
 def says(name: str) -> Any:
     """A validator of one component."""
-    schema = {"$ref": f"#/components/schemas/{name}", "components": COMPONENTS}
+    schema = {"$ref": f"#/components/schemas/{name}", "components": whole_document()["components"]}
     return jsonschema.Draft202012Validator(schema)
 
 
@@ -243,8 +241,8 @@ def test_what_responses_always_refuses_is_no_part_of_its_schema(fields: dict[str
 
 def described(method: str, path: str, status: int) -> Any:
     """A validator of what the document says of an answer."""
-    content = DOCUMENT["paths"][path][method.lower()]["responses"][str(status)]["content"]
-    schema = {**content["application/json"]["schema"], "components": COMPONENTS}
+    content = whole_document()["paths"][path][method.lower()]["responses"][str(status)]["content"]
+    schema = {**content["application/json"]["schema"], "components": whole_document()["components"]}
     return jsonschema.Draft202012Validator(schema)
 
 
