@@ -118,6 +118,17 @@ async def test_stopping_ends_every_worker(two: Started) -> None:
     assert not any(map(psutil.pid_exists, pids))
 
 
+async def test_a_worker_that_keeps_ending_is_started_again_after_a_pause(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        started = Started(tmp_path, SERVES.replace("sys.stdin.read()", ""), count=1)
+        pauses = await eventually(
+            lambda: [line["restart_after"] for line in logs if line["event"] == "worker_ended"][1:]
+        )
+        started.supervisor.stop()
+        assert await started.ended() == 0
+    assert pauses[0] > 0
+
+
 DEAF = SERVES.replace("sys.exit(0))", "None)") + "\nwhile True: signal.pause()"
 """A worker that SIGTERM does not end."""
 
