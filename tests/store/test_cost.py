@@ -6,7 +6,7 @@ The functions of the store run here on a connection of this thread, so that thei
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
@@ -32,11 +32,22 @@ BY_DAY: Final = UsageQuery(owner=OWNER, start=0, end=1 << 40, width=86400)
 Connection = sqlite3.Connection
 
 
+_opened: Final[list[Connection]] = []
+
+
+@pytest.fixture(autouse=True)
+def close_databases() -> Iterator[None]:
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
 def written(write: Callable[[Connection, int], object]) -> Callable[[int], Connection]:
     """Makes a new database in which this has been written."""
 
     def make(count: int) -> Connection:
         connection = open_in_memory()
+        _opened.append(connection)
         connection.execute("BEGIN")
         write(connection, count)
         connection.execute("COMMIT")
