@@ -17,6 +17,9 @@ thousands, more than functions that call themselves can follow.
 """
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """Converts brackets to 1 and -1."""
+_LEAF: Final = b"\x01\xff"
+_LEAVES_REMOVED: Final = 4
+"""The levels whose brackets are removed before the others are counted one by one, which takes longer."""
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
 
 
@@ -24,20 +27,25 @@ def is_too_costly(json: bytes) -> bool:
     """Whether the JSON is nested too deep, or is longer than `LONG_JSON` and would take some 30 ms to decode. For
     invalid JSON the result may be either.
     """
+    is_long = len(json) > LONG_JSON
     may_be_deep = len(json) > 2 * MAX_DEPTH and json.count(b"[") + json.count(b"{") > MAX_DEPTH
-    if not may_be_deep and len(json) <= LONG_JSON:
+    if not may_be_deep and not is_long:
         return False
     if b"\\" in json:
         json = json.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that each quote begins or ends a string
+    if is_long and json.count(b'"') > 2 * MAX_STRINGS:
+        return True
     between = json.split(b'"')[::2]
-    if len(json) > LONG_JSON and (
-        len(between) - 1 > MAX_STRINGS or sum(map(len, between)) > MAX_BETWEEN_STRINGS
-    ):
+    if is_long and sum(map(len, between)) > MAX_BETWEEN_STRINGS:
         return True
     return may_be_deep and _depth(b"".join(between)) > MAX_DEPTH
 
 
 def _depth(json: bytes) -> int:
     """Returns the levels of nesting of JSON without strings."""
-    steps = memoryview(json.translate(_STEPS, _NO_BRACKETS)).cast("b")
-    return max(accumulate(steps), default=0)
+    steps = json.translate(_STEPS, _NO_BRACKETS)
+    for level in range(_LEAVES_REMOVED):
+        if not steps:
+            return level
+        steps = steps.replace(_LEAF, b"")
+    return _LEAVES_REMOVED + max(accumulate(memoryview(steps).cast("b")), default=0)
