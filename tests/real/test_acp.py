@@ -44,11 +44,11 @@ async def apis() -> AsyncIterator[ScriptedApis]:
 
 
 @living_on(scope="module")
-async def serve_agent(agent: str, apis: ScriptedApis) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
+async def served(agent: str, apis: ScriptedApis) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
     """One server for the tests of an agent: starting some of the programs takes longer than a test."""
     with tempfile.TemporaryDirectory(prefix=f"codex-proxy-{agent}-", ignore_cleanup_errors=True) as folder:
-        async with acp_proxy(agent, Path(folder), apis.url) as served:
-            yield served
+        async with acp_proxy(agent, Path(folder), apis.url) as client_and_server:
+            yield client_and_server
 
 
 def user(text: str, *steps: dict[str, Any]) -> Any:
