@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -76,22 +76,29 @@ def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
     _prepare(path)
     connection = opener(str(path), lock_wait)
     try:
-        _inspect(connection, path)
-        _close_to_others(path)
-        _set_up(connection, path)
-        migrate(connection)
-    except sqlite3.Error as error:
+        with _errors_of(path):
+            _inspect(connection, path)
+            _close_to_others(path)
+            _set_up(connection, path)
+            migrate(connection)
+    except BaseException:
         connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """Converts SQLite's errors to `StoreRefused` or `StoreUnavailable`, unless they are bugs."""
+    try:
+        yield
+    except sqlite3.Error as error:
         if is_damage(error):
             raise _damage_error(path) from error
         unavailable = as_store_error(error, str(path))
         if unavailable is None:
             raise
         raise unavailable from error
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def inspect_file(path: Path) -> None:
@@ -101,18 +108,11 @@ def inspect_file(path: Path) -> None:
         raise StoreRefused(f"the store {path} {reason}")
     # Without a log nobody uses the file, and reading it as immutable creates none.
     mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
-    try:
-        with closing(
-            sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, isolation_level=None)
-        ) as connection:
-            _inspect(connection, path)
-    except sqlite3.Error as error:
-        if is_damage(error):
-            raise _damage_error(path) from error
-        unavailable = as_store_error(error, str(path))
-        if unavailable is None:
-            raise
-        raise unavailable from error
+    with (
+        _errors_of(path),
+        closing(sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, isolation_level=None)) as connection,
+    ):
+        _inspect(connection, path)
 
 
 def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:

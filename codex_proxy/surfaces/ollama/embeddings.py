@@ -15,7 +15,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.body import RequestModel, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, ignored_fields
-from codex_proxy.surfaces.ollama.render import TurnTimes
+from codex_proxy.surfaces.ollama.render import NOT_AS_EXPECTED, TurnTimes
 from codex_proxy.surfaces.ollama.wire import ModelName
 from codex_proxy.surfaces.unions import ByKind
 
@@ -92,15 +92,7 @@ def _read(answer: bytes) -> tuple[list[list[float]], int]:
         vectors = [_vector(entry["embedding"]) for entry in found]
         tokens = (value.get("usage") or {}).get("prompt_tokens") or 0
         return vectors, int(tokens)
-    except (
-        msgspec.MsgspecError,
-        RecursionError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        struct.error,
-    ) as error:
+    except (*NOT_AS_EXPECTED, struct.error) as error:
         raise Fault(_NONE) from error
 
 

@@ -190,6 +190,17 @@ def preload_body(form: Form, model: str, created_at: str, reason: str) -> bytes:
     return json_bytes({**head, **body, "done": True, "done_reason": reason})
 
 
+NOT_AS_EXPECTED: Final = (
+    msgspec.MsgspecError,
+    RecursionError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
+"""The errors of reading a model server's answer that is not JSON, or has other fields and types."""
+
+
 def fill_in_body(answer: bytes, model: str, created_at: str, times: TurnTimes) -> bytes:
     """Converts an upstream's `answer` of `/v1/completions` to `/api/generate`. Raises `Fault` UPSTREAM_ERROR."""
     try:
@@ -197,14 +208,7 @@ def fill_in_body(answer: bytes, model: str, created_at: str, times: TurnTimes) -
         choice, usage = value["choices"][0], value.get("usage") or {}
         text, reason = str(choice["text"]), str(choice.get("finish_reason") or "stop")
         tokens = Usage(int(usage.get("prompt_tokens") or 0), output=int(usage.get("completion_tokens") or 0))
-    except (
-        msgspec.MsgspecError,
-        RecursionError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-    ) as error:
+    except NOT_AS_EXPECTED as error:
         raise Fault(NO_COMPLETION) from error
     line = {
         "model": raw_text(model),
