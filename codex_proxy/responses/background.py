@@ -28,7 +28,13 @@ from codex_proxy.responses.prepare import (
     start_run,
 )
 from codex_proxy.responses.running import RunningResponse
-from codex_proxy.responses.saving import conversation_append, end_stored_response, output_items, take_back
+from codex_proxy.responses.saving import (
+    RETRY_SECONDS,
+    conversation_append,
+    end_stored_response,
+    output_items,
+    take_back,
+)
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
@@ -54,9 +60,6 @@ from codex_proxy.surfaces.responses.response_object import cancelled_response
 from codex_proxy.workers.slots import Slot
 
 log = structlog.get_logger(__name__)
-
-RETRY_SECONDS = 2.0
-"""Seconds between attempts to start a turn or to save."""
 
 
 ParseAgain: TypeAlias = Callable[[Failure], Awaitable[ParsedResponse | None]]

@@ -14,10 +14,10 @@ import structlog
 from codex_proxy.admission.routes import with_model_asked
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.responses.background import RETRY_SECONDS, BackgroundResponse, Recovery
+from codex_proxy.responses.background import BackgroundResponse, Recovery
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import prepare_in_context
-from codex_proxy.responses.saving import end_stored_response
+from codex_proxy.responses.saving import RETRY_SECONDS, end_stored_response
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.leases import Node, ResponseLease
 from codex_proxy.store.store import Store

@@ -26,7 +26,7 @@ _Key: TypeAlias = tuple[str, str | None]
 _NOWHERE: Final[deque[int]] = deque()
 
 RETRY_SECONDS: Final = 2.0
-"""Seconds between attempts to reach a store that does not answer."""
+"""Seconds between attempts to start a turn, or to reach a store that does not answer."""
 
 
 async def save_response(
