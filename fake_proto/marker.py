@@ -8,8 +8,8 @@ import json
 import re
 
 _OPTION = r"""\w+=(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\]]*)"""
-_MARKER = re.compile(r"\[\[fake:(\w+)((?:\s+" + _OPTION + r")*)\s*\]\]")
-_PAIR = re.compile(r"""(\w+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\]]*)""")
+_MARKER = r"\[\[fake:(\w+)((?:\s+" + _OPTION + r")*)\s*\]\]"
+_PAIR = r"""(\w+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\]]*)"""
 
 
 class Marker:
@@ -27,7 +27,7 @@ def find_marker(text: str) -> Marker | None:
     """Returns the last marker in the text; None if there is none."""
     if "[[fake:" not in text:
         return None
-    found = list(_MARKER.finditer(text))
+    found = list(re.finditer(_MARKER, text))
     if not found:
         return None
     last = found[-1]
@@ -38,7 +38,7 @@ def read_options(text: str) -> dict[str, str]:
     """Returns the `key=value` pairs in the text. Values in double quotes may have JSON escapes, those in single quotes
     are literal. Raises `ValueError` for an escape that is not JSON.
     """
-    return {key: _unquote(value) for key, value in _PAIR.findall(text)}
+    return {key: _unquote(value) for key, value in re.findall(_PAIR, text)}
 
 
 def _unquote(value: str) -> str:

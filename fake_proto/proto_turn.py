@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class ProtoTurn:
             parsed_cmd=[{"type": "unknown", "cmd": command}],
         )
         for text in action["output"]:
-            chunk = base64.b64encode(text.encode()).decode()
+            chunk = binascii.b2a_base64(text.encode(), newline=False).decode()
             self.emit("exec_command_output_delta", call_id=identifier, stream="stdout", chunk=chunk)
             yield from self._script.pause()
         self._command_end(identifier, "".join(action["output"]), action["exit_code"])

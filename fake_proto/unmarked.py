@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 
-from fake_proto.generate import value_for
 from fake_proto.request import text_of
 
 TYPE_CHECKING = False
@@ -44,6 +43,8 @@ def unmarked_scenario(request: Request) -> dict[str, Any] | None:
         tool = mentioned_tool(request.last_user_text(), request.offered, required=must_call)
     if tool is None and schema is None and not answered:
         return None
+    from fake_proto.generate import value_for
+
     if schema is not None:
         text = json.dumps(value_for(schema), ensure_ascii=False)
     else:

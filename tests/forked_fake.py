@@ -2,7 +2,7 @@
 as long as a turn.
 
 The spawner of servers in the process of the tests is forked too. It and its wardens are the real ones; only where a
-warden would execute `python -m fake_proto`, it calls `fake_proto.__main__.main`. What a test sees of the agent is the
+warden would execute the fake agent, it calls `fake_proto.__main__.main`. What a test sees of the agent is the
 same but for its command line. With `--all`, and for a test that is named, everything is executed.
 
 `python -I -S forked_fake.py SOCKET PYTHON` is the process that is forked.
@@ -14,6 +14,7 @@ import atexit
 import gc
 import inspect
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from codex_proxy.process.launch import Warden
 
 ROOT = Path(__file__).parent.parent
-STARTS = ((b"-P", b"-m", b"fake_proto"), (b"-m", b"fake_proto"))
-"""How the arguments of the fake agent begin."""
+START = re.compile(rb"-P\0-m\0fake_proto|-m\0fake_proto|-I\0-S\0-c\0[^\0]*import run; run\(\)")
+"""How the arguments of the fake agent begin, with zero bytes between them."""
 LOCALE = {b"LC_CTYPE": b"C.UTF-8"}
 """What children get where their environment names no locale."""
 INTERPRETER_VARIABLES = (b"PYTHON", b"LC_", b"LANG")
@@ -93,13 +94,12 @@ def _serve(asking: socket.socket, python: bytes) -> NoReturn:
     c_library = ctypes.CDLL(None)
 
     def execute_or_call(path: bytes, command: list[bytes], env: dict[bytes, bytes]) -> None:
-        given = command[1:]
-        start = next((start for start in STARTS if tuple(given[: len(start)]) == start), None)
+        start = START.match(b"\0".join(command[1:]))
         others = dict(env.items() - LOCALE.items())
         if start is None or path != python or any(name.startswith(INTERPRETER_VARIABLES) for name in others):
             os.execve(path, command, env)
         c_library.prctl(warden.PR_SET_NAME, b"python", 0, 0, 0)
-        _become_fake_agent([os.fsdecode(argument) for argument in given[len(start) :]], env)
+        _become_fake_agent([os.fsdecode(argument) for argument in command[start[0].count(b"\0") + 2 :]], env)
 
     vars(warden)["execve"] = execute_or_call
     clone = warden.CLONE.get(os.uname().machine, -1)

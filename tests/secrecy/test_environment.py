@@ -13,6 +13,7 @@ import aiohttp
 import psutil
 import pytest
 
+from codex_proxy.agents.fake.setup import START
 from codex_proxy.process.launch import ALLOWED_NAMES, ALLOWED_PREFIXES
 from tests.process_left.talk import talk
 from tests.real.codex_home import CodexHome, make_codex_home
@@ -91,7 +92,7 @@ async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: 
         seen = list(environments(proxy.pid))
         if dialect == "app-server":
             assert [line for line, _ in seen if str(MCP_PROGRAM) in line]
-        assert [line for line, _ in seen if "fake_proto" in line]
+        assert [line for line, _ in seen if START in line]
         for _, names in seen:
             assert PLANTED.findall(repr(names)) == []
             assert not [name for name in names if name.startswith("PROXY_")]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
+import codex_proxy
 from codex_proxy import __version__
 from codex_proxy.agents.acp.agent import AcpAgent, AcpLaunch
 from codex_proxy.agents.acp.presets import AcpPreset
@@ -21,8 +23,11 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.checks import Check, CheckBuilder
 from codex_proxy.process.child import Command
 
-# -P: a json.py in the workspace must not stand in for the standard library.
-PROGRAM = (sys.executable, "-P", "-m", "fake_proto")
+ROOT = str(Path(codex_proxy.__file__).parent.parent)
+# -I: a json.py in the workspace must not stand in for the standard library. -S: `site`, and `runpy` of -m, would take a
+# tenth of the CPU of a short turn.
+START = f"import sys; sys.path.append({ROOT!r}); from fake_proto.__main__ import run; run()"
+PROGRAM = (sys.executable, "-I", "-S", "-c", START)
 
 
 async def make(context: AgentContext) -> Agent:
