@@ -66,7 +66,12 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
     from codex_proxy.app.log_stream import use_log_streams
     from codex_proxy.app.logs import capture_other_logs, configure
-    from codex_proxy.process.own_process import adopt_orphans, make_undumpable, return_large_buffers
+    from codex_proxy.process.own_process import (
+        adopt_orphans,
+        event_loop,
+        make_undumpable,
+        return_large_buffers,
+    )
 
     make_undumpable()
     settings = load_settings(flags, config_file)
@@ -82,7 +87,8 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     adopt_orphans()
     from codex_proxy.commands.serve import serve_to_the_end
 
-    sys.exit(asyncio.run(serve_to_the_end(settings, _print, worker=worker)))
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        sys.exit(runner.run(serve_to_the_end(settings, _print, worker=worker)))
 
 
 def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:

@@ -1,4 +1,4 @@
-"""Settings of the proxy's own process, and the killing of orphans. Linux only.
+"""Settings of the proxy's own process, its event loop, and the killing of orphans.
 
 If a warden is killed, its child is, too (parent-death signal), and the descendants become children of the proxy
 (`adopt_orphans`), where `OrphanSweep` kills them.
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import selectors
 import signal
 import sys
 from pathlib import Path
@@ -68,6 +69,20 @@ def adopt_orphans() -> bool:
     if sys.platform == "linux":
         _inherits_orphans = bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     return _inherits_orphans
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """Returns a new event loop for the server, which reads what has come before time limits expire."""
+    return asyncio.SelectorEventLoop(_Selector())
+
+
+class _Selector(selectors.DefaultSelector):
+    """Looks once more at the end of a wait. If the process was stopped (Ctrl-Z), Python only looks at the clock when it
+    goes on, and the agents would seem to have been silent.
+    """
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return super().select(timeout) or (super().select(0) if timeout else [])
 
 
 def kill_orphans_of(loop: asyncio.AbstractEventLoop, warden: int, code: int) -> None:

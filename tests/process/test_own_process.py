@@ -1,16 +1,20 @@
-"""Other processes cannot read the environment of the proxy, which holds keys; it ends the orphans that it adopts."""
+"""Other processes cannot read the environment of the proxy, which holds keys; it ends the orphans that it adopts, and
+its time limits do not expire because it was stopped itself."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no such thing elsewhere")
 
@@ -164,3 +168,35 @@ def test_an_orphan_with_a_session_of_its_own_does_not_stay_with_the_proxy(what: 
     argv = [sys.executable, "-c", ADOPTING, what, str(PATIENCE)]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+WAITING = """
+import asyncio, os, signal, sys, threading, time
+from codex_proxy.process.own_process import event_loop
+
+async def main():
+    loop = asyncio.get_running_loop()
+    first = loop.create_future()
+    loop.add_reader(0, lambda: first.done() or first.set_result("the answer"))
+    loop.call_later(1.0, lambda: first.done() or first.set_result("the time limit"))
+    stop = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGSTOP))  # when the loop waits
+    stop.start()
+    print(await first)
+
+with asyncio.Runner(loop_factory=event_loop) as runner:
+    runner.run(main())
+"""
+
+
+async def test_what_came_while_the_process_was_stopped_is_read_before_a_time_limit_expires() -> None:
+    argv = [sys.executable, "-c", WAITING]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        await eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+        limit = time.monotonic() + 1.0
+        assert process.stdin is not None
+        process.stdin.write(b"it is there")
+        process.stdin.flush()
+        await eventually(lambda: time.monotonic() > limit)
+        process.send_signal(signal.SIGCONT)
+        out, _ = process.communicate(timeout=PATIENCE)
+    assert out == b"the answer\n"
