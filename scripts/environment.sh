@@ -16,7 +16,7 @@ fail() {
 # Prints the first Python that is new enough and can make environments; ends with a sentence if there is none.
 find_python() {
   local candidate old=""
-  for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python; do
+  for candidate in ${PYTHON:+"$PYTHON"} python3 python3.1{5,4,3,2,1} python; do
     command -v "$candidate" >/dev/null 2>&1 || continue
     if ! "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
       old="$candidate"
