@@ -15,10 +15,9 @@ from codex_proxy.admission.routes import Router
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import ConfiguredAgent
 from codex_proxy.agents.registry import agent_able_to
-from codex_proxy.app.start_checks import allowed_hosts, trusted_proxies
+from codex_proxy.app.start_checks import allowed_hosts, trusted_proxies, webhook_secret
 from codex_proxy.app.store_lifecycle import StoreLifecycle
 from codex_proxy.app.system import RandomIds, SystemClock
-from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.turn import MODEL_SEPARATOR
@@ -60,7 +59,6 @@ from codex_proxy.store.usage import RamUsage
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.request_options import RequestSettings
-from codex_proxy.surfaces.responses.webhooks import check_secret
 from codex_proxy.workers.schema_checks import SchemaChecks
 from codex_proxy.workers.slots import FairQueue
 
@@ -182,24 +180,13 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
 def webhooks_of(
     settings: Settings, clock: SystemClock, lifecycle: StoreLifecycle | None
 ) -> WebhookSender | None:
-    """Returns what sends webhooks; None without a URL or a store (`lifecycle`). Raises `UserError` if the secret is
-    missing or invalid.
-    """
+    """Returns what sends webhooks; None without a URL or a store (`lifecycle`)."""
     urls = split_list(settings.webhooks.urls)
     if not urls:
         return None
-    if settings.webhooks.secret is None:
-        raise UserError(
-            "PROXY_WEBHOOKS_URLS needs PROXY_WEBHOOKS_SECRET: a webhook without a signature proves nothing."
-        )
-    try:
-        secret = settings.webhooks.secret.get_secret_value()
-        check_secret(secret)
-    except ValueError as error:
-        raise UserError(f"PROXY_WEBHOOKS_SECRET is invalid: {error}") from error
     if lifecycle is None:
         return None  # without a store there are no background responses
-    return WebhookSender(urls, secret, clock=clock, outbox=lifecycle.store)
+    return WebhookSender(urls, webhook_secret(settings), clock=clock, outbox=lifecycle.store)
 
 
 def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:

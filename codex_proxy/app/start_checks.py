@@ -18,6 +18,7 @@ from codex_proxy.files import private
 from codex_proxy.http.middleware.access import Network, is_origin
 from codex_proxy.settings.fields import Settings, default_state_dir, split_list
 from codex_proxy.settings.protected_paths import write_conflict
+from codex_proxy.surfaces.responses.webhooks import check_secret
 
 log = structlog.get_logger(__name__)
 
@@ -66,9 +67,26 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
     return frozenset(given)
 
 
+def webhook_secret(settings: Settings) -> str:
+    """Returns the secret that signs webhooks; empty without a URL. Raises `UserError` if it is missing or invalid."""
+    if not split_list(settings.webhooks.urls):
+        return ""
+    if settings.webhooks.secret is None:
+        raise UserError(
+            "PROXY_WEBHOOKS_URLS needs PROXY_WEBHOOKS_SECRET: a webhook without a signature proves nothing."
+        )
+    secret = settings.webhooks.secret.get_secret_value()
+    try:
+        check_secret(secret)
+    except ValueError as error:
+        raise UserError(f"PROXY_WEBHOOKS_SECRET is invalid: {error}") from error
+    return secret
+
+
 def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
     """Checks the settings. Raises `UserError` for: access by other machines without a key, a store that several workers
-    cannot share, an invalid proxy, origin, key or `workdir`, or protected paths that turns could write to.
+    cannot share, an invalid proxy, origin, key, webhook secret or `workdir`, or protected paths that turns could write
+    to.
     """
     keys = keyring_of(settings, clock).current()
     if not settings.in_database:  # which may have keys
@@ -80,6 +98,7 @@ def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
             "(docs/machines.md), or PROXY_STORE=off to store nothing."
         )
     trusted_proxies(settings)
+    webhook_secret(settings)
     for origin in split_list(settings.allowed_origins):
         if not is_origin(origin.lower()):
             raise UserError(

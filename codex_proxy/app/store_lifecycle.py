@@ -14,7 +14,7 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import Key
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.settings.fields import Settings
-from codex_proxy.store.lock import StoreLock
+from codex_proxy.store.lock import StoreLock, check_lock
 from codex_proxy.store.retention import JUMP_SECONDS, AgeClock
 from codex_proxy.store.store import Store, StoreOptions
 from codex_proxy.store.values import ContextLimits, Retention, StoreInUse, StoreRefused, StoreUnavailable
@@ -130,9 +130,9 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
     return RamStepMemory(_step_memory_settings(settings), clock.epoch)
 
 
-async def inspect_store(settings: Settings) -> tuple[Key, ...]:
-    """Returns the keys in the store, and changes nothing. Raises `UserError` if `open_store` would; a file that does
-    not exist, or is in memory, has none.
+async def inspect_store(settings: Settings, *, in_use: bool = False) -> tuple[Key, ...]:
+    """Returns the keys in the store, and changes nothing. Raises `UserError` if `open_store_lifecycle` would; with
+    `in_use` a server may use the store. A file that does not exist, or is in memory, has no keys.
     """
     try:
         if settings.in_database:
@@ -146,6 +146,10 @@ async def inspect_store(settings: Settings) -> tuple[Key, ...]:
             from codex_proxy.store.sqlite.opening import inspect_file
 
             await asyncio.to_thread(inspect_file, settings.store_file)
+            if not in_use:
+                check_lock(settings.store_file)
+    except StoreInUse as error:
+        raise _in_use_error(error) from error
     except (StoreRefused, StoreUnavailable) as error:
         raise _open_error(error) from error
     return ()
@@ -190,10 +194,7 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
     try:
         lock = await StoreLock.take(settings.store_file)
     except StoreInUse as error:
-        raise UserError(
-            f"{error}; use or stop that server, or start this one with another port (--port) and a state folder of "
-            "its own (PROXY_STATE_DIR), or with PROXY_STORE=off"
-        ) from error
+        raise _in_use_error(error) from error
     except StoreRefused as error:
         raise _open_error(error) from error
     try:
@@ -201,6 +202,13 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
     except BaseException:
         lock.release()
         raise
+
+
+def _in_use_error(error: StoreInUse) -> UserError:
+    return UserError(
+        f"{error}; use or stop that server, or start this one with another port (--port) and a state folder of "
+        "its own (PROXY_STATE_DIR), or with PROXY_STORE=off"
+    )
 
 
 def _open_error(error: Exception) -> UserError:

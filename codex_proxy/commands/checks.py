@@ -24,6 +24,7 @@ from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.keyring import others_access, read_keys
 from codex_proxy.app.mcp_tools import Programs, configured_servers
+from codex_proxy.app.start_checks import listen_error
 from codex_proxy.app.store_lifecycle import inspect_store
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.ports import reserve_port
@@ -82,20 +83,15 @@ async def port_check(settings: Settings) -> Check:
     trouble.
     """
     check = CheckBuilder("port", host=settings.host, port=settings.port, ours=False)
-    if settings.port == 0:
-        return check.ok("Any free port is used (port 0).")
     where = f"{settings.host}:{settings.port}"
-    health = await health_of(settings.server_url)
+    health = await health_of(settings.server_url) if settings.port else None
     if health is not None:
         return _check_running(check, where, health)
     try:
         reserve_port(settings.host, settings.port).close()
     except OSError as error:
-        return check.failed(
-            f"A server cannot listen on {where}: {error.strerror}.",
-            "Use another port with --port, or stop the program that listens on this one.",
-        )
-    return check.ok(f"{where} is free.")
+        return failed_check("port", f"A server {listen_error(settings, error)}", check.facts)
+    return check.ok(f"{where} is free." if settings.port else "Any free port is used (port 0).")
 
 
 def _check_running(check: CheckBuilder, where: str, health: dict[str, Any]) -> Check:
@@ -137,9 +133,9 @@ def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
     return agents if len(agents) == len(given) else []
 
 
-async def machine_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the checks of spawner, folders, MCP servers, traces."""
-    store, keys = await store_check(settings)
+async def machine_checks(settings: Settings, environ: Mapping[str, str], *, runs: bool) -> list[Check]:
+    """Returns the checks of spawner, folders, MCP servers, traces. `runs`: whether the server runs already."""
+    store, keys = await store_check(settings, in_use=runs)
     folders = await asyncio.to_thread(folder_checks, settings, environ, keys)
     servers = await asyncio.to_thread(mcp_checks, settings, environ)
     return [await spawner_check(), store, *folders, *servers, *traces_check(environ)]
@@ -159,14 +155,14 @@ ACCESS_IN_WORDS = {"read": "read", "change": "changed"}
 MAX_NAMES_SHOWN = 10  # names in a message
 
 
-async def store_check(settings: Settings) -> tuple[Check, tuple[Key, ...] | None]:
-    """Checks the store: `failed` if the server would refuse to start with it. Also returns the keys in it; None if they
-    are not known.
+async def store_check(settings: Settings, *, in_use: bool = False) -> tuple[Check, tuple[Key, ...] | None]:
+    """Checks the store: `failed` if the server would refuse to start with it. `in_use`: a server may use it. Also
+    returns the keys in it; None if they are not known.
     """
     file = settings.store_file
     check = CheckBuilder("store", path=str(file)) if settings.in_file else CheckBuilder("store")
     try:
-        keys = await inspect_store(settings)
+        keys = await inspect_store(settings, in_use=in_use)
     except UserError as error:
         return check.failed(
             f"The server would not start: {error}.", "Correct PROXY_STORE, or what it names."

@@ -50,7 +50,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
         advice = "Run its program directly (`codex --version`) to see what it waits for."
         checks.append(CheckBuilder("agent").failed(message, advice))
     port = await port_check(settings)
-    checks += [port, *await machine_checks(settings, environ)]
+    checks += [port, *await machine_checks(settings, environ, runs=bool(port.facts["ours"]))]
     chosen = tuple(
         Setting(name=name, value=report_value(name, getattr(settings, name)), source=source, origin=origin)
         for name, (source, origin) in sources.items()

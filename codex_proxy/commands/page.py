@@ -38,7 +38,7 @@ class Findings:
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if now - self._when >= FRESH_SECONDS:
-                self._found, self._when = await machine_checks(self._settings, self._environ), now
+                self._found, self._when = await machine_checks(self._settings, self._environ, runs=True), now
             return self._found
 
 

@@ -33,7 +33,7 @@ class StoreLock:
         try:
             while not _try_lock(descriptor):
                 if loop.time() >= deadline:
-                    raise StoreInUse(f"another server{_holder(descriptor)} keeps its responses in {store}")
+                    raise _in_use(store, descriptor)
                 await asyncio.sleep(RETRY_SECONDS)
             os.truncate(descriptor, 0)
             os.write(descriptor, b"%d\n" % os.getpid())
@@ -54,18 +54,39 @@ class StoreLock:
         os.close(self._descriptor)
 
 
-def _open(store: Path) -> int:
-    # Beside the file itself, whatever links lead to it. A hard link is refused when the store is opened.
-    real = Path(os.path.realpath(store))
-    path = real.with_name(real.name + ".lock")
+def check_lock(store: Path) -> None:
+    """Raises what `StoreLock.take` would, for a store that exists, and creates nothing."""
     try:
-        make_folder(real.parent)
-        reason = file_problem(path)
-        if reason:
-            raise StoreRefused(f"the lock {path} of the store {reason}")
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(_path_of(store), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
     except OSError as error:
-        raise StoreRefused(f"the store {store} cannot be opened: {error.strerror}") from error
+        raise _cannot_open(store, error) from error
+    try:
+        if not _try_lock(descriptor):
+            raise _in_use(store, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open(store: Path) -> int:
+    try:
+        make_folder(Path(os.path.realpath(store)).parent)
+        return os.open(_path_of(store), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _cannot_open(store, error) from error
+
+
+def _path_of(store: Path) -> Path:
+    # Beside the file itself, whatever links lead to it. A hard link is refused when the store is opened.
+    path = Path(os.path.realpath(store) + ".lock")
+    if reason := file_problem(path):
+        raise StoreRefused(f"the lock {path} of the store {reason}")
+    return path
+
+
+def _cannot_open(store: Path, error: OSError) -> StoreRefused:
+    return StoreRefused(f"the store {store} cannot be opened: {error.strerror}")
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -76,8 +97,9 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _holder(descriptor: int) -> str:
+def _in_use(store: Path, descriptor: int) -> StoreInUse:
+    holder = ""
     with contextlib.suppress(OSError, ValueError):
         process, _, url = os.pread(descriptor, 300, 0).decode().strip().partition(" ")
-        return f" (process {int(process)}{f', {url}' if url else ''})"
-    return ""
+        holder = f" (process {int(process)}{f', {url}' if url else ''})"
+    return StoreInUse(f"another server{holder} keeps its responses in {store}")

@@ -123,12 +123,8 @@ async def test_targets_without_a_good_secret_are_refused_at_the_start(
     tmp_path: Path, secret: str | None
 ) -> None:
     settings = settings_of(tmp_path, webhooks={"urls": "http://127.0.0.1:1/hook", "secret": secret})
-    server = await make_server(settings, {})
-    try:
-        with pytest.raises(UserError, match="PROXY_WEBHOOKS_SECRET"):
-            await server.start()
-    finally:
-        await server.stop()
+    with pytest.raises(UserError, match="PROXY_WEBHOOKS_SECRET"):
+        await make_server(settings, {})
 
 
 async def test_a_response_that_is_cancelled_when_nobody_runs_it_any_more_is_reported_too(

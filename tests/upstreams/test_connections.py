@@ -480,7 +480,7 @@ async def test_each_clients_own_key_is_passed_on_where_the_operator_says_so(tmp_
         ({"upstream_url": "http://x", "upstream_key": "client", "api_key": "b"}, "Use only one"),
         (
             {"upstreams": {"default": {"url": "https://x", "ca_file": "/nowhere"}}},
-            "ca_file of [upstreams.default]: there is no file /nowhere",
+            "ca_file of [upstreams.default]: /nowhere cannot be read",
         ),
     ],
 )

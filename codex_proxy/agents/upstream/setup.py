@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -9,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
 from pydantic import SecretStr
+from yarl import URL
 
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.agents.upstream.agent import UpstreamAgent
@@ -97,8 +100,8 @@ def upstream_of(context: AgentContext) -> Upstream:
             "PROXY_UPSTREAM_KEY=client passes each client's key on, but clients send a key of "
             "this server (PROXY_API_KEY, PROXY_KEYS_FILE). Use only one of the two."
         )
-    if config.ca_file is not None and not config.ca_file.is_file():
-        raise NoAgentError(f"{names.ca_file}: there is no file {config.ca_file}.")
+    if config.ca_file is not None:
+        _check_certificates(config.ca_file, names.ca_file)
     return Upstream(
         config=config,
         name=context.name,
@@ -173,8 +176,18 @@ def _read_key(file: Path, name: str) -> str:
     return key
 
 
+def _check_certificates(file: Path, name: str) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except OSError as error:
+        reason = "it has no certificates (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
+        raise NoAgentError(f"{name}: {file} cannot be read ({reason}).") from error
+
+
 def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
-    """Returns the proxy by `http_proxy` and so on, if any."""
+    """Returns the URL of the HTTP proxy that `http_proxy` and so on name for `url`, if any. Raises `NoAgentError` if it
+    is none.
+    """
     given = {name.lower(): value for name, value in environ.items() if name.isupper()}
     given |= {name: value for name, value in environ.items() if name.islower()}
     proxies = {
@@ -185,4 +198,15 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
     parts = urlsplit(url)
     if proxy_bypass_environment(parts.netloc, proxies):
         return None
-    return proxies.get(parts.scheme) or proxies.get("all")
+    kind = parts.scheme if parts.scheme in proxies else "all"
+    found = proxies.get(kind, "").strip()
+    if not found:
+        return None
+    proxy = found if "://" in found else f"http://{found}"  # as other programs read it
+    with contextlib.suppress(ValueError):
+        if URL(proxy).scheme in ("http", "https") and URL(proxy).host:
+            return proxy
+    raise NoAgentError(  # without the value, which may have a password
+        f"The environment variable {kind}_proxy is not the address of an HTTP proxy, like http://127.0.0.1:3128. "
+        f"Correct it, or exclude {parts.hostname} with no_proxy."
+    )

@@ -1,0 +1,110 @@
+"""Whatever the server would not start with fails a check of `doctor`, in the same words, and neither is a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.store.lock import StoreLock
+from tests.commands.codexes import command
+
+Trouble = Callable[[Path], AsyncIterator[dict[str, str]]]
+MODEL_SERVER = '{"x": {"url": "https://127.0.0.1:1/v1"}}'
+OTHER_TEXT = "a text that is nothing else"
+
+
+def given(**variables: str) -> Trouble:
+    """These variables are set; `@` in them is the folder, which has the file `text`."""
+
+    async def trouble(folder: Path) -> AsyncIterator[dict[str, str]]:
+        (folder / "text").write_text(OTHER_TEXT)
+        (folder / "text").chmod(0o600)
+        yield {name: value.replace("@", str(folder)) for name, value in variables.items()}
+
+    return trouble
+
+
+async def locked_store(folder: Path) -> AsyncIterator[dict[str, str]]:
+    store = folder / "store.sqlite3"
+    store.touch(mode=0o600)
+    lock = await StoreLock.take(store)
+    yield {"PROXY_STORE": str(store)}
+    lock.release()
+
+
+async def folder_for_lock(folder: Path) -> AsyncIterator[dict[str, str]]:
+    store = folder / "store.sqlite3"
+    store.touch(mode=0o600)
+    store.with_name("store.sqlite3.lock").mkdir()
+    yield {"PROXY_STORE": str(store)}
+
+
+async def store_with_two_names(folder: Path) -> AsyncIterator[dict[str, str]]:
+    (folder / "one").touch(mode=0o600)
+    os.link(folder / "one", folder / "two")
+    yield {"PROXY_STORE": str(folder / "two")}
+
+
+async def taken_port(folder: Path) -> AsyncIterator[dict[str, str]]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        yield {"PROXY_PORT": str(other.getsockname()[1])}
+
+
+TROUBLES: dict[str, tuple[Trouble, str]] = {
+    "a store that another server uses": (locked_store, "keeps its responses in"),
+    "a lock that is a folder": (folder_for_lock, "store.sqlite3.lock of the store is no file"),
+    "a store with two names": (store_with_two_names, "has a second name"),
+    "a store that is none": (given(PROXY_STORE="@/text"), "/text"),
+    "a store below a file": (given(PROXY_STORE="@/text/store.sqlite3"), "/text"),
+    "a state folder that is a file": (given(PROXY_STATE_DIR="@/text"), "/text"),
+    "a taken port": (taken_port, "Address already in use. Give another --port"),
+    "another machine's address": (
+        given(PROXY_HOST="192.0.2.1", PROXY_API_KEY="a-long-enough-key"),
+        "Give an address of this machine",
+    ),
+    "a name of no machine": (
+        given(PROXY_HOST="no-such-name.invalid", PROXY_API_KEY="a-long-enough-key"),
+        "no-such-name.invalid",
+    ),
+    "a folder that is none": (given(PROXY_WORKDIR="@/text"), "/text is not a folder"),
+    "keys that are none": (given(PROXY_KEYS_FILE="@/text"), "/text: it is not valid TOML"),
+    "MCP servers that are none": (given(PROXY_MCP_CONFIG="@/text"), "/text: the file of MCP servers"),
+    "webhooks without a secret": (
+        given(PROXY_WEBHOOKS_URLS="http://127.0.0.1:1/"),
+        "needs PROXY_WEBHOOKS_SECRET",
+    ),
+    "an origin that is none": (given(PROXY_ALLOWED_ORIGINS="*"), "is not an origin"),
+    "a network that is none": (given(PROXY_TRUSTED_PROXIES="here"), "PROXY_TRUSTED_PROXIES"),
+    "workers on a file": (given(PROXY_WORKERS="2"), "--workers 2"),
+    "a model server's address": (given(PROXY_UPSTREAM_URL="here", PROXY_AGENT="openai-chat"), "an address"),
+    "certificates that are none": (
+        given(PROXY_UPSTREAMS=MODEL_SERVER.replace("}}", ', "ca_file": "@/text"}}'), PROXY_AGENT="x"),
+        "/text cannot be read (it has no certificates",
+    ),
+    "a proxy that is none": (
+        given(PROXY_UPSTREAM_URL="http://models.example", PROXY_AGENT="openai-chat", http_proxy="socks5://a"),
+        "http_proxy is not the address of an HTTP proxy",
+    ),
+    "recordings that are none": (given(PROXY_CASSETTES_REPLAY="@/none"), "no folder"),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+async def test_what_the_server_does_not_start_with_fails_a_check(name: str, tmp_path: Path) -> None:
+    make, words = TROUBLES[name]
+    async with asynccontextmanager(make)(tmp_path) as variables:
+        more = {"PROXY_AGENT": "fake", "PROXY_PORT": "0"} | variables
+        started, checked = await asyncio.gather(
+            command(tmp_path, "serve", more=more), command(tmp_path, "doctor", "--json", more=more)
+        )
+    assert (started.status, words in started.err) == (1, True), started.err
+    failed = [check for check in checked.json["checks"] if check["status"] == "failed"]
+    assert any(words in f"{check['message']} {check['advice']}" for check in failed), failed
+    assert checked.status == 1
+    assert "Traceback" not in started.err + checked.err
