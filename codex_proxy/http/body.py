@@ -232,6 +232,8 @@ class BodyReader:
         """Whether the body is being sent on."""
         self.error: Exception | None = None
         """Why sending it on has ended too early, if so."""
+        if (request.content_length or 0) > request.client_max_size:
+            raise web.HTTPRequestEntityTooLarge(request.client_max_size)
         self._request = request
         self._seconds = BODY_SECONDS
         self._size = 0

@@ -58,8 +58,6 @@ async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyR
     """Returns a form; of a large one only its beginning, with the reader of the rest, if the model is there."""
     if coding_of(request.headers.getall("Content-Encoding", [])) is not None:
         return form_body(await read_body(request), kind), None
-    if (request.content_length or 0) > request.client_max_size:
-        raise web.HTTPRequestEntityTooLarge(request.client_max_size)
     reader = BodyReader(request)
     head = await reader.read(MAX_FORM_HEAD)
     log = request.get(CONTENT_LOG)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import BadHttpMethod, BadStatusLine, InvalidHeader, LineTooLong
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_runner import BaseSite
@@ -257,6 +257,8 @@ class _Connection(web.RequestHandler):
             log.info("request_refused", status=resp.status)
             words = f"The request was refused before it was read: {resp.reason}."
             resp = self._answer(request, Failure(FaultKind.INVALID_REQUEST, words))
+        if request.version < HttpVersion11 and resp.content_length is None:
+            resp.force_close()  # only the connection's end tells that of the answer
         return await super().finish_response(request, resp, start_time)
 
     def _answer(self, request: BaseRequest, failure: Failure) -> web.Response:

@@ -3,12 +3,13 @@ it in the log."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.fuzz.raw import RawAnswer, answers_in, exchange_bytes
-from tests.http.serving import Proxy
+from tests.http.serving import Proxy, user
 
 SECRET = b"sk-very-secret"
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -77,3 +78,22 @@ async def test_a_good_request_on_the_same_port_is_answered_afterwards(proxy: Pro
     for data in BROKEN.values():
         await exchange_bytes(proxy.server.port, data)
     assert (await proxy.send("GET", "/livez")).status == 200
+
+
+async def test_a_body_that_is_too_large_by_its_length_is_refused_before_it_comes(proxy: Proxy) -> None:
+    head = b"Content-Length: 99999999\r\nConnection: close\r\n\r\n"
+    answer = await answer_to(proxy, POST + head)
+    assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
+async def test_the_end_of_a_stream_is_that_of_the_connection_where_a_client_knows_no_chunks(
+    proxy: Proxy, path: str
+) -> None:
+    body = json.dumps(user(stream=True)).encode()
+    head = f"POST {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
+    head += b"Connection: keep-alive\r\nContent-Length: %d\r\n\r\n" % len(body)
+    answer = await exchange_bytes(
+        proxy.server.port, head + body
+    )  # which does not wait as long as a silent connection
+    assert answer.endswith((b"data: [DONE]\n\n", b"}\n"))
