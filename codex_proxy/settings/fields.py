@@ -362,7 +362,7 @@ class Settings(SourcedSettings):
     @field_validator("store")
     @classmethod
     def _store_is_known(cls, store: str) -> str:
-        is_path = "/" in store and "://" not in store
+        is_path = "/" in store and ":" not in store.partition("/")[0]
         if store in ("sqlite", "memory", "off") or is_path or store.startswith(DATABASE_SCHEMES):
             return store
         raise ValueError(

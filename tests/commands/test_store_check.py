@@ -80,6 +80,17 @@ async def test_a_database_that_cannot_be_reached_fails(tmp_path: Path) -> None:
     assert keys_check(settings, keys).status == "skipped"
 
 
+@pytest.mark.parametrize(
+    "password", ["my/secret", "my?secret", "my#secret", "my@secret", "my[secret", "my%zzsecret"]
+)
+async def test_a_password_is_not_shown_whatever_its_characters_do_to_the_url(
+    tmp_path: Path, password: str
+) -> None:
+    check = await checked(tmp_path, f"postgresql://ann:{password}@localhost:1/db")
+    assert check.status == "failed"
+    assert "secret" not in f"{check.message} {check.advice}"
+
+
 async def test_the_keys_of_a_database_are_named_and_its_tables_are_not_made(
     tmp_path: Path, postgres_server: PostgresServer
 ) -> None:

@@ -73,6 +73,8 @@ def test_an_old_name_sets_what_replaces_it(
     name: str, place: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value, read, expected = CASES[name]
+    if name == "webhook_urls":
+        monkeypatch.setenv("PROXY_WEBHOOKS_SECRET", "needed")
     if place == "variable":
         monkeypatch.setenv(f"PROXY_{name.upper()}", value)
     else:

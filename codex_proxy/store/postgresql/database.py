@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, NoReturn, TypeAlias
-from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -84,8 +83,11 @@ class Database:
         try:
             settings, pooled = await _settings_of(url, location)
             return cls(await _pool(url, settings, pooled), location, None if pooled else url)
-        except ValueError as error:
-            raise StoreRefused(f"the store {location} cannot be used: {error}") from error
+        except ValueError:  # its text may quote a password with a character that ends it, such as /
+            raise StoreRefused(
+                f"the store {location} cannot be used: its URL is invalid; check its port and options, and write "
+                "characters like / and ? in a password as %2F and %3F"
+            ) from None
         except (asyncpg.PostgresError, OSError) as error:
             _raise(error, location)
 
@@ -197,9 +199,11 @@ def _is_open(connection: asyncpg.Connection) -> bool:
 
 
 def location_of(url: str) -> str:
-    """Returns the URL without user, password and options."""
-    parts = urlsplit(url)
-    return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    """Returns the URL, also an invalid one, without user, password and options."""
+    place, _, options = url.partition("://")[2].partition("?")
+    if "@" in options and "@" not in place:  # the password has a ?
+        place = "..."
+    return f"postgresql://{place.rpartition('@')[2]}"
 
 
 def _raise(error: Exception, location: str) -> NoReturn:
