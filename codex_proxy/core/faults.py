@@ -4,6 +4,7 @@ code.
 
 from __future__ import annotations
 
+import errno
 from enum import StrEnum
 from typing import Final, Self
 
@@ -114,6 +115,23 @@ UNFORESEEN = Failure(
     FaultKind.INTERNAL, "The server had an internal error. Its log has the reason under this request's id."
 )
 """The failure of a turn that ends by a bug of this server."""
+
+
+_LACKS: Final = {
+    errno.EAGAIN: "the limit of processes is reached; stop some or raise it (ulimit -u)",
+    errno.ENOMEM: "there is not enough memory; stop other programs or serve fewer requests at once",
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n) or serve fewer requests at once",
+    errno.ENFILE: "too many open files on the whole system; close some programs",
+}
+
+
+def lack_of(error: BaseException) -> str:
+    """Returns what a busy machine lacked, and what to do; empty for an exception with another cause."""
+    if isinstance(error, MemoryError):
+        return _LACKS[errno.ENOMEM]
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return _LACKS[errno.EAGAIN]
+    return _LACKS.get(error.errno or 0, "") if isinstance(error, OSError) else ""
 
 
 class UserError(Exception):

@@ -26,7 +26,7 @@ from codex_proxy.core.events import (
     Usage,
     UsageReported,
 )
-from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
+from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import McpTools
 from codex_proxy.core.own_errors import release_all
@@ -341,5 +341,4 @@ async def stream_response(
 def _failure_in_stream(error: Exception) -> Failure:
     if isinstance(error, Fault):
         return error.failure
-    log_unforeseen(error)
-    return UNFORESEEN
+    return log_unforeseen(error)

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind, lack_of
 from codex_proxy.core.shown_text import trace_of
 from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID
 from codex_proxy.surfaces.errors import Surface, error_body, forbids_retry, retry_after, status_of
@@ -29,9 +29,13 @@ def json_response(value: object, status: int = 200) -> web.Response:
     return web.Response(body=body, content_type="application/json", status=status)
 
 
-def log_unforeseen(error: BaseException) -> None:
-    """Logs type and place of an error. Its message may quote the request."""
-    log.error("internal_error", **trace_of(error))
+def log_unforeseen(error: BaseException) -> Failure:
+    """Logs type and place of an error, whose message may quote the request. Returns the request's failure: UNAVAILABLE
+    if the machine lacked something, else `UNFORESEEN`.
+    """
+    lack = lack_of(error)
+    log.error("internal_error", **trace_of(error), **({"lack": lack} if lack else {}))
+    return Failure(FaultKind.UNAVAILABLE, f"The server cannot do this now: {lack}.") if lack else UNFORESEEN
 
 
 def errors_of(request: web.BaseRequest) -> Surface:

@@ -244,9 +244,7 @@ class _Connection(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun: there can be no other")
         if status >= 500:
-            if exc is not None:
-                log_unforeseen(exc)
-            return self._answer(request, UNFORESEEN)
+            return self._answer(request, UNFORESEEN if exc is None else log_unforeseen(exc))
         log.info("malformed_request", problem=type(exc).__name__)
         return self._answer(request, _failure_of(exc))
 

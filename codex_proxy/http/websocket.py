@@ -16,7 +16,7 @@ from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 from aiohttp.web_request import BaseRequest
 
 from codex_proxy.core.events import Event, TurnEnded
-from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import BODY_BUDGET, HeldBytes, hints_of, parse_body
@@ -242,8 +242,7 @@ class _ResponsesSocket:
         except ConnectionError:
             return False
         except Exception as error:  # noqa: BLE001 - the connection outlives it
-            log_unforeseen(error)
-            await self._send(socket_error(UNFORESEEN))
+            await self._send(socket_error(log_unforeseen(error)))
         return True
 
     def _check_key(self) -> None:
@@ -319,8 +318,7 @@ class _ResponsesSocket:
         except (Fault, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001 - the events say how the response ends
-            log_unforeseen(error)
-            for _, frame in reader.missing_end(UNFORESEEN):
+            for _, frame in reader.missing_end(log_unforeseen(error)):
                 await self._send(payload_of(frame))
         finally:
             reader.close()

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -17,15 +16,9 @@ from typing import Protocol, Self
 
 import msgspec
 
-WARDEN = str(Path(__file__).with_name("warden.py"))
+from codex_proxy.core.faults import lack_of
 
-# Errors of a busy machine, which may pass, with what a user can do about each.
-TEMPORARY_ERRORS = {
-    errno.EAGAIN: "the limit of processes is reached; stop some or raise it (ulimit -u)",
-    errno.ENOMEM: "there is not enough memory; stop other programs or serve fewer requests at once",
-    errno.EMFILE: "too many open files; raise the limit (ulimit -n) or serve fewer requests at once",
-    errno.ENFILE: "too many open files on the whole system; close some programs",
-}
+WARDEN = str(Path(__file__).with_name("warden.py"))
 
 
 class ChildLimits(msgspec.Struct, frozen=True):
@@ -144,9 +137,8 @@ def start_errors(program: str) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
-        advice = TEMPORARY_ERRORS.get(fault.errno or 0)
-        reason = advice or os.strerror(fault.errno or 0)
-        raise SpawnError(program, reason, temporary=advice is not None) from fault
+        lack = lack_of(fault)
+        raise SpawnError(program, lack or os.strerror(fault.errno or 0), temporary=bool(lack)) from fault
     except ValueError as fault:  # a NUL byte, or text that the file system's encoding cannot hold
         raise SpawnError(program, f"{fault} in its arguments or environment") from fault
 

@@ -352,7 +352,8 @@ def test_a_child_that_dies_ends_the_turn_once_in_every_state(state: str) -> None
         assert dialogue.failure() == "agent_crashed"
         assert dialogue.end.failure is not None
         assert dialogue.end.failure.message == (
-            "The agent's process ended before its answer was complete (signal 9): ERROR boom [link]"
+            "The agent's process ended before its answer was complete "
+            "(signal 9: killed, perhaps for lack of memory): ERROR boom [link]"
         )
     assert dialogue.turn.eof(Ended()) == NOTHING
 

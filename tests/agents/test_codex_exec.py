@@ -191,7 +191,7 @@ def test_a_child_that_goes_away_before_it_says_so_has_failed_whatever_its_exit_c
 def test_a_note_that_stdin_is_read_is_no_reason() -> None:
     end = end_of(events_of([], Ended(signal=9, stderr_tail="Reading additional input from stdin...")))
     assert end.failure is not None
-    assert end.failure.message.endswith("(signal 9).")
+    assert end.failure.message.endswith("(signal 9: killed, perhaps for lack of memory).")
 
 
 def test_a_child_that_is_stopped_on_request_was_interrupted() -> None:

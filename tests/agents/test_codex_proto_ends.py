@@ -46,7 +46,7 @@ def test_nothing_comes_after_the_end() -> None:
         (
             Ended(signal=9),
             K.AGENT_CRASHED,
-            "The agent's process ended before its answer was complete (signal 9).",
+            "The agent's process ended before its answer was complete (signal 9: killed, perhaps for lack of memory).",
         ),
         (
             Ended(code=101, stderr_tail="x\n\x1b[31mthread 'main' panicked\x1b[0m at http://10.0.0.1/v1\n\n"),

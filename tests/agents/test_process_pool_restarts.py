@@ -81,7 +81,9 @@ async def test_processes_that_keep_ending_are_started_after_pauses_that_grow_up_
 async def test_who_comes_in_a_pause_gets_the_reason_and_when_to_come_back() -> None:
     harness = await warm()
     await crash(harness, 3)
-    with pytest.raises(Fault, match=r"keeps exiting.*\(signal 9\)") as caught:
+    with pytest.raises(
+        Fault, match=r"keeps exiting.*\(signal 9: killed, perhaps for lack of memory\)"
+    ) as caught:
         await harness.acquire()
     failure = caught.value.failure
     assert failure.kind is FaultKind.UNAVAILABLE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import json
 import random
@@ -291,6 +292,29 @@ async def test_an_internal_error_is_500_and_its_log_line_says_where_but_not_what
     assert line["raised"] == "ValueError"
     assert any("breaks" in place for place in line["at"])
     assert SECRET not in repr(logged)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (OSError(errno.EMFILE, SECRET), "ulimit -n"),
+        (MemoryError(SECRET), "memory"),
+    ],
+)
+async def test_what_a_busy_machine_lacks_is_named_in_a_503(
+    proxy: Proxy, logged: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception, advice: str
+) -> None:
+    def lacks(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(chat, "parse", lacks)
+    answer = await proxy.ask(user())
+    assert (answer.status, answer.error["code"]) == (503, "service_unavailable")
+    assert advice in answer.error["message"]
+    (line,) = [line for line in logged if line["event"] == "internal_error"]
+    assert advice in line["lack"]
+    assert SECRET not in answer.text + repr(logged)
 
 
 async def test_an_internal_error_in_the_middle_of_a_stream_is_an_error_frame_and_done(

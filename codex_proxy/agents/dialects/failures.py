@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
 
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import Retrying, Stop
@@ -334,15 +335,16 @@ def failure_from_exit(ended: Ended) -> Failure:
 
 
 def describe_end(ended: Ended) -> str:
-    """Returns the end of a sentence: ` (exit code 1): ` and the last useful line of stderr, or ` (signal 9).`"""
+    """Returns the end of a sentence: ` (exit code 1): ` and the last useful line of stderr, or ` (signal 15).`"""
     line = last_useful_line(ended.stderr_tail)
     return f"{describe_exit(ended)}: {line}" if line else f"{describe_exit(ended)}."
 
 
 def describe_exit(ended: Ended) -> str:
-    """Returns ` (exit code 1)` or ` (signal 9)`; empty if not known."""
+    """Returns ` (exit code 1)` or ` (signal 15)`; empty if not known."""
     if ended.signal is not None:
-        return f" (signal {ended.signal})"
+        why = ": killed, perhaps for lack of memory" if ended.signal == signal.SIGKILL else ""
+        return f" (signal {ended.signal}{why})"
     return "" if ended.code is None else f" (exit code {ended.code})"
 
 

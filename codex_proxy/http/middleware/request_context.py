@@ -9,7 +9,7 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.admission.clients import Client
-from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
+from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
@@ -111,14 +111,14 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ConnectionError:
         raise asyncio.CancelledError from None  # the client left while it was written to
     except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-        log_unforeseen(error)
-        request[NOTES]["error"] = FaultKind.INTERNAL.value
+        failure = log_unforeseen(error)
+        request[NOTES]["error"] = failure.kind.value
         if request[PREPARED]:
             # A second answer would be read as a part of the first: a cut one is seen for what it is.
             if request.transport is not None:
                 request.transport.abort()
             raise asyncio.CancelledError from None
-        return fault_response(UNFORESEEN, request)
+        return fault_response(failure, request)
 
 
 def _uncancel_if_stopping(request: web.Request) -> bool:
