@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,12 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     await reader.read()
 
 
+async def reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    own = writer.get_extra_info("socket")
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
 async def endless_headers(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\n")
     for number in range(100_000):
@@ -88,6 +96,7 @@ Bad = tuple[Talk, int, str]
 BEFORE_AN_ANSWER: dict[str, Bad] = {
     "not HTTP": (sending(b"220 mail.example ESMTP\r\n"), 502, "upstream_error"),
     "closes without a word": (sending(), 502, "upstream_disconnected"),
+    "resets": (reset, 502, "upstream_disconnected"),
     "a broken chunk": (sending(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"), 502, "upstream_error"),
     "endless headers": (endless_headers, 502, "upstream_error"),
     "a line of 100 MB": (endless_line, 502, "upstream_error"),
@@ -598,9 +607,12 @@ async def test_a_proxy_of_the_environment_that_fails_is_named_as_what_fails(
             await nothing_left(proxy)
 
 
-async def test_the_proxy_of_the_environment_is_used_unless_a_setting_forbids_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["http://", ""])
+async def test_the_proxy_of_the_environment_is_used_unless_a_setting_forbids_it(
+    scheme: str, tmp_path: Path
+) -> None:
     async with upstream() as other, upstream() as server:
-        through = {"HTTP_PROXY": other.url.removesuffix("/v1")}
+        through = {"HTTP_PROXY": scheme + other.url.removeprefix("http://").removesuffix("/v1")}
         async with proxy_before(server.url, tmp_path, through) as proxy:
             await proxy.ask(user())
         assert (len(other.asked), len(server.asked)) == (1, 0)

@@ -342,7 +342,9 @@ def failure_of(error: BaseException) -> Failure:
             "it (`ca_file` of its table)"
         )
         return Failure(FaultKind.UPSTREAM_UNREACHABLE, f"The model server cannot be reached safely: {why}.")
-    if isinstance(error, aiohttp.ServerDisconnectedError):
+    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError | BrokenPipeError) or (
+        isinstance(error, aiohttp.ClientOSError) and not isinstance(error, aiohttp.ClientConnectorError)
+    ):
         return CLOSED
     if isinstance(error, aiohttp.ClientHttpProxyError):
         why = f"the HTTP proxy of the environment (https_proxy) does not connect to it (HTTP {error.status})"
