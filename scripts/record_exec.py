@@ -22,7 +22,7 @@ from codex_proxy.agents.codex.shadow_home import plan_shadow_home
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, provider_pairs
 from codex_proxy.agents.codex_exec.launch import exec_argv
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.cassettes.format import Capture, Line, Session, lines_of, text_of
+from codex_proxy.cassettes.format import Capture, Line, Session, text_of
 from codex_proxy.core.turn import Turn
 from tests.real.codex_home import MODEL, CodexHome, make_codex_home
 from tests.real.model_server import model_server
@@ -112,7 +112,7 @@ async def main() -> None:
                 version = str(await find_version(str(codex_path()), home.environment()))
                 found = await record(name, prompt, home, version, server.base_url)
                 path = FOLDER / f"{found.name}.jsonl"
-                path.write_bytes(b"".join(text_of(lines_of(found))))
+                path.write_bytes(b"".join(text_of(found)))
                 sys.stdout.write(f"{found.name}: {len(found.sessions[0].lines)} lines\n")
 
 

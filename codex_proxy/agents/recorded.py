@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -103,12 +103,14 @@ _UNREAD: Final = {
 """By dialect, a field that differs in each line and that the dialect does not read, and what is recorded for it."""
 
 
-def without_unread_field(name: str, lines: Sequence[bytes]) -> Sequence[bytes]:
-    """Returns lines without the field that the dialect does not read, so that deltas of one text differ in it alone."""
+def without_unread_field(name: str, line: bytes) -> bytes:
+    """Returns a line without the field that the dialect does not read, so that deltas of one text differ in it
+    alone.
+    """
     if name not in _UNREAD:
-        return lines
+        return line
     field, constant = _UNREAD[name]
-    return field.sub(constant, b"\n".join(lines)).split(b"\n")
+    return field.sub(constant, line)
 
 
 def rpc_of(line: bytes) -> tuple[Any, str | None]:

@@ -25,12 +25,10 @@ from codex_proxy.cassettes.format import (
     Answer,
     Cassette,
     Request,
-    data_of,
-    lines_of,
+    sent_data,
     text_of,
 )
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
-from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import zero_times
 from codex_proxy.files.private import replace_file
@@ -82,7 +80,7 @@ def update(folder: Folder, result: CheckResult) -> None:
     beside = cassette.name.rpartition("/")[0]
     after = cassette.after.removeprefix(f"{beside}/") if beside else cassette.after
     with replace_file(path) as out:
-        out.writelines(text_of(lines_of(msgspec.structs.replace(cassette, after=after))))
+        out.writelines(text_of(msgspec.structs.replace(cassette, after=after)))
 
 
 @asynccontextmanager
@@ -187,10 +185,14 @@ async def answer_to(session: aiohttp.ClientSession, server: str, request: Reques
     async with session.request(method, server + path, data=body, headers=headers) as reply:
         said = await reply.read()
     if reply.content_type == "text/event-stream":
-        return Answer(reply.status, None, [_decode(data_of(each)) for each in said.strip().split(b"\n\n")])
+        return Answer(reply.status, None, _decoded(said.strip().split(b"\n\n")))
     if reply.content_type == "application/x-ndjson":
-        return Answer(reply.status, None, list(map(_decode, said.splitlines())))
+        return Answer(reply.status, None, _decoded(said.splitlines()))
     return Answer(reply.status, msgspec.json.decode(said))
+
+
+def _decoded(events: list[bytes]) -> list[Any]:
+    return msgspec.json.decode(msgspec.json.encode(list(map(sent_data, events))), type=list[Any])
 
 
 async def _answer_on_socket(
@@ -210,10 +212,6 @@ ENDS: Final = frozenset(
     {"response.completed", "response.failed", "response.incomplete", "error", "response.cancelled"}
 )
 """The types of a turn's last event on a WebSocket."""
-
-
-def _decode(sent: bytes) -> Any:
-    return msgspec.json.decode(sent) if is_json(sent) else sent.decode("utf-8", "replace")
 
 
 def report(results: Sequence[CheckResult]) -> str:

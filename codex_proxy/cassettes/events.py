@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.cassettes.format import Answer
-from codex_proxy.cassettes.pieces import Run, find_runs, with_text
+from codex_proxy.cassettes.pieces import find_runs
 
 TIMES: Final = frozenset(
     {
@@ -32,13 +32,8 @@ def events_of(answer: Answer) -> list[bytes]:
     said = [answer.body] if answer.sent is None else answer.sent
     final = [] if answer.final is None else [{"final": answer.final}]
     events = [_comparable(each, numbers) for each in ({"status": answer.status}, *said, *final)]
-    joined: list[bytes] = []
-    for each in find_runs(list(map(msgspec.json.encode, events))):
-        if isinstance(each, Run):
-            joined[-1] = with_text(joined[-1], each.name, b'"%b"' % each.text())
-        else:
-            joined.append(each)
-    return joined
+    runs = find_runs(msgspec.json.encode({"sent": each}) for each in events)
+    return [run.with_text(run.text()).removeprefix(b'{"sent":').removesuffix(b"}") for run in runs]
 
 
 def ids_of(answer: Answer) -> list[str]:

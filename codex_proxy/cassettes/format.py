@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import itertools
-import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,13 +12,15 @@ import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.cassettes.content import Content
-from codex_proxy.cassettes.pieces import Run, find_runs, is_json, is_utf8, slices_of, with_text
+from codex_proxy.cassettes.pieces import find_runs, is_json, is_utf8, with_text
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.files.private import create
 
 VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
 MAX_FILE_BYTES: Final = 256 << 20
+SLICE_BYTES: Final = 1 << 18
+"""About how many bytes of a file are made at once."""
 BYTE_KINDS: Final = frozenset({"to", "from", "data", "body"})
 """The kinds of lines with bytes of the agent. Bytes that are no JSON are written as `KIND_text`, or in base64 as
 `KIND_bytes`.
@@ -50,10 +50,6 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     """The agent's line as bytes if the kind is in `BYTE_KINDS`, else the decoded JSON."""
 
 
-Block = tuple[str, Sequence[int], Sequence[Any]]
-"""Successive lines of one kind in a session: the kind, and the times and values of the lines."""
-
-
 class Session(msgspec.Struct, frozen=True, omit_defaults=True, rename={"dialect": "session"}):
     """A session with the agent: its dialect's name and facts (`agents.recorded`), and its lines."""
 
@@ -65,7 +61,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, rename={"dialect"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer as sent. `sent`: a stream's events, as decoded data or as bytes; None if the answer is one `body`."""
+    """An answer as sent. `sent`: the data of a stream's events; None if the answer is one `body`."""
 
     status: int = 0
     body: Any = None
@@ -123,100 +119,77 @@ class Cassette(Capture, frozen=True, kw_only=True):
         return [line.value for session in self.sessions for line in session.lines if line.kind == "call"]
 
 
-def lines_of(capture: Capture) -> list[bytes | Run]:
-    """Returns the lines of the file, without line ends, and without the last line, which has their number. Similar
-    lines are `Run`s.
+def text_of(
+    capture: Capture, scrub: Callable[[bytes], bytes] = bytes, replace_ids: Callable[[bytes], bytes] = bytes
+) -> Iterator[bytes]:
+    """Yields the text of a file in slices, so that other threads can run between. `scrub` returns a text as it is
+    written, without secrets; a secret in several lines makes them one. `replace_ids` returns lines as they are written.
     """
-    head = Head(**{name: getattr(capture, name) for name in Head.__struct_fields__})
-    asked = [*request_lines(capture.request, capture.content)] if isinstance(capture, Cassette) else []
-    lines: list[bytes | Run] = [encode(head), *asked]
-    for session in capture.sessions:
-        lines += session_lines(msgspec.structs.replace(session, lines=[]), blocks_of(session.lines))
+    count, some, size = 0, list[bytes](), 0
+    for line in _short_lines(capture, scrub):
+        some.append(line)
+        count, size = count + 1, size + len(line)
+        if size >= SLICE_BYTES:
+            yield scrub(replace_ids(b"\n".join(some))) + b"\n"
+            some, size = [], 0
+    yield scrub(replace_ids(b"\n".join([*some, b'{"end":%d}' % count]))) + b"\n"
+
+
+def _short_lines(capture: Capture, scrub: Callable[[bytes], bytes]) -> Iterator[bytes]:
+    for run in find_runs(lines_of(capture)):
+        text = run.text()
+        scrubbed = scrub(text) if text else text
+        yield from run.lines() if scrubbed == text else (run.with_text(scrubbed),)
+
+
+def lines_of(capture: Capture) -> Iterator[bytes]:
+    """Yields the lines of the file, none of them shortened, without the last one, which has their number."""
+    yield encode(Head(**{name: getattr(capture, name) for name in Head.__struct_fields__}))
     if isinstance(capture, Cassette):
-        lines += answer_lines(capture.answer)
-    return lines
-
-
-def request_lines(request: Request, content: Content) -> Iterator[bytes]:
-    """Yields the lines of a request and its content."""
-    yield encode(request)
-    turn = {name: value for name, value in content.items() if value not in (None, {}, "")}
-    tools, messages = turn.pop("tools"), turn.pop("messages")
-    yield encode({"turn": turn})
-    yield from (encode({"tool": each}) for each in tools)
-    yield from (encode({"message": each}) for each in messages)
+        yield encode(capture.request)
+        turn = {name: value for name, value in capture.content.items() if value not in (None, {}, "")}
+        tools, messages = turn.pop("tools"), turn.pop("messages")
+        yield encode({"turn": turn})
+        yield from (encode({"tool": each}) for each in tools)
+        yield from (encode({"message": each}) for each in messages)
+    for session in capture.sessions:
+        yield encode(msgspec.structs.replace(session, lines=[]))
+        yield from map(_encode_line, session.lines)
+    if isinstance(capture, Cassette):
+        yield from _answer_lines(capture.answer)
 
 
 encode: Final = msgspec.json.Encoder().encode
 
 
-def answer_lines(answer: Answer) -> Iterator[bytes | Run]:
+def _answer_lines(answer: Answer) -> Iterator[bytes]:
     if answer.sent is None:
         yield encode({"answer": answer.status, "body": answer.body})
     else:
         yield encode({"answer": answer.status, "stream": len(answer.sent)})
-        as_sent = bool(answer.sent) and isinstance(answer.sent[0], bytes)
-        yield from _encode_lines("sent", answer.sent if as_sent else list(map(encode, answer.sent)), ())
+        yield from (encode({"sent": each}) for each in answer.sent)
     if answer.final is not None:
         yield encode({"final": answer.final})
 
 
-def session_lines(session: Session, blocks: Iterable[Block]) -> Iterator[bytes | Run]:
-    """Yields the lines of a session without `lines`, and of its blocks."""
-    yield encode(session)
-    for kind, times, values in blocks:
-        if kind in BYTE_KINDS:
-            yield from _encode_lines(kind, values, times)
+def _encode_line(line: Line) -> bytes:
+    kind, value = line.kind, line.value
+    if kind in BYTE_KINDS:
+        if is_json(value):
+            value = msgspec.Raw(msgspec.json.format(value, indent=-1) if b"\n" in value else value)
+        elif is_utf8(value):
+            kind, value = f"{kind}_text", value.decode()
         else:
-            yield from (encode({"ms": ms, kind: value}) for ms, value in zip(times, values, strict=True))
+            kind, value = f"{kind}_bytes", base64.b64encode(value).decode()
+    return encode({"ms": line.ms, kind: value})
 
 
-def blocks_of(lines: Iterable[Line]) -> Iterator[Block]:
-    for kind, same in itertools.groupby(lines, operator.attrgetter("kind")):
-        several = list(same)
-        yield kind, [line.ms for line in several], [line.value for line in several]
-
-
-def _encode_lines(kind: str, lines: Sequence[bytes], times: Sequence[int]) -> Iterator[bytes | Run]:
-    at = 0
-    for found in find_runs(lines):
-        if isinstance(found, Run):
-            found.times = times[at : at + len(found.texts)]
-            at += len(found.texts)
-            yield found
-        else:
-            yield _encode_line(kind, found, times[at]) if times else _encode_line(kind, data_of(found))
-            at += 1
-
-
-def _encode_line(kind: str, line: bytes, ms: int | None = None) -> bytes:
-    if is_json(line):
-        value = msgspec.json.format(line, indent=-1) if b"\n" in line else line
-    else:
-        as_text = is_utf8(line)
-        text = line.decode("utf-8", "replace") if as_text or ms is None else base64.b64encode(line).decode()
-        value = encode(text)
-        kind += "" if ms is None else "_text" if as_text else "_bytes"  # what was sent is no JSON: [DONE]
-    time = "" if ms is None else f'"ms":{ms},'
-    return f'{{{time}"{kind}":'.encode() + value + b"}"
-
-
-def data_of(event: bytes) -> bytes:
-    """Returns the data of a stream's event; of other streams and of WebSockets, the whole line."""
-    return event if event.startswith(b"{") else event.partition(b"data: ")[2] or event
-
-
-def text_of(lines: Iterable[bytes | Run], clean: Callable[[bytes], bytes] = bytes) -> Iterator[bytes]:
-    """Yields the text of a file in slices, so that other threads can run between. `clean` returns lines that are in no
-    run as they are written.
+def sent_data(event: bytes) -> Any:
+    """Returns the data of a stream's event as JSON, or as a text if it is none; of WebSockets and other streams, the
+    whole line.
     """
-    count = 0
-    for some in slices_of(lines):
-        left = iter(clean(b"\n".join([line for line in some if isinstance(line, bytes)])).split(b"\n"))
-        text = b"\n".join([next(left) if isinstance(line, bytes) else line.lines() for line in some])
-        count += text.count(b"\n") + 1
-        yield text + b"\n"
-    yield b'{"end":%d}\n' % count
+    data = event if event.startswith(b"{") else event.partition(b"data: ")[2] or event
+    return msgspec.Raw(data) if is_json(data) else data.decode("utf-8", "replace")
 
 
 def write_new(folder: str, name: str, texts: Iterable[bytes]) -> None:

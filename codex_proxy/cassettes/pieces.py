@@ -1,13 +1,11 @@
-"""Writes a line that differs from the one before in one string alone, such as the next delta, as that string, and reads
-it. Pure.
+"""Shortens a line that differs from the one before in one string alone, such as the next delta, to that string, and
+restores it. Pure.
 """
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -18,119 +16,86 @@ _STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """Matches the JSON of a string, without its quotes."""
 _STEP: Final = 1 << 20
 """Maximum bytes of a string that are searched without letting other threads run."""
-_LINES_AT_ONCE: Final = 64
-"""Number of lines compared at once, which is several times as fast."""
-SLICE_BYTES: Final = 1 << 18
-_RUN_BYTES: Final = 64
-"""About how many bytes a line adds to a `Run`, beside its text."""
-_MAX_LINES: Final = SLICE_BYTES // _RUN_BYTES
-_MIN_COMMON_BYTES: Final = 20
-"""The fewest bytes that a line has in common with one before, to be written as a difference."""
+_MIN_COMMON_BYTES: Final = 27
+"""The fewest bytes that a line has in common with the whole one, to be shortened."""
 _COMPARED: Final = 128
 """The bytes of two lines that are compared at once to find the first difference."""
+_TIME: Final = re.compile(rb'\{("ms":\d+,)?(?="(?:from|to|data|body|sent)":\{)')
+"""Matches the beginning of a line that may be shortened; the group is its time."""
 
 
-class Run(msgspec.Struct):
-    """Lines that differ from the line before in one text alone; `texts` are JSON without quotes."""
+class Run:
+    """A whole line, and the lines after it that differ from it in one text alone."""
 
-    name: bytes
-    """The name of the field with the text, as JSON."""
-    before: bytes
-    """The text of the line before."""
-    texts: Sequence[bytes]
-    times: Sequence[int] = ()
-    """The time of each line in milliseconds, in order, if written."""
+    def __init__(self, line: bytes) -> None:
+        begin = _TIME.match(line)
+        self._line = line
+        self._timeless = b"" if begin is None else line[begin.end() :]
+        self._shape: _Shape | None = None
+        self._texts: list[tuple[bytes, bytes]] = []
+        """The time and the text of each line after the whole one; texts are JSON without quotes."""
+
+    def add(self, line: bytes) -> bool:
+        """Adds the next line, unless it differs in more from the whole one, or in another text than the lines between.
+        Returns whether it was added.
+        """
+        begin = _TIME.match(line)
+        if begin is None:
+            return False
+        timeless = line[begin.end() :]
+        shape = self._shape or _shape_of(self._timeless, timeless)
+        text = None if shape is None else shape.text(timeless)
+        if text is None:
+            return False
+        self._shape = shape
+        self._texts.append((begin[1] or b"", text))
+        return True
+
+    def lines(self) -> Iterator[bytes]:
+        """Yields the whole line, and a short one for each other."""
+        yield self._line
+        name = b"" if self._shape is None else self._shape.name
+        yield from (b'{%b"next":{%b:"%b"}}' % (time, name, text) for time, text in self._texts)
 
     def text(self) -> bytes:
-        """Returns the texts of the line before and of the run as one."""
-        return b"".join((self.before, *self.texts))
+        """Returns the texts of all lines as one; nothing if there is one line."""
+        first = None if self._shape is None else self._shape.text(self._timeless)
+        return (first or b"") + b"".join([text for _, text in self._texts])
 
-    def parts(self) -> Iterator[Run]:
-        """Yields the run in parts that are not too large for a slice."""
-        if len(self.texts) <= _MAX_LINES:
-            yield self
-            return
-        for at in range(0, len(self.texts), _MAX_LINES):
-            end = at + _MAX_LINES
-            yield Run(self.name, self.before, self.texts[at:end], self.times[at:end])
-
-    def lines(self) -> bytes:
-        """Returns the run as written."""
-        begin, end = b'"next":{%b:"' % self.name, b'"}}\n{'
-        if not self.times:
-            return b"{" + begin + (end + begin).join(self.texts) + b'"}}'
-        found, at = list[bytes](), 0
-        while at < len(self.texts):
-            until = bisect.bisect_right(self.times, self.times[at], at)
-            timed = b'"ms":%d,%b' % (self.times[at], begin)
-            found.append(timed + (end + timed).join(self.texts[at:until]))
-            at = until
-        return b"{" + end.join(found) + b'"}}'
+    def with_text(self, text: bytes) -> bytes:
+        """Returns the whole line with this text in place of its own."""
+        return self._line if self._shape is None else with_text(self._line, self._shape.name, b'"%b"' % text)
 
 
-def slices_of(lines: Iterable[bytes | Run]) -> Iterator[list[bytes | Run]]:
-    """Yields the lines and runs in slices of a limited size."""
-    some, size = list[bytes | Run](), 0
-    for each in lines:
-        for line in (each,) if isinstance(each, bytes) else each.parts():
-            some.append(line)
-            size += len(line) if isinstance(line, bytes) else len(line.texts) * _RUN_BYTES
-            if size >= SLICE_BYTES:
-                yield some
-                some, size = [], 0
-    if some:
-        yield some
-
-
-def find_runs(lines: Sequence[bytes]) -> Iterator[bytes | Run]:
-    """Yields the lines, with a run in place of those that differ from the one before in one text alone; a run follows a
-    whole line.
-    """
-    at, is_whole = 0, False
-    while at < len(lines):
-        shape = _shape_of(lines[at - 1], lines[at]) if is_whole else None
-        texts = [] if shape is None else shape.texts(lines, at)
-        is_whole = not texts
-        if shape is not None and texts:
-            yield Run(shape.name, shape.text(lines[at - 1]), texts)
-        else:
-            yield lines[at]
-        at += len(texts) or 1
+def find_runs(lines: Iterable[bytes]) -> Iterator[Run]:
+    """Yields the lines of a cassette as runs."""
+    run: Run | None = None
+    for line in lines:
+        if run is None or not run.add(line):
+            if run is not None:
+                yield run
+            run = Run(line)
+    if run is not None:
+        yield run
 
 
 class _Shape(msgspec.Struct, frozen=True):
-    """What two lines have in common that differ in one text alone."""
+    """What lines have in common that differ in one text alone."""
 
     head: bytes
     """All before the text."""
     tail: bytes
     """All after the text."""
     name: bytes
+    """The name of the field with the text, as JSON."""
 
-    def text(self, line: bytes) -> bytes:
-        return line[len(self.head) : -len(self.tail)]
-
-    def texts(self, lines: Sequence[bytes], at: int) -> list[bytes]:
-        """Returns the texts of the successive lines from number `at` that have this shape."""
+    def text(self, line: bytes) -> bytes | None:
+        """Returns the text of a line of this shape, as JSON without quotes; None of other lines."""
         head, tail = self.head, self.tail
-        start, end, between = len(head), -len(tail), tail + b"\n" + head
-        texts = list[bytes]()
-        for first in range(at, len(lines), _LINES_AT_ONCE):
-            some = lines[first : first + _LINES_AT_ONCE]
-            found = [line[start:end] for line in some]
-            fit = head + between.join(found) + tail == b"\n".join(some)
-            if not fit:
-                found = [self.text(line) for line in itertools.takewhile(self._fits, some)]
-            if not is_json(b'"%b"' % b" ".join(found)):
-                break
-            texts += found
-            if not fit:
-                break
-        return texts
-
-    def _fits(self, line: bytes) -> bool:
-        head, tail = self.head, self.tail
-        return line.startswith(head) and line.endswith(tail) and len(line) >= len(head) + len(tail)
+        if len(line) < len(head) + len(tail) or not (line.startswith(head) and line.endswith(tail)):
+            return None
+        text = line[len(head) : -len(tail)]
+        return text if _end_of_string(text, 0) == len(text) else None
 
 
 def _shape_of(before: bytes, line: bytes) -> _Shape | None:
@@ -142,18 +107,10 @@ def _shape_of(before: bytes, line: bytes) -> _Shape | None:
     if len(name) < 3 or line[colon - 1 : colon] == b"\\" or name[-3:-1].lower() == b"id":
         return None  # ids are replaced, so that each needs its own line
     start = colon + 3
-    ends = [_end_of_string(each, start) for each in (before, line)]
-    tail = line[ends[1] :]
-    if not tail.startswith(b'"') or before[ends[0] :] != tail or name + b':"' in tail:
+    tail = line[_end_of_string(line, start) :]
+    if not tail.startswith(b'"') or before[_end_of_string(before, start) :] != tail or name + b':"' in tail:
         return None
     return _Shape(line[:start], tail, name)
-
-
-def _end_of_string(line: bytes, start: int) -> int:
-    end = start
-    while (found := _STRING.match(line, end, end + _STEP)) is not None and found.end() > end:
-        end = found.end()
-    return end
 
 
 def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
@@ -166,6 +123,13 @@ def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
         raise ValueError(f"the line before has no text {name.decode()}")
     start += len(mark)
     return line[: start - 1] + text + line[_end_of_string(line, start) + 1 :]
+
+
+def _end_of_string(line: bytes, start: int) -> int:
+    end = start
+    while (found := _STRING.match(line, end, end + _STEP)) is not None and found.end() > end:
+        end = found.end()
+    return end
 
 
 def is_json(data: bytes) -> bool:

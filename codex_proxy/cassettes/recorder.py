@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,16 +25,13 @@ from codex_proxy.cassettes.content import content_of, key_of
 from codex_proxy.cassettes.format import (
     SUFFIX,
     Answer,
-    Head,
+    Cassette,
     Request,
-    answer_lines,
-    encode,
-    request_lines,
-    session_lines,
+    sent_data,
     text_of,
     write_new,
 )
-from codex_proxy.cassettes.pieces import Run, is_json, with_text
+from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import MIN_SECRET, Scrubber, TurnIds, zero_numbers
 from codex_proxy.cassettes.settings import CassetteError
@@ -170,7 +167,8 @@ class Recorder:
             agent = agent_for(agent.missing, recorded.turn.model)
         content = content_of(recorded.turn)
         ids = TurnIds(self._ids, key_of(content, ("messages", "tools", "mode")), exchange.body)
-        head = Head(
+        cassette = Cassette(
+            name="",
             agent=agent.name,
             version=agent.version,
             proxy=__version__,
@@ -180,14 +178,14 @@ class Recorder:
             order=recorded.order,
             mcp=_mcp_of(recorded.turn, recorded.first),
             match=self._match,
+            request=exchange.request(),
+            content=content,
+            sessions=recorded.sessions(),
+            answer=exchange.answer(),
         )
-        lines: list[bytes | Run] = [encode(head), *request_lines(exchange.request(), content)]
-        for session, blocks in recorded.sessions():
-            lines += session_lines(session, blocks)
-        lines += answer_lines(exchange.answer())
         words = scrub(_last_words(content).encode("utf-8", "replace")).lower()
         slug = _NO_WORD.sub(b"-", words)[:MAX_SLUG].strip(b"-").decode() or "turn"
-        texts = text_of(_join_secret_runs(lines, scrub), lambda text: scrub(ids.replace(text)))
+        texts = text_of(cassette, scrub, ids.replace)
         while True:
             self._last += 1
             recorded.name = f"{self._last:04d}-{slug}"
@@ -225,23 +223,6 @@ def _mcp_of(turn: Turn, first: Sequence[Event]) -> list[dict[str, Any]]:
         for tool in turn.tools
         if tool.mcp is not None
     ]
-
-
-def _join_secret_runs(lines: list[bytes | Run], scrub: Callable[[bytes], bytes]) -> list[bytes | Run]:
-    """Returns the lines, with one line in place of a line and the run after it that together say a secret."""
-    spoken = b"\n".join([each.text() for each in lines if isinstance(each, Run)])
-    if scrub(spoken) == spoken:
-        return lines
-    joined = list[bytes | Run]()
-    for each in lines:
-        if isinstance(each, Run) and isinstance(line := joined[-1], bytes):
-            text = each.text()
-            cleaned = scrub(text)
-            if cleaned != text:
-                joined[-1] = with_text(line, each.name, b'"%b"' % cleaned)
-                continue
-        joined.append(each)
-    return joined
 
 
 class Exchange:
@@ -339,7 +320,9 @@ class ExchangeContent(msgspec.Struct):
         if not self.socket and len(self.answered) == 1 and is_json(self.answered[0]):
             return Answer(self.status, msgspec.Raw(self.answered[0].strip()), None, final)
         lines = zero_numbers(b"\n".join(self.answered)).split(b"\n")
-        return Answer(self.status, None, [line for line in lines if line and line[0] in DATA], final)
+        return Answer(
+            self.status, None, [sent_data(line) for line in lines if line and line[0] in DATA], final
+        )
 
 
 def _mcp_secrets(body: bytes) -> list[str]:

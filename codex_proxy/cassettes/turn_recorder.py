@@ -26,7 +26,7 @@ from codex_proxy.agents.recorded import (
     rpc_of,
     without_unread_field,
 )
-from codex_proxy.cassettes.format import Block, Line, Session, blocks_of
+from codex_proxy.cassettes.format import Line, Session
 from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.player import PlayedSession
 from codex_proxy.core.events import Event, TurnEnded
@@ -173,11 +173,11 @@ class TurnRecorder:
         self.parts.clear()
         self.after = None
 
-    def sessions(self) -> Iterator[tuple[Session, Iterator[Block]]]:
-        """Yields each session, without lines, and its blocks."""
-        for recorder, entries in self.parts:
-            session = Session(recorder.dialect, recorder.facts, [], recorder.origin)
-            yield session, _blocks(recorder.dialect, entries, self.began)
+    def sessions(self) -> list[Session]:
+        return [
+            Session(each.dialect, each.facts, list(_lines(each.dialect, entries, self.began)), each.origin)
+            for each, entries in self.parts
+        ]
 
 
 class _RecordedRunner:
@@ -194,28 +194,23 @@ class _RecordedRunner:
 # --- from bytes to lines --------------------------------------------------------------------------
 
 
-def _blocks(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Block]:
-    """Yields a session's entries as blocks of a cassette's lines. `began`: the turn's start."""
+def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Line]:
+    """Yields a session's entries as a cassette's lines. `began`: the turn's start."""
     is_http = any(kind == "head" for _, kind, _ in entries)
-    for kind, same in itertools.groupby(entries, _kind_of):
+    for kind, same in itertools.groupby(entries, operator.itemgetter(1)):
         timed = [(max(0, round((at - began) * 1000)), value) for at, _, value in same]
         if kind == "from" and is_http:
-            body = [(ms, b"".join(pieces)) for ms, pieces in timed]
-            for part, times, values in blocks_of(_body_lines(body)):
-                yield part, times, without_unread_field(dialect, values) if part == "data" else values
-        elif kind in ("from", "to"):
-            times, lines = [], list[bytes]()
-            for ms, pieces in timed:
-                some = pieces if kind == "from" else _split_lines(pieces[0])
-                times += [ms] * len(some)
-                lines += some
-            said = without_unread_field(dialect, lines) if kind == "from" else lines
-            yield kind, times, _with_stable_values(dialect, said)
+            yield from _body_lines(dialect, [(ms, b"".join(pieces)) for ms, pieces in timed])
+        elif kind == "from":
+            for ms, lines in timed:
+                said = (without_unread_field(dialect, line) for line in lines)
+                yield from (Line(ms, kind, _with_stable_values(dialect, line)) for line in said)
+        elif kind == "to":
+            for ms, (writes,) in timed:
+                lines = _split_lines(writes)
+                yield from (Line(ms, kind, _with_stable_values(dialect, line)) for line in lines)
         else:
-            yield kind, [ms for ms, _ in timed], [value for _, value in timed]
-
-
-_kind_of: Final = operator.itemgetter(1)
+            yield from (Line(ms, kind, value) for ms, value in timed)
 
 
 def _split_lines(writes: bytes) -> list[bytes]:
@@ -229,18 +224,11 @@ TIME: Final = b'AtMs":'
 """The end of the name of a field with milliseconds, as a line's last field."""
 
 
-def _with_stable_values(dialect: str, lines: Sequence[bytes]) -> list[bytes]:
-    """Returns lines with the ids that they would have on the first channel, and without the times at their ends."""
-    begin = RPC_IDS.get(dialect, b"\n")
-    size = len(begin)
-    return [  # no line with an id of this server ends with a time
-        line[:-14] + b"0}"
-        if line[-20:-14] == TIME
-        else _with_first_channel_id(dialect, line)
-        if line[:size] == begin
-        else line
-        for line in lines
-    ]
+def _with_stable_values(dialect: str, line: bytes) -> bytes:
+    """Returns a line with the id that it would have on the first channel, and without the time at its end."""
+    if line[-20:-14] == TIME:  # no line with an id of this server ends with a time
+        return line[:-14] + b"0}"
+    return _with_first_channel_id(dialect, line) if line.startswith(RPC_IDS.get(dialect, b"\n")) else line
 
 
 def _with_first_channel_id(dialect: str, line: bytes) -> bytes:
@@ -251,7 +239,7 @@ def _with_first_channel_id(dialect: str, line: bytes) -> bytes:
     return begins + new + rest if found and begins in (b"{", b'{"jsonrpc":"2.0",') else line
 
 
-def _body_lines(chunks: Sequence[tuple[int, bytes]]) -> Iterator[Line]:
+def _body_lines(dialect: str, chunks: Sequence[tuple[int, bytes]]) -> Iterator[Line]:
     """Cuts an upstream's body, which came at these times, into a stream's events, or a whole object."""
     whole = b"".join(data for _, data in chunks)
     if whole.lstrip()[:1] in (b"{", b"[", b"<"):
@@ -262,6 +250,6 @@ def _body_lines(chunks: Sequence[tuple[int, bytes]]) -> Iterator[Line]:
         for line in framer.feed(data):
             event = line.removeprefix(b"data:").strip()
             if line.startswith(b"data:") and is_json(event):
-                yield Line(ms, "data", event)
+                yield Line(ms, "data", without_unread_field(dialect, event))
             else:
                 yield Line(ms, "line", line.decode("utf-8", "replace"))

@@ -14,7 +14,7 @@ from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.dialect import RemakeContext
 from codex_proxy.agents.recorded import facts_of, name_of, remake
 from codex_proxy.cassettes.folder import Folder
-from codex_proxy.cassettes.format import lines_of, read_capture, text_of
+from codex_proxy.cassettes.format import read_capture, text_of
 from codex_proxy.cassettes.settings import CassetteError
 from tests.captures import FOLDER, names_of
 
@@ -28,7 +28,7 @@ def test_a_recording_that_is_read_and_written_is_the_same_file(dialect: str) -> 
         capture = read_capture(path)
         assert capture.name == name
         assert [session.dialect for session in capture.sessions] == [dialect]
-        assert b"".join(text_of(lines_of(capture))) == path.read_bytes()
+        assert b"".join(text_of(capture)) == path.read_bytes()
 
 
 def test_a_recording_without_a_request_cannot_be_replayed() -> None:

@@ -12,10 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.recorded import DIALECTS
-from codex_proxy.cassettes import pieces
+from codex_proxy.cassettes import format, pieces
 from codex_proxy.cassettes.content import Content
-from codex_proxy.cassettes.format import Answer, Cassette, Line, Request, Session, lines_of, parse, text_of
-from codex_proxy.cassettes.pieces import Run
+from codex_proxy.cassettes.format import Answer, Cassette, Line, Request, Session, parse, sent_data, text_of
 from codex_proxy.cassettes.settings import CassetteError
 
 CONTENT: dict[str, Any] = {
@@ -37,12 +36,16 @@ def cassette(lines: list[Line], sent: list[bytes]) -> Cassette:
         request=Request("POST /v1/responses"),
         content=content,
         sessions=sessions,
-        answer=Answer(200, None, list(sent)),
+        answer=Answer(200, None, list(map(sent_data, sent))),
     )
 
 
 def texts_of(found: Cassette) -> list[bytes]:
-    return list(text_of(lines_of(found)))
+    return list(text_of(found))
+
+
+def written(lines: list[bytes]) -> list[bytes]:
+    return b"".join(texts_of(cassette(lines_from_agent(lines), []))).split(b"\n")
 
 
 def lines_from_agent(lines: list[bytes]) -> list[Line]:
@@ -91,23 +94,21 @@ def test_what_is_read_is_what_was_written(lines: list[bytes], sent: list[bytes])
 
 def test_long_texts_and_many_lines_are_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "_STEP", 3)
-    monkeypatch.setattr(pieces, "_LINES_AT_ONCE", 2)
     lines = [delta(text) for text in ('a\\"b\n' * 5, "", '"' * 4, "é\\" * 3, "z" * 9, "y")]
     lines += [b'{"method":"other"}', delta("x"), delta("w" * 4)]
     assert read_again(lines, lines) == (lines, [msgspec.json.decode(line) for line in lines])
-    assert sum(isinstance(each, Run) for each in lines_of(cassette(lines_from_agent(lines), []))) == 2
+    assert sum(b'"from":' in line for line in written(lines)) == 3
 
 
-def test_the_deltas_of_a_text_are_one_run_and_ids_are_none() -> None:
+def test_the_deltas_of_a_text_are_short_lines_and_ids_are_not() -> None:
     lines = [delta("It"), delta(" is"), delta(' "so".\n'), b'{"id":"a1"}', b'{"id":"a2"}']
-    first, run, *rest = list(lines_of(cassette(lines_from_agent(lines), [])))[4:]
-    assert first == b'{"ms":1,"from":' + lines[0] + b"}"
-    assert isinstance(run, Run)
-    assert run.lines().split(b"\n") == [
+    assert written(lines)[4:9] == [
+        b'{"ms":1,"from":' + lines[0] + b"}",
         b'{"ms":1,"next":{"delta":" is"}}',
         b'{"ms":1,"next":{"delta":" \\"so\\".\\n"}}',
+        b'{"ms":1,"from":{"id":"a1"}}',
+        b'{"ms":1,"from":{"id":"a2"}}',
     ]
-    assert rest[:2] == [b'{"ms":1,"from":{"id":"a1"}}', b'{"ms":1,"from":{"id":"a2"}}']
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_a_short_line_that_is_like_none_is_named(before: str, line: bytes, says:
 def test_a_long_turn_is_written_in_pieces_of_a_limited_size(more: dict[str, int]) -> None:
     lines = [delta("word", **dict.fromkeys(more, number)) for number in range(40_000)]
     texts = texts_of(cassette(lines_from_agent(lines), lines))
-    assert max(map(len, texts)) <= 2 * pieces.SLICE_BYTES
+    assert max(map(len, texts)) <= 2 * format.SLICE_BYTES
     assert [line.value for line in parse(b"".join(texts), Path("a.jsonl")).sessions[0].lines] == lines
 
 

@@ -19,12 +19,12 @@ import aiohttp
 import pytest
 
 from codex_proxy.agents.agent import AgentBase
-from codex_proxy.cassettes import pieces, recorder
+from codex_proxy.cassettes import format, recorder
 from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.content import content_of
 from codex_proxy.cassettes.folder import Folder
-from codex_proxy.cassettes.format import read, session_lines, write_new
-from codex_proxy.cassettes.pieces import Run
+from codex_proxy.cassettes.format import Capture, lines_of, read, write_new
+from codex_proxy.cassettes.pieces import find_runs
 from codex_proxy.cassettes.turn_recorder import TurnRecorder
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import UserError
@@ -148,7 +148,7 @@ async def test_a_large_turn_is_written_in_a_thread_and_is_the_same(
         write_new(folder, name, texts)
 
     monkeypatch.setattr(recorder, "write_new", noted)
-    monkeypatch.setattr(pieces, "SLICE_BYTES", 100)
+    monkeypatch.setattr(format, "SLICE_BYTES", 100)
     texts = []
     for thread, most in (("MainThread", recorder.MAX_AT_ONCE), ("recorder", 0)):
         monkeypatch.setattr(recorder, "MAX_AT_ONCE", most)
@@ -294,8 +294,8 @@ def test_a_secret_that_claude_code_says_in_pieces_is_joined() -> None:
     session.recorder.dialect = "claude-code"
     session.recorder.on_lines(lines)
     turn.on_end(TurnEnded(stop="completed"))
-    ((head, blocks),) = turn.sessions()
-    assert [each.text() for each in session_lines(head, blocks) if isinstance(each, Run)] == [b"ghp_planted"]
+    capture = Capture(name="a", agent="claude-code", sessions=turn.sessions())
+    assert [run.text() for run in find_runs(lines_of(capture)) if run.text()] == [b"ghp_planted"]
 
 
 async def test_turns_are_recorded_while_contents_are_logged(tmp_path: Path) -> None:
