@@ -6,6 +6,7 @@ them: `\x1b`, `\u202e`. Messages quote only a text's beginning, logs only an exc
 
 from __future__ import annotations
 
+import errno
 import traceback
 import unicodedata
 from typing import Any, Final
@@ -67,17 +68,22 @@ MAX_CAUSES: Final = 5
 
 
 def trace_of(error: BaseException) -> dict[str, Any]:
-    """Returns log fields: the type of the error (`raised`) and of its causes (`caused_by`, nearest first), and places
-    in the code (`at`, outermost first).
+    """Returns log fields: the type of the error (`raised`) and of its causes (`caused_by`, nearest first), such as
+    `ValueError` or `OSError ENOSPC`, and places in the code (`at`, outermost first).
     """
     return {
-        "raised": type(error).__name__,
-        "caused_by": [type(cause).__name__ for cause in _causes(error)],
+        "raised": _type_of(error),
+        "caused_by": [_type_of(cause) for cause in _causes(error)],
         "at": [
             f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}"
             for frame, line in traceback.walk_tb(error.__traceback__)
         ],
     }
+
+
+def _type_of(error: BaseException) -> str:
+    symbol = errno.errorcode.get(error.errno or 0, "") if type(error) is OSError else ""
+    return f"{type(error).__name__} {symbol}".rstrip()
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -106,6 +107,12 @@ def raised(*, from_: Exception | None = None, text: str = "planted") -> Exceptio
 def test_an_exception_is_reported_with_what_it_came_of() -> None:
     told = trace_of(raised(from_=KeyError("planted")))
     assert told["caused_by"] == ["KeyError"]
+    assert "planted" not in repr(told)
+
+
+def test_an_error_of_the_system_is_reported_with_its_symbol() -> None:
+    told = trace_of(raised(from_=OSError(errno.ENOSPC, "planted", "/planted")))
+    assert told["caused_by"] == ["OSError ENOSPC"]
     assert "planted" not in repr(told)
 
 
