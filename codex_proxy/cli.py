@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ MODEL_OPTION = click.option(
 @click.version_option(__version__, prog_name="codex-proxy")
 def main() -> None:
     """Local coding agents behind the APIs of OpenAI, Anthropic and Ollama."""
+    # The program that has started this one may leave it otherwise: then no child's end would be seen, or no SIGTERM.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 @main.command(short_help="Serve the agent through the HTTP APIs.")

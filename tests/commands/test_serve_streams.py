@@ -35,15 +35,16 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, redirections: str, *flags: str, terminal: int | None = None
+    folder: Path, redirections: str, *flags: str, terminal: int | None = None, starter: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[Serving, aiohttp.ClientSession]]:
-    """A server that a shell starts with these redirections, or as the first process of this terminal."""
+    """A server that a shell starts with these redirections, or as the first process of this terminal. `starter`: a
+    command that executes the shell's."""
     with reserve_port("127.0.0.1", 0) as reserved:
         port = reserved.getsockname()[1]
     serve = [sys.executable, "-m", "codex_proxy", "serve", "--agent", "fake", "--port", str(port), *flags]
     prefix = ["setsid", "--ctty"] if terminal is not None else []
     process = await asyncio.create_subprocess_exec(
-        *(*prefix, "/bin/sh", "-c", f'exec "$@" {redirections}', "sh", *serve),
+        *(*starter, *prefix, "/bin/sh", "-c", f'exec "$@" {redirections}', "sh", *serve),
         **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
         env={**ENVIRONMENT, "HOME": str(folder), "PROXY_STORE": "off"},
         cwd=folder,
@@ -106,5 +107,24 @@ async def test_a_server_whose_terminal_is_closed_ends_its_turns_and_then_itself(
             text += (await reply.content.read()).decode()
         last, done = [line[6:] for line in text.splitlines() if line.startswith("data: ")][-2:]
         assert (json.loads(last)["choices"][0]["finish_reason"], done) == ("stop", "[DONE]")
+        async with asyncio.timeout(PATIENCE):
+            assert await there.process.wait() == 0
+
+
+CARELESS = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+async def test_what_a_starter_has_done_to_signals_keeps_no_server_from_its_children_and_its_end(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, "", starter=(sys.executable, "-c", CARELESS)) as (there, session):
+        async with there.open(session, "Hello.") as reply:
+            assert (await reply.text()).endswith("data: [DONE]\n\n")
+        there.process.terminate()
         async with asyncio.timeout(PATIENCE):
             assert await there.process.wait() == 0
