@@ -20,17 +20,15 @@ _MIN_COMMON_BYTES: Final = 27
 """The fewest bytes that a line has in common with the whole one, to be shortened."""
 _COMPARED: Final = 128
 """The bytes of two lines that are compared at once to find the first difference."""
-_TIME: Final = re.compile(rb'\{("ms":\d+,)?(?="(?:from|to|data|body|sent)":\{)')
-"""Matches the beginning of a line that may be shortened; the group is its time."""
+_KIND: Final = re.compile(rb'"(?:from|to|data|body|sent)":\{')
+"""Matches the kind of a line that may be shortened."""
 
 
 class Run:
     """A whole line, and the lines after it that differ from it in one text alone."""
 
     def __init__(self, line: bytes) -> None:
-        begin = _TIME.match(line)
         self._line = line
-        self._timeless = b"" if begin is None else line[begin.end() :]
         self._shape: _Shape | None = None
         self._texts: list[tuple[bytes, bytes]] = []
         """The time and the text of each line after the whole one; texts are JSON without quotes."""
@@ -39,16 +37,12 @@ class Run:
         """Adds the next line, unless it differs in more from the whole one, or in another text than the lines between.
         Returns whether it was added.
         """
-        begin = _TIME.match(line)
-        if begin is None:
-            return False
-        timeless = line[begin.end() :]
-        shape = self._shape or _shape_of(self._timeless, timeless)
-        text = None if shape is None else shape.text(timeless)
-        if text is None:
+        shape = self._shape or _shape_of(self._line, line)
+        found = None if shape is None else shape.split(line)
+        if found is None:
             return False
         self._shape = shape
-        self._texts.append((begin[1] or b"", text))
+        self._texts.append(found)
         return True
 
     def lines(self) -> Iterator[bytes]:
@@ -59,8 +53,8 @@ class Run:
 
     def text(self) -> bytes:
         """Returns the texts of all lines as one; nothing if there is one line."""
-        first = None if self._shape is None else self._shape.text(self._timeless)
-        return (first or b"") + b"".join([text for _, text in self._texts])
+        first = None if self._shape is None else self._shape.split(self._line)
+        return b"".join([text for _, text in (*([first] if first else []), *self._texts)])
 
     def with_text(self, text: bytes) -> bytes:
         """Returns the whole line with this text in place of its own."""
@@ -80,27 +74,35 @@ def find_runs(lines: Iterable[bytes]) -> Iterator[Run]:
 
 
 class _Shape(msgspec.Struct, frozen=True):
-    """What lines have in common that differ in one text alone."""
+    """What lines have in common that differ in their times and in one text alone."""
 
     head: bytes
-    """All before the text."""
+    """All between the time and the text."""
     tail: bytes
     """All after the text."""
     name: bytes
     """The name of the field with the text, as JSON."""
 
-    def text(self, line: bytes) -> bytes | None:
-        """Returns the text of a line of this shape, as JSON without quotes; None of other lines."""
-        head, tail = self.head, self.tail
-        if len(line) < len(head) + len(tail) or not (line.startswith(head) and line.endswith(tail)):
+    def split(self, line: bytes) -> tuple[bytes, bytes] | None:
+        """Returns the time and the text of a line of this shape, as JSON; None of other lines."""
+        at = _end_of_time(line)
+        start, end = at + len(self.head), len(line) - len(self.tail)
+        if start > end or not (line.startswith(self.head, at) and line.endswith(self.tail)):
             return None
-        text = line[len(head) : -len(tail)]
-        return text if _end_of_string(text, 0) == len(text) else None
+        text = line[start:end]
+        if (b'"' in text or b"\\" in text) and _end_of_string(text, 0) < len(text):
+            return None
+        return line[1:at], text
+
+
+def _end_of_time(line: bytes) -> int:
+    return line.find(b",") + 1 if line.startswith(b'{"ms":') else 1
 
 
 def _shape_of(before: bytes, line: bytes) -> _Shape | None:
-    """Returns the shape of two lines that differ in one text alone; None of others."""
-    if before[:_MIN_COMMON_BYTES] != line[:_MIN_COMMON_BYTES]:
+    """Returns the shape of two lines that differ in their times and in one text alone; None of others."""
+    before, line = before[_end_of_time(before) :], line[_end_of_time(line) :]
+    if before[:_MIN_COMMON_BYTES] != line[:_MIN_COMMON_BYTES] or _KIND.match(line) is None:
         return None
     colon = line.rfind(b'":"', 0, common_prefix_length(before, line))
     name = line[line.rfind(b'"', 0, colon) : colon + 1] if colon > 0 else b""
