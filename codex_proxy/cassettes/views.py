@@ -12,30 +12,26 @@ from codex_proxy.cassettes.content import Content
 from codex_proxy.cassettes.format import Cassette
 from codex_proxy.cassettes.player import offline_events
 from codex_proxy.core.events import (
-    ArgumentsDelta,
-    Event,
-    ItemStarted,
-    OutputDelta,
-    ReasoningDelta,
     RefusalDelta,
     StepCompleted,
-    TextDelta,
     ToolCallRequested,
     TurnEnded,
     UsageReported,
 )
+from codex_proxy.core.item_texts import ItemTexts
 from codex_proxy.core.items import (
     Activity,
     HistoryCall,
     HistoryItem,
     HistoryMessage,
     HistoryOutput,
+    Item,
+    Message,
     Reasoning,
     TextPart,
     Tool,
     ToolCall,
 )
-from codex_proxy.core.items import Message as MessageItem
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 
@@ -43,11 +39,14 @@ from codex_proxy.core.turn import Turn
 class OutputItem(msgspec.Struct):
     kind: str
     """`message`, `refusal`, `reasoning`, `call` or `activity`."""
-    text: str = ""
     name: str = ""
     """A tool's name, or an activity's kind and text."""
     pieces: list[str] = []
     output: str = ""
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
 
 class TurnOutput(msgspec.Struct, frozen=True):
@@ -58,46 +57,36 @@ class TurnOutput(msgspec.Struct, frozen=True):
 
 def turn_output(chain: Sequence[Cassette]) -> TurnOutput:
     """Returns the output of the last cassette of `chain`, which continues those before."""
-    repair = TurnRepair()
-    events: list[Event] = repair.feed(list(offline_events(chain, turn_of(chain[-1].content))))
-    items: dict[str, OutputItem] = {}
-    usage, end = None, None
-    for event in events:
-        if isinstance(event, ItemStarted):
-            items[event.item.id] = _item(event.item)
-        elif (
-            isinstance(event, TextDelta | RefusalDelta | ReasoningDelta | ArgumentsDelta)
-            and event.id in items
-        ):
-            items[event.id].text += event.text
-            items[event.id].pieces.append(event.text)
-            if isinstance(event, RefusalDelta):
-                items[event.id].kind = "refusal"
-        elif isinstance(event, OutputDelta) and event.id in items:
-            items[event.id].output += event.text
-        elif isinstance(event, UsageReported | StepCompleted):
-            usage = usage if event.usage is None else msgspec.structs.asdict(event.usage)
-        elif isinstance(event, TurnEnded):
-            end = event
-    calls = {event.call_id: event for event in events if isinstance(event, ToolCallRequested)}
-    known = {each.name for each in items.values() if each.kind == "call"}
-    found = [*items.values()]
-    found += [
-        OutputItem("call", each.arguments, each.name, [each.arguments])
-        for each in calls.values()
-        if not known
-    ]
-    return TurnOutput(found, usage, end)
+    events = TurnRepair().feed(list(offline_events(chain, turn_of(chain[-1].content))))
+    said = ItemTexts()
+    said.add(events)
+    refusals = {event.id for event in events if isinstance(event, RefusalDelta)}
+    items = list[OutputItem]()
+    for id, item in said.items.items():
+        kind, name = _kind_and_name(item)
+        items.append(
+            OutputItem("refusal" if id in refusals else kind, name, said.pieces.get(id, []), said.output(id))
+        )
+    if all(item.kind != "call" for item in items):
+        requested = {event.call_id: event for event in events if isinstance(event, ToolCallRequested)}
+        items += [OutputItem("call", each.name, [each.arguments]) for each in requested.values()]
+    reports = [event.usage for event in events if isinstance(event, UsageReported | StepCompleted)]
+    usage = next((each for each in reversed(reports) if each is not None), None)
+    end = next((event for event in events if isinstance(event, TurnEnded)), None)
+    return TurnOutput(items, None if usage is None else msgspec.structs.asdict(usage), end)
 
 
-def _item(item: Any) -> OutputItem:
-    if isinstance(item, Reasoning):
-        return OutputItem("reasoning")
-    if isinstance(item, ToolCall):
-        return OutputItem("call", name=item.name)
-    if isinstance(item, Activity):
-        return OutputItem("activity", name=f"{item.kind}: {item.text}")
-    return OutputItem("message" if isinstance(item, MessageItem) else "activity")
+def _kind_and_name(item: Item) -> tuple[str, str]:
+    match item:
+        case Message():
+            return "message", ""
+        case Reasoning():
+            return "reasoning", ""
+        case ToolCall():
+            return "call", item.name
+        case Activity():
+            return "activity", f"{item.kind}: {item.text}"
+    return "activity", ""
 
 
 def turn_of(content: Content) -> Turn:

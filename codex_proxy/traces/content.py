@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from codex_proxy.core.events import (
-    ArgumentsDelta,
-    Event,
-    ItemStarted,
-    OutputDelta,
-    ReasoningDelta,
-    RefusalDelta,
-    TextDelta,
-)
+from codex_proxy.core.events import Event
+from codex_proxy.core.item_texts import ItemTexts
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -32,53 +25,40 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.turn import Turn
 
-_TEXTS: Final = (TextDelta, RefusalDelta, ReasoningDelta)
-
 
 class TurnContent:
     def __init__(self, turn: Turn) -> None:
         self._history = turn.history
-        self._items: dict[str, Item] = {}
-        self._texts: dict[str, list[str]] = {}
-        """The pieces of each item's text or arguments, by its id."""
-        self._outputs: dict[str, list[str]] = {}
+        self._said = ItemTexts()
 
     def add(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if isinstance(event, ItemStarted):
-                self._items[event.item.id] = event.item
-            elif isinstance(event, (*_TEXTS, ArgumentsDelta)):
-                self._texts.setdefault(event.id, []).append(event.text)
-            elif isinstance(event, OutputDelta):
-                self._outputs.setdefault(event.id, []).append(event.text)
+        self._said.add(events)
 
     def tool_attributes(self, id: str) -> dict[str, str]:
         """Returns the attributes of a tool's span; `id`: the id of the tool call or of its item."""
         item = next(
-            (each for each in self._items.values() if id in (each.id, getattr(each, "call_id", ""))), None
+            (each for each in self._said.items.values() if id in (each.id, getattr(each, "call_id", ""))),
+            None,
         )
         if item is None:
             return {}
-        arguments, output = self._text(item.id), "".join(self._outputs.get(item.id, ()))
+        arguments, output = self._said.text(item.id), self._said.output(item.id)
         found = {"gen_ai.tool.call.arguments": arguments, "gen_ai.tool.call.result": output}
         return {name: text for name, text in found.items() if text}
 
     def turn_attributes(self, stop: str) -> dict[str, str]:
-        parts = [part for item in self._items.values() if (part := self._part(item)) is not None]
+        parts = [part for item in self._said.items.values() if (part := self._part(item)) is not None]
         said = [{"role": "assistant", "parts": parts, "finish_reason": stop}]
         asked = [message for item in self._history if (message := _message(item)) is not None]
         return {"gen_ai.input.messages": _json(asked), "gen_ai.output.messages": _json(said)}
 
-    def _text(self, id: str) -> str:
-        return "".join(self._texts.get(id, ()))
-
     def _part(self, item: Item) -> dict[str, Any] | None:
         if isinstance(item, Message):
-            return {"type": "text", "content": self._text(item.id)}
+            return {"type": "text", "content": self._said.text(item.id)}
         if isinstance(item, Reasoning):
-            return {"type": "reasoning", "content": self._text(item.id)}
+            return {"type": "reasoning", "content": self._said.text(item.id)}
         if isinstance(item, ToolCall | McpCall):
-            return _call(item.call_id, item.name, self._text(item.id))
+            return _call(item.call_id, item.name, self._said.text(item.id))
         return None
 
 
