@@ -38,13 +38,13 @@ async def serving(
     folder: Path, redirections: str, *flags: str, terminal: int | None = None, starter: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[Serving, aiohttp.ClientSession]]:
     """A server that a shell starts with these redirections, or as the first process of this terminal. `starter`: a
-    command that executes the shell's."""
+    command that executes the server's."""
     with reserve_port("127.0.0.1", 0) as reserved:
         port = reserved.getsockname()[1]
     serve = [sys.executable, "-m", "codex_proxy", "serve", "--agent", "fake", "--port", str(port), *flags]
     prefix = ["setsid", "--ctty"] if terminal is not None else []
     process = await asyncio.create_subprocess_exec(
-        *(*starter, *prefix, "/bin/sh", "-c", f'exec "$@" {redirections}', "sh", *serve),
+        *(*prefix, "/bin/sh", "-c", f'exec "$@" {redirections}', "sh", *starter, *serve),
         **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
         env={**ENVIRONMENT, "HOME": str(folder), "PROXY_STORE": "off"},
         cwd=folder,
