@@ -26,6 +26,11 @@ GENERIC: Final = re.compile(
 MIN_NAME: Final = 3
 MIN_SECRET: Final = 6
 
+_FIELD: Final = (
+    "(?i:authorization|proxy-authorization|cookie|set-cookie|x-api-key|api[_-]?key|access_token|refresh_token|id_token"
+    "|client_secret|password|passwd|secret)"
+)
+"""Matches the name of a field with a secret."""
 _SECRETS: Final = (
     (
         r"\b(?:(?:sk|rk|pk)-[\w-]{8,}"  # OpenAI, Anthropic
@@ -36,10 +41,10 @@ _SECRETS: Final = (
     ),
     (r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----", r"[^-\n]{0,20000}-----END [A-Z ]{0,40}PRIVATE KEY-----"),
     (r"\b(?:Bearer|Basic)\s{1,4}", r"(?P<value>[\w.~+/=-]{8,})"),
-    (
-        r'(?i:"(?:authorization|proxy-authorization|cookie|set-cookie|x-api-key|api[_-]?key|access_token|refresh_token'
-        r'|id_token|client_secret|password|passwd|secret)")',
-        r'\s{0,4}:\s{0,4}"(?P<value>(?:[^"\\\n]|\\.){1,4000})"',
+    (rf'"{_FIELD}"', r'\s{0,4}:\s{0,4}"(?P<value>(?:[^"\\\n]|\\.){1,4000})"'),
+    (  # in JSON that is a string of JSON, such as the arguments of a call
+        rf'\\"{_FIELD}\\"',
+        r'\s{0,4}:\s{0,4}\\"(?P<value>(?:[^"\\\n]|\\\\(?:\\.|[^\\\n])){1,4000})\\"',
     ),
 )
 """The beginnings of secrets, and the rest; `value` is the part that is replaced, if it is not the whole."""
