@@ -303,8 +303,14 @@ def subprotocols(request: web.Request) -> list[str]:
 def _check_content_type(request: web.Request) -> None:
     kind = request.content_type.lower()
     endpoint = request.get(ENDPOINT)
-    if endpoint is not None and endpoint.takes_form and kind == FORM and "Authorization" in request.headers:
-        return
+    if endpoint is not None and endpoint.takes_form and kind == FORM:
+        if "Authorization" in request.headers:
+            return
+        raise Fault.of(
+            FaultKind.UNSUPPORTED_MEDIA_TYPE,
+            f"The content type '{FORM}' needs an `Authorization` header, such as `Authorization: Bearer none`, because "
+            "a page could send it otherwise.",
+        )
     if endpoint is not None and endpoint.chapter == "Ollama" and kind == "application/octet-stream":
         return  # LiteLLM sends this type there, or none, which aiohttp reads as this one; a form sends neither
     if kind in _OF_FORMS if not request.can_read_body else not _is_json(kind):
