@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 MAX_SLUG: Final = 40
 MAX_WORDS: Final = 4000
 """Characters of a message that are read for the cassette's name."""
-MAX_AT_ONCE: Final = 1 << 18
+MAX_AT_ONCE: Final = 1 << 17
 """Maximum bytes of a turn that is written on the event loop, which takes milliseconds."""
 MAX_WAITING: Final = 256 << 20
 """Maximum bytes of large turns that wait to be written; further ones are not recorded."""
