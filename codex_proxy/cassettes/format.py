@@ -307,15 +307,12 @@ class _ParsedLines(msgspec.Struct):
         if self.head is None:
             self.head = _head_of(line, value)
         elif kind == "next":
-            self._take_bytes(self.last_kind, _line_with_texts(before, value[kind]), value)
-        elif kind == "sent":
-            self._take_bytes(kind, bytes(value[kind]), value)
-        elif kind in SESSION_KINDS and "ms" in value:
+            self._take_line(self.last_kind, _line_with_texts(before, value[kind]), value)
+        elif kind == "sent" or (kind in SESSION_KINDS and "ms" in value):
             base, _, form = kind.partition("_")
-            if base in BYTE_KINDS:
-                self._take_bytes(base, _bytes_of(value[kind], form), value)
-            else:
-                self._take_session_line(kind, msgspec.json.decode(value[kind]), value)
+            is_changeable = kind == "sent" or base in BYTE_KINDS
+            content = _bytes_of(value[kind], form) if is_changeable else msgspec.json.decode(value[kind])
+            self._take_line(base, content, value)
         elif kind == "request":
             self.request = msgspec.json.decode(line, type=Request)
         elif kind == "session":
@@ -323,20 +320,18 @@ class _ParsedLines(msgspec.Struct):
         else:
             self._take_json(kind, {name: msgspec.json.decode(each) for name, each in value.items()})
 
-    def _take_bytes(self, kind: str, line: bytes, value: dict[str, msgspec.Raw]) -> None:
-        """Takes a line that a `next` line may follow."""
-        self.last_line, self.last_kind = line, kind
-        if kind != "sent":
-            self._take_session_line(kind, line, value)
-        elif self.answer is not None and self.answer.sent is not None:
-            self.answer.sent.append(msgspec.json.decode(line))
+    def _take_line(self, kind: str, content: Any, value: dict[str, msgspec.Raw]) -> None:
+        """Takes a line of a session or a stream. If `content` is bytes, a `next` line may follow."""
+        if isinstance(content, bytes):
+            self.last_line, self.last_kind = content, kind
+        if kind == "sent":
+            if self.answer is None or self.answer.sent is None:
+                raise _WrongLineError(f"there is no stream before it. {_CORRECT}")
+            self.answer.sent.append(msgspec.json.decode(content))
+        elif self.sessions:
+            self.sessions[-1].lines.append(Line(msgspec.json.decode(value["ms"], type=int), kind, content))
         else:
-            raise _WrongLineError(f"there is no stream before it. {_CORRECT}")
-
-    def _take_session_line(self, kind: str, content: Any, value: dict[str, msgspec.Raw]) -> None:
-        if not self.sessions:
             raise _WrongLineError(f"there is no session before it. {_CORRECT}")
-        self.sessions[-1].lines.append(Line(msgspec.json.decode(value["ms"], type=int), kind, content))
 
     def _take_json(self, kind: str, value: dict[str, Any]) -> None:
         if kind == "turn":

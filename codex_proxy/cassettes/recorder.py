@@ -56,10 +56,6 @@ _NUMBERED: Final = re.compile(r"(\d{4,})-")
 _NO_WORD: Final = re.compile(b"[^a-z0-9]+")
 
 
-class RecordError(CassetteError):
-    """The folder of recordings cannot be used; the text says why."""
-
-
 class Recorder:
     """Writes cassettes into `folder`. `trouble` says why it has stopped, if it has."""
 
@@ -67,7 +63,7 @@ class Recorder:
         self, folder: Path, scrubber: Scrubber, settings: Mapping[str, Any], match: Sequence[str] = ()
     ) -> None:
         """`settings`: the settings that matter for the answers and are no defaults; `match`: the value of
-        `--match`. Raises `RecordError` if the folder cannot be written to.
+        `--match`. Raises `CassetteError` if the folder cannot be written to.
         """
         self.folder = folder
         self.trouble = ""
@@ -85,7 +81,7 @@ class Recorder:
             os.close(create(probe))
             probe.unlink()
         except OSError as error:
-            raise RecordError(
+            raise CassetteError(
                 f"--record {folder} cannot be written: {error.strerror}. Give another folder."
             ) from error
         self._last = max(map(_number_of, folder.glob(f"*{SUFFIX}")), default=0)

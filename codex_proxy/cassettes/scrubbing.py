@@ -61,14 +61,10 @@ _EXPRESSIONS: Final = [(_finder(begin), re.compile((begin + rest).encode())) for
 """For each kind of secret, whether a text has its beginning, and its expression."""
 
 
-class ScrubError(CassetteError):
-    """An operator's pattern is no regular expression."""
-
-
 class Scrubber:
     def __init__(self, names: Mapping[str, Iterable[str]], patterns: Sequence[str] = ()) -> None:
         """`names` has the texts of each placeholder: secrets (`<key>`) are replaced everywhere, others unless they are
-        parts of longer words, empty, short or generic. `patterns` are the operator's. Raises `ScrubError` if one is
+        parts of longer words, empty, short or generic. `patterns` are the operator's. Raises `CassetteError` if one is
         invalid.
         """
         found = [
@@ -89,7 +85,7 @@ class Scrubber:
         try:
             self._own = [re.compile(each.encode()) for each in patterns if each]
         except re.error as error:
-            raise ScrubError(f"--scrub is not a valid regular expression: {error}.") from error
+            raise CassetteError(f"--scrub is not a valid regular expression: {error}.") from error
 
     def scrub(self, keys: Sequence[bytes], text: bytes) -> bytes:
         """Returns lines of JSON with placeholders. `keys` are the request's secrets."""
