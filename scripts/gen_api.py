@@ -57,6 +57,7 @@ ANSWERED = (
         "If there is a limit of requests per minute.",
     ),
     ("`Retry-After`", "Seconds to wait, with a 429, 503 or 529 if the time is known."),
+    ("`x-should-retry`", "`false`: the same request would fail again, or for more than a minute."),
     ("`Allow`", "The methods of the path, with a 405."),
     ("`X-Conc-Before`, `X-Conc-After`, `X-Conc-Limit`", "Open streams, if PROXY_TEST_ENDPOINTS is on."),
 )

@@ -68,7 +68,7 @@ def fault_response(
     seconds = retry_after(failure)
     if seconds is not None:
         headers["Retry-After"] = str(seconds)
-    if forbids_retry(failure, surface):
+    if forbids_retry(failure):
         headers["x-should-retry"] = "false"
     if failure.kind is FaultKind.INVALID_API_KEY:
         headers["WWW-Authenticate"] = CHALLENGE

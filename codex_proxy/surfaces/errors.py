@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Final, Literal, TypeAlias, TypedDict
 
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.answer_types import JsonText, one_of
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.fault_table import TABLE, FaultRow
@@ -22,6 +22,20 @@ DONE: Final = b"data: [DONE]\n\n"
 """The last frame of a chat stream."""
 RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
 """Types by status, where they differ from Chat Completions."""
+
+_LASTING: Final = frozenset(
+    {
+        FaultKind.INVALID_API_KEY,
+        FaultKind.AGENT_NOT_AUTHENTICATED,
+        FaultKind.INSUFFICIENT_QUOTA,
+        FaultKind.CANCELLED,
+        FaultKind.AGENT_MISCONFIGURED,
+        FaultKind.UPSTREAM_UNAUTHORIZED,
+    }
+)
+"""Kinds of failures with which the same request always fails."""
+MAX_WAIT: Final = 60
+"""The longest `Retry-After` in seconds: Claude Code and the SDKs ignore a longer one."""
 
 
 def row_of(failure: Failure, surface: OpenAISurface) -> FaultRow:
@@ -41,9 +55,15 @@ def statuses(surface: Surface) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
-def forbids_retry(failure: Failure, surface: Surface) -> bool:
-    """Whether `x-should-retry: false` is sent, without which SDKs repeat the request."""
-    return messages.forbids_retry(failure) if surface == "messages" else not failure.repeatable
+def forbids_retry(failure: Failure) -> bool:
+    """Whether `x-should-retry: false` is sent, without which SDKs repeat the request: a retry would fail, or help only
+    much later.
+    """
+    if not failure.repeatable or failure.kind in _LASTING:
+        return True
+    if failure.retry_after is None:
+        return failure.kind is FaultKind.USAGE_LIMIT_REACHED
+    return failure.retry_after > MAX_WAIT
 
 
 def error_body(failure: Failure, surface: Surface, request_id: str = "") -> bytes:

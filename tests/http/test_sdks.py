@@ -244,3 +244,11 @@ async def test_the_sdk_sees_when_a_usage_limit_is_reset(proxy: Proxy, client: As
     with pytest.raises(openai.RateLimitError) as refused:
         await client.chat.completions.create(model="codex-5", messages=user("[[fake:usage_limit]]"))
     assert int(refused.value.response.headers["Retry-After"]) > 0
+
+
+async def test_the_sdk_does_not_repeat_what_would_fail_again(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.RateLimitError) as refused:
+        await client.with_options(max_retries=2).chat.completions.create(
+            model="codex-5", messages=user("[[fake:quota]]")
+        )
+    assert refused.value.request.headers["x-stainless-retry-count"] == "0"

@@ -12,6 +12,7 @@ from codex_proxy.surfaces.errors import (
     OpenAISurface,
     error_body,
     error_frames,
+    forbids_retry,
     retry_after,
     row_of,
     status_of,
@@ -128,3 +129,27 @@ def test_our_own_limits_always_promise_a_time_to_come_back(told: float | None) -
 def test_nothing_is_promised_where_nobody_knows() -> None:
     assert retry_after(failure(FaultKind.USAGE_LIMIT_REACHED)) is None
     assert retry_after(failure(FaultKind.INVALID_REQUEST)) is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "forbidden"),
+    [
+        (failure(FaultKind.INVALID_API_KEY), True),
+        (failure(FaultKind.AGENT_NOT_AUTHENTICATED), True),
+        (failure(FaultKind.INSUFFICIENT_QUOTA), True),
+        (failure(FaultKind.AGENT_MISCONFIGURED), True),
+        (failure(FaultKind.UPSTREAM_UNAUTHORIZED), True),
+        (failure(FaultKind.USAGE_LIMIT_REACHED), True),
+        (failure(FaultKind.USAGE_LIMIT_REACHED, retry_after=60), False),
+        (failure(FaultKind.USAGE_LIMIT_REACHED, retry_after=61), True),
+        (failure(FaultKind.RATE_LIMITED, retry_after=3), False),
+        (failure(FaultKind.AGENT_RATE_LIMITED), False),
+        (failure(FaultKind.UPSTREAM_DISCONNECTED), False),
+        (failure(FaultKind.UPSTREAM_DISCONNECTED, repeatable=False), True),
+        (failure(FaultKind.UNAVAILABLE), False),
+    ],
+)
+def test_retries_are_forbidden_where_they_are_useless_or_would_take_long(
+    fault: Failure, forbidden: bool
+) -> None:
+    assert forbids_retry(fault) == forbidden

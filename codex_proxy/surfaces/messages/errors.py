@@ -1,4 +1,4 @@
-"""The errors of Anthropic's API, and when clients must not try again."""
+"""The errors of Anthropic's API."""
 
 from __future__ import annotations
 
@@ -36,24 +36,8 @@ _TYPES: Final = {
 }
 """Error types by status; others are `OTHER_TYPE`."""
 OTHER_TYPE: Final = "invalid_request_error"
-_LASTING: Final = frozenset(
-    {
-        FaultKind.INVALID_API_KEY,
-        FaultKind.AGENT_NOT_AUTHENTICATED,
-        FaultKind.INSUFFICIENT_QUOTA,
-        FaultKind.CANCELLED,
-        FaultKind.AGENT_MISCONFIGURED,
-        FaultKind.UPSTREAM_UNAUTHORIZED,
-    }
-)
-"""Kinds of failures with which the same request always fails."""
-
-
 THREADS_UNSUPPORTED: Final = "thread_unsupported_request"
 """The code on which SDKs send the whole conversation."""
-
-MAX_WAIT: Final = 60
-"""The longest `Retry-After` in seconds: Claude Code and the SDKs obey no longer one."""
 
 
 def status_of(failure: Failure) -> int:
@@ -63,15 +47,6 @@ def status_of(failure: Failure) -> int:
 
 def type_of(status: int) -> str:
     return _TYPES.get(status, OTHER_TYPE)
-
-
-def forbids_retry(failure: Failure) -> bool:
-    """Whether a retry would fail, or help only much later."""
-    if not failure.repeatable or failure.kind in _LASTING:
-        return True
-    if failure.retry_after is None:
-        return failure.kind is FaultKind.USAGE_LIMIT_REACHED
-    return failure.retry_after > MAX_WAIT
 
 
 class ErrorDetails(TypedDict):

@@ -60,7 +60,7 @@ def failure(kind: FaultKind, **more: Any) -> Failure:
 
 
 def our_answer(failed: Failure) -> tuple[int, dict[str, str], str]:
-    headers = {"x-should-retry": "false"} if forbids_retry(failed, "messages") else {}
+    headers = {"x-should-retry": "false"} if forbids_retry(failed) else {}
     seconds = retry_after(failed)
     if seconds is not None:
         headers["retry-after"] = str(seconds)

@@ -1,4 +1,4 @@
-"""Faults as Anthropic's clients read them: status and type, who shall not try again, the words of a long prompt."""
+"""Faults as Anthropic's clients read them: status and type, the words of a long prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.messages.errors import (
     error_body,
     error_event,
-    forbids_retry,
     prompt_too_long,
     status_of,
     type_of,
@@ -72,29 +71,6 @@ def test_a_fault_has_the_status_and_type_that_claude_code_understands(
     kind: FaultKind, status: int, type: str
 ) -> None:
     assert (status_of(failure(kind)), body(failure(kind))["error"]["type"]) == (status, type)
-
-
-@pytest.mark.parametrize(
-    ("fault", "forbidden"),
-    [
-        (failure(FaultKind.INVALID_API_KEY), True),
-        (failure(FaultKind.AGENT_NOT_AUTHENTICATED), True),
-        (failure(FaultKind.INSUFFICIENT_QUOTA), True),
-        (failure(FaultKind.AGENT_MISCONFIGURED), True),
-        (failure(FaultKind.USAGE_LIMIT_REACHED), True),
-        (failure(FaultKind.USAGE_LIMIT_REACHED, retry_after=60), False),
-        (failure(FaultKind.USAGE_LIMIT_REACHED, retry_after=61), True),
-        (failure(FaultKind.RATE_LIMITED, retry_after=3), False),
-        (failure(FaultKind.AGENT_RATE_LIMITED), False),
-        (failure(FaultKind.UPSTREAM_DISCONNECTED), False),
-        (failure(FaultKind.UPSTREAM_DISCONNECTED, repeatable=False), True),
-        (failure(FaultKind.UNAVAILABLE), False),
-    ],
-)
-def test_retries_are_forbidden_where_they_are_useless_or_would_take_long(
-    fault: Failure, forbidden: bool
-) -> None:
-    assert forbids_retry(fault) == forbidden
 
 
 def test_the_message_begins_with_the_field_at_fault_unless_it_names_it() -> None:
