@@ -30,7 +30,7 @@ from codex_proxy.cassettes.format import (
 )
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.replay import ReplayAgent
-from codex_proxy.cassettes.scrubbing import zero_times
+from codex_proxy.cassettes.scrubbing import zero_numbers, zero_times
 from codex_proxy.files.private import replace_file
 from codex_proxy.settings.fields import Settings
 
@@ -170,7 +170,7 @@ class _Answers:
                 self._ids[old] = new
 
     def _with_recorded_ids(self, answer: Answer) -> Answer:
-        text = zero_times(msgspec.json.encode(answer))
+        text = zero_numbers(zero_times(msgspec.json.encode(answer)))
         for recorded, today in self._ids.items():
             text = text.replace(today.encode(), recorded.encode())
         return msgspec.json.decode(text, type=Answer)

@@ -130,23 +130,23 @@ def _spellings(text: str) -> set[bytes]:
 # --- ids ------------------------------------------------------------------------------------------
 
 _WORD: Final = re.compile(rb'"([A-Za-z0-9_-]{20,80})"')
-_VALUE: Final = re.compile(
-    rb':(?:"([A-Za-z0-9_-]{20,80})"|\s?(?:1[0-9]{9}(?:\.[0-9]{1,9})?|1[0-9]{12})(?=[,}\s]))'
-)
-"""Matches a value that may be an id (the group) or a time."""
+_VALUE: Final = re.compile(rb':"([A-Za-z0-9_-]{20,80})"')
+"""Matches a value that may be an id."""
 _ID: Final = re.compile(
     rb"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
     rb"|\b(?:resp|chatcmpl|msg|rs|fc|ctc|call|toolu|req|ws|item|mcp|mcpl|mcpr|lsh|ask|srvtoolu|gen|run|exec)[_-]"
     rb"(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{16,64}\b"
     rb"|\bcodex_proxy_[0-9a-f]{16}\b"
 )
-_TIME_KEYS: Final = (b'At"', b'AtMs"', b'created"', b'_at"')
-"""The endings of the names of fields with times."""
+_TIME: Final = re.compile(
+    rb'":(?:(?<=At":)|(?<=AtMs":)|(?<=created":)|(?<=_at":))'  # it begins with what is quickly found
+    rb"\s?(?:1[0-9]{9}(?:\.[0-9]{1,9})?|1[0-9]{12})(?=[,}\s])"
+)
 _CLOCK: Final = re.compile(
     rb'"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](?:\.[0-9]{1,9})?Z"'
 )
-_AFTER_REQUEST: Final = (b'{"session"', b'{"answer"')
-"""How the first line after the request begins."""
+_AFTER_REQUEST: Final = re.compile(rb'^\{"(?:session|answer)":', re.MULTILINE)
+"""Matches the beginning of the first line after the request."""
 MAX_IDS: Final = 100_000
 
 
@@ -167,14 +167,11 @@ class TurnIds:
 
     def replace(self, text: bytes) -> bytes:
         """Returns the next lines of the file with ids and times replaced; the request keeps its own."""
-        asked = 0
-        if not self._said and not text.startswith(_AFTER_REQUEST):
-            asked = min(
-                (at for each in _AFTER_REQUEST if (at := text.find(b"\n" + each)) >= 0), default=len(text)
-            )
-        self._said = self._said or asked < len(text)
-        said = _without_clocks(_VALUE.sub(self._replacement, text[asked:]))
-        return _VALUE.sub(self._known_id, text[:asked]) + said if asked else said
+        begin = None if self._said else _AFTER_REQUEST.search(text)
+        asked = 0 if self._said else len(text) if begin is None else begin.start()
+        self._said = asked < len(text)
+        said = zero_times(_VALUE.sub(self._replacement, text[asked:]))
+        return _VALUE.sub(self._known_id, text[:asked]) + said
 
     def _known_id(self, found: re.Match[bytes]) -> bytes:
         known = self._ids.get(found[1])
@@ -182,39 +179,23 @@ class TurnIds:
 
     def _replacement(self, found: re.Match[bytes]) -> bytes:
         id = found[1]
-        if id is None:
-            return _zero_time(found)
-        known = self._ids.get(id)
-        if known is not None:
-            return b':"%b"' % known
-        if id in self._own or _ID.fullmatch(id) is None:
-            return found[0]
-        self._count += 1
-        made = stable_id(id.decode(), self._key, self._count).encode()
-        self._ids[id] = made
-        return b':"%b"' % made
+        if id not in self._ids and id not in self._own and _ID.fullmatch(id) is not None:
+            self._count += 1
+            self._ids[id] = stable_id(id.decode(), self._key, self._count).encode()
+        return self._known_id(found)
 
 
 _NUMBER: Final = re.compile(rb'"sequence_number":[0-9]+')
-_ZERO_NUMBER: Final = b'"sequence_number":0'
 
 
 def zero_numbers(answer: bytes) -> bytes:
     """Returns a stream's lines with 0 for each sequence number, so that its events differ in their deltas alone."""
-    return _NUMBER.sub(_ZERO_NUMBER, answer)
+    return _NUMBER.sub(b'"sequence_number":0', answer)
 
 
 def zero_times(text: bytes) -> bytes:
-    """Returns JSON with 0, or the first second of 1970, for each time, and with 0 for each sequence number."""
-    return _NUMBER.sub(_ZERO_NUMBER, _without_clocks(_VALUE.sub(_zero_time, text)))
-
-
-def _zero_time(found: re.Match[bytes]) -> bytes:
-    key = found.string[max(0, found.start() - 8) : found.start()]
-    return b":0" if found[1] is None and key.endswith(_TIME_KEYS) else found[0]
-
-
-def _without_clocks(text: bytes) -> bytes:
+    """Returns JSON with 0, or the first second of 1970, for each time."""
+    text = _TIME.sub(b'":0', text)
     return _CLOCK.sub(b'"1970-01-01T00:00:00Z"', text) if b'"20' in text else text
 
 
