@@ -135,11 +135,13 @@ def _end_of_string(line: bytes, start: int) -> int:
 
 
 def is_json(data: bytes) -> bool:
+    """Whether the bytes are JSON, in UTF-8."""
     try:
         _decode(data)
+        data.decode()
     except UNREADABLE:
         return False
-    return is_utf8(data)
+    return True
 
 
 _decode: Final = msgspec.json.Decoder(msgspec.Raw).decode
