@@ -177,7 +177,9 @@ def check_length(field: str, count: int, limit: int) -> None:
 
 
 def _fault(error: ValidationError, prefix: str = "") -> Fault:
-    first = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    # What is refused may be what the request gives instead of a missing field, as `prompt` instead of `input`.
+    first = next((each for each in found if each["type"] != "missing"), found[0])
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     param = prefix + _path(first["loc"])
     if kind == UNKNOWN_KIND:

@@ -294,6 +294,12 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
     assert (failure.kind, failure.param) == (FaultKind.INVALID_REQUEST, param)
 
 
+def test_what_is_refused_is_named_before_what_is_missing() -> None:
+    with pytest.raises(Fault) as raised:
+        ask_bytes(b'{"model":"codex-5","prompt":{"id":"pmpt_1"}}')
+    assert raised.value.failure.param == "prompt"
+
+
 def test_an_empty_input_is_enough_where_something_comes_before() -> None:
     assert ask(input=[], previous_response_id="resp_1").input_items == ()
     assert ask(input=[], conversation="conv_1").input_items == ()
