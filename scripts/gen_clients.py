@@ -20,9 +20,14 @@ TESTED = """
 ## What was tested
 
 `scripts/clients` runs real clients against the fake agent. *All* is text, tools, a schema, images, and an answer that
-the client cancels. What is not named was not tried (as Open WebUI, whose package brings PyTorch), or the client has no
-such feature.
+the client cancels. What is not named was not tried, or the client has no such feature.
 
+"""
+BY_HAND = """
+Run once by hand, in November 2026: Agno, AutoGen, Claude Agent SDK, Cline CLI, Codex SDK, Continue CLI, CrewAI,
+Google ADK (by LiteLLM), Haystack, Instructor, LangGraph, llm (also with llm-ollama), Mastra, Mirascope, OpenAI Agents
+SDK (npm), Outlines, Semantic Kernel, ShellGPT, smolagents, Strands; and guidance, which needs
+`PROXY_LOGPROBS=ignore`.
 """
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
 
@@ -78,7 +83,8 @@ def tested_clients() -> str:
         works = [check for check in CHECKS if check in row["works"]]
         words = "all" if len(works) == len(CHECKS) else ", ".join(works)
         found.setdefault(words, []).append(f"{row['client']} {row['version']} ({row['wire']})")
-    return TESTED + "".join(f"- {words}: {', '.join(clients)}\n" for words, clients in found.items())
+    rows = "".join(f"- {words}: {', '.join(clients)}\n" for words, clients in found.items())
+    return TESTED + rows + BY_HAND
 
 
 def section(client: ClientSetup, target: ServerAccess) -> str:
