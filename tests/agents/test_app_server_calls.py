@@ -75,9 +75,19 @@ def test_calls_are_asked_for_before_the_end_of_the_step() -> None:
     assert kinds[-3:] == [ev.ToolCallRequested, ev.ToolCallRequested, ev.StepCompleted]
 
 
-def test_outputs_of_the_step_before_stay_when_a_response_is_tried_again() -> None:
+def test_outputs_between_two_model_calls_come_before_the_next_text() -> None:
     dialogue = Dialogue().start()
-    for item in ({"type": "function_call_output", "call_id": "c"}, {"type": "reasoning", "id": "rs_1"}):
+    (output,) = dialogue.agent_notifies(
+        "rawResponseItem/completed", item={"type": "function_call_output", "call_id": "c"}
+    )
+    assert isinstance(output, ev.RawItem)
+    assert output.type == "function_call_output"
+    assert not [event for event in dialogue.completes() if isinstance(event, ev.RawItem)]
+
+
+def test_outputs_stay_when_a_response_is_tried_again() -> None:
+    dialogue = Dialogue().start()
+    for item in ({"type": "reasoning", "id": "rs_1"}, {"type": "function_call_output", "call_id": "c"}):
         dialogue.agent_notifies("rawResponseItem/completed", item=item)
     dialogue.agent_notifies("error", error={"message": "Reconnecting... 1/5"}, willRetry=True)
     keeps_thread = [event.type for event in dialogue.completes() if isinstance(event, ev.RawItem)]

@@ -69,6 +69,14 @@ def keeps_key(pair: tuple[Request, Request]) -> bool:
     return bool(same and next[: len(one)] == one)
 
 
+async def test_the_text_after_a_call_that_codex_answers_itself_is_the_result(
+    tmp_path: Path, proxy: Proxy
+) -> None:
+    async with claude_code(tmp_path, proxy.url) as session:
+        done = await session.ask(plan([call("nosuch")], [say("All done.")]))
+    assert done["result"] == "All done."
+
+
 async def test_a_session_with_every_kind_of_tool_has_no_failed_request_and_loses_no_reasoning(
     tmp_path: Path, proxy: Proxy, model_server: ModelServer, logged: list[Any]
 ) -> None:

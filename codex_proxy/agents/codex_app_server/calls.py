@@ -195,6 +195,14 @@ class ModelItems:
         self._response_open = False
         return not (self._calls and self._agent_calls)
 
+    def take_outputs(self) -> list[Event]:
+        """Returns outputs that came between two model calls: they belong before the next call's text."""
+        if self._response_open or self._calls:
+            return []
+        outputs, self._events = self._events, []
+        self._held.clear()
+        return outputs
+
     def discard_for_retry(self) -> None:
         """Drops raw items and calls; outputs stay."""
         self._calls.clear()

@@ -311,6 +311,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             return  # items that we injected come back under another turn's id
         call_id = self._model_items.add_output(params.item)
         if call_id is not None:
+            if not self._tool_calls.waiting:
+                self._events += self._model_items.take_outputs()
             self._tool_calls.note_agent_answer(call_id)
             return
         head = self._model_items.add_item(params.item)

@@ -90,7 +90,7 @@ class MessagesRenderer(StreamRenderer):
         self._calls: dict[str, _Call] = {}
         self._raw: list[bytes] = []
         self._ran_tools = False
-        """Whether calls ran that the client does not see."""
+        """Whether calls ran that the client does not see, and whose state is not sent yet."""
         self._searches = 0
         self._stop_sequence: str | None = None
 
@@ -190,6 +190,8 @@ class MessagesRenderer(StreamRenderer):
         block.kept += texts
 
     def _open(self, block: GrowingBlock, out: list[bytes]) -> None:
+        if block.kind == "text" and self._ran_tools:  # Claude Code takes the last block for the result
+            self._send_state(out)
         if not self.visible:
             self._begin(out)
         self._open_block = block
@@ -266,10 +268,13 @@ class MessagesRenderer(StreamRenderer):
     # --- the end --------------------------------------------------------------------------------
 
     def _send_state(self, out: list[bytes]) -> None:
-        """Sends raw items, if the turn had calls: without them providers ignore earlier reasoning."""
+        """Sends the raw items since it last did, if there were calls: without them providers ignore earlier
+        reasoning.
+        """
         if self._state_identity is None or not (self._calls or self._ran_tools):
             return
         data = pack_items(self._raw, self._state_identity)
+        self._raw, self._ran_tools = [], False
         if data is not None:
             self._send("redacted_thinking", {"data": data}, out)
 

@@ -218,13 +218,14 @@ def test_behind_a_last_text_there_is_no_state_since_claude_code_prints_the_last_
     assert [block["type"] for block in blocks] == ["text"]
 
 
-def test_calls_that_the_client_does_not_know_of_are_added_after_a_text_too() -> None:
+def test_calls_that_the_client_does_not_know_of_come_before_the_text_after_them() -> None:
     call = b'{"type":"function_call","call_id":"own","name":"mcp__a__b","arguments":"{}"}'
     output = RawItem("function_call_output", b'{"type":"function_call_output","call_id":"own","output":"x"}')
     blocks = content(
-        turn(raw(), RawItem("function_call", call), output, text_item("So.")), state_identity=IDENTITY
+        turn(text_item("I look.", "a"), raw(), RawItem("function_call", call), output, text_item("So.", "b")),
+        state_identity=IDENTITY,
     )
-    assert [block["type"] for block in blocks] == ["text", "redacted_thinking"]
+    assert [block["type"] for block in blocks] == ["text", "redacted_thinking", "text"]
     assert len(unpack_items(blocks[1]["data"], IDENTITY)) == 3
 
 
