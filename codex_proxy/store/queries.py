@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -69,6 +70,10 @@ class Dialect(NamedTuple):
     """The text before the name of a table."""
     parameter: str
     """The text before the number of a parameter: `?` or `$`."""
+    listed: str
+    """How a parameter of a list is written: `$` and its number `\\1`, or `?` alone, because since Python 3.12 its
+    SQLite module looks each number up among all.
+    """
     chain: str
     """A clause `WITH RECURSIVE ... chain`: the rows `seq` of the chain that ends with the response `?2` of the owner
     `?1`.
@@ -84,7 +89,10 @@ class Dialect(NamedTuple):
     """A condition: a response has ended, and no other continues it."""
 
     def write(self, sql: str) -> str:
-        return sql.replace("@", self.prefix).replace("?", self.parameter)
+        return _LISTED.sub(self.listed, sql.replace("@", self.prefix)).replace("?", self.parameter)
+
+
+_LISTED: Final = re.compile(r"\?:(\d+)")
 
 
 # --- one object -----------------------------------------------------------------------------------
@@ -217,7 +225,8 @@ def resolve(items: Iterable[NewItem], found: Mapping[str, StoredItem]) -> tuple[
 
 
 def _places(first: int, count: int) -> str:
-    return ", ".join(f"?{number}" for number in range(first, first + count)) or "NULL"
+    """Returns a list of parameters; their numbers must be the statement's highest."""
+    return ", ".join([f"?{first}", *(f"?:{first + more}" for more in range(1, count))]) if count else "NULL"
 
 
 _HELD: Final = """

@@ -42,6 +42,7 @@ UNCONTINUED: Final = (
 DIALECT: Final = Dialect(
     prefix=SCHEMA,
     parameter="$",
+    listed=r"$\1",
     chain=CHAIN,
     context=CONTEXT,
     # As Latin-1 every byte is a character, and "C" has lower case for ASCII only. What is searched for remains bytes,

@@ -24,6 +24,7 @@ CHAIN: Final = (
 DIALECT: Final = Dialect(
     prefix="",
     parameter="?",
+    listed="?",
     chain=CHAIN,
     context=f"{CHAIN} SELECT chain.id, side, {ITEM} FROM chain"
     " LEFT JOIN response_items ON response = chain.seq"
