@@ -12,9 +12,12 @@ import ctypes
 import os
 import selectors
 import signal
+import socket
 import sys
+import threading
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from codex_proxy.process.warden import PR_SET_CHILD_SUBREAPER, SPAWNER_NAME, WARDEN_NAME, child_pids_by_stat
 
@@ -72,8 +75,42 @@ def adopt_orphans() -> bool:
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """Returns a new event loop for the server, which reads what has come before time limits expire."""
-    return asyncio.SelectorEventLoop(_Selector())
+    """Returns a new event loop for the server. It reads what has come before time limits expire, and looks names up in
+    threads of their own.
+    """
+    return _EventLoop()
+
+
+MAX_LOOKUPS: Final = 64
+"""Maximum number of names that are looked up at once."""
+
+
+class _EventLoop(asyncio.SelectorEventLoop):
+    """A name server that does not answer holds up neither other work in threads nor the end of the process."""
+
+    def __init__(self) -> None:
+        super().__init__(_Selector())
+        self._lookups = asyncio.Semaphore(MAX_LOOKUPS)
+
+    async def getaddrinfo(self, *where: Any, **how: Any) -> list[Any]:
+        await self._lookups.acquire()
+        answer: Future[list[Any]] = Future()
+        answer.set_running_or_notify_cancel()
+
+        def look_up() -> None:
+            try:
+                answer.set_result(socket.getaddrinfo(*where, **how))
+            except Exception as error:  # noqa: BLE001 - it is raised where the answer is awaited
+                answer.set_exception(error)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.call_soon_threadsafe(self._lookups.release)
+
+        try:
+            threading.Thread(target=look_up, name="name-lookup", daemon=True).start()
+        except RuntimeError:
+            self._lookups.release()
+            raise
+        return await asyncio.wrap_future(answer)
 
 
 class _Selector(selectors.DefaultSelector):

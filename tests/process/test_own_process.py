@@ -1,5 +1,5 @@
-"""Other processes cannot read the environment of the proxy, which holds keys; it ends the orphans that it adopts, and
-its time limits do not expire because it was stopped itself."""
+"""Other processes cannot read the environment of the proxy, which holds keys. It ends the orphans that it adopts, reads
+what came before time limits expire, and looks names up beside all else."""
 
 from __future__ import annotations
 
@@ -200,3 +200,39 @@ async def test_what_came_while_the_process_was_stopped_is_read_before_a_time_lim
         process.send_signal(signal.SIGCONT)
         out, _ = process.communicate(timeout=PATIENCE)
     assert out == b"the answer\n"
+
+
+LOOKING_UP = """
+import asyncio, socket, threading
+from codex_proxy.process.own_process import MAX_LOOKUPS, event_loop
+
+real, hung = socket.getaddrinfo, threading.Event()
+
+def getaddrinfo(host, *where, **how):
+    if host.startswith("hung"):
+        hung.wait()
+    return real(host, *where, **how)
+
+socket.getaddrinfo = getaddrinfo
+
+async def main():
+    loop = asyncio.get_running_loop()
+    waiting = [asyncio.create_task(loop.getaddrinfo(f"hung-{n}", 80)) for n in range(MAX_LOOKUPS - 1)]
+    await asyncio.sleep(0)
+    found = [await loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM) for _ in range(3)]
+    try:
+        await loop.getaddrinfo("no such name", 80)
+    except socket.gaierror:
+        waiting[0].cancel()
+        print(await asyncio.to_thread(lambda: found[-1][0][4]))
+
+with asyncio.Runner(loop_factory=event_loop) as runner:
+    runner.run(main())
+"""
+
+
+def test_names_that_are_looked_up_for_ever_hold_up_no_other_thread_nor_the_end() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKING_UP], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (done.stdout, done.returncode) == ("('127.0.0.1', 80)\n", 0), done.stderr
