@@ -436,7 +436,7 @@ async def test_a_thousand_kills_of_servers_spawners_wardens_and_children_leave_n
 def _has_no_orphans(server: int) -> bool:
     """Whether the server has killed the processes that it has inherited from wardens that were killed."""
     with suppress(psutil.NoSuchProcess):
-        return not any(each.name() in ("sleep", "sh") for each in psutil.Process(server).children())
+        return not any(each.name() in ("sh", "setsid", "sleep") for each in psutil.Process(server).children())
     return False
 
 
