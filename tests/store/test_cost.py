@@ -233,8 +233,8 @@ READS: Final[dict[str, tuple[int, Callable[[Connection, int], object], Callable[
         lambda c: ask(c, queries.find(OWNER, [id for (id,) in c.execute("SELECT id FROM items")])),
     ),
     "frames in parts": (3000, streamed, frames_in_parts),
-    "entries by their keys": (1500, entries, keys),
     "usage": (1500, used, lambda c: ask(c, queries.usage(BY_DAY))),
+    "entries by their keys": (1500, entries, keys),
 }  # fmt: skip
 
 REMOVALS: Final[
