@@ -380,10 +380,15 @@ async def spawn(
     of stderr. Raises `SpawnError`. If cancelled, no process is left.
     """
     launched = await launch_under_warden(command)
+    loop = asyncio.get_running_loop()
     try:
-        return Child(asyncio.get_running_loop(), command, launched, listener, on_stderr)
+        return Child(loop, command, launched, listener, on_stderr)
     except BaseException:
-        os.close(launched.lifeline)  # which ends the child
+        # The loop may read a pipe of the half-made child already. The end of the lifeline ends the child.
+        for descriptor in (launched.lifeline, launched.stdin, launched.stdout, launched.stderr):
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+        call_at_exit(loop, launched.warden, partial(kill_orphans_of, loop, launched.warden.pid))
         raise
 
 

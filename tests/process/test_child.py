@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from structlog.testing import capture_logs
 
@@ -407,23 +408,33 @@ async def test_the_end_is_reported_also_if_the_last_words_cannot_be_read(
     assert not child.alive
 
 
+@pytest.mark.parametrize(("name", "call"), [("PipeReader", 1), ("PipeReader", 2), ("call_at_exit", 1)])
 async def test_a_child_that_cannot_be_taken_over_is_ended_and_others_can_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nothing is left of it: no process, no descriptor."""
     spawner, recorder = use_spawner(), Recorder()
+    await (await spawn(shell("exit 0"), Recorder())).end(grace=PATIENCE)
+    whole, calls = getattr(child_module, name), 0
 
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
+    def broken(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise ZeroDivisionError
+        return whole(*arguments)
 
+    before, children = open_descriptors(), set(psutil.Process().children())
     for number in range(2 * (os.cpu_count() or 1)):  # more than may start at once
-        command = shell(f"echo $$ > {tmp_path}/{number}; exec sleep 600")
+        command, calls = shell(f"echo $$ > {tmp_path}/{number}; exec sleep 600"), 0
         with monkeypatch.context() as patch:
-            patch.setattr(child_module, "call_at_exit", broken)
+            patch.setattr(child_module, name, broken)
             with pytest.raises(ZeroDivisionError):
                 await spawn(command, Recorder())
     await spawn(shell("exit 0"), recorder)
     await recorder.exit()
     await eventually(lambda: have_ended([int(file.read_text() or "0") for file in tmp_path.iterdir()]))
+    await eventually(lambda: set(psutil.Process().children()) <= children and open_descriptors() <= before)
     await spawner.close()
 
 
