@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 
+# To compile these takes a millisecond of each start, and many turns need none of them.
 _OPTION = r"""\w+=(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\]]*)"""
 _MARKER = r"\[\[fake:(\w+)((?:\s+" + _OPTION + r")*)\s*\]\]"
 _PAIR = r"""(\w+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\]]*)"""

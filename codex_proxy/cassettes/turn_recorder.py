@@ -201,13 +201,12 @@ def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Lin
         timed = [(max(0, round((at - began) * 1000)), value) for at, _, value in same]
         if kind == "from" and is_http:
             yield from _body_lines(dialect, [(ms, b"".join(pieces)) for ms, pieces in timed])
-        elif kind == "from":
-            for ms, lines in timed:
-                said = (without_unread_field(dialect, line) for line in lines)
-                yield from (Line(ms, kind, _with_stable_values(dialect, line)) for line in said)
-        elif kind == "to":
-            for ms, (writes,) in timed:
-                lines = _split_lines(writes)
+        elif kind in ("from", "to"):
+            for ms, pieces in timed:
+                if kind == "from":
+                    lines = [without_unread_field(dialect, line) for line in pieces]
+                else:
+                    lines = _split_lines(pieces[0])
                 yield from (Line(ms, kind, _with_stable_values(dialect, line)) for line in lines)
         else:
             yield from (Line(ms, kind, value) for ms, value in timed)

@@ -21,7 +21,7 @@ from codex_proxy.core.states import StateTable
 from codex_proxy.process.launch import Command, LaunchedChild, SpawnError, StartSlot
 from codex_proxy.process.own_process import kill_orphans_of
 from codex_proxy.process.pipes import PipeReader, PipeWriter
-from codex_proxy.process.spawner import call_at_exit, launch_under_warden
+from codex_proxy.process.spawner import call_at_exit, launch_under_warden, wait_for_unneeded
 
 
 class ChildState(Enum):
@@ -388,7 +388,7 @@ async def spawn(
         for descriptor in (launched.lifeline, launched.stdin, launched.stdout, launched.stderr):
             loop.remove_reader(descriptor)
             os.close(descriptor)
-        call_at_exit(loop, launched.warden, partial(kill_orphans_of, loop, launched.warden.pid))
+        wait_for_unneeded(loop, launched.warden)
         raise
 
 

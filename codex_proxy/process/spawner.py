@@ -125,6 +125,11 @@ def _wait_in_thread(loop: asyncio.AbstractEventLoop, process: Warden, exited: Ca
         return  # the loop is closed: nobody waits for the exit any more
 
 
+def wait_for_unneeded(loop: asyncio.AbstractEventLoop, warden: Warden) -> None:
+    """Waits for a warden that nobody needs. It ends by itself, since its lifeline is closed."""
+    call_at_exit(loop, warden, partial(kill_orphans_of, loop, warden.pid))
+
+
 def start_spawner(control: int) -> Warden:
     """Starts the program of the spawner, which reads requests from the descriptor `control`. Raises `OSError`."""
     return subprocess.Popen(
@@ -215,11 +220,7 @@ class SpawnerProcess:
             elif pid and not future.done():
                 future.set_result(pid)
             elif pid:
-                self.wait_for(pid)
-
-    def wait_for(self, pid: int) -> None:
-        """Waits for a warden that nobody needs. It ends by itself, since its lifeline is closed."""
-        call_at_exit(self._loop, ForkedWarden(pid), partial(kill_orphans_of, self._loop, pid))
+                wait_for_unneeded(self._loop, ForkedWarden(pid))
 
     def _fail_waiting(self) -> None:
         """Closes the socket, unless it is closed, and fails waiting requests: no further reply can come."""
@@ -291,7 +292,9 @@ class Spawner:
             raise SpawnError(program, SILENT, temporary=True) from None
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
-                process.wait_for(answer.result())  # it was forked in the moment of the cancellation
+                wait_for_unneeded(
+                    self._loop, ForkedWarden(answer.result())
+                )  # it was forked in the moment of the cancellation
             raise
         except ConnectionError as error:
             if process.answered:
