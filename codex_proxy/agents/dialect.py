@@ -11,10 +11,6 @@ from codex_proxy.core.events import Event
 from codex_proxy.core.items import HistoryItem, Part
 from codex_proxy.core.turn import Turn
 
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors of decoding JSON; RecursionError if it is nested too deep."""
-
-
 MAX_HELD: Final = 32 << 20
 """Maximum bytes or characters of output that a dialect keeps until they can be passed on, as many as a turn may
 generate.

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialect import UNREADABLE, Dialect, Remakeable, RemakeContext
+from codex_proxy.agents.dialect import Dialect, Remakeable, RemakeContext
+from codex_proxy.core.json_values import UNREADABLE
 
 DIALECTS: Final[Mapping[str, str]] = {
     "app-server": "codex_proxy.agents.codex_app_server.dialect:AppServerTurn",

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, ImagePart, Part, Tool, texts_of
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import NamedTools, Turn
 
 CONTENT_FIELDS: Final = ("messages", "tools", "format", "mode", "model", "tool_choice", "effort", "sampling")

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE
 
 _STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """Matches the JSON of a string, without its quotes."""

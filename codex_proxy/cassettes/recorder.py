@@ -20,7 +20,6 @@ import structlog
 
 from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, agent_for
-from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.cassettes.content import content_of, key_of
 from codex_proxy.cassettes.format import (
     SUFFIX,
@@ -38,6 +37,7 @@ from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.cassettes.turn_recorder import MAX_BYTES, TurnRecorder
 from codex_proxy.core.events import Event, ItemStarted, Stop
 from codex_proxy.core.items import McpTools
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import create, make_folder
 

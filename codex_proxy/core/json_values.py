@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+UNREADABLE: Final = (ValueError, RecursionError)
+"""The errors of decoding JSON, by `json` or msgspec: it is malformed, or no Unicode, or nested too deep."""
 
 
 def value_at(value: object, *names: str) -> Any:

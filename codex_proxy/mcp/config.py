@@ -107,7 +107,7 @@ def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, 
             entry = msgspec.json.decode(raw, type=_Entry)
             if entry.enabled and not entry.disabled:
                 servers[label] = _definition(label, _replace_variables(entry, variables))
-        except (msgspec.MsgspecError, ValueError) as error:
+        except ValueError as error:
             raise ValueError(f"MCP server '{label}': {error}") from None
     return servers
 

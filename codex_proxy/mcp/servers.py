@@ -16,6 +16,7 @@ import msgspec
 
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.json_cost import is_too_costly
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.mcp.allowed_urls import AllowedUrls
 from codex_proxy.mcp.config import Definition, StdioServer
@@ -262,7 +263,7 @@ class McpServer:
     # --- values and messages --------------------------------------------------------------------
 
     def _decode_arguments(self, arguments: str) -> dict[str, Any]:
-        with suppress(msgspec.MsgspecError, UnicodeEncodeError):
+        with suppress(*UNREADABLE):
             json = arguments.encode() or b"{}"
             if not is_too_costly(json):
                 return msgspec.json.decode(json, type=dict[str, Any])

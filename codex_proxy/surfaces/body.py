@@ -128,7 +128,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
         value = msgspec.json.decode(body)
     except RecursionError:
         raise _too_deep() from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise bad_request(f"The request body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise bad_request("The request body must be a JSON object.", code="invalid_json")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.tool_names import generated_name
 from codex_proxy.surfaces.base import json_text
 
@@ -36,7 +37,7 @@ def input_of(arguments: str) -> str | None:
             return text.encode("utf-8").decode() if isinstance(read(text), dict) else None
         except msgspec.ValidationError:
             continue
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+        except UNREADABLE:
             return None
     return None
 

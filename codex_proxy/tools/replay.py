@@ -24,6 +24,7 @@ from codex_proxy.core.items import (
     TextPart,
     texts_of,
 )
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.step_memory import StepMemory
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import ToolPolicy
@@ -35,7 +36,7 @@ CUT_OFF = (
 """The output of a call of the agent's own tool in the last step: it may or may not have begun."""
 
 UNSUPPORTED = "unsupported call: "
-UNREADABLE = "failed to parse function arguments: they are not JSON"
+UNREADABLE_CALL = "failed to parse function arguments: they are not JSON"
 """The output of a call whose arguments cannot be read, in the agent's own words."""
 
 MAX_EXACT = 2**53
@@ -144,7 +145,7 @@ def canonical_arguments(call: HistoryCall) -> str:
         # Some clients parse the arguments and encode them again.
         value = json.loads(call.arguments.strip() or "{}", parse_float=_number)
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return call.arguments
 
 
@@ -202,8 +203,8 @@ def _missing_output(call: _Head) -> str:
         msgspec.json.decode(call.arguments or "{}")
     except msgspec.ValidationError:
         pass  # a number that is larger than any here: the agent reads it
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return UNREADABLE
+    except UNREADABLE:
+        return UNREADABLE_CALL
     return UNSUPPORTED + (call.name or "")
 
 

@@ -12,6 +12,7 @@ import jsonschema_rs
 import msgspec
 from jsonschema_rs import Draft202012Validator, ValidationErrorKind, Validator
 
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.strict_answers import undo_strict_form
@@ -38,7 +39,7 @@ def schema_work(schema: bytes) -> int | None:
     try:
         root = msgspec.json.decode(schema)
         return _Count(root).of(root)
-    except (msgspec.DecodeError, RecursionError, _NoBoundError):
+    except (*UNREADABLE, _NoBoundError):
         return None
 
 
@@ -158,7 +159,7 @@ def _validator(schema: bytes) -> Validator:
         raise NotASchemaError(f"it is larger than {MAX_SCHEMA_BYTES >> 10} KiB")
     try:
         value = msgspec.json.decode(schema)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise NotASchemaError(f"it is not JSON: {error}") from error
     if not isinstance(value, dict | bool):
         raise NotASchemaError("it is neither an object nor a boolean")
@@ -230,7 +231,7 @@ def violation(schema: bytes, text: str) -> str | None:
         return f"it is longer than {MAX_TEXT:,} characters"
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+    except UNREADABLE as error:
         return f"it is not valid JSON: {error}"
     try:
         _validator_of(schema).validate(value)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.tools.strict_subset import DEFINITIONS, Absence, CannotFitError, SchemaDocument, listed_words
 
 WRAPPER: Final = "value_or_null"
@@ -162,7 +163,7 @@ def undo_strict_form(schema: bytes, text: str) -> str:
     try:
         value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_no_number)
         return msgspec.json.encode(value).decode() if _undo(value, _shape_of(schema)) else text
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return text
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.tools.checks import StrictForm
 from codex_proxy.tools.strict_answers import WRAPPER, check_placeholders
 from codex_proxy.tools.strict_subset import (
@@ -29,7 +30,7 @@ def is_strict_schema(schema: bytes) -> bool:
     """Whether OpenAI's structured outputs accept the schema as it is."""
     try:
         return is_strict(msgspec.json.decode(schema))
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return False
 
 
@@ -46,7 +47,7 @@ def strict_form(schema: bytes) -> StrictForm | None:
         if fitting.to_undo:
             check_placeholders(document)
         return StrictForm(msgspec.json.encode(form), fitting.to_undo) if is_strict(form) else None
-    except (msgspec.DecodeError, RecursionError, CannotFitError):
+    except (*UNREADABLE, CannotFitError):
         return None
 
 

@@ -25,7 +25,7 @@ from codex_proxy.runs.model_items import ModelItem
 from codex_proxy.tools.policy import DEFERRED, ToolPolicy
 from codex_proxy.tools.replay import (
     CUT_OFF,
-    UNREADABLE,
+    UNREADABLE_CALL,
     RememberedTurn,
     assistant_messages,
     clean_item,
@@ -168,7 +168,7 @@ async def test_calls_that_the_agent_answered_keep_their_outputs() -> None:
         (call_item("x", "launch"), True, "unsupported call: launch"),
         (call_item("x", "launch", ""), True, "unsupported call: launch"),
         (call_item("x", "launch", "1" * 5000), True, "unsupported call: launch"),
-        (call_item("x", "f", "{city"), True, UNREADABLE),
+        (call_item("x", "f", "{city"), True, UNREADABLE_CALL),
     ],
     ids=["a command", "not offered", "no arguments", "a large number", "no JSON"],
 )

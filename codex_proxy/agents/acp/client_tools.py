@@ -11,11 +11,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from codex_proxy.agents.acp.messages import Update
-from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, function_parameters, mcp_content, mcp_tool
 from codex_proxy.agents.dialects.tool_names import OfferedTools
 from codex_proxy.core.items import Part, Tool
-from codex_proxy.core.json_values import text_at, value_at
+from codex_proxy.core.json_values import UNREADABLE, text_at, value_at
 from codex_proxy.core.tool_names import generated_name
 
 SERVER: Final = "client"

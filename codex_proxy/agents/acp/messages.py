@@ -9,10 +9,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.dialects.json_lines import encode_line
 from codex_proxy.core.json_cost import is_too_costly
-from codex_proxy.core.json_values import objects_in, text_at, value_at
+from codex_proxy.core.json_values import UNREADABLE, objects_in, text_at, value_at
 
 PROTOCOL_VERSION: Final = 1
 

@@ -28,10 +28,9 @@ from codex_proxy.agents.acp.messages import (
     ToolsListed,
     ToolsSettled,
 )
-from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import Tool
 from codex_proxy.core.json_cost import is_too_costly
-from codex_proxy.core.json_values import object_at, text_at, value_at
+from codex_proxy.core.json_values import UNREADABLE, object_at, text_at, value_at
 
 log = structlog.get_logger(__name__)
 

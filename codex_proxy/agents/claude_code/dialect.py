@@ -39,7 +39,7 @@ from codex_proxy.agents.claude_code.step_reader import StepReader
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, model_name, tool_entry
 from codex_proxy.agents.claude_code.turn_states import STATES, TurnChange, TurnState
 from codex_proxy.agents.claude_code.usage import TurnUsage
-from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Step, ToolReply
+from codex_proxy.agents.dialect import NOTHING, Decision, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn
 from codex_proxy.agents.dialects.conversions import mcp_content
 from codex_proxy.agents.dialects.failures import clean_text
@@ -61,6 +61,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import Turn, without_content
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"

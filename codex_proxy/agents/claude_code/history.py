@@ -26,6 +26,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     texts_of,
 )
+from codex_proxy.core.json_values import UNREADABLE
 
 Block = dict[str, Any]
 
@@ -80,7 +81,7 @@ def thinking_block_in(raw: bytes) -> ThinkingBlock | None:
         return msgspec.json.decode(
             base64.b64decode(sealed.removeprefix(_THINKING_PREFIX), validate=True), type=ThinkingBlock
         )
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return None
 
 

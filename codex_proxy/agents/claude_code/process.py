@@ -14,11 +14,11 @@ from codex_proxy.agents.claude_code.messages import (
     decode,
     user_line,
 )
-from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.dialects.failures import describe_end
 from codex_proxy.agents.processes.session import LineFramer, LineTooLong, ended_from, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault, misconfigured
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output, spawn
 
 START_SECONDS: Final = 30.0

@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.claude_code.messages import CLIENT_SERVER
-from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, function_parameters, mcp_tool
 from codex_proxy.core.items import Tool
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.tool_names import generated_name
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"

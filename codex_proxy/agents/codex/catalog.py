@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.json_values import value_at
+from codex_proxy.core.json_values import UNREADABLE, value_at
 
 NO_LIMIT: Final = 1_000_000_000
 """More tokens than any history has; the provider's own limit applies."""
@@ -147,7 +147,7 @@ def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
     if isinstance(bundled, bytes):
         try:
             catalog = msgspec.json.decode(bundled)
-        except (msgspec.DecodeError, RecursionError) as fault:  # RecursionError: nothing but brackets
+        except UNREADABLE as fault:  # RecursionError: nothing but brackets
             raise CatalogError(f"the model catalog is not JSON: {fault}") from fault
     else:
         catalog = bundled

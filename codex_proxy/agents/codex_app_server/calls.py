@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 
 from codex_proxy.agents.codex_app_server.wire import Params, RawItemCall, RawItemHead, check_readable
-from codex_proxy.agents.dialect import UNREADABLE, HeldSize
+from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.agents.dialects.conversions import custom_input, function_parameters
 from codex_proxy.agents.dialects.tool_names import OfferedTools
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.limits import ITEM_SIZE
 from codex_proxy.core.tool_names import generated_name
 

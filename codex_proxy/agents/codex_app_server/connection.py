@@ -22,8 +22,9 @@ from codex_proxy.agents.codex_app_server.wire import (
     refusal,
     request,
 )
-from codex_proxy.agents.dialect import UNREADABLE, ReceivedMessages
+from codex_proxy.agents.dialect import ReceivedMessages
 from codex_proxy.core.json_cost import LONG_JSON
+from codex_proxy.core.json_values import UNREADABLE
 
 CLIENT_NAME = "codex_openai_proxy"
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from codex_proxy.agents.dialect import Capability
-from codex_proxy.core.json_values import text_at, value_at
+from codex_proxy.core.json_values import UNREADABLE, text_at, value_at
 
 MessageKind = Literal["request", "answer", "notification", "question", "reply"]
 """`request` and its result, `answer`, are of our requests; `question` and our result, `reply`, of the agent's."""
@@ -43,7 +43,7 @@ class ProtocolSchema:
     def __init__(self, text: bytes) -> None:
         try:
             self._document = msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise SchemaError(f"it is not JSON: {error}") from error
         self._lists = {name: self._methods(name) for name in LISTS.values()}
 

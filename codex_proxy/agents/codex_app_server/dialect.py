@@ -42,7 +42,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
     turn_end,
 )
-from codex_proxy.agents.dialect import UNREADABLE, Decision, Ended, RemakeContext, Step, ToolReply
+from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.agents.dialects.failures import BAD_ANSWER, CONVERSATION_LOST, retrying_event
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
@@ -58,6 +58,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import Turn, without_content
 
 

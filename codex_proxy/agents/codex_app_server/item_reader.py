@@ -8,7 +8,6 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.codex_app_server.wire import Params
-from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core import items
 from codex_proxy.core.events import (
     Event,
@@ -22,6 +21,7 @@ from codex_proxy.core.events import (
     RefusalDelta,
 )
 from codex_proxy.core.items import Activity, ActivityKind
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.limits import DELTA_SIZE
 
 REFUSED = "The model refused to answer. The agent does not report the text of the refusal."

@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.dialect import UNREADABLE, Decision, ToolReply
+from codex_proxy.agents.dialect import Decision, ToolReply
 from codex_proxy.agents.dialects.failures import failure_from_text, stop_from_text
 from codex_proxy.agents.dialects.json_lines import decode_line, encode_line
 from codex_proxy.core.events import ApprovalRequested, InputRequested, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart
 from codex_proxy.core.json_cost import LONG_JSON
+from codex_proxy.core.json_values import UNREADABLE
 
 NO_JSON = msgspec.Raw()
 

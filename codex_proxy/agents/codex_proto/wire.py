@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.codex.child_turn import TokenCounts
-from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.dialects.json_lines import decode_line
 from codex_proxy.core.events import Usage
+from codex_proxy.core.json_values import UNREADABLE
 
 PREFIX = "codex/event/"
 """The prefix of events' names in older releases."""

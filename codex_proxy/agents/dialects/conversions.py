@@ -23,7 +23,7 @@ from codex_proxy.core.items import (
     Tool,
     texts_of,
 )
-from codex_proxy.core.json_values import objects_in
+from codex_proxy.core.json_values import UNREADABLE, objects_in
 
 # --- custom tools -------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class CustomInput:
         arguments = "".join(self._begin)
         try:
             value = json.loads(arguments, strict=False)
-        except (ValueError, RecursionError):
+        except UNREADABLE:
             return arguments
         given = value.get("input") if isinstance(value, dict) else None
         return given if isinstance(given, str) else arguments

@@ -13,6 +13,7 @@ import signal
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import Retrying, Stop
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.json_values import UNREADABLE
 
 K = FaultKind
 
@@ -272,7 +273,7 @@ def _body_in(text: str) -> dict[str, object]:
         return {}
     try:
         whole, _ = json.JSONDecoder().raw_decode(text, start)
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return {}
     if not isinstance(whole, dict):
         return {}

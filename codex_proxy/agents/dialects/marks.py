@@ -12,6 +12,7 @@ import msgspec
 
 from codex_proxy.core.events import Event, RawItem
 from codex_proxy.core.items import HistoryItem, RawHistoryItem
+from codex_proxy.core.json_values import UNREADABLE
 
 ENCRYPTED: Final = frozenset({"reasoning", "compaction"})
 _FIELD: Final = "encrypted_content"
@@ -57,7 +58,7 @@ class OriginMarks:
 def _encrypted_content(raw: bytes) -> str | None:
     try:
         head = msgspec.json.decode(raw, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     text = head.encrypted_content
     return text if head.type in ENCRYPTED and isinstance(text, str) and text else None

@@ -20,7 +20,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     Tool,
 )
-from codex_proxy.core.json_values import text_at
+from codex_proxy.core.json_values import UNREADABLE, text_at
 from codex_proxy.core.turn import Turn
 
 CUSTOM: Final = "custom"
@@ -111,7 +111,7 @@ def refused_field(turn: Turn, refused: Collection[str], error: bytes) -> str | N
 def _param_of(error: bytes) -> str:
     try:
         value = json.loads(error)
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return ""
     return text_at(value, "error", "param")
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.account import AccountLimits, LimitWindow, WindowName
+from codex_proxy.core.json_values import UNREADABLE
 
 MAX_COUNT: Final = 16
 """Maximum limits of one message. An account has one to three."""

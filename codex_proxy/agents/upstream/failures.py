@@ -18,7 +18,7 @@ import msgspec
 from codex_proxy.agents.dialects.failures import clean_text, failure_from_text
 from codex_proxy.agents.upstream.config import CHAT, SettingNames
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.json_values import object_at, value_at
+from codex_proxy.core.json_values import UNREADABLE, object_at, value_at
 
 K = FaultKind
 
@@ -193,7 +193,7 @@ def _value_of(body: bytes) -> Any:
     first = text.removeprefix("data:").lstrip().partition("\n")[0] if text.startswith("data:") else text
     try:
         return json.loads(first)
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return text
 
 

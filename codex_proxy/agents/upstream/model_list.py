@@ -11,7 +11,7 @@ import msgspec
 
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.json_cost import is_too_costly
-from codex_proxy.core.json_values import count_at, value_at
+from codex_proxy.core.json_values import UNREADABLE, count_at, value_at
 
 MAX_MODELS: Final = 5_000
 _MAX_NAME_CHARS: Final = 200
@@ -23,7 +23,7 @@ def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
         return None
     try:
         value = json.loads(body)
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return None
     listed = value.get("data") if isinstance(value, dict) else value
     if not isinstance(listed, list):

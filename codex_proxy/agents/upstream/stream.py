@@ -10,10 +10,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.json_cost import is_too_costly
+from codex_proxy.core.json_values import UNREADABLE
 
 MAX_LINE_BYTES: Final = 16 << 20
 """Maximum bytes of one event or JSON answer. The longest have base64 audio or images."""
@@ -137,7 +137,7 @@ def decode_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
         try:
             # Half of a surrogate pair, NaN and numbers of any size are read by this one.
             value = json.loads(data.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):
+        except UNREADABLE:
             return StreamEvent("no_json")
     if not isinstance(value, dict):
         return StreamEvent("error" if kind == "error" else "no_json", value)
@@ -155,6 +155,6 @@ def is_error(chunk: dict[str, Any]) -> bool:
 def is_json(arguments: str) -> bool:
     try:
         json.loads(arguments)
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return False
     return True

@@ -12,6 +12,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from codex_proxy.core.json_values import UNREADABLE
+
 VERSION: Final = 1
 MAX_BYTES: Final = 16 << 20
 """Maximum bytes of an unpacked block; encrypted reasoning has some KiB per step."""
@@ -46,7 +48,7 @@ def pack_items(raw: Iterable[bytes], identity: str) -> str | None:
     try:
         elements = _elements(raw)
         plain = msgspec.json.encode(elements)
-    except (msgspec.MsgspecError, UnicodeError):  # of an agent that does not look at its items
+    except UNREADABLE:  # of an agent that does not look at its items
         return None
     if not any(isinstance(each, dict) for each in elements):
         return None
@@ -69,7 +71,7 @@ def unpack_items(data: str, identity: str) -> list[Element]:
     try:
         body = reader.decompress(raw[head:], _max_bytes(len(raw) - head))
         elements = msgspec.json.decode(body, type=list[Any]) if reader.eof else []
-    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (zlib.error, *UNREADABLE):
         return []
     return [each for each in elements if _is_element(each)]
 

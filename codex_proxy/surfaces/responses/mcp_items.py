@@ -11,7 +11,7 @@ import msgspec
 
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.items import McpApproval, McpCall, McpTools
-from codex_proxy.core.json_values import value_at
+from codex_proxy.core.json_values import UNREADABLE, value_at
 from codex_proxy.surfaces.base import json_text, raw_text, schema_json
 
 if TYPE_CHECKING:
@@ -100,6 +100,6 @@ def texts_as_array(text: str) -> str:
     """Returns a JSON array of strings (docs/contract.md#mcp-calls), which several texts already are."""
     try:
         msgspec.json.decode(text, type=list[str])
-    except (msgspec.MsgspecError, UnicodeEncodeError):
+    except UNREADABLE:
         return f"[{json_text(text).decode()}]"
     return text

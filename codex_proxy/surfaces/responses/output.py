@@ -20,6 +20,7 @@ from codex_proxy.core.items import (
     Reasoning,
     ToolCall,
 )
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.surfaces.base import json_lines, json_text, raw_text
 from codex_proxy.surfaces.items import PREFIXES
 from codex_proxy.surfaces.responses import mcp_items
@@ -194,7 +195,7 @@ def _local_shell_call(output: OutputItem) -> dict[str, Any]:
 def _arguments_of(output: OutputItem) -> dict[str, Any]:
     try:
         return msgspec.json.decode("".join(output.printed), type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return {}
 
 

@@ -1,0 +1,37 @@
+"""Whatever JSON cannot be read raises one of `UNREADABLE`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from codex_proxy.agents.claude_code.tool_names import call_input
+from codex_proxy.core.json_values import UNREADABLE
+
+HALF_OF_A_PAIR = '{"a": "\ud800"}'
+
+
+@pytest.mark.parametrize(
+    ("decode", "text"),
+    [
+        (msgspec.json.decode, b"{"),
+        (msgspec.json.decode, b'"\xff"'),
+        (msgspec.json.decode, HALF_OF_A_PAIR),
+        (msgspec.json.decode, b"[" * 100_000),
+        (json.loads, b"{"),
+        (json.loads, b'"\xff"'),
+        (json.loads, "1" * 10_000),
+        (json.loads, "[" * 100_000),
+    ],
+)
+def test_every_error_of_decoding_is_unreadable(decode: Callable[[Any], object], text: bytes | str) -> None:
+    with pytest.raises(UNREADABLE):
+        decode(text)
+
+
+def test_arguments_with_half_of_a_surrogate_pair_are_no_json_object() -> None:
+    assert call_input(HALF_OF_A_PAIR, "function") == {"arguments": HALF_OF_A_PAIR}
