@@ -38,7 +38,7 @@ CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
-    """Runs a turn, and answers whole or as a stream."""
+    """Creates an answer to a conversation, streamed or not."""
     return await serve_turn(request, CHAT)
 
 

@@ -46,8 +46,9 @@ class Cluster(TypedDict):
 
 
 async def retrieve_cluster(request: web.Request) -> web.Response:
-    """Returns the processes that share the store. Raises `Fault` INVALID_REQUEST without a store, and UNAVAILABLE if it
-    cannot be read.
+    """Returns the server processes that share the store.
+
+    Raises `Fault` INVALID_REQUEST without a store, and UNAVAILABLE if it cannot be read.
     """
     clock, store = request.app[CLOCK], require_store(request.app[RESPONSES].store)
     asked = clock.monotonic()
@@ -80,9 +81,8 @@ async def retrieve_cluster(request: web.Request) -> web.Response:
 CLUSTER_ENDPOINT: Final = Endpoint(
     "GET /cluster",
     retrieve_cluster,
+    Cluster,
     chapter="The server itself",
     kind="stored",
-    summary="Returns the server processes that share the store.",
     description="Details: docs/machines.md.",
-    answers={"200": Cluster},
 )

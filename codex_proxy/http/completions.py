@@ -20,7 +20,7 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
-    """Answers a legacy completion."""
+    """Passes the request on to the upstream that has its model, or runs a turn of one message."""
     body = await read_body(request)
     passed = json_body(body)
     if upstream_for(request, passed.model, "/completions") is not None:

@@ -38,6 +38,7 @@ from codex_proxy.surfaces.items import ItemDict, with_ids
 
 
 async def create_conversation(request: web.Request) -> web.Response:
+    """Creates a conversation."""
     service = request.app[RESPONSES]
     require_store(service.store)
     given = await parse_body(request, await read_body(request), parse_create)
@@ -51,6 +52,7 @@ async def create_conversation(request: web.Request) -> web.Response:
 
 
 async def retrieve_conversation(request: web.Request) -> web.Response:
+    """Returns a conversation."""
     with _store_of(request) as store:
         found = await store.conversation(*_path(request))
     if found is None:
@@ -59,7 +61,7 @@ async def retrieve_conversation(request: web.Request) -> web.Response:
 
 
 async def update_conversation(request: web.Request) -> web.Response:
-    """Merges `metadata`, in which null deletes a key."""
+    """Merges metadata into that of a conversation. A value of null deletes its key."""
     with _store_of(request) as store:
         changes = parse_update(await read_body(request))
         try:
@@ -72,7 +74,10 @@ async def update_conversation(request: web.Request) -> web.Response:
 
 
 async def delete_conversation(request: web.Request) -> web.Response:
-    """Deletes the conversation. Its items stay in other conversations and responses."""
+    """Deletes a conversation.
+
+    Its items stay in other conversations and responses.
+    """
     with _store_of(request) as store:
         was_there = await store.delete_conversation(*_path(request))
     if not was_there:
@@ -84,6 +89,7 @@ async def delete_conversation(request: web.Request) -> web.Response:
 
 
 async def list_conversation_items(request: web.Request) -> web.Response:
+    """Lists the items of a conversation."""
     store = require_store(request.app[RESPONSES].store)
     return json_response(
         await list_page(
@@ -97,7 +103,7 @@ async def list_conversation_items(request: web.Request) -> web.Response:
 
 
 async def create_conversation_items(request: web.Request) -> web.Response:
-    """Adds up to 20 items, all or none."""
+    """Adds up to 20 items to a conversation: all, or none."""
     service = request.app[RESPONSES]
     require_store(service.store)
     check_include(request)
@@ -109,6 +115,7 @@ async def create_conversation_items(request: web.Request) -> web.Response:
 
 
 async def retrieve_conversation_item(request: web.Request) -> web.Response:
+    """Returns an item of a conversation."""
     id = request.match_info["item_id"]
     with _store_of(request) as store:
         check_include(request)
@@ -119,7 +126,10 @@ async def retrieve_conversation_item(request: web.Request) -> web.Response:
 
 
 async def delete_conversation_item(request: web.Request) -> web.Response:
-    """Removes the item from the conversation, which is returned."""
+    """Removes an item from a conversation.
+
+    Returns the conversation.
+    """
     with _store_of(request) as store:
         found = await store.delete_item(*_path(request), request.match_info["item_id"])
     return json_response(_conversation_object(found))

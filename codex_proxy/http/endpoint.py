@@ -67,10 +67,13 @@ class _Route(msgspec.Struct, frozen=True, eq=False):
     route: str
     """Method and path without `/v1`."""
     handler: Handler
+    """The first paragraph of the handler's docstring is the summary in the documentation."""
+    answer: AnswerType | tuple[AnswerType, ...] | str | None
+    """The answer with status 200: its type, its types, or a content type. None: there is none."""
 
 
 class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
-    """A method of a path. The fields from `summary` on are its documentation."""
+    """A method of a path. The fields from `description` on are its documentation."""
 
     operation_id: str = ""
     """The OpenAPI operation's id, if it is not the handler's name."""
@@ -94,17 +97,24 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     """Whether the body may be `multipart/form-data`; then with an `Authorization` header, which no page can send in a
     form.
     """
-    summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: str | None = None
     """The schema component of the request body."""
     body_required: bool = True
     body_description: str = ""
-    answers: dict[str, AnswerType | tuple[AnswerType, ...] | str]
-    """The answers by status (`"200"`): their types, or a content type."""
+    more_answers: dict[str, AnswerType | str] = {}
+    """Answers with other statuses that are no errors, by status."""
     streams: AnswerType | None = None
     stream_type: str = "text/event-stream"
+
+    @property
+    def summary(self) -> str:
+        return " ".join((self.handler.__doc__ or "").partition("\n\n")[0].split())
+
+    @property
+    def answers(self) -> dict[str, AnswerType | tuple[AnswerType, ...] | str]:
+        return ({} if self.answer is None else {"200": self.answer}) | self.more_answers
 
     @property
     def method(self) -> str:

@@ -9,16 +9,7 @@ from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http import conversations, responses, server_info
 from codex_proxy.http.chat import create_chat_completion
 from codex_proxy.http.cluster import CLUSTER_ENDPOINT
-from codex_proxy.http.endpoint import (
-    COUNT,
-    FLAG,
-    TEXT,
-    Endpoint,
-    Parameter,
-    Schema,
-    array,
-    one_of,
-)
+from codex_proxy.http.endpoint import COUNT, FLAG, TEXT, Endpoint, Parameter, Schema, array, one_of
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.http.messages import count_message_tokens, create_message
 from codex_proxy.http.metrics import METER, metrics
@@ -89,9 +80,7 @@ _ANTHROPIC_VERSION: Final = _header(
 )
 BETA: Final = _query("beta", TEXT, "Accepted, no effect.")
 _INCLUDE: Final = _query(
-    "include",
-    array(one_of(*get_args(Include))),
-    "Accepted, no effect: these fields are always included.",
+    "include", array(one_of(*get_args(Include))), "Accepted, no effect: these fields are always included."
 )
 _LISTED: Final = (
     _query(
@@ -125,9 +114,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         "POST /chat/completions",
         create_chat_completion,
+        ChatCompletion,
         chapter="Chat Completions",
         kind="turn",
-        summary="Creates an answer to a conversation, streamed or not.",
         description="Details: docs/chat-completions.md.",
         parameters=(
             MODE,
@@ -141,14 +130,13 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         body_description="Also a 400: two tools with one name, a `tool_choice` that is not in `tools`, a tool call "
         "without its output or an output without its call, `tools` with `functions`, `stream_options` without "
         "`stream`, an image that is neither a data URL nor a web address, what the agent does not support.",
-        answers={"200": ChatCompletion},
         streams=ChatCompletionChunk,
     ),
     _message(
         "POST /messages",
         create_message,
+        Message,
         kind="turn",
-        summary="Creates an answer in the form of Anthropic's API, streamed or not.",
         description="Details: docs/messages.md. Any `anthropic-version` and `anthropic-beta` is accepted. The key may "
         "be in `x-api-key` or a bearer token.",
         parameters=(MODE, WORKDIR, SANDBOX, HOPS, BETA),
@@ -156,25 +144,23 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         body_description="Also a 400: tools that only Anthropic's servers run, two tools with one name, a "
         "`tool_choice` that is not in `tools`, an unreadable image in the newest message, what the agent does not "
         "support. No other content of messages is an error, and unknown fields are ignored.",
-        answers={"200": Message},
         streams=MessageEvent,
     ),
     _message(
         "POST /messages/count_tokens",
         count_message_tokens,
+        MessageTokens,
         kind="read",
         counted=False,
-        summary="Estimates the input tokens of a request.",
         description="The estimate is an upper bound, so that clients shorten their conversations in time. No turn is "
         "run, and no limit applies.",
         parameters=(BETA,),
         body="MessagesRequest",
-        answers={"200": MessageTokens},
     ),
     _model(
         "GET /models",
         server_info.list_models,
-        summary="Lists the models.",
+        (ModelList, CodexModelList, AnthropicModelList),
         description="The list has Anthropic's form if the request has `anthropic-version`, or a key only in "
         "`x-api-key`.",
         parameters=(
@@ -182,178 +168,155 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
             _query("limit", TEXT, f"Anthropic's form: entries on a page, 1 to {MAX_PAGE}."),
             _query("after_id", TEXT, "Anthropic's form: id of the entry before the page."),
             _query("before_id", TEXT, "Anthropic's form: id of the entry after the page."),
-            _query(
-                "client_version",
-                TEXT,
-                "Sent by Codex. The list then has the form that Codex reads.",
-            ),
+            _query("client_version", TEXT, "Sent by Codex. The list then has the form that Codex reads."),
         ),
-        answers={"200": (ModelList, CodexModelList, AnthropicModelList)},
     ),
     _model(
         "GET /models/{id}",
         server_info.retrieve_model,
+        (Model, AnthropicModel),
         match="/models/{id:.+}",
-        summary="Returns a model.",
         parameters=(
             Parameter("id", "path", TEXT, "A name from the list. It may contain slashes."),
             _ANTHROPIC_VERSION,
         ),
-        answers={"200": (Model, AnthropicModel)},
     ),
     _response(
         "POST /responses",
         create_response,
+        Response,
         kind="turn",
-        summary="Creates a response: streamed, not streamed, or in the background.",
         description="Details: docs/responses.md.",
         parameters=(MODE, WORKDIR, SANDBOX, ACTIVITY, HOPS),
         body="ResponseRequest",
         body_description="Also a 400: `background` with `store: false`, `previous_response_id` with `conversation`, "
         "an empty `input` with neither of them, `stream_options` without `stream`, two tools with one name, a "
         "`tool_choice` that is not in `tools`, the output of an unknown call, what the agent does not support.",
-        answers={"200": Response},
         streams=ResponseEvent,
     ),
     _response(
         "GET /responses",
         open_responses_socket,
+        None,
         kind="turn",
         head=False,
-        summary="Opens a WebSocket that runs one turn after the other.",
         description='The client sends `{"type": "response.create", ...}` with the fields of `POST /responses` except '
         "`background`, and gets the events of the stream. An error is "
         '`{"type": "error", "status": ..., "error": {...}}`.',
         parameters=(MODE, WORKDIR, SANDBOX, ACTIVITY),
-        answers={"101": ""},
+        more_answers={"101": ""},
     ),
     _response(
         "POST /responses/compact",
         compact_response,
+        Compaction,
         kind="turn",
-        summary="Summarises a context for the start of a new one.",
         body="CompactRequest",
         body_description=_CONTEXT_WORDS,
-        answers={"200": Compaction},
     ),
     _response(
         "POST /responses/input_tokens",
         count_input_tokens,
+        InputTokens,
         kind="turn",
-        summary="Estimates the tokens of a context.",
         body="ContextFields",
         body_description=_CONTEXT_WORDS,
-        answers={"200": InputTokens},
     ),
     _response(
         "GET /responses/{id}",
         responses.retrieve_response,
+        Response,
         kind="stored",
-        summary="Returns a stored response, or the stream of a background response.",
         parameters=(
             _RESPONSE_ID,
             _query(
-                "stream",
-                FLAG,
-                "Return the events. For a background response created with `stream: true`.",
+                "stream", FLAG, "Return the events. For a background response created with `stream: true`."
             ),
             _query("starting_after", COUNT, "`sequence_number` of the last event that the client received."),
             _INCLUDE,
         ),
-        answers={"200": Response},
         streams=ResponseEvent,
     ),
     _response(
         "DELETE /responses/{id}",
         responses.delete_response,
+        ResponseDeleted,
         kind="stored",
-        summary="Deletes a response. A running one is stopped.",
         parameters=(_RESPONSE_ID,),
-        answers={"200": ResponseDeleted},
     ),
     _response(
         "GET /responses/{id}/input_items",
         responses.list_input_items,
+        ItemList[StoredItem],
         kind="stored",
-        summary="Lists the input items of a response.",
         parameters=(_RESPONSE_ID, *_LISTED),
-        answers={"200": ItemList[StoredItem]},
     ),
     _response(
         "POST /responses/{id}/cancel",
         responses.cancel_response,
+        Response,
         kind="stored",
-        summary="Cancels a background response.",
         parameters=(_RESPONSE_ID,),
-        answers={"200": Response},
     ),
     _conversation(
         "POST /conversations",
         conversations.create_conversation,
-        summary="Creates a conversation.",
+        Conversation,
         body="CreateBody",
         body_required=False,
-        answers={"200": Conversation},
     ),
     _conversation(
         "GET /conversations/{id}",
         conversations.retrieve_conversation,
-        summary="Returns a conversation.",
+        Conversation,
         parameters=(_CONVERSATION_ID,),
-        answers={"200": Conversation},
     ),
     _conversation(
         "POST /conversations/{id}",
         conversations.update_conversation,
-        summary="Merges metadata into that of a conversation. A value of null deletes its key.",
+        Conversation,
         parameters=(_CONVERSATION_ID,),
         body="UpdateBody",
-        answers={"200": Conversation},
     ),
     _conversation(
         "DELETE /conversations/{id}",
         conversations.delete_conversation,
-        summary="Deletes a conversation.",
+        ConversationDeleted,
         parameters=(_CONVERSATION_ID,),
-        answers={"200": ConversationDeleted},
     ),
     _conversation(
         "GET /conversations/{id}/items",
         conversations.list_conversation_items,
-        summary="Lists the items of a conversation.",
+        ItemList[ConversationItem],
         parameters=(_CONVERSATION_ID, *_LISTED),
-        answers={"200": ItemList[ConversationItem]},
     ),
     _conversation(
         "POST /conversations/{id}/items",
         conversations.create_conversation_items,
-        summary="Adds up to 20 items to a conversation: all, or none.",
+        ItemList[ConversationItem],
         parameters=(_CONVERSATION_ID, _INCLUDE),
         body="AddItemsBody",
-        answers={"200": ItemList[ConversationItem]},
     ),
     _conversation(
         "GET /conversations/{id}/items/{item_id}",
         conversations.retrieve_conversation_item,
-        summary="Returns an item of a conversation.",
+        ConversationItem,
         parameters=(_CONVERSATION_ID, _ITEM_ID, _INCLUDE),
-        answers={"200": ConversationItem},
     ),
     _conversation(
         "DELETE /conversations/{id}/items/{item_id}",
         conversations.delete_conversation_item,
-        summary="Removes an item from a conversation.",
+        Conversation,
         parameters=(_CONVERSATION_ID, _ITEM_ID),
-        answers={"200": Conversation},
     ),
     *OLLAMA_ENDPOINTS,
     *PASSED_ENDPOINTS,
     Endpoint(
         "GET /usage",
         retrieve_usage,
+        UsagePage,
         chapter="Usage",
         kind="stored",
-        summary="Returns the token usage of the request's key, by hour or day.",
         description="If the server requires no key, only clients on this machine may read it. `key` and `model` are "
         "null unless `group_by` names them.",
         parameters=(
@@ -370,81 +333,26 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
             ),
             _query("page", TEXT, "`next_page` of the previous answer to the same query."),
         ),
-        answers={"200": UsagePage},
     ),
     Endpoint(
         "GET /usage/limits",
         retrieve_usage_limits,
+        (UsageLimits, UsageLimitsList),
         chapter="Usage",
         kind="read",
-        summary="Returns the limits of the agent's account, as the agent reports them.",
         description="If the agent reported none, `limits` is null and `reason` says why. If the server requires no "
         "key, only clients on this machine may read it. With several agents, the answer is a list.",
-        answers={"200": (UsageLimits, UsageLimitsList)},
     ),
-    _server(
-        "GET /v1",
-        server_info.index,
-        summary="Returns the server's name and its endpoints.",
-        answers={"200": server_info.Index},
-    ),
-    _server(
-        "GET /",
-        home,
-        operation_id="root",
-        summary="Says that a server runs here; a browser gets the page. Anthropic's clients request it first.",
-        answers={"200": server_info.Hello},
-    ),
-    _server(
-        "GET /api/hello",
-        server_info.root,
-        operation_id="hello",
-        summary="Says that a server runs here, at the path that Claude Code requests.",
-        answers={"200": server_info.Hello},
-    ),
-    _server(
-        "GET /healthz",
-        server_info.healthz,
-        summary="Returns the state of the server and its agents.",
-        answers={"200": server_info.Health},
-    ),
-    _server(
-        "GET /livez",
-        server_info.livez,
-        summary="Says that the process runs.",
-        answers={"200": server_info.Live},
-    ),
-    _server(
-        "GET /readyz",
-        server_info.readyz,
-        summary="Says whether the server can run turns.",
-        answers={"200": server_info.Ready, "503": server_info.Unready},
-    ),
+    _server("GET /v1", server_info.index, server_info.Index),
+    _server("GET /", home, server_info.Hello, operation_id="root"),
+    _server("GET /api/hello", server_info.root, server_info.Hello, operation_id="hello"),
+    _server("GET /healthz", server_info.healthz, server_info.Health),
+    _server("GET /livez", server_info.livez, server_info.Live),
+    _server("GET /readyz", server_info.readyz, server_info.Ready, more_answers={"503": server_info.Unready}),
     CLUSTER_ENDPOINT,
-    _server(
-        "GET /openapi.json",
-        server_info.openapi,
-        summary="Returns the OpenAPI document.",
-        answers={"200": dict[str, Any]},
-    ),
-    _server(
-        "GET /metrics",
-        metrics,
-        needs=METER,
-        summary="Returns metrics for Prometheus, if PROXY_METRICS is on.",
-        answers={"200": "text/plain"},
-    ),
-    _test(
-        "GET /__test/conc",
-        open_streams,
-        summary="Returns the number of open streams, if PROXY_TEST_ENDPOINTS is on.",
-        answers={"200": OpenStreams},
-    ),
-    _test(
-        "POST /__test/conc/release",
-        release_streams,
-        summary="Lets the held turns of the fake agent continue.",
-        answers={"200": Released},
-    ),
+    _server("GET /openapi.json", server_info.openapi, dict[str, Any]),
+    _server("GET /metrics", metrics, "text/plain", needs=METER),
+    _test("GET /__test/conc", open_streams, OpenStreams),
+    _test("POST /__test/conc/release", release_streams, Released),
     *PAGE_ENDPOINTS,
 )

@@ -38,7 +38,7 @@ nowhere (`off`).
 
 
 async def create_message(request: web.Request) -> web.StreamResponse:
-    """Runs a turn, and answers whole or as a stream."""
+    """Creates an answer in the form of Anthropic's API, streamed or not."""
     return await serve_turn(request, MESSAGES)
 
 
@@ -49,7 +49,7 @@ _COUNTED_HERE: Final = 4 << 10
 
 
 async def count_message_tokens(request: web.Request) -> web.Response:
-    """Returns an upper bound; no turn is run."""
+    """Estimates the input tokens of a request."""
     body, catalog = await read_body(request), request[CLIENT].catalog
     try:
         tokens = await _count(body, catalog)

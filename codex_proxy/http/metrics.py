@@ -29,7 +29,10 @@ METRICS_KEY: Final = web.AppKey("metrics_key", str)
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """Returns all metrics. Raises `Fault` INVALID_API_KEY, or NOT_ALLOWED for another machine without `METRICS_KEY`."""
+    """Returns metrics for Prometheus, if PROXY_METRICS is on.
+
+    Raises `Fault` INVALID_API_KEY, or NOT_ALLOWED for another machine without `METRICS_KEY`.
+    """
     await _check(request, request.app[METRICS_KEY])
     from prometheus_client.exposition import CONTENT_TYPE_LATEST  # most servers have no metrics
 

@@ -58,12 +58,12 @@ class _NoTurnError(Exception):
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
-    """Answers one turn, whole or as a stream of lines."""
+    """Creates an answer to a conversation."""
     return await _serve(request, _CHAT, "chat")
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
-    """Answers a single prompt, as `chat` does for messages."""
+    """Creates an answer to a prompt."""
     return await _serve(request, _GENERATE, "generate")
 
 
@@ -126,7 +126,10 @@ _GENERATE: Final = _api(parse_generate, "generate")
 
 
 async def embed(request: web.Request) -> web.Response:
-    """Returns embeddings of an upstream. Raises the `Fault`s of `pass_through.pass_through`."""
+    """Returns embeddings, which an upstream makes.
+
+    Raises the `Fault`s of `pass_through.pass_through`.
+    """
     timings = start_timings(request)
     parsed = read_embed(await read_body(request))
     answer = await _request_embeddings(request, parsed)
@@ -134,7 +137,10 @@ async def embed(request: web.Request) -> web.Response:
 
 
 async def embeddings(request: web.Request) -> web.Response:
-    """Returns the embedding of one text, in an older form than `embed`."""
+    """Returns embeddings, which an upstream makes.
+
+    For one text, in an older form than `embed`.
+    """
     parsed = read_embeddings(await read_body(request))
     return _json(embeddings_body(await _request_embeddings(request, parsed)))
 
@@ -153,11 +159,13 @@ def _json(body: bytes) -> web.Response:
 
 
 async def version(_: web.Request) -> web.Response:
+    """Returns the version of Ollama whose API is served."""
     body: OllamaVersion = {"version": VERSION}
     return json_response(body)
 
 
 async def tags(request: web.Request) -> web.Response:
+    """Lists the models."""
     client, agent, since = request[CLIENT], request.app[RUNS].agent, time_text(request.app[STARTED])
     names = client.catalog.names
     models = [
@@ -170,13 +178,16 @@ async def tags(request: web.Request) -> web.Response:
 
 
 async def ps(_: web.Request) -> web.Response:
-    """Lists the models in this machine's memory: none."""
+    """Lists the models in memory: always none."""
     body: OllamaModels = {"models": []}
     return json_response(body)
 
 
 async def show(request: web.Request) -> web.Response:
-    """Returns what a model can do. Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST."""
+    """Returns what a model can do, and the length of its context.
+
+    Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST.
+    """
     client = request[CLIENT]
     parsed = parse_as(OllamaShowRequest, await read_body(request))
     name = parsed.model or parsed.name

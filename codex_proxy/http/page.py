@@ -69,7 +69,10 @@ def _file(name: str) -> tuple[bytes, str]:
 
 
 async def ui_file(request: web.Request) -> web.Response:
-    """Returns a file of the page; 304 if the browser has it."""
+    """Returns a file of the page.
+
+    304 if the browser has it.
+    """
     name = request.path.rpartition("/")[2] or "index.html"
     body, tag = _file(name)
     headers = {
@@ -85,7 +88,7 @@ async def ui_file(request: web.Request) -> web.Response:
 
 
 async def home(request: web.Request) -> web.StreamResponse:
-    """Returns the page to a browser, the server's name to any other client."""
+    """Says that a server runs here; a browser gets the page. Anthropic's clients request it first."""
     wants_page = PAGE in request.app and "text/html" in request.headers.get("Accept", "")
     return await (ui_file(request) if wants_page else root(request))
 
@@ -121,13 +124,16 @@ async def ui_state(request: web.Request) -> web.Response:
 
 
 async def ui_turns(request: web.Request) -> web.Response:
-    """Returns the key's running turns, and its last ended ones, newest first."""
+    """Returns the turns of the key: those that run, and the last ones."""
     records = _records(request).of_owner(request[OWNER])
     return json_response({"object": "list", "data": [record.summary() for record in records]})
 
 
 async def ui_turn(request: web.Request) -> web.Response:
-    """Returns one of the key's turns. Raises `Fault` NOT_FOUND."""
+    """Returns a turn with its events and their times, without their content.
+
+    Raises `Fault` NOT_FOUND.
+    """
     record = _record_of(request)
     return json_response(
         {
@@ -139,7 +145,10 @@ async def ui_turn(request: web.Request) -> web.Response:
 
 
 async def ui_cassette(request: web.Request) -> web.Response:
-    """Returns the recording of a turn. Raises `Fault` NOT_FOUND."""
+    """Returns the recording of a turn, if the server records.
+
+    Raises `Fault` NOT_FOUND.
+    """
     recording = _record_of(request).recording
     try:
         body = None if recording is None else await asyncio.to_thread(recording.read_bytes)
@@ -151,7 +160,10 @@ async def ui_cassette(request: web.Request) -> web.Response:
 
 
 async def ui_cancel(request: web.Request) -> web.Response:
-    """Ends a turn of the key with an error, which its client gets. Raises `Fault` NOT_FOUND."""
+    """Ends a turn of the key with an error, which its client gets.
+
+    Raises `Fault` NOT_FOUND.
+    """
     record = _record_of(request)
     request.app[RUNS].cancel(record)
     return json_response(record.summary())
@@ -176,7 +188,9 @@ def _record_of(request: web.Request) -> TurnRecord:
 
 
 async def ui_live(request: web.Request) -> web.StreamResponse:
-    """Streams the running turns, then every half second the changed ones, until the client leaves or the server stops.
+    """Returns a stream of the turns that change.
+
+    The running turns, then every half second the changed ones, until the client leaves or the server stops.
     `estimates`: tokens of running turns, by number; `worker`: the process of these turns, 0 for the only one.
     """
     runs, records = request.app[RUNS], _records(request)
@@ -213,8 +227,9 @@ async def ui_live(request: web.Request) -> web.StreamResponse:
 
 
 async def ui_stored(request: web.Request) -> web.Response:
-    """Returns a page of the key's stored responses, newest first. Raises `Fault` INVALID_REQUEST, NOT_FOUND for an
-    unknown `after`, or UNAVAILABLE.
+    """Returns the key's stored responses, newest first.
+
+    Raises `Fault` INVALID_REQUEST, NOT_FOUND for an unknown `after`, or UNAVAILABLE.
     """
     search, after = _search_of(request)
     with _store_of(request) as store:
@@ -227,7 +242,7 @@ async def ui_stored(request: web.Request) -> web.Response:
 
 
 async def ui_conversations(request: web.Request) -> web.Response:
-    """Returns a page of the key's conversations, as `ui_stored`."""
+    """Returns the key's conversations, newest first."""
     search, after = _search_of(request)
     with _store_of(request) as store:
         page = await store.newest_conversations(
@@ -250,8 +265,9 @@ def _stored_page(data: list[dict[str, Any]], *, has_more: bool) -> web.Response:
 
 
 async def ui_tree(request: web.Request) -> web.Response:
-    """Returns the responses that continue each other around this one, as a tree. Raises `Fault` NOT_FOUND, or
-    UNAVAILABLE.
+    """Returns the responses that continue each other around this one.
+
+    Raises `Fault` NOT_FOUND, or UNAVAILABLE.
     """
     with _store_of(request) as store:
         nodes = await store.response_tree(request[OWNER], request.match_info["id"])

@@ -40,7 +40,9 @@ NO_UPSTREAM: Final = (
 
 
 async def pass_through(request: web.Request) -> web.StreamResponse:
-    """Serves any of `PASSED_PATHS`. Raises `Fault` NOT_FOUND if no upstream serves it, NOT_ALLOWED for the key, or the
+    """Passes the request on to the upstream that has its model.
+
+    Serves any of `PASSED_PATHS`. Raises `Fault` NOT_FOUND if no upstream serves it, NOT_ALLOWED for the key, or the
     upstream's failure.
     """
     path, kind = request.path.removeprefix("/v1"), request.headers.get("Content-Type", "application/json")

@@ -15,16 +15,13 @@ PASSED_ENDPOINTS: Final = tuple(
     Endpoint(
         f"POST {path}",
         completions if path == "/completions" else pass_through,
+        Any,
         operation_id="pass_" + path[1:].replace("/", "_"),
         chapter="Model servers",
         kind="turn",
         takes_form=path in _WITH_FILES,
-        summary="Passes the request on to the upstream that has its model.",
-        description="For a model of an agent, the prompt becomes a turn of one message."
-        if path == "/completions"
-        else "Only `model` is changed. Details: docs/upstreams.md.",
+        description="" if path == "/completions" else "Only `model` is changed. Details: docs/upstreams.md.",
         body="PassedBody",
-        answers={"200": Any},
     )
     for path in PASSED_PATHS
 )

@@ -64,7 +64,10 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
-    """Creates a response, and answers whole or as a stream. Raises `Fault` before the first byte."""
+    """Creates a response: streamed, not streamed, or in the background.
+
+    Raises `Fault` before the first byte.
+    """
     timings = start_timings(request)
     body = await read_body(request)
     read = partial(parse_request, request, body, parse)
@@ -195,7 +198,10 @@ async def stored_response(request: web.Request) -> StoredResponse:
 
 
 async def retrieve_response(request: web.Request) -> web.StreamResponse:
-    """Returns the object or, with `stream=true`, the events above `starting_after`."""
+    """Returns a stored response, or the stream of a background response.
+
+    With `stream=true` the events above `starting_after`.
+    """
     check_include(request)
     if not _is_streamed(request):
         found = await stored_response(request)
@@ -216,7 +222,7 @@ def _is_streamed(request: web.Request) -> bool:
 
 
 async def delete_response(request: web.Request) -> web.Response:
-    """Deletes a response, cancelling it if it runs."""
+    """Deletes a response. A running one is stopped."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -230,7 +236,7 @@ async def delete_response(request: web.Request) -> web.Response:
 
 
 async def list_input_items(request: web.Request) -> web.Response:
-    """Returns a page of the request's own input items."""
+    """Lists the input items of a response."""
     id = request.match_info["id"]
     return json_response(
         await list_page(
@@ -244,6 +250,7 @@ async def list_input_items(request: web.Request) -> web.Response:
 
 
 async def cancel_response(request: web.Request) -> web.Response:
+    """Cancels a background response."""
     found = await stored_response(request)
     if response_object.cancel_action(msgspec.json.decode(found.json)) == "cancel":
         await cancel_in_background(request.app[RESPONSES], store_for(request), found)
@@ -252,7 +259,10 @@ async def cancel_response(request: web.Request) -> web.Response:
 
 
 async def count_input_tokens(request: web.Request) -> web.Response:
-    """Returns an estimate. No turn is run, so rights to one are not checked."""
+    """Estimates the tokens of a context.
+
+    No turn is run, so rights to one are not checked.
+    """
     service = request.app[RESPONSES]
     parsed = await _parse(request, counting=True)
     measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
@@ -260,7 +270,10 @@ async def count_input_tokens(request: web.Request) -> web.Response:
 
 
 async def compact_response(request: web.Request) -> web.Response:
-    """Returns a summary of the context, made in a turn that is not stored."""
+    """Summarises a context for the start of a new one.
+
+    The turn that makes the summary is not stored.
+    """
     service = request.app[RESPONSES]
     parsed, history = await _read_conversation(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}

@@ -124,7 +124,7 @@ class Unready(TypedDict):
 
 
 async def index(request: web.Request) -> web.Response:
-    """Returns the name of the server, and its endpoints."""
+    """Returns the server's name and its endpoints."""
     served: list[IndexEntry] = [
         {
             "method": each.method,
@@ -138,7 +138,10 @@ async def index(request: web.Request) -> web.Response:
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """Returns the key's models in OpenAI's form, Anthropic's for its clients, or Codex's (`client_version`)."""
+    """Lists the models.
+
+    In OpenAI's form, Anthropic's for its clients, or Codex's (`client_version`).
+    """
     client = request[CLIENT]
     catalog = client.catalog
     if is_anthropic_client(request):
@@ -154,7 +157,10 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def retrieve_model(request: web.Request) -> web.Response:
-    """Returns one of the key's models. Raises `Fault` MODEL_NOT_FOUND, or NOT_ALLOWED."""
+    """Returns a model.
+
+    Raises `Fault` MODEL_NOT_FOUND, or NOT_ALLOWED.
+    """
     client, name = request[CLIENT], request.match_info["id"]
     if not client.may_use(name):
         raise model_not_allowed(name)
@@ -182,7 +188,10 @@ def _is_ollama_client(request: web.Request) -> bool:
 
 
 async def root(request: web.Request) -> web.Response:
-    """Returns the server's name, for which Anthropic's clients look. Ollama's clients get Ollama's own text at `/`."""
+    """Says that a server runs here, at the path that Claude Code requests.
+
+    Ollama's clients get Ollama's own text at `/`.
+    """
     if request.path == "/" and _is_ollama_client(request):
         return web.Response(text=RUNNING)
     hello: Hello = {"message": "hello", "name": "codex-proxy", "api": "/v1"}
@@ -190,7 +199,10 @@ async def root(request: web.Request) -> web.Response:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """Returns the health: always with the HTTP status 200; its `status` is `ok` or `degraded`."""
+    """Returns the state of the server and its agents.
+
+    The HTTP status is always 200; `status` is `ok` or `degraded`.
+    """
     runs, fakes = request.app[RUNS], request.app[FAKE_AGENTS]
     client = await _client_with_details(request)
     in_detail, agents = client is not None, agents_for(request, client)
@@ -265,12 +277,16 @@ def agents_for(request: web.Request, client: Client | None) -> list[Agent]:
 
 
 async def livez(_: web.Request) -> web.Response:
+    """Says that the process runs."""
     live: Live = {"status": "ok"}
     return json_response(live)
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """Returns 200 if a turn would work on some agent (`without` lists the others), else 503."""
+    """Says whether the server can run turns.
+
+    200 if a turn would work on some agent (`without` lists the others), else 503.
+    """
     runs = request.app[RUNS]
     if runs.draining:
         return _unready(STOPPING.message)
@@ -301,6 +317,7 @@ async def _can_store(request: web.Request) -> bool:
 
 
 async def openapi(request: web.Request) -> web.Response:
+    """Returns the OpenAPI document."""
     max_choices = request.app[CLIENTS].everybody.settings.max_choices
     # In a thread: making it takes a fifth of a second, once, in which others are served too.
     body = await asyncio.to_thread(_document, served_endpoints(request.app), max_choices)

@@ -129,13 +129,17 @@ class Released(TypedDict):
 
 
 async def open_streams(request: web.Request) -> web.Response:
+    """Returns the number of open streams, if PROXY_TEST_ENDPOINTS is on."""
     _check_local(request)
     body: OpenStreams = {"conc": request.app[STREAM_SLOTS].active}
     return json_response(body)
 
 
 async def release_streams(request: web.Request) -> web.Response:
-    """Lets held turns of the fake agent continue. Raises `Fault` NOT_FOUND without a file in the settings."""
+    """Lets the held turns of the fake agent continue.
+
+    Raises `Fault` NOT_FOUND without a file in the settings.
+    """
     _check_local(request)
     file = request.app[TEST_ENDPOINTS]
     if not file:

@@ -34,7 +34,10 @@ NO_LIMITS_YET: Final = (
 
 
 async def retrieve_usage(request: web.Request) -> web.Response:
-    """Returns the tokens of the key's turns by hour or day. Raises `Fault` INVALID_REQUEST, or UNAVAILABLE."""
+    """Returns the token usage of the request's key, by hour or day.
+
+    Raises `Fault` INVALID_REQUEST, or UNAVAILABLE.
+    """
     recorder = request.app[USAGE]
     report = report_of(request.query.items(), now=request.app[CLOCK].epoch())
     query = UsageQuery(
@@ -56,8 +59,9 @@ async def retrieve_usage(request: web.Request) -> web.Response:
 
 
 async def retrieve_usage_limits(request: web.Request) -> web.Response:
-    """Returns the limits of the accounts of the key's agents. An agent is asked if its last report is older than
-    `NEW_SECONDS`.
+    """Returns the limits of the agent's account, as the agent reports them.
+
+    An agent is asked if its last report is older than `NEW_SECONDS`.
     """
     whole, now = request.app[RUNS].agent, request.app[CLOCK].epoch()
     allowed = request[CLIENT].catalog.members

@@ -56,8 +56,9 @@ TOO_MANY = Failure(
 
 
 async def open_responses_socket(request: web.Request) -> web.StreamResponse:
-    """Serves a WebSocket until its end. Raises `Fault` if the request is no WebSocket handshake, or the server is
-    stopping.
+    """Opens a WebSocket that runs one turn after the other.
+
+    Raises `Fault` if the request is no WebSocket handshake, or the server is stopping.
     """
     socket = _CountingSocket(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_choose_subprotocol(request)

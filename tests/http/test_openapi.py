@@ -103,6 +103,12 @@ def test_every_reference_has_a_target_and_every_component_is_referred_to() -> No
     assert set(whole_document()["components"]["schemas"]) == referred
 
 
+def test_every_handler_says_in_its_docstring_what_its_endpoint_does() -> None:
+    summaries = {endpoint.name: endpoint.summary for endpoint in ENDPOINTS}
+    assert [name for name, summary in summaries.items() if not summary.endswith(".")] == []
+    assert [name for name, summary in summaries.items() if "`Fault`" in summary] == []
+
+
 def test_every_operation_has_a_name_of_its_own_and_parameters_for_its_path() -> None:
     names = [endpoint.name for endpoint in ENDPOINTS]
     assert len(set(names)) == len(names)
