@@ -124,15 +124,20 @@ Feature = (
 
 
 class Clause(NamedTuple):
-    """Fields that a message must have: each path (`turn.id`; `input[].text` for elements; `item<reasoning>.summary` for
-    the variant of that `type`) with a JSON type, a value of an enumeration in quotes, or `ANY`. Only the `feature`
-    needs them; None: every turn.
+    """Fields that a message must have: `PATH: TYPE, ...`, each a path (`turn.id`; `input[].text` for elements;
+    `item<reasoning>.summary` for the variant of that `type`) with a JSON type, a value of an enumeration in quotes, or
+    `any`. Only the `feature` needs them; None: every turn.
     """
 
     kind: MessageKind
     method: str
-    fields: Mapping[str, str]
+    needed: str
     feature: Feature | None = None
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Each path with its type."""
+        return dict(each.split(": ") for each in self.needed.split(", ") if each)
 
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
@@ -150,141 +155,102 @@ CONTRACT: Final = (
     Clause(
         "request",
         "initialize",
-        {
-            "clientInfo.name": "string",
-            "clientInfo.version": "string",
-            "capabilities.experimentalApi": "boolean",
-        },
+        "clientInfo.name: string, clientInfo.version: string, capabilities.experimentalApi: boolean",
     ),
-    Clause("answer", "initialize", {"userAgent": "string"}),
-    Clause("request", "account/read", {}),
-    Clause("answer", "account/read", {"account": "object", "requiresOpenaiAuth": "boolean"}),
-    Clause("request", "account/rateLimits/read", {}, "account_limits"),
-    Clause("notification", "account/rateLimits/updated", {"rateLimits": "object"}, "account_limits"),
+    Clause("answer", "initialize", "userAgent: string"),
+    Clause("request", "account/read", ""),
+    Clause("answer", "account/read", "account: object, requiresOpenaiAuth: boolean"),
+    Clause("request", "account/rateLimits/read", "", "account_limits"),
+    Clause("notification", "account/rateLimits/updated", "rateLimits: object", "account_limits"),
     # --- a thread --------------------------------------------------------------------------------
     Clause(
         "request",
         "thread/start",
-        {
-            "cwd": "string",
-            "ephemeral": "boolean",
-            "approvalPolicy": '"never"',
-            "sandbox": '"read-only"',
-            "model": "string",
-        },
+        'cwd: string, ephemeral: boolean, approvalPolicy: "never", sandbox: "read-only", model: string',
     ),
-    Clause("answer", "thread/start", {"thread.id": "string", "model": "string"}),
-    Clause("request", "thread/start", {"environments": "array", "baseInstructions": "string"}, "plain_model"),
-    Clause("request", "thread/start", {"config": "object"}, "verbosity"),
-    Clause("request", "thread/start", {"config": "object"}, "web_search"),
-    Clause("request", "thread/start", {"permissions": "string"}, "confined_reads"),
-    Clause("request", "thread/inject_items", {"threadId": "string", "items": "array"}),
-    Clause("request", "thread/unsubscribe", {"threadId": "string"}),
-    Clause("request", "thread/backgroundTerminals/clean", {"threadId": "string"}, "command_clean_up"),
+    Clause("answer", "thread/start", "thread.id: string, model: string"),
+    Clause("request", "thread/start", "environments: array, baseInstructions: string", "plain_model"),
+    Clause("request", "thread/start", "config: object", "verbosity"),
+    Clause("request", "thread/start", "config: object", "web_search"),
+    Clause("request", "thread/start", "permissions: string", "confined_reads"),
+    Clause("request", "thread/inject_items", "threadId: string, items: array"),
+    Clause("request", "thread/unsubscribe", "threadId: string"),
+    Clause("request", "thread/backgroundTerminals/clean", "threadId: string", "command_clean_up"),
     # --- a turn ----------------------------------------------------------------------------------
-    Clause("request", "turn/start", {"threadId": "string", "input[]<text>.text": "string"}),
-    Clause("answer", "turn/start", {"turn.id": "string"}),
-    Clause("request", "turn/start", {"input[]<image>.url": "string"}, "images"),
-    Clause("request", "turn/start", {"outputSchema": ANY}, "structured_output"),
-    Clause("request", "turn/start", {"effort": "string", "summary": "string"}, "effort"),
-    Clause("request", "turn/start", {"serviceTier": "string"}, "service_tier"),
-    Clause("request", "turn/interrupt", {"threadId": "string", "turnId": "string"}),
+    Clause("request", "turn/start", "threadId: string, input[]<text>.text: string"),
+    Clause("answer", "turn/start", "turn.id: string"),
+    Clause("request", "turn/start", "input[]<image>.url: string", "images"),
+    Clause("request", "turn/start", "outputSchema: any", "structured_output"),
+    Clause("request", "turn/start", "effort: string, summary: string", "effort"),
+    Clause("request", "turn/start", "serviceTier: string", "service_tier"),
+    Clause("request", "turn/interrupt", "threadId: string, turnId: string"),
     Clause(
         "notification",
         "turn/completed",
-        {
-            "threadId": "string",
-            "turn.id": "string",
-            "turn.status": '"completed"',
-            "turn.error.message": "string",
-        },
+        'threadId: string, turn.id: string, turn.status: "completed", turn.error.message: string',
     ),
-    Clause(
-        "notification", "error", {"threadId": "string", "error.message": "string", "willRetry": "boolean"}
-    ),
+    Clause("notification", "error", "threadId: string, error.message: string, willRetry: boolean"),
     # --- what the model says ---------------------------------------------------------------------
-    Clause(
-        "notification",
-        "item/agentMessage/delta",
-        {"threadId": "string", "itemId": "string", "delta": "string"},
-    ),
+    Clause("notification", "item/agentMessage/delta", "threadId: string, itemId: string, delta: string"),
     Clause(
         "notification",
         "item/started",
-        {"threadId": "string", "item<agentMessage>.id": "string", "item<agentMessage>.text": "string"},
+        "threadId: string, item<agentMessage>.id: string, item<agentMessage>.text: string",
     ),
     Clause(
         "notification",
         "item/completed",
-        {"threadId": "string", "item<agentMessage>.id": "string", "item<agentMessage>.text": "string"},
+        "threadId: string, item<agentMessage>.id: string, item<agentMessage>.text: string",
     ),
     Clause(
         "notification",
         "item/reasoning/summaryTextDelta",
-        {"itemId": "string", "delta": "string", "summaryIndex": "integer"},
+        "itemId: string, delta: string, summaryIndex: integer",
         "reasoning",
     ),
-    Clause("notification", "item/completed", {"item<reasoning>.summary": "array"}, "reasoning"),
+    Clause("notification", "item/completed", "item<reasoning>.summary: array", "reasoning"),
     Clause(
         "notification",
         "thread/tokenUsage/updated",
-        {
-            "tokenUsage.total.inputTokens": "integer",
-            "tokenUsage.total.cachedInputTokens": "integer",
-            "tokenUsage.total.outputTokens": "integer",
-            "tokenUsage.total.reasoningOutputTokens": "integer",
-        },
+        "tokenUsage.total.inputTokens: integer, tokenUsage.total.cachedInputTokens: integer, "
+        "tokenUsage.total.outputTokens: integer, tokenUsage.total.reasoningOutputTokens: integer",
         "usage",
     ),
     # --- the client's tools ----------------------------------------------------------------------
     Clause(
         "request",
         "thread/start",
-        {
-            "dynamicTools[].name": "string",
-            "dynamicTools[].description": "string",
-            "dynamicTools[].inputSchema": ANY,
-        },
+        "dynamicTools[].name: string, dynamicTools[].description: string, dynamicTools[].inputSchema: any",
         "client_tools",
     ),
-    Clause("request", "thread/start", {"experimentalRawEvents": "boolean"}, "client_tools"),
+    Clause("request", "thread/start", "experimentalRawEvents: boolean", "client_tools"),
     Clause(
         "notification",
         "rawResponseItem/completed",
-        {
-            "turnId": "string",
-            "item<function_call>.name": "string",
-            "item<function_call>.arguments": "string",
-            "item<function_call>.call_id": "string",
-        },
+        "turnId: string, item<function_call>.name: string, item<function_call>.arguments: string, "
+        "item<function_call>.call_id: string",
         "client_tools",
     ),
     Clause(
         "question",
         "item/tool/call",
-        {"threadId": "string", "callId": "string", "tool": "string", "arguments": ANY},
+        "threadId: string, callId: string, tool: string, arguments: any",
         "client_tools",
     ),
     Clause(
         "reply",
         "item/tool/call",
-        {"contentItems[]<inputText>.text": "string", "success": "boolean"},
+        "contentItems[]<inputText>.text: string, success: boolean",
         "client_tools",
     ),
-    Clause(
-        "notification", "rawResponse/completed", {"turnId": "string", "usage": "object"}, "parallel_calls"
-    ),
+    Clause("notification", "rawResponse/completed", "turnId: string, usage: object", "parallel_calls"),
     # --- what the agent does ---------------------------------------------------------------------
     Clause(
         "notification",
         "item/started",
-        {
-            "item<commandExecution>.command": "string",
-            "item<fileChange>.changes[].path": "string",
-            "item<mcpToolCall>.server": "string",
-            "item<mcpToolCall>.tool": "string",
-            "item<webSearch>.query": "string",
-        },
+        "item<commandExecution>.command: string, item<fileChange>.changes[].path: string, "
+        "item<mcpToolCall>.server: string, item<mcpToolCall>.tool: string, "
+        "item<webSearch>.query: string",
         "activity",
     ),
 )
