@@ -16,7 +16,7 @@ from codex_proxy import __version__
 from codex_proxy.cassettes.commands import group as cassettes_group
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import escape_json, escape_lines
-from codex_proxy.settings.flags import CONFIG_OPTION, with_cassettes, with_settings
+from codex_proxy.settings.flags import CONFIG_OPTION, config_option, with_cassettes, with_settings
 
 
 def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
@@ -36,6 +36,18 @@ class _Commands(click.Group):
             raise click.ClickException(escape_lines(str(error))) from error
 
 
+def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
+    """Returns the `Settings`. Raises `click.UsageError`, which names the invalid setting."""
+    from codex_proxy.settings.load import load
+
+    try:
+        return load(flags, config_file)
+    except UserError as error:
+        raise click.UsageError(str(error)) from error
+
+
+SETTINGS_OPTION = config_option("settings", lambda _context, _option, file: load_settings({}, file))
+"""The option for the settings file; the command gets the `Settings`."""
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 URL_OPTION = click.option(
     "--base-url", metavar="URL", help="Address of the server (default: that of the settings)."
@@ -93,16 +105,6 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
 
     with asyncio.Runner(loop_factory=event_loop) as runner:
         sys.exit(runner.run(serve_to_the_end(settings, _print, worker=worker)))
-
-
-def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
-    """Returns the `Settings`. Raises `click.UsageError`, which names the invalid setting."""
-    from codex_proxy.settings.load import load
-
-    try:
-        return load(flags, config_file)
-    except UserError as error:
-        raise click.UsageError(str(error)) from error
 
 
 @main.command(short_help="Check everything a server needs, and report what is missing.")
@@ -180,14 +182,14 @@ def connect(
 @click.option("--agent", metavar="NAME", help="Start a server with this agent, even if one is running.")
 @MODEL_OPTION
 @click.option("--key", metavar="KEY", help="API key for the running server (default: that of the settings).")
-@CONFIG_OPTION
+@SETTINGS_OPTION
 @click.argument("client")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def run(
     agent: str | None,
     model: str,
     key: str | None,
-    config_file: Path | None,
+    settings: Any,
     client: str,
     arguments: tuple[str, ...],
 ) -> None:
@@ -202,7 +204,6 @@ def run(
     from codex_proxy.commands.run import run as run_client
 
     given = arguments[1:] if arguments[:1] == ("--",) else arguments
-    settings = load_settings({}, config_file)
     sys.exit(run_client(client, given, settings, os.environ, agent=agent, model=model, key=key))
 
 
@@ -264,46 +265,45 @@ def store_group() -> None:
 
 
 @store_group.command(name="stats")
-@CONFIG_OPTION
+@SETTINGS_OPTION
 @JSON_OPTION
-def store_stats(config_file: Path | None, as_json: bool) -> None:
+def store_stats(settings: Any, as_json: bool) -> None:
     """Print how many objects of each kind are stored."""
     from codex_proxy.commands.store import show_stats
 
-    _print(asyncio.run(show_stats(load_settings({}, config_file), as_json=as_json)), as_json=as_json)
+    _print(asyncio.run(show_stats(settings, as_json=as_json)), as_json=as_json)
 
 
 @store_group.command(name="prune")
-@CONFIG_OPTION
-def store_prune(config_file: Path | None) -> None:
+@SETTINGS_OPTION
+def store_prune(settings: Any) -> None:
     """Remove what exceeds the PROXY_STORE_* settings."""
     from codex_proxy.commands.store import prune
 
-    _print(asyncio.run(prune(load_settings({}, config_file))))
+    _print(asyncio.run(prune(settings)))
 
 
 @store_group.command(name="check")
-@CONFIG_OPTION
-def store_check(config_file: Path | None) -> None:
+@SETTINGS_OPTION
+def store_check(settings: Any) -> None:
     """Compare everything that is stored with its checksum. The exit status is 0 if all is well, else 1."""
     from codex_proxy.commands.store import check
 
-    _print(asyncio.run(check(load_settings({}, config_file))))
+    _print(asyncio.run(check(settings)))
 
 
 @store_group.command(name="export")
-@CONFIG_OPTION
+@SETTINGS_OPTION
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     default="-",
     help="File to write, readable by its owner alone (default: standard output).",
 )
-def store_export(config_file: Path | None, output: Path) -> None:
+def store_export(settings: Any, output: Path) -> None:
     """Write every response and conversation as one line of JSON each."""
     from codex_proxy.commands.store import export, export_to
 
-    settings = load_settings({}, config_file)
     if str(output) == "-":
         count = asyncio.run(export(settings, sys.stdout.buffer.write))
     else:
@@ -312,10 +312,10 @@ def store_export(config_file: Path | None, output: Path) -> None:
 
 
 @store_group.command(name="copy")
-@CONFIG_OPTION
+@SETTINGS_OPTION
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-def store_copy(source: str, target: str, config_file: Path | None) -> None:
+def store_copy(source: str, target: str, settings: Any) -> None:
     """Copy everything from one store into another.
 
     FROM and TO are files or postgresql:// URLs that no server uses. A copy that was interrupted goes on if the command
@@ -326,7 +326,7 @@ def store_copy(source: str, target: str, config_file: Path | None) -> None:
     def tell(table: str, count: int) -> None:
         click.echo(f"{table}: {count} rows", err=True)
 
-    _print(asyncio.run(copy_store(load_settings({}, config_file), source, target, tell)))
+    _print(asyncio.run(copy_store(settings, source, target, tell)))
 
 
 STORE_OPTION = click.option(
@@ -370,17 +370,15 @@ def keys_group() -> None:
 @click.option("--no-mcp", is_flag=True, help="Offer its requests no tools of MCP servers.")
 @click.option("--replace", is_flag=True, help="Replace the key of this name, if there is one.")
 @STORE_OPTION
-@CONFIG_OPTION
-def keys_add(
-    name: str, no_mcp: bool, replace: bool, in_store: bool, config_file: Path | None, **limits: Any
-) -> None:
+@SETTINGS_OPTION
+def keys_add(name: str, no_mcp: bool, replace: bool, in_store: bool, settings: Any, **limits: Any) -> None:
     """Create the API key NAME and print it. It cannot be shown again.
 
     Responses and conversations created with it belong to NAME.
     """
     from codex_proxy.commands.keys import add, add_to_store
 
-    settings, wanted = load_settings({}, config_file), {**limits, "mcp": not no_mcp}
+    wanted = {**limits, "mcp": not no_mcp}
     if in_store:
         key, note = asyncio.run(add_to_store(settings, name, wanted, replace=replace))
     else:
@@ -392,12 +390,11 @@ def keys_add(
 @keys_group.command(name="list")
 @JSON_OPTION
 @STORE_OPTION
-@CONFIG_OPTION
-def keys_list(as_json: bool, in_store: bool, config_file: Path | None) -> None:
+@SETTINGS_OPTION
+def keys_list(as_json: bool, in_store: bool, settings: Any) -> None:
     """List the names and limits of the keys."""
     from codex_proxy.commands.keys import listing, stored_keys
 
-    settings = load_settings({}, config_file)
     stored = asyncio.run(stored_keys(settings)) if in_store else None
     _print(listing(settings, stored, as_json=as_json), as_json=as_json)
 
@@ -405,15 +402,14 @@ def keys_list(as_json: bool, in_store: bool, config_file: Path | None) -> None:
 @keys_group.command(name="remove")
 @click.argument("name")
 @STORE_OPTION
-@CONFIG_OPTION
-def keys_remove(name: str, in_store: bool, config_file: Path | None) -> None:
+@SETTINGS_OPTION
+def keys_remove(name: str, in_store: bool, settings: Any) -> None:
     """Remove the key NAME.
 
     Requests with it are refused from then on; the responses and conversations created with it are kept.
     """
     from codex_proxy.commands.keys import remove, remove_from_store
 
-    settings = load_settings({}, config_file)
     _print(asyncio.run(remove_from_store(settings, name)) if in_store else remove(settings, name))
 
 
@@ -423,8 +419,8 @@ def keys_remove(name: str, in_store: bool, config_file: Path | None) -> None:
 @click.option(
     "--key", metavar="KEY", help="API key to send, if the server needs one (default: that of the settings)."
 )
-@CONFIG_OPTION
-def chat(base_url: str | None, model: str, key: str | None, config_file: Path | None) -> None:
+@SETTINGS_OPTION
+def chat(base_url: str | None, model: str, key: str | None, settings: Any) -> None:
     """Chat with the running server. Ctrl-C stops an answer, /quit leaves, /help lists the commands.
 
     If the input is a pipe, it is one question: echo "What does this folder hold?" | codex-proxy chat
@@ -434,7 +430,7 @@ def chat(base_url: str | None, model: str, key: str | None, config_file: Path | 
     from codex_proxy.commands.chat.conversation import ChatSession
     from codex_proxy.commands.chat.terminal import Chat, answer_once
 
-    address, key = _server(base_url, key, config_file)
+    address, key = _server(base_url, key, settings)
     conversation = ChatSession(address, model, key)
     console = Console(highlight=False)
     if sys.stdin.isatty() and console.is_terminal:
@@ -452,24 +448,23 @@ def chat(base_url: str | None, model: str, key: str | None, config_file: Path | 
 @click.option(
     "--all-keys", is_flag=True, help="Show the usage of all keys, read from the store instead of the server."
 )
-@CONFIG_OPTION
+@SETTINGS_OPTION
 def usage(
-    days: int, as_json: bool, base_url: str | None, key: str | None, all_keys: bool, config_file: Path | None
+    days: int, as_json: bool, base_url: str | None, key: str | None, all_keys: bool, settings: Any
 ) -> None:
     """Show the tokens used with an API key, day by day, and how much of the agent account's limits is left."""
     from codex_proxy.commands.usage import print_rows, run, usage_of_all_keys
 
     if all_keys:
-        print_rows(asyncio.run(usage_of_all_keys(load_settings({}, config_file), days)), as_json=as_json)
+        print_rows(asyncio.run(usage_of_all_keys(settings, days)), as_json=as_json)
         return
-    run(*_server(base_url, key, config_file), days=days, as_json=as_json)
+    run(*_server(base_url, key, settings), days=days, as_json=as_json)
 
 
-def _server(base_url: str | None, key: str | None, config_file: Path | None) -> tuple[str, str | None]:
+def _server(base_url: str | None, key: str | None, settings: Any) -> tuple[str, str | None]:
     """Returns the address and the key of the server. The key of the settings is used only without `base_url`: another
     server must not get it.
     """
-    settings = load_settings({}, config_file)
     if key is None and base_url is None:
         key = settings.default_key
     return base_url or f"{settings.server_url}/v1", key

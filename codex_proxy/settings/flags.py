@@ -107,13 +107,19 @@ def _option(name: str, metavar: str) -> Option:
     return click.option(flag, type=int if field.annotation is int else str, metavar=metavar, help=text)
 
 
-CONFIG_OPTION = click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="TOML file with settings (default: ~/.config/codex-proxy/config.toml).",
-)
+def config_option(name: str, callback: Callable[..., Any] | None = None) -> Option:
+    """Returns the option for the settings file. The command gets the path as `name`, or what `callback` makes of it."""
+    return click.option(
+        "--config",
+        name,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        callback=callback,
+        help="TOML file with settings (default: ~/.config/codex-proxy/config.toml).",
+    )
+
+
+CONFIG_OPTION = config_option("config_file")
 
 SETTING_OPTIONS: tuple[Option, ...] = (*(_option(*each) for each in _METAVARS.items()), CONFIG_OPTION)
 
