@@ -9,7 +9,6 @@ import datetime
 import json
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,11 +18,11 @@ from codex_proxy.commands.chat.conversation import ChatSession
 from codex_proxy.commands.store import existing_store
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import escape, escape_json
+from codex_proxy.core.usage_sums import DAY
 from codex_proxy.settings.fields import Settings
-from codex_proxy.store.usage import HOUR, Figures, UsageQuery
+from codex_proxy.store.usage import UsageQuery
 from codex_proxy.surfaces.models import DEFAULT_NAME
-
-DAY = 24 * HOUR
+from codex_proxy.surfaces.usage_report import usage_figures
 
 _COLUMNS = ("turns", "failed", "input", "cached", "output", "reasoning")
 _FIGURES = (
@@ -47,15 +46,9 @@ async def usage_of_all_keys(settings: Settings, days: int) -> list[dict[str, Any
     async with existing_store(settings) as store:
         found = await store.usage(query)
     return [
-        {"start_time": each.start, "key": each.owner, "model": each.model, **_row(each.figures)}
+        {"start_time": each.start, "key": each.owner, "model": each.model, **usage_figures(each.figures)}
         for each in found
     ]
-
-
-def _row(figures: Figures) -> dict[str, Any]:
-    counts = msgspec.structs.astuple(figures)
-    names = (*_FIGURES[:2], "num_estimated_requests", *_FIGURES[2:])
-    return {**dict(zip(names, counts, strict=True)), "estimated": figures.estimated > 0}
 
 
 def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import msgspec
 from aiohttp import web
 
 from codex_proxy.agents.agent import Agent, all_agents
@@ -17,7 +16,6 @@ from codex_proxy.store.usage import UsageQuery
 from codex_proxy.surfaces.usage_report import (
     UsageLimits,
     UsageLimitsList,
-    UsageRow,
     limits_object,
     page_of,
     report_of,
@@ -50,11 +48,8 @@ async def retrieve_usage(request: web.Request) -> web.Response:
     with store_errors_as_faults():
         await recorder.flush()
         found = await recorder.ledger.usage(query)
-    rows = [
-        UsageRow(start=each.start, model=each.model, **msgspec.structs.asdict(each.figures)) for each in found
-    ]
     return json_response(
-        page_of(report, rows, key=request[OWNER], durable=recorder.durable, since=recorder.since)
+        page_of(report, found, key=request[OWNER], durable=recorder.durable, since=recorder.since)
     )
 
 

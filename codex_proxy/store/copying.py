@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from codex_proxy.store.usage import FIGURES
+from codex_proxy.core.usage_sums import FIGURES
 from codex_proxy.store.values import StoreRefused
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
+from codex_proxy.core.usage_sums import FIGURES, Figures, UsageSum
 from codex_proxy.store.checksums import verify
 from codex_proxy.store.retention import Removed
 from codex_proxy.store.rows import (
@@ -25,7 +26,7 @@ from codex_proxy.store.rows import (
     response_of,
     turns_of,
 )
-from codex_proxy.store.usage import FIGURES, Figures, UsageQuery, UsageSum
+from codex_proxy.store.usage import UsageQuery
 from codex_proxy.store.values import (
     MAX_SEARCHED,
     MAX_TREE,

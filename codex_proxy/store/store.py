@@ -11,6 +11,7 @@ from typing import Required, TypedDict, TypeVar, Unpack
 
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
+from codex_proxy.core.usage_sums import UsageSum
 from codex_proxy.store import copying, queries
 from codex_proxy.store.checksums import ROWS_AT_ONCE, TABLES
 from codex_proxy.store.copying import CopiedTable, Row
@@ -20,7 +21,7 @@ from codex_proxy.store.queries import BEYOND, KINDS, Dialect, Kind, Query
 from codex_proxy.store.retention import NOTHING_REMOVED, Removed, Rule, rules
 from codex_proxy.store.rows import conversation_of, item_of, response_of
 from codex_proxy.store.team import Team
-from codex_proxy.store.usage import UsageEntry, UsageQuery, UsageSum
+from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
     ChainTurn,
     CheckResult,

@@ -8,30 +8,10 @@ from typing import Final, Protocol
 import msgspec
 
 from codex_proxy.core.owned_entries import OwnedEntries
+from codex_proxy.core.usage_sums import Figures, UsageSum
 
-HOUR: Final = 3600
 MAX_FIGURE: Final = 1 << 48
 """The most that one turn may add, so that sums fit into SQLite's integers."""
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over turns. `cached` is part of `input`, `reasoning` of `output`."""
-
-    turns: int = 0
-    failed: int = 0
-    """Number of turns that failed, or found no slot."""
-    estimated: int = 0
-    """Number of turns whose tokens were not reported."""
-    input: int = 0
-    cached: int = 0
-    output: int = 0
-    reasoning: int = 0
-
-    def __add__(self, other: Figures) -> Figures:
-        return Figures(**{name: getattr(self, name) + getattr(other, name) for name in FIGURES})
-
-
-FIGURES: Final = Figures.__struct_fields__
 
 
 class UsageEntry(msgspec.Struct, frozen=True):
@@ -53,17 +33,6 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     width: int
     """A multiple of 3600; buckets begin at multiples of it since 1970."""
     by_model: bool = False
-
-
-class UsageSum(msgspec.Struct, frozen=True):
-    """The sums of the bucket that begins at `start`. `model` is empty for all models, `owner` is empty if the query
-    names one.
-    """
-
-    start: int
-    model: str
-    figures: Figures
-    owner: str = ""
 
 
 class UsageLedger(Protocol):

@@ -15,7 +15,8 @@ from codex_proxy.core.events import Spending
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.owned_entries import OwnedEntries
-from codex_proxy.store.usage import HOUR, MAX_FIGURE, NO_FIGURES, Figures, UsageEntry, UsageLedger
+from codex_proxy.core.usage_sums import HOUR, Figures
+from codex_proxy.store.usage import MAX_FIGURE, NO_FIGURES, UsageEntry, UsageLedger
 from codex_proxy.store.values import StoreError
 
 log = structlog.get_logger(__name__)

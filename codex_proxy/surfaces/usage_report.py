@@ -13,11 +13,9 @@ from msgspec import Meta
 from codex_proxy.core.account import AccountLimits, LimitWindow, resets_at
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
+from codex_proxy.core.usage_sums import DAY, HOUR, Figures, UsageSum
 from codex_proxy.surfaces.answer_types import Count
 from codex_proxy.surfaces.body import integer_in, invalid_value, number_in
-
-HOUR: Final = 3600
-DAY: Final = 24 * HOUR
 
 
 class Width(NamedTuple):
@@ -54,24 +52,7 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.first + self.buckets * self.width
 
 
-class UsageRow(NamedTuple):
-    """The sums of the bucket that begins at `start`, for one `model` or, if it is empty, all: numbers of turns, then of
-    tokens.
-    """
-
-    start: int
-    model: str
-    turns: int
-    failed: int
-    estimated: int
-    input: int
-    cached: int
-    output: int
-    reasoning: int
-
-
-class UsageResult(TypedDict):
-    object: Literal["usage.result"]
+class UsageFigures(TypedDict):
     input_tokens: Count
     input_cached_tokens: Count
     output_tokens: Count
@@ -80,6 +61,10 @@ class UsageResult(TypedDict):
     num_failed_requests: Count
     num_estimated_requests: Count
     estimated: bool
+
+
+class UsageResult(UsageFigures):
+    object: Literal["usage.result"]
     key: str | None
     model: str | None
 
@@ -157,12 +142,12 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
 
 
 def page_of(
-    report: UsageReport, rows: Sequence[UsageRow], *, key: str, durable: bool, since: int
+    report: UsageReport, sums: Sequence[UsageSum], *, key: str, durable: bool, since: int
 ) -> UsagePage:
     """Returns a page of usage. If the usage is not `durable`, it counts from `since`."""
-    by_start: dict[int, list[UsageRow]] = {}
-    for row in rows:
-        by_start.setdefault(row.start, []).append(row)
+    by_start: dict[int, list[UsageSum]] = {}
+    for each in sums:
+        by_start.setdefault(each.start, []).append(each)
     starts = range(report.first, report.after, report.width)
     has_more = report.after < report.end
     return {
@@ -172,7 +157,7 @@ def page_of(
                 "object": "bucket",
                 "start_time": start,
                 "end_time": start + report.width,
-                "results": [_result(report, row, key) for row in by_start.get(start, ())],
+                "results": [_result(report, each, key) for each in by_start.get(start, ())],
             }
             for start in starts
         ],
@@ -183,19 +168,25 @@ def page_of(
     }
 
 
-def _result(report: UsageReport, row: UsageRow, key: str) -> UsageResult:
+def _result(report: UsageReport, found: UsageSum, key: str) -> UsageResult:
     return {
         "object": "usage.result",
-        "input_tokens": row.input,
-        "input_cached_tokens": row.cached,
-        "output_tokens": row.output,
-        "output_reasoning_tokens": row.reasoning,
-        "num_model_requests": row.turns,
-        "num_failed_requests": row.failed,
-        "num_estimated_requests": row.estimated,
-        "estimated": row.estimated > 0,
+        **usage_figures(found.figures),
         "key": key if report.by_key else None,
-        "model": row.model if report.by_model else None,
+        "model": found.model if report.by_model else None,
+    }
+
+
+def usage_figures(figures: Figures) -> UsageFigures:
+    return {
+        "input_tokens": figures.input,
+        "input_cached_tokens": figures.cached,
+        "output_tokens": figures.output,
+        "output_reasoning_tokens": figures.reasoning,
+        "num_model_requests": figures.turns,
+        "num_failed_requests": figures.failed,
+        "num_estimated_requests": figures.estimated,
+        "estimated": figures.estimated > 0,
     }
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.core.usage_sums import Figures
 from codex_proxy.store import copying
 from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
-from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
+from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
     Frame,
     PendingWebhook,

@@ -11,12 +11,13 @@ from typing import Final
 
 import pytest
 
+from codex_proxy.core.usage_sums import Figures
 from codex_proxy.store import queries
 from codex_proxy.store.retention import Removed
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
 from codex_proxy.store.sqlite.dialect import DIALECT, ask
 from codex_proxy.store.sqlite.opening import open_in_memory
-from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
+from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
     ContextLimits,
     Frame,

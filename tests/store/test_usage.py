@@ -8,18 +8,10 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.core.events import Spending, Usage
+from codex_proxy.core.usage_sums import HOUR, Figures, UsageSum
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
-from codex_proxy.store.usage import (
-    HOUR,
-    MAX_FIGURE,
-    Figures,
-    RamUsage,
-    UsageEntry,
-    UsageLedger,
-    UsageQuery,
-    UsageSum,
-)
+from codex_proxy.store.usage import MAX_FIGURE, RamUsage, UsageEntry, UsageLedger, UsageQuery
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.store.values import Retention, StoreUnavailable
 from tests.store.conftest import Make

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.surfaces.usage_report import DAY, HOUR, UsagePage, UsageReport, UsageRow, page_of, report_of
+from codex_proxy.core.usage_sums import DAY, HOUR, Figures, UsageSum
+from codex_proxy.surfaces.usage_report import UsagePage, UsageReport, page_of, report_of
 
 MIDNIGHT = 19_675 * DAY
 NOW = MIDNIGHT + 10 * HOUR + 17.5
@@ -23,11 +24,12 @@ def refusal(*query: tuple[str, str]) -> tuple[str | None, str]:
     return raised.value.failure.param, raised.value.failure.message
 
 
-def row(start: int, model: str = "") -> UsageRow:
-    return UsageRow(start, model, 3, 1, 1, 100, 40, 50, 20)
+def row(start: int, model: str = "") -> UsageSum:
+    figures = Figures(turns=3, failed=1, estimated=1, input=100, cached=40, output=50, reasoning=20)
+    return UsageSum(start, model, figures)
 
 
-def page(report: UsageReport, *rows: UsageRow, **more: Any) -> UsagePage:
+def page(report: UsageReport, *rows: UsageSum, **more: Any) -> UsagePage:
     given: dict[str, Any] = {"key": "me", "durable": True, "since": 5}
     return page_of(report, rows, **given | more)
 
