@@ -387,7 +387,7 @@ class Run:
         self._append(self._usage.begin_attempt(begun=begun), 0)
         self._restartable = ""
         self.attempt = attempt
-        self._checking = False
+        self._checking = self._paused = False
         session, self._session = self._session, None
         self.continued = False
         if session is not None:

@@ -39,6 +39,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
+from codex_proxy.runs.event_log import HIGH_WATER
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
@@ -292,6 +293,26 @@ async def test_output_of_an_earlier_attempt_is_ignored() -> None:
     await settle()
     assert text_of(read(run)) == ""
     assert calls_in(run) == ["a"]
+
+
+@virtual
+async def test_the_child_of_a_second_attempt_waits_for_a_slow_reader_too() -> None:
+    scheduler, agent = managed()
+    agent.exclusive = True
+    run = await scheduler.start(REQUIRED)
+    cursor = run.log.cursor()
+    agent.transports[0].say(*words("No."), size=HIGH_WATER + 1)
+    await settle()
+    second = agent.transports[1]
+    second.say(UsageReported(Usage(input=1)))
+    assert second.paused
+    while cursor.take():
+        pass
+    assert not second.paused
+    second.say(UsageReported(Usage(input=2)), size=HIGH_WATER + 1)
+    assert second.paused
+    cursor.detach()
+    run.interrupt()
 
 
 @virtual
