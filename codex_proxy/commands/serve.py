@@ -19,6 +19,7 @@ from codex_proxy.agents.configured.agents import settings_without_effect, target
 from codex_proxy.agents.spec import AgentSpec
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.commands.page import page_of
+from codex_proxy.commands.supervisor import ALIVE
 from codex_proxy.core.faults import Fault, UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import variables_of
@@ -31,8 +32,8 @@ from codex_proxy.surfaces.responses.wire import ResponseRequest
 COLLECT_AFTER = 20_000
 """The garbage collector's first threshold; Python's default is 700."""
 
-STDIN = 0
-"""The descriptor of stdin. A supervisor writes nothing there: it is readable when the supervisor has ended."""
+STDIN, STDOUT = 0, 1
+"""The descriptors on which a supervisor asks whether a worker is alive, and is answered."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
 BUILD_AFTER = 0.5
@@ -94,10 +95,18 @@ async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> No
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as for nohup
         # Of a closed terminal it comes twice, from the system and from the shell.
         loop.add_signal_handler(signal.SIGHUP, stop_wanted.set)
+
+    def on_question() -> None:
+        if os.read(STDIN, 1024):
+            with contextlib.suppress(BrokenPipeError):  # the supervisor has ended since
+                os.write(STDOUT, f"{ALIVE}\n".encode())
+        else:
+            loop.remove_reader(STDIN)
+            stop_wanted.set()
+
     if has_supervisor:
-        loop.add_reader(STDIN, stop_wanted.set)
+        loop.add_reader(STDIN, on_question)  # also while it stops, which may take long
     await stop_wanted.wait()
-    loop.remove_reader(STDIN)
 
 
 async def _build_request_models() -> None:

@@ -1,5 +1,5 @@
 """`codex-proxy serve --workers N`: N processes on one port, and their supervisor (docs/machines.md). A worker's banner
-says that it serves; its stdin ends with the supervisor.
+says that it serves; its stdin ends with the supervisor. After the banner it answers each line with the line `ALIVE`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,14 @@ from codex_proxy.settings.fields import Settings
 
 STOP_SECONDS: Final = 15.0
 """Seconds that a worker has to stop, after the time for its turns, before it is killed."""
+
+ASK_SECONDS: Final = 10.0
+"""Seconds between two questions whether a worker is alive."""
+MAX_UNANSWERED: Final = 3
+"""Questions without an answer after which a worker is killed. They are counted, and not the time, so that a supervisor
+that was stopped for an hour (Ctrl-Z) kills no worker.
+"""
+ALIVE: Final = "alive"
 
 log = structlog.get_logger(__name__)
 
@@ -68,17 +76,36 @@ class Worker:
         self._process = process
         self._told_to_stop = False
         self._decided = asyncio.Event()
+        self._unanswered = 0
         self._reading = asyncio.create_task(self._read(say))
+        self._watching = asyncio.create_task(self._kill_when_it_hangs())
 
     async def _read(self, say: Callable[[str], object] | None) -> None:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
+            text = line.decode("utf-8", "replace").rstrip("\n")
+            if text == ALIVE:
+                self._unanswered = 0
+                continue
             if not self.serves:
                 self.serves_since = time.monotonic()
                 self._decided.set()
             if say is not None:
-                say(line.decode("utf-8", "replace").rstrip("\n"))
+                say(text)
         self._decided.set()
+        self._watching.cancel()
+
+    async def _kill_when_it_hangs(self) -> None:
+        assert self._process.stdin is not None
+        await self.wait_started()
+        while self._unanswered < MAX_UNANSWERED:
+            self._unanswered += 1
+            self._process.stdin.write(b"\n")
+            await asyncio.sleep(ASK_SECONDS)
+        log.error(
+            "worker_hangs", number=self.number, pid=self.pid, unanswered_seconds=MAX_UNANSWERED * ASK_SECONDS
+        )
+        self.kill()
 
     @property
     def serves(self) -> bool:

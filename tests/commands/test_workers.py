@@ -21,6 +21,7 @@ from structlog.testing import capture_logs
 
 from codex_proxy.app.start_checks import check
 from codex_proxy.app.system import SystemClock
+from codex_proxy.commands import supervisor
 from codex_proxy.commands.supervisor import Supervisor
 from codex_proxy.core.faults import UserError
 from tests.forking import run_command
@@ -39,7 +40,8 @@ if os.path.exists(f"{folder}/broken"):
     sys.exit(3)
 open(f"{folder}/{number}-{os.getpid()}", "w").close()
 print(f"worker {number} serves", flush=True)
-sys.stdin.read()
+for line in sys.stdin:
+    print("alive", flush=True)
 """
 """A worker that does nothing but serve."""
 
@@ -91,6 +93,44 @@ async def test_a_worker_that_was_killed_is_started_again(two: Started) -> None:
     assert two.pids(1) == [other]
 
 
+async def test_a_worker_that_does_not_answer_is_killed_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "ASK_SECONDS", 0.01)
+    with capture_logs() as logs:
+        started = Started(tmp_path, SERVES.partition("for line")[0] + "signal.pause()", count=1)
+        first = await started.serving(1)
+        await started.serving(1, processes=2)
+        started.supervisor.stop()
+        assert await started.ended() == 0
+    assert next(line["pid"] for line in logs if line["event"] == "worker_hangs") == first
+    assert not psutil.pid_exists(first)
+
+
+async def test_a_worker_that_answers_every_question_is_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep = asyncio.sleep
+
+    async def until_answered(seconds: float) -> None:
+        answers = len(started.said)
+        if seconds == supervisor.ASK_SECONDS:
+            await eventually(lambda: len(started.said) > answers)
+        else:
+            await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", until_answered)
+    with capture_logs() as logs:
+        started = Started(tmp_path, SERVES + "    print('answered', flush=True)", count=1)
+        first = await started.serving(1)
+        await eventually(lambda: started.said.count("answered") > 2 * supervisor.MAX_UNANSWERED)
+        started.supervisor.stop()
+        assert await started.ended() == 0
+    assert "worker_hangs" not in [line["event"] for line in logs]
+    assert started.pids(1) == [first]
+    assert supervisor.ALIVE not in started.said
+
+
 async def test_a_reload_replaces_one_worker_after_the_other(two: Started) -> None:
     before = [await two.serving(number) for number in (1, 2)]
     two.supervisor.reload()
@@ -120,7 +160,7 @@ async def test_stopping_ends_every_worker(two: Started) -> None:
 
 async def test_a_worker_that_keeps_ending_is_started_again_after_a_pause(tmp_path: Path) -> None:
     with capture_logs() as logs:
-        started = Started(tmp_path, SERVES.replace("sys.stdin.read()", ""), count=1)
+        started = Started(tmp_path, SERVES.partition("for line")[0], count=1)
         pauses = await eventually(
             lambda: [line["restart_after"] for line in logs if line["event"] == "worker_ended"][1:]
         )
@@ -305,6 +345,54 @@ async def test_requests_reach_all_workers_and_each_is_named(tmp_path: Path) -> N
         await eventually(lambda: not any(map(psutil.pid_exists, workers)))  # they see it, and stop
     lines = serving.log.read_text()
     assert all(f'"worker": {number}' in lines for number in (1, 2))
+
+
+async def test_a_worker_answers_its_supervisor_also_while_it_waits_for_its_turns(tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "codex_proxy", "serve", "--agent", "fake", "--port", "0", "--worker", "1"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={
+            **ENVIRONMENT,
+            "HOME": str(tmp_path),
+            "PROXY_STORE": "off",
+            "PROXY_DRAIN_MS": str(int(PATIENCE * 1000)),
+            "STREAM_RELEASE_FILE": str(release),
+        },
+        cwd=ROOT,
+    )
+    stdin, stdout, stderr = worker.stdin, worker.stdout, worker.stderr
+    assert stdin is not None
+    assert stdout is not None
+    assert stderr is not None
+    found = ADDRESS.search(await stdout.readline())
+    assert found
+
+    async def ask() -> None:
+        stdin.write(b"\n")
+        async with asyncio.timeout(PATIENCE):
+            while await stdout.readline() != f"{supervisor.ALIVE}\n".encode():
+                assert not stdout.at_eof()
+
+    await ask()
+    held = {"model": "codex-5", "input": '[[fake:text say="one two" hold=1]]', "stream": True}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{found[1].decode()}/v1/responses", json=held) as reply,
+    ):
+        while b"output_text.delta" not in await reply.content.readline():
+            pass
+        worker.terminate()
+        while b"stopping" not in await stderr.readline():
+            pass
+        await ask()
+        stdin.close()  # as when the supervisor ends
+        release.touch()
+        assert b"response.completed" in await reply.content.read()
+    async with asyncio.timeout(PATIENCE):
+        assert await worker.wait() == 0
 
 
 @pytest.mark.exhaustive
