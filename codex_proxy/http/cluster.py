@@ -8,7 +8,6 @@ from aiohttp import web
 
 from codex_proxy import __version__
 from codex_proxy.http.app_keys import CLOCK, RESPONSES
-from codex_proxy.http.endpoint import Endpoint
 from codex_proxy.http.replies import json_response
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.surfaces.answer_types import Count
@@ -76,13 +75,3 @@ async def retrieve_cluster(request: web.Request) -> web.Response:
         ],
     }
     return json_response(body)
-
-
-CLUSTER_ENDPOINT: Final = Endpoint(
-    "GET /cluster",
-    retrieve_cluster,
-    Cluster,
-    chapter="The server itself",
-    kind="stored",
-    description="Details: docs/machines.md.",
-)

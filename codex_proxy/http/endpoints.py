@@ -5,19 +5,29 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final, get_args
 
+from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.core.turn import SANDBOXES
-from codex_proxy.http import conversations, responses, server_info
+from codex_proxy.http import conversations, ollama, page, responses, server_info
 from codex_proxy.http.chat import create_chat_completion
-from codex_proxy.http.cluster import CLUSTER_ENDPOINT
-from codex_proxy.http.endpoint import COUNT, FLAG, TEXT, Endpoint, Parameter, Schema, array, one_of
+from codex_proxy.http.cluster import Cluster, retrieve_cluster
+from codex_proxy.http.completions import completions
+from codex_proxy.http.endpoint import (
+    COUNT,
+    FLAG,
+    TEXT,
+    AnswerType,
+    Endpoint,
+    Handler,
+    Parameter,
+    Schema,
+    array,
+    one_of,
+)
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.http.messages import count_message_tokens, create_message
 from codex_proxy.http.metrics import METER, metrics
-from codex_proxy.http.ollama_endpoints import OLLAMA_ENDPOINTS
-from codex_proxy.http.page import home
-from codex_proxy.http.page_endpoints import PAGE_ENDPOINTS
-from codex_proxy.http.passed_endpoints import PASSED_ENDPOINTS
-from codex_proxy.http.responses import compact_response, count_input_tokens, create_response
+from codex_proxy.http.pass_through import pass_through
+from codex_proxy.http.sse import NDJSON
 from codex_proxy.http.stream_slots import TEST_ENDPOINTS, OpenStreams, Released, open_streams, release_streams
 from codex_proxy.http.usage import retrieve_usage, retrieve_usage_limits
 from codex_proxy.http.websocket import open_responses_socket
@@ -27,6 +37,7 @@ from codex_proxy.surfaces.conversations import Conversation, ConversationDeleted
 from codex_proxy.surfaces.messages.content import Message, MessageEvent, MessageTokens
 from codex_proxy.surfaces.messages.models import MAX_PAGE, AnthropicModel, AnthropicModelList
 from codex_proxy.surfaces.models import CodexModelList, Model, ModelList
+from codex_proxy.surfaces.ollama.answer import OllamaAnswer, OllamaModel, OllamaModels, OllamaVersion
 from codex_proxy.surfaces.responses.response_types import (
     Compaction,
     InputTokens,
@@ -82,6 +93,7 @@ BETA: Final = _query("beta", TEXT, "Accepted, no effect.")
 _INCLUDE: Final = _query(
     "include", array(one_of(*get_args(Include))), "Accepted, no effect: these fields are always included."
 )
+_AFTER: Final = _query("after", TEXT, "Id of the last item on the previous page.")
 _LISTED: Final = (
     _query(
         "limit",
@@ -89,7 +101,7 @@ _LISTED: Final = (
         "Maximum number of items on a page.",
     ),
     _query("order", one_of("asc", "desc"), "`desc` (default): newest first. `asc`: oldest first."),
-    _query("after", TEXT, "Id of the last item on the previous page."),
+    _AFTER,
     _INCLUDE,
 )
 _TIME: Final = {"type": "integer", "minimum": 0, "maximum": LATEST}
@@ -109,6 +121,43 @@ _test: Final = partial(
     Endpoint, chapter="The server itself", kind="read", versioned=False, counted=False, needs=TEST_ENDPOINTS
 )
 _message: Final = partial(Endpoint, chapter="Messages", errors="messages")
+
+_OLLAMA_WORDS: Final = (
+    "Details: docs/ollama.md. It is a stream of lines of JSON, unless `stream` is false. "
+    "Without a prompt no turn is run."
+)
+_WITH_FILES: Final = ("/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations")
+
+_TURN_NUMBER: Final = Parameter("id", "path", TEXT, "Number of a turn.")
+_page: Final = partial(Endpoint, chapter="The page", versioned=False, needs=page.PAGE)
+
+
+def _ollama(route: str, handler: Handler, answer: AnswerType, **more: Any) -> Endpoint:
+    return Endpoint(
+        route,
+        handler,
+        answer,
+        operation_id=f"ollama_{route.rpartition('/')[2]}",
+        chapter="Ollama",
+        errors="ollama",
+        versioned=False,
+        **more,
+    )
+
+
+def _ollama_turn(route: str, handler: Handler, body: str) -> Endpoint:
+    more = {"description": _OLLAMA_WORDS, "streams": OllamaAnswer, "stream_type": NDJSON}
+    return _ollama(route, handler, OllamaAnswer, kind="turn", body=body, **more)
+
+
+def _page_file(name: str) -> Endpoint:
+    id = f"ui_{name.replace('.', '_')}"
+    return _page(f"GET /ui/{name}", page.ui_file, page.FILES[name], operation_id=id, kind="open")
+
+
+def _page_api(path: str, handler: Handler, *parameters: Parameter) -> Endpoint:
+    return _page(f"GET /ui/api/{path}", handler, dict[str, Any], kind="read", parameters=parameters)
+
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
@@ -183,7 +232,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ),
     _response(
         "POST /responses",
-        create_response,
+        responses.create_response,
         Response,
         kind="turn",
         description="Details: docs/responses.md.",
@@ -208,7 +257,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ),
     _response(
         "POST /responses/compact",
-        compact_response,
+        responses.compact_response,
         Compaction,
         kind="turn",
         body="CompactRequest",
@@ -216,7 +265,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ),
     _response(
         "POST /responses/input_tokens",
-        count_input_tokens,
+        responses.count_input_tokens,
         InputTokens,
         kind="turn",
         body="ContextFields",
@@ -309,8 +358,32 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         Conversation,
         parameters=(_CONVERSATION_ID, _ITEM_ID),
     ),
-    *OLLAMA_ENDPOINTS,
-    *PASSED_ENDPOINTS,
+    _ollama_turn("POST /api/chat", ollama.chat, "OllamaChatRequest"),
+    _ollama_turn("POST /api/generate", ollama.generate, "OllamaGenerateRequest"),
+    _ollama("POST /api/embed", ollama.embed, dict[str, Any], kind="turn", body="OllamaEmbedRequest"),
+    _ollama(
+        "POST /api/embeddings", ollama.embeddings, dict[str, Any], kind="turn", body="OllamaEmbeddingsRequest"
+    ),
+    _ollama("GET /api/version", ollama.version, OllamaVersion, kind="read"),
+    _ollama("GET /api/tags", ollama.tags, OllamaModels, kind="read"),
+    _ollama("GET /api/ps", ollama.ps, OllamaModels, kind="read"),
+    _ollama("POST /api/show", ollama.show, OllamaModel, kind="read", body="OllamaShowRequest", counted=False),
+    *(
+        Endpoint(
+            f"POST {path}",
+            completions if path == "/completions" else pass_through,
+            Any,
+            operation_id="pass_" + path[1:].replace("/", "_"),
+            chapter="Model servers",
+            kind="turn",
+            takes_form=path in _WITH_FILES,
+            description=""
+            if path == "/completions"
+            else "Only `model` is changed. Details: docs/upstreams.md.",
+            body="PassedBody",
+        )
+        for path in PASSED_PATHS
+    ),
     Endpoint(
         "GET /usage",
         retrieve_usage,
@@ -344,15 +417,55 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "key, only clients on this machine may read it. With several agents, the answer is a list.",
     ),
     _server("GET /v1", server_info.index, server_info.Index),
-    _server("GET /", home, server_info.Hello, operation_id="root"),
+    _server("GET /", page.home, server_info.Hello, operation_id="root"),
     _server("GET /api/hello", server_info.root, server_info.Hello, operation_id="hello"),
     _server("GET /healthz", server_info.healthz, server_info.Health),
     _server("GET /livez", server_info.livez, server_info.Live),
     _server("GET /readyz", server_info.readyz, server_info.Ready, more_answers={"503": server_info.Unready}),
-    CLUSTER_ENDPOINT,
+    Endpoint(
+        "GET /cluster",
+        retrieve_cluster,
+        Cluster,
+        chapter="The server itself",
+        kind="stored",
+        description="Details: docs/machines.md.",
+    ),
     _server("GET /openapi.json", server_info.openapi, dict[str, Any]),
     _server("GET /metrics", metrics, "text/plain", needs=METER),
     _test("GET /__test/conc", open_streams, OpenStreams),
     _test("POST /__test/conc/release", release_streams, Released),
-    *PAGE_ENDPOINTS,
+    *(_page_file(name) for name in page.FILES if name != "index.html"),
+    _page_api("state", page.ui_state),
+    _page_api("turns", page.ui_turns),
+    _page_api("turns/{id}", page.ui_turn, _TURN_NUMBER),
+    _page(
+        "GET /ui/api/turns/{id}/cassette",
+        page.ui_cassette,
+        "application/x-ndjson",
+        kind="read",
+        parameters=(_TURN_NUMBER,),
+    ),
+    _page_api("live", page.ui_live),
+    _page_api(
+        "stored",
+        page.ui_stored,
+        _query("search", TEXT, "A text that the id or the response has, in any case."),
+        _AFTER,
+    ),
+    _page_api("stored/{id}/tree", page.ui_tree, _RESPONSE_ID),
+    _page_api(
+        "conversations",
+        page.ui_conversations,
+        _query("search", TEXT, "A text that the id or the metadata have, in any case."),
+        _AFTER,
+    ),
+    _page_api("connect", page.ui_connect),
+    _page(
+        "POST /ui/api/turns/{id}/cancel",
+        page.ui_cancel,
+        dict[str, Any],
+        kind="read",
+        counted=False,
+        parameters=(_TURN_NUMBER,),
+    ),
 )
