@@ -9,10 +9,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from codex_proxy.commands.connect.client import ClientSetup
+from codex_proxy.commands.connect.clients import CLIENTS, PROGRAMS, ClientSetup
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, snippet
-from codex_proxy.commands.connect.programs import PROGRAMS
-from codex_proxy.commands.connect.table import CLIENTS
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "clients.json"
 CHECKS = ("text", "tools", "schema", "images", "cancel")

@@ -24,10 +24,9 @@ from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.keyring import others_access, read_keys
 from codex_proxy.app.mcp_tools import Programs, configured_servers
-from codex_proxy.app.start_checks import listen_error
+from codex_proxy.app.start_checks import listen_error, reserve_port
 from codex_proxy.app.store_lifecycle import inspect_store
 from codex_proxy.app.system import SystemClock
-from codex_proxy.commands.ports import reserve_port
 from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import Key, KeysError, with_default

@@ -23,10 +23,9 @@ from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
-from codex_proxy.settings.load import load, variables_of
+from codex_proxy.settings.load import load, unused_settings, variables_of
 from codex_proxy.settings.old_names import advice_about
 from codex_proxy.settings.sources import default_config_file
-from codex_proxy.settings.unused import unused_settings
 
 MAX_SECONDS = 90.0
 """Seconds for the agents' checks: each of four children may take 20 on a cold disk."""

@@ -44,7 +44,7 @@ class Findings:
 
 def _guides(settings: Settings, base_url: str) -> Sequence[dict[str, str]]:
     # Imported here: only who opens this pane needs the formats of some twenty clients.
-    from codex_proxy.commands.connect import command, table
+    from codex_proxy.commands.connect import clients, command
 
     key = command.KEY_TO_BE_GIVEN if settings.wants_key else command.NO_KEY
     target = command.ServerAccess(base_url=base_url, model="codex-5", key=key)
@@ -55,5 +55,5 @@ def _guides(settings: Settings, base_url: str) -> Sequence[dict[str, str]]:
             "about": each.about,
             "instructions": command.instructions(each, target),
         }
-        for each in table.CLIENTS
+        for each in clients.CLIENTS
     ]

@@ -27,8 +27,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from codex_proxy.commands.connect.clients import PROGRAMS, Program
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, entries_of, snippet
-from codex_proxy.commands.connect.programs import PROGRAMS, Program
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import create, make_folder, replace_file
 from codex_proxy.settings.fields import Settings

@@ -22,9 +22,8 @@ from codex_proxy.commands.page import page_of
 from codex_proxy.commands.supervisor import ALIVE
 from codex_proxy.core.faults import Fault, UserError
 from codex_proxy.settings.fields import Settings
-from codex_proxy.settings.load import variables_of
+from codex_proxy.settings.load import unused_settings, variables_of
 from codex_proxy.settings.old_names import advice_about
-from codex_proxy.settings.unused import unused_settings
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.responses.wire import ResponseRequest

@@ -16,8 +16,7 @@ from typing import Any, Final
 import structlog
 
 from codex_proxy.agents.process_pool.plan import RestartBackoff
-from codex_proxy.app.start_checks import listen_error
-from codex_proxy.commands.ports import reserve_port
+from codex_proxy.app.start_checks import listen_error, reserve_port
 from codex_proxy.settings.fields import Settings
 
 STOP_SECONDS: Final = 15.0

@@ -18,8 +18,7 @@ from codex_proxy.http.sse import time_comment
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn
 from codex_proxy.runs.recording import REQUEST_RECORDER
 from codex_proxy.surfaces.base import Renderer
-from codex_proxy.surfaces.chat.forward import ForwardPolicy
-from codex_proxy.surfaces.chat.forwarded_answer import ForwardedAnswer
+from codex_proxy.surfaces.chat.forward import ForwardedAnswer, ForwardPolicy
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatProfile, ChatRenderer
 from codex_proxy.surfaces.usage import text_tokens, tokens_in

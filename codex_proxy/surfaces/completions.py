@@ -12,12 +12,11 @@ from pydantic import Field
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.surfaces.base import RenderOptions, Text, json_bytes, raw_text
+from codex_proxy.surfaces.base import OneTextRenderer, RenderOptions, Text, json_bytes, raw_text
 from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.errors import DONE, error_frames
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
-from codex_proxy.surfaces.one_text import OneTextRenderer
 from codex_proxy.surfaces.request_options import (
     FieldNames,
     ParseContext,

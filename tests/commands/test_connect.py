@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from codex_proxy.commands.connect.client import ClientSetup, Entry
+from codex_proxy.commands.connect.clients import BY_NAME, CLIENTS, ClientSetup, Entry
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of, instructions, write_into
 from codex_proxy.commands.connect.documents import DocumentError, set_values
-from codex_proxy.commands.connect.table import BY_NAME, CLIENTS
 from scripts import gen_clients
 from tests.commands.codexes import command, environment
 from tests.http.serving import fake_proxy

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from codex_proxy.app.server import make_server
+from codex_proxy.commands.connect.clients import PROGRAMS
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
-from codex_proxy.commands.connect.programs import PROGRAMS
 from codex_proxy.commands.run import prepare
 from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, running, settings_of

@@ -16,7 +16,7 @@ import aiohttp
 import psutil
 import pytest
 
-from codex_proxy.commands.ports import reserve_port
+from codex_proxy.app.start_checks import reserve_port
 from tests.http.serving import ENVIRONMENT, user
 from tests.waiting import PATIENCE, poll
 

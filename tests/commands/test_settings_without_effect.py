@@ -19,8 +19,7 @@ from codex_proxy.commands.doctor import settings_check
 from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
-from codex_proxy.settings.load import load
-from codex_proxy.settings.unused import NEEDS_ONE_OF, unused_settings
+from codex_proxy.settings.load import NEEDS_ONE_OF, load, unused_settings
 from tests.http.serving import ENVIRONMENT, GivenSettings, fake_proxy, running, settings_of
 from tests.upstreams.serving import upstream
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.commands.connect.clients import BY_NAME
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
-from codex_proxy.commands.connect.table import BY_NAME
 from tests.http.serving import fake_proxy
 from tests.npm import installed
 from tests.waiting import PATIENCE

@@ -40,7 +40,7 @@ from codex_proxy.responses.frame_buffer import FrameBuffer, FrameReader
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.runs.event_log import EventLog
 from codex_proxy.runs.run import Run
-from codex_proxy.surfaces.chat.forwarded_answer import ForwardedAnswer
+from codex_proxy.surfaces.chat.forward import ForwardedAnswer
 from codex_proxy.surfaces.chat.parse import ParsedChat
 from codex_proxy.surfaces.chat.render import ChatRenderer
 from codex_proxy.surfaces.messages.parse import ParsedMessages

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from codex_proxy.commands.connect.table import CLAUDE_ENVIRONMENT
+from codex_proxy.commands.connect.clients import CLAUDE_ENVIRONMENT
 from codex_proxy.http.exchange import stream_response
 from codex_proxy.surfaces.messages.content import PING
 from tests.fuzz.requests import PIXEL

@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.commands.connect.client import ClientSetup, Entry
+from codex_proxy.commands.connect.clients import BY_NAME, CLIENTS, ClientSetup, Entry
 from codex_proxy.commands.connect.documents import DocumentError, set_values
-from codex_proxy.commands.connect.table import BY_NAME, CLIENTS
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import FILE_MODE, create, make_folder, replace_file
 

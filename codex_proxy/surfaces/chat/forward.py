@@ -1,19 +1,24 @@
 """Decides what of a chat request goes unchanged to an upstream: all of it (`ForwardedRequest`) if this server has
-nothing to do in the turn, else what no `Turn` represents. Source: docs/upstreams.md.
+nothing to do in the turn, else what no `Turn` represents; and passes on the answer. Sources: docs/upstreams.md,
+docs/contract.md#failures-of-a-stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, Unpack
 
 import msgspec
 
+from codex_proxy.core.events import Event, ForwardedBytes, TurnEnded, UsageReported
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import ForwardedRequest
+from codex_proxy.surfaces.base import Renderer, RenderOptions
 from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.chat.answer import SAMPLING, requested_logprobs
 from codex_proxy.surfaces.chat.messages import has_instructions
+from codex_proxy.surfaces.errors import error_frames
 from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED
 
 Fields: TypeAlias = Mapping[str, msgspec.Raw]
@@ -133,3 +138,56 @@ def _reasoning(fields: Fields) -> dict[str, msgspec.Raw]:
     value = None if given is None else msgspec.json.decode(given, type=dict[str, Any] | None)
     members = {name for name, each in (value or {}).items() if each is not None}
     return {} if given is None or members <= _EFFORT else {"reasoning": given}
+
+
+class ForwardedAnswer(Renderer):
+    """Passes on the bytes of an answer. Without reported usage, a delta counts as an output token."""
+
+    def __init__(self, **options: Unpack[RenderOptions]) -> None:
+        super().__init__(**options)
+        self._stops: tuple[str, ...] = ()
+        self._deltas = 0
+        self._body: list[bytes] = []
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        return self._stops
+
+    def pieces(self, events: Iterable[Event]) -> list[bytes]:
+        out: list[bytes] = []
+        for event in events:
+            if isinstance(event, ForwardedBytes):
+                out.append(event.data)
+                self._deltas += event.deltas
+            elif isinstance(event, UsageReported):
+                self.spent.add_total(event)
+            elif isinstance(event, TurnEnded):
+                self._on_turn_ended(event, out)
+        self.visible = self.visible or bool(out)
+        if self._stream:
+            return out
+        self._body += out
+        return []
+
+    def open(self) -> bytes:
+        self.visible = True  # the upstream sends its own first chunk; from now on a failure is an error frame
+        return b""
+
+    def _whole(self) -> bytes:
+        return b"".join(self._body)
+
+    def _count_tokens(self) -> int:
+        return self._deltas
+
+    def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
+        self.spent.end(event)
+        if event.failure is None:
+            stops = event.choice_stops or {0: event.stop}
+            self._stops = tuple(stop for _, stop in sorted(stops.items()))
+            return
+        self.failure = event.failure
+        if self.visible or out:
+            out.append(self._error(event.failure))
+
+    def _error(self, failure: Failure) -> bytes:
+        return error_frames(failure)

@@ -16,7 +16,7 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.attachments import file_text, image_part
 from codex_proxy.surfaces.body import unsupported_value
 from codex_proxy.surfaces.chat import wire
-from codex_proxy.surfaces.past_calls import HistoryWithCalls
+from codex_proxy.surfaces.tools import HistoryWithCalls
 from codex_proxy.surfaces.unions import known_kinds
 
 _ATTACHMENTS: Final = (wire.AudioPart, wire.FilePart, wire.OtherPart)

@@ -9,7 +9,7 @@ from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.chat import wire
-from codex_proxy.surfaces.offered_tools import OfferedTools, known_tool, refuse_duplicates, with_grammar
+from codex_proxy.surfaces.tools import OfferedTools, known_tool, refuse_duplicates, with_grammar
 
 
 def offered_tools(request: wire.ChatRequest) -> OfferedTools:

@@ -32,8 +32,7 @@ from codex_proxy.surfaces.messages.blocks import (
     text_of,
 )
 from codex_proxy.surfaces.messages.state import Element, unpack_items
-from codex_proxy.surfaces.past_calls import HistoryWithCalls
-from codex_proxy.surfaces.tool_calls import model_name
+from codex_proxy.surfaces.tools import HistoryWithCalls, model_name
 
 BILLING_HEADER: Final = "x-anthropic-billing-header:"
 """How Claude Code's own block begins, which would defeat the provider's cache."""

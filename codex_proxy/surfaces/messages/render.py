@@ -35,7 +35,7 @@ from codex_proxy.surfaces.messages.content import GrowingBlock, MessageEnd, Mess
 from codex_proxy.surfaces.messages.content import Message as MessageBody
 from codex_proxy.surfaces.messages.errors import error_event
 from codex_proxy.surfaces.messages.state import OUTPUTS, pack_items
-from codex_proxy.surfaces.tool_calls import whole_input
+from codex_proxy.surfaces.tools import whole_input
 from codex_proxy.surfaces.usage import json_tokens
 
 _STOP_REASONS: Final[dict[str, str]] = {

@@ -19,8 +19,7 @@ from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import invalid_value, missing_parameter, wrong_type
 from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.messages.wire import TOOL_FIELDS, GivenToolChoice
-from codex_proxy.surfaces.offered_tools import OfferedTools, refuse_duplicates
-from codex_proxy.surfaces.tool_calls import model_name
+from codex_proxy.surfaces.tools import OfferedTools, model_name, refuse_duplicates
 
 UNSUPPORTED: Final = "unsupported_tool"
 _WEB_SEARCH: Final = re.compile(r"web_search_\d+")

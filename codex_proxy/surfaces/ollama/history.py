@@ -12,8 +12,7 @@ from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, His
 from codex_proxy.surfaces.attachments import image_part
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.ollama import wire
-from codex_proxy.surfaces.past_calls import HistoryWithCalls
-from codex_proxy.surfaces.tool_calls import model_name
+from codex_proxy.surfaces.tools import HistoryWithCalls, model_name
 
 NO_OUTPUT: Final = "(This call has no output.)"
 ORPHAN: Final = "Output of the tool {}, whose call is not in the conversation:\n{}"

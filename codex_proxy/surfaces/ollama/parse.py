@@ -22,7 +22,6 @@ from codex_proxy.surfaces.models import (
     nearest_effort,
     resolve,
 )
-from codex_proxy.surfaces.offered_tools import refuse_duplicates
 from codex_proxy.surfaces.ollama.history import has_calls, has_instructions, history_of, message_parts
 from codex_proxy.surfaces.ollama.wire import (
     GivenTool,
@@ -43,7 +42,7 @@ from codex_proxy.surfaces.request_options import (
     stops_of,
     with_json_hint,
 )
-from codex_proxy.surfaces.tool_calls import model_name
+from codex_proxy.surfaces.tools import model_name, refuse_duplicates
 
 FIELDS: Final = FieldNames(output_schema="format", effort="think")
 SAMPLING: Final = (

@@ -13,10 +13,17 @@ import msgspec
 from codex_proxy.core.events import ArgumentsDelta, Event, ItemEnded, ItemStarted, ReasoningDelta, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Reasoning, ToolCall
-from codex_proxy.surfaces.base import RenderOptions, Text, activity_line, json_bytes, json_text, raw_text
+from codex_proxy.surfaces.base import (
+    OneTextRenderer,
+    RenderOptions,
+    Text,
+    activity_line,
+    json_bytes,
+    json_text,
+    raw_text,
+)
 from codex_proxy.surfaces.ollama.answer import error_line
-from codex_proxy.surfaces.one_text import OneTextRenderer
-from codex_proxy.surfaces.tool_calls import whole_input
+from codex_proxy.surfaces.tools import whole_input
 
 Form: TypeAlias = Literal["chat", "generate"]
 

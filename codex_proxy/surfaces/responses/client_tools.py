@@ -16,8 +16,8 @@ from codex_proxy.core.mcp_names import offered_name
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import validate
 from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.offered_tools import with_grammar
 from codex_proxy.surfaces.responses import wire_tools as wire
+from codex_proxy.surfaces.tools import with_grammar
 
 TOOL_SEARCH: Final = "tool_search"
 LOCAL_SHELL: Final = "local_shell"

@@ -15,9 +15,9 @@ from codex_proxy.core.items import Tool
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.body import RequestModel, missing_parameter
-from codex_proxy.surfaces.offered_tools import OfferedTools, known_tool, refuse_duplicates
 from codex_proxy.surfaces.responses import wire_tools as wire
 from codex_proxy.surfaces.responses.client_tools import LOCAL_SHELL, TOOL_SEARCH, client_tools, name_of
+from codex_proxy.surfaces.tools import OfferedTools, known_tool, refuse_duplicates
 
 UNSUPPORTED: Final = "unsupported_tool"
 
