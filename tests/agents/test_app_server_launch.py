@@ -138,12 +138,12 @@ class TestCatalog:
             ([], '"models"'),
             ({"models": []}, '"models"'),
             ({"models": [3]}, r"models\[0\]"),
-            ({"models": [{"slug": "x"}]}, r'models\[0\] \(x\).*"display_name"'),
+            ({"models": [{"slug": "x"}]}, r"models\[0\] \(x\).*`display_name`"),
             (
                 {"models": [entry(), entry(truncation_policy=5)]},
-                r'models\[1\].*"truncation_policy" of type int',
+                r"models\[1\].*got `int` - at `\$\.truncation_policy`",
             ),
-            ({"models": [entry(supported_reasoning_levels=["low"])]}, '"effort"'),
+            ({"models": [entry(supported_reasoning_levels=["low"])]}, "supported_reasoning_levels"),
         ],
     )
     def test_an_unknown_shape_is_named(self, bundled: Any, named: str) -> None:

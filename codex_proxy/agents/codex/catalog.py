@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.json_values import UNREADABLE, value_at
+from codex_proxy.core.json_values import UNREADABLE, text_at, value_at
 
 NO_LIMIT: Final = 1_000_000_000
 """More tokens than any history has; the provider's own limit applies."""
@@ -30,30 +30,33 @@ PLAIN_REMOVED: Final = ("multi_agent_version", "model_messages")
 
 CUSTOM_EFFORTS: Final = ("minimal", "low", "medium", "high")
 
-_REQUIRED: Final[dict[str, tuple[type, ...]]] = {
-    "slug": (str,),
-    "display_name": (str,),
-    "visibility": (str,),
-    "base_instructions": (str,),
-    "context_window": (int, type(None)),
-    "max_context_window": (int, type(None)),
-    "truncation_policy": (dict,),
-    "input_modalities": (list,),
-    "supported_reasoning_levels": (list,),
-    "default_reasoning_level": (str, type(None)),
-    "apply_patch_tool_type": (str, type(None)),
-    "experimental_supported_tools": (list,),
-    "supports_search_tool": (bool,),
-}
-_OPTIONAL: Final[dict[str, tuple[type, ...]]] = {
-    "tool_mode": (str, type(None)),
-    "supports_reasoning_effort_updates": (bool,),
-    "use_responses_lite": (bool,),
-}
-
-
 PASSED_TIER: Final = "flex"
 """A service tier that Codex passes on for every model."""
+
+
+class _Level(msgspec.Struct):
+    effort: str
+
+
+class _Entry(msgspec.Struct):
+    """The fields that are read or replaced, with the types that Codex takes."""
+
+    slug: str
+    display_name: str
+    visibility: str
+    base_instructions: str
+    context_window: int | None
+    max_context_window: int | None
+    truncation_policy: dict[str, Any]
+    input_modalities: list[Any]
+    supported_reasoning_levels: list[_Level]
+    default_reasoning_level: str | None
+    apply_patch_tool_type: str | None
+    experimental_supported_tools: list[Any]
+    supports_search_tool: bool
+    tool_mode: str | None = None
+    supports_reasoning_effort_updates: bool = False
+    use_responses_lite: bool = False
 
 
 class CatalogError(ValueError):
@@ -154,21 +157,10 @@ def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
     models = value_at(catalog, "models")
     if not isinstance(models, list) or not models:
         raise CatalogError('the model catalog has no "models" list with entries in it')
-    return [_check_entry(entry, index) for index, entry in enumerate(models)]
-
-
-def _check_entry(entry: Any, index: int) -> dict[str, Any]:
-    if not isinstance(entry, dict):
-        raise CatalogError(f"models[{index}] of the model catalog is not an object")
-    name = f"models[{index}] ({entry.get('slug', 'no slug')}) of the model catalog"
-    for field, types in (_REQUIRED | _OPTIONAL).items():
-        if field not in entry:
-            if field in _OPTIONAL:
-                continue
-            raise CatalogError(f'{name} has no "{field}"')
-        if not isinstance(entry[field], types):
-            raise CatalogError(f'{name} has a "{field}" of type {type(entry[field]).__name__}')
-    for level in entry["supported_reasoning_levels"]:
-        if not isinstance(level, dict) or not isinstance(level.get("effort"), str):
-            raise CatalogError(f'{name} has a "supported_reasoning_levels" entry without an "effort"')
-    return entry
+    for index, entry in enumerate(models):
+        try:
+            msgspec.convert(entry, _Entry)
+        except msgspec.ValidationError as error:
+            name = text_at(entry, "slug") or "no slug"
+            raise CatalogError(f"models[{index}] ({name}) of the model catalog: {error}") from error
+    return models
