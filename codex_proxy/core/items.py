@@ -4,8 +4,8 @@ the index of its choice; None if there is only one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,34 @@ Part: TypeAlias = TextPart | ImagePart
 
 def texts_of(parts: Iterable[Part]) -> list[str]:
     return [part.text for part in parts if isinstance(part, TextPart)]
+
+
+DetailOf: TypeAlias = Callable[[ImagePart], str | None]
+
+
+def content_of(
+    parts: Iterable[Part], text_type: str, detail_of: DetailOf = lambda image: image.detail
+) -> list[dict[str, Any]]:
+    """Returns parts as the Responses API has them, the texts with this type."""
+    content: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, TextPart):
+            content.append({"type": text_type, "text": part.text})
+        else:
+            detail = detail_of(part)
+            content.append(
+                {"type": "input_image", "image_url": part.url, **({"detail": detail} if detail else {})}
+            )
+    return content
+
+
+def output_content(
+    parts: Sequence[Part], detail_of: DetailOf = lambda image: image.detail
+) -> str | list[dict[str, Any]]:
+    """Returns an output as a string if it is at most one text, else as content parts."""
+    if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
+        return "".join(texts_of(parts))
+    return content_of(parts, "input_text", detail_of)
 
 
 Role = Literal["developer", "user", "assistant"]

@@ -22,6 +22,7 @@ from codex_proxy.core.items import (
     Part,
     RawHistoryItem,
     TextPart,
+    output_content,
     texts_of,
 )
 from codex_proxy.core.json_values import UNREADABLE
@@ -105,7 +106,7 @@ def remembered_turn(
     has no tools of its own. Calls without an output get one: cut off, or an error if `plain`.
     """
     items = [msgspec.Raw(clean_item(each)) for each in raw]
-    hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in policy.hidden}
+    hidden = {answered.output.call_id: output_content(answered.output.parts) for answered in policy.hidden}
     visible = [call.call_id for call in visible_calls(policy)]
     unanswered = _unanswered_calls(items)
     of_client = set(visible)
@@ -349,15 +350,8 @@ def _outputs_of(memory: RememberedTurn, given: Sequence[HistoryItem]) -> list[Hi
     return out + [item for item in outputs if item.call_id not in called or first[item.call_id] is not item]
 
 
-def wire_output(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    """Returns an output's parts as `output` of a Responses item."""
-    if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
-        return "".join(texts_of(parts))
-    return [_wire_part(part) for part in parts]
-
-
 def parts_of(output: str | list[dict[str, Any]]) -> tuple[Part, ...]:
-    """Returns the parts of an output: the reverse of `wire_output`."""
+    """Returns the parts of an output: the reverse of `output_content`."""
     if isinstance(output, str):
         return (TextPart(output),)
     return tuple(
@@ -366,10 +360,3 @@ def parts_of(output: str | list[dict[str, Any]]) -> tuple[Part, ...]:
         else TextPart(part["text"])
         for part in output
     )
-
-
-def _wire_part(part: Part) -> dict[str, Any]:
-    if isinstance(part, TextPart):
-        return {"type": "input_text", "text": part.text}
-    detail = {} if part.detail is None else {"detail": part.detail}
-    return {"type": "input_image", "image_url": part.url, **detail}

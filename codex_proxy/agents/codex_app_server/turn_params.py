@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.agents.codex_app_server.calls import agent_name, dynamic_tool
 from codex_proxy.agents.dialects.conversions import custom_arguments
-from codex_proxy.agents.dialects.response_items import content_of, output_of, text_type_of
+from codex_proxy.agents.dialects.response_items import text_type_of
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -24,6 +24,8 @@ from codex_proxy.core.items import (
     Part,
     RawHistoryItem,
     TextPart,
+    content_of,
+    output_content,
     texts_of,
 )
 from codex_proxy.core.turn import Turn
@@ -78,7 +80,7 @@ def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[st
         return {
             "type": "function_call_output",
             "call_id": item.call_id,
-            "output": output_of(item.parts, _detail),
+            "output": output_content(item.parts, _detail),
         }
     name = agent_name(item.name)
     call: dict[str, Any] = {"type": "function_call", "call_id": item.call_id, "name": name}

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from codex_proxy.agents.dialects.json_lines import encode_line
-from codex_proxy.agents.dialects.response_items import content_of, text_type_of
+from codex_proxy.agents.dialects.response_items import text_type_of
 from codex_proxy.agents.dialects.transcript import flatten
 from codex_proxy.core.items import (
     HistoryCall,
@@ -21,6 +21,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
     Tool,
+    content_of,
 )
 from codex_proxy.core.turn import NamedTools, Turn
 

@@ -1,17 +1,12 @@
-"""Writes items of the Responses API: the raw items that an agent's answer leaves for later turns, and the content of
-messages and outputs.
-"""
+"""Writes raw items of the Responses API, which an agent's answer leaves for later turns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
 
 from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.core.events import RawItem, ToolCallRequested
-from codex_proxy.core.items import ImagePart, Part, TextPart, texts_of
-
-DetailOf: TypeAlias = Callable[[ImagePart], str | None]
+from codex_proxy.core.items import Part, output_content
 
 
 def raw_message(id: str, text: str) -> RawItem:
@@ -27,26 +22,8 @@ def raw_call(call: ToolCallRequested) -> RawItem:
 
 
 def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
-    item = {"type": "function_call_output", "call_id": call_id, "output": output_of(parts)}
+    item = {"type": "function_call_output", "call_id": call_id, "output": output_content(parts)}
     return RawItem("function_call_output", encode(item))
-
-
-def output_of(parts: Sequence[Part], detail_of: DetailOf = lambda image: image.detail) -> Any:
-    """Returns an output as a string if it is at most one text, else as content parts."""
-    if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
-        return "".join(texts_of(parts))
-    return content_of(parts, "input_text", detail_of)
-
-
-def content_of(
-    parts: Iterable[Part], text_type: str, detail_of: DetailOf = lambda image: image.detail
-) -> list[dict[str, Any]]:
-    return [
-        {"type": text_type, "text": part.text}
-        if isinstance(part, TextPart)
-        else {"type": "input_image", "image_url": part.url, "detail": detail_of(part)}
-        for part in parts
-    ]
 
 
 def text_type_of(role: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from codex_proxy.agents.dialects.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema, custom_arguments
 from codex_proxy.agents.dialects.loose_values import encode
-from codex_proxy.agents.dialects.response_items import content_of, output_of, text_type_of
+from codex_proxy.agents.dialects.response_items import text_type_of
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -19,6 +19,8 @@ from codex_proxy.core.items import (
     ImagePart,
     RawHistoryItem,
     Tool,
+    content_of,
+    output_content,
 )
 from codex_proxy.core.json_values import UNREADABLE, text_at
 from codex_proxy.core.turn import Turn
@@ -139,7 +141,7 @@ def output_item(output: HistoryOutput, *, as_function: bool = False) -> dict[str
     """Returns an output as an item. `as_function`: a custom tool's output as a function's."""
     custom = output.kind == "custom" and not as_function
     kind = "custom_tool_call_output" if custom else "function_call_output"
-    return {"type": kind, "call_id": output.call_id, "output": output_of(output.parts, _detail)}
+    return {"type": kind, "call_id": output.call_id, "output": output_content(output.parts, _detail)}
 
 
 def _message(item: HistoryMessage) -> dict[str, Any]:
