@@ -126,7 +126,7 @@ class AcpConnection:
             self.probe = message
         elif message.id == INITIALIZE_ID:
             if message.error is not None:
-                self.fault = f"the agent refused to start: {message.error.message}"
+                self.fault = f"the agent refused to start: {message.error.message or message.error.code}"
             elif not isinstance(message.result, dict):
                 self.fault = "the agent's answer to initialize is invalid"
             elif message.result.get("protocolVersion") != PROTOCOL_VERSION:

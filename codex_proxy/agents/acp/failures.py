@@ -84,7 +84,7 @@ def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
             "should update the agent or codex-proxy."
         )
         return Failure(K.AGENT_PROTOCOL, message)
-    status = error.code if error.code is not None and 400 <= error.code < 600 else None
+    status = error.code if isinstance(error.code, int) and 400 <= error.code < 600 else None
     return failure_of_text(text, preset, kind=kind, status=status)
 
 
@@ -131,7 +131,7 @@ def unknown_model(model: str, preset: AcpPreset) -> Failure:
 
 
 def _text_of(error: RpcError) -> str:
-    text = INTERNAL.sub("", error.message)
+    text = INTERNAL.sub("", error.message or "")
     for name in ("details", "message"):
         said = text_at(error.data, name)
         if said and said not in text:

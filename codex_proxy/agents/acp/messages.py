@@ -9,9 +9,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.dialects.json_lines import encode_line
-from codex_proxy.core.json_cost import is_too_costly
-from codex_proxy.core.json_values import UNREADABLE, objects_in, text_at, value_at
+from codex_proxy.agents.dialects.json_lines import decode_line, encode_line
+from codex_proxy.core.json_values import objects_in, text_at, value_at
 
 PROTOCOL_VERSION: Final = 1
 
@@ -26,9 +25,12 @@ _IDS_PER_CHANNEL: Final = 1_000_000
 class RpcError(msgspec.Struct, frozen=True):
     """An error; `code` is an HTTP status with Gemini CLI."""
 
-    code: int | None = None
-    message: str = ""
+    code: int | float | str | None = None
+    message: str | None = None
     data: Any = None
+
+
+UNREADABLE_ANSWER: Final = RpcError(message="the agent's answer is invalid")
 
 
 class Update(msgspec.Struct, frozen=True, rename="camel"):
@@ -106,15 +108,8 @@ class ModelCallFailed(msgspec.Struct, frozen=True):
 Input: TypeAlias = Message | ToolsListed | ToolCalled | ToolsSettled | ToolDropped | ModelCallFailed
 
 
-class _LooseMessage(msgspec.Struct, frozen=True):
-    method: Any = None
-    id: Any = None
-    result: Any = None
-    error: Any = None
-
-
 class _Envelope(msgspec.Struct, frozen=True):
-    """The fields of a line with too many values."""
+    """A line whose other fields cannot be decoded."""
 
     method: str | None = None
     id: int | str | None = None
@@ -128,37 +123,11 @@ def decode(line: bytes) -> Message | None:
     """Decodes a line; None if it is no JSON-RPC. A message with too many values or unexpected fields keeps its id, to
     refuse it or fail its turn.
     """
-    if is_too_costly(line):
-        return _decode_envelope(line)
-    try:
-        return _decoder.decode(line)
-    except UNREADABLE:
-        pass
-    try:
-        loose = msgspec.json.decode(line, type=_LooseMessage)
-    except UNREADABLE:
-        return None
-    if isinstance(loose.id, bool) or not isinstance(loose.id, int | str):
-        return None
-    if isinstance(loose.method, str):
-        return Message(loose.method, loose.id)
-    error = None
-    if isinstance(loose.error, dict):
-        code, message = loose.error.get("code"), loose.error.get("message")
-        error = RpcError(
-            code if isinstance(code, int) and not isinstance(code, bool) else None,
-            message if isinstance(message, str) else "",
-            loose.error.get("data"),
-        )
-    return Message(None, loose.id, result=loose.result, error=error)
-
-
-def _decode_envelope(line: bytes) -> Message | None:
-    try:
-        envelope = _envelope_decoder.decode(line)
-    except UNREADABLE:
-        return None
-    return Message(envelope.method, envelope.id)
+    found = decode_line(line, _decoder, _envelope_decoder)
+    if not isinstance(found, _Envelope):
+        return found
+    unreadable = UNREADABLE_ANSWER if found.method is None else None
+    return None if found.id is None else Message(found.method, found.id, error=unreadable)
 
 
 def request_id(channel: int, number: int) -> int:
