@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from codex_proxy.core.faults import STOPPING, Fault, FaultKind, bad_request
+from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.core.media import Pdf
 from codex_proxy.workers.pdf_worker import PdfAnswer, PdfQuestion
 from codex_proxy.workers.pool import NoAnswer, WorkerPool
@@ -22,6 +22,9 @@ REQUEST_SECONDS: Final = 60.0
 """Seconds after which no further PDF of a request is begun."""
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
+
+_Key: TypeAlias = tuple[str, bytes]
+"""The owner and the digest of a PDF."""
 
 
 def can_read_pdfs() -> bool:
@@ -36,10 +39,8 @@ class PdfReader:
         self.pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(
             WORKER, PdfAnswer, wall_seconds=WALL_SECONDS, owners=owners
         )
-        self._kept: OrderedDict[tuple[str, bytes], tuple[str, float]] = OrderedDict()
-        """Texts by owner and digest, with the loop's time at which they expire; newest last."""
-        self._kept_chars = 0
-        self._cleaning: asyncio.TimerHandle | None = None
+        self._kept: LruCache[_Key, str] = LruCache(MAX_KEPT_CHARS, lambda _, text: len(text))
+        self._expiries: dict[_Key, asyncio.TimerHandle] = {}
 
     async def read(
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
@@ -51,23 +52,22 @@ class PdfReader:
         until = loop.time() + REQUEST_SECONDS
         texts: dict[bytes, str] = {}
         for digest, pdf in pdfs.items():
-            kept = self._kept.get((owner, digest))
+            text = self._kept.get((owner, digest))
             try:
-                if kept is None and loop.time() > until:
+                if text is None and loop.time() > until:
                     raise _pdf_fault("takes too long to read, with the others of the request", pdf.field)
-                texts[digest] = await self._text_of(pdf, owner) if kept is None else kept[0]
+                texts[digest] = await self._text_of(pdf, owner) if text is None else text
             except Fault as fault:
                 if not (skips_unreadable and fault.failure.kind is FaultKind.INVALID_REQUEST):
                     raise
                 texts[digest] = ""
                 continue
-            self._keep((owner, digest), texts[digest], loop)
+            self._keep((owner, digest), texts[digest])
         return texts
 
     async def close(self) -> None:
-        if self._cleaning is not None:
-            self._cleaning.cancel()
-        self._kept.clear()
+        for key in list(self._expiries):
+            self._forget(key)
         await self.pool.close()
 
     async def _text_of(self, pdf: Pdf, owner: str) -> str:
@@ -85,27 +85,15 @@ class PdfReader:
         message = f"The PDF in '{pdf.field}' could not be read: {why}. Try again later."
         raise Fault.of(FaultKind.UNAVAILABLE, message, param=pdf.field, retry_after=5)
 
-    def _keep(self, key: tuple[str, bytes], text: str, loop: asyncio.AbstractEventLoop) -> None:
+    def _keep(self, key: _Key, text: str) -> None:
         self._forget(key)
-        self._kept[key] = (text, loop.time() + KEPT_SECONDS)
-        self._kept_chars += len(text)
-        while self._kept_chars > MAX_KEPT_CHARS:
-            self._forget(next(iter(self._kept)))
-        if self._cleaning is None and self._kept:
-            self._cleaning = loop.call_later(KEPT_SECONDS, self._forget_old, loop)
+        self._kept.put(key, text)
+        self._expiries[key] = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._forget, key)
 
-    def _forget_old(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._cleaning = None
-        while self._kept:
-            key, (_, until) = next(iter(self._kept.items()))
-            if until > loop.time():
-                self._cleaning = loop.call_at(until, self._forget_old, loop)
-                return
-            self._forget(key)
-
-    def _forget(self, key: tuple[str, bytes]) -> None:
-        if key in self._kept:
-            self._kept_chars -= len(self._kept.pop(key)[0])
+    def _forget(self, key: _Key) -> None:
+        self._kept.drop(key)
+        if key in self._expiries:
+            self._expiries.pop(key).cancel()
 
 
 def _pdf_fault(wrong: str, field: str) -> Fault:
