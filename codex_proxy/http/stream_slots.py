@@ -5,7 +5,7 @@ docs/contract.md#the-guard-of-streams.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +15,6 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.core.owned_entries import subtract
 from codex_proxy.files.private import replace_file
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import REQUEST_ID
@@ -23,7 +22,7 @@ from codex_proxy.http.middleware.access import is_local
 from codex_proxy.http.middleware.request_context import OWNER, REPLY_HEADERS
 from codex_proxy.http.replies import json_response
 from codex_proxy.surfaces.answer_types import Count, Yes
-from codex_proxy.workers.slots import share_of
+from codex_proxy.workers.slots import FairQueue
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -35,37 +34,31 @@ class StreamSlots:
     """Counts the open streams; `limit` None: any number. If there are several `owners`, each gets at most a share."""
 
     def __init__(self, limit: int | None, owners: Callable[[], int]) -> None:
-        self.active = 0
         self.limit = limit
-        self._owners = owners
-        self._by_owner: Counter[str] = Counter()
+        self._slots: FairQueue[None] = FairQueue(sys.maxsize if limit is None else limit, owners)
         # Looked up once: that costs as much as a line that is not logged.
         self._write = log.debug if limit is None else log.info
 
+    @property
+    def active(self) -> int:
+        return self._slots.running
+
     def acquire(self, request_id: str, owner: str) -> None:
         """Takes a slot. `owner` is the name of the client's key. Raises `Fault` CONCURRENCY_EXCEEDED."""
-        before, of_owner = self.active, self._by_owner[owner]
-        if self.limit is not None:
-            message = ""
-            if before >= self.limit:
-                message = f"{before} streams are open, and this server allows {self.limit} at once."
-            elif of_owner >= share_of(self.limit, self._owners()):
-                message = (
-                    f"This key has {of_owner} of this server's {self.limit} streams; the rest are "
-                    "reserved for other keys."
-                )
-            if message:
-                self._log("rejected", before, request_id)
-                message += " Try again when one has ended."
-                raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message)
-        self.active += 1
-        self._by_owner[owner] += 1
-        self._log("acquired", before, request_id)
+        before = self.active
+        if self._slots.enter(owner):
+            self._log("acquired", before, request_id)
+            return
+        self._log("rejected", before, request_id)
+        message = f"{before} streams are open, and this server allows {self.limit} at once."
+        if before != self.limit:
+            theirs = f"This key has {self._slots.running_of(owner)} of this server's {self.limit} streams"
+            message = f"{theirs}; the rest are reserved for other keys."
+        raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, f"{message} Try again when one has ended.")
 
     def release(self, request_id: str, owner: str, end: StreamEnd) -> None:
         before = self.active
-        self.active -= 1
-        subtract(self._by_owner, owner)
+        self._slots.leave(owner)
         self._log("released", before, request_id, cause=end)
 
     def _log(self, outcome: str, before: int, request_id: str, **more: str) -> None:

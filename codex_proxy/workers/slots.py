@@ -40,6 +40,9 @@ class FairQueue(Generic[T]):
     def waiting(self) -> int:
         return sum(map(len, self._waiting.values()))
 
+    def running_of(self, owner: str) -> int:
+        return self._running[owner]
+
     def waiting_of(self, owner: str) -> int:
         return len(self._waiting.get(owner, ()))
 
