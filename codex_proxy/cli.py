@@ -80,8 +80,7 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     """
     # `worker` is this process's number among several, which `commands.supervisor` has started; 0 for none of them.
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
-    from codex_proxy.app.log_stream import use_log_streams
-    from codex_proxy.app.logs import capture_other_logs, configure
+    from codex_proxy.app.logs import capture_other_logs, configure, use_log_streams
     from codex_proxy.process.own_process import (
         adopt_orphans,
         event_loop,
@@ -118,8 +117,7 @@ def doctor(config_file: Path | None, as_json: bool, every_setting: bool, **flags
 
     No turn is run. The exit status is 0 if a server can start, else 1.
     """
-    from codex_proxy.commands.checkup import as_text
-    from codex_proxy.commands.doctor import examine
+    from codex_proxy.commands.doctor import as_text, examine
 
     checkup = asyncio.run(examine(flags, config_file, os.environ))
     _print(checkup.as_json() if as_json else as_text(checkup, every_setting=every_setting), as_json=as_json)

@@ -456,7 +456,7 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str]] = [
     (layering, "http.sse", "from codex_proxy.agents import dialect"),
     (layering, "agents.codex_proto.dialect", "from codex_proxy.agents.codex.spec import x"),
     (layering, "runs.run", "import fake_proto.loop"),
-    (upwards, "agents.acp.checks", "def f():\n    from codex_proxy.commands.checkup import Checkup"),
+    (upwards, "agents.acp.checks", "def f():\n    from codex_proxy.commands.doctor import Checkup"),
     (standing_alone, "agents.codex_proto.dialect", "from codex_proxy.agents.codex_app_server import wire"),
     (sans_io, "tools.policy", "def f():\n    import time"),
     (sans_io, "surfaces.models", "x = datetime.datetime.now()"),

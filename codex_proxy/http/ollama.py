@@ -27,7 +27,13 @@ from codex_proxy.http.sse import NDJSON
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_timings
 from codex_proxy.surfaces.body import missing_parameter, parse_as
 from codex_proxy.surfaces.models import listed_names, model_of, resolve
-from codex_proxy.surfaces.ollama.answer import OllamaModels, OllamaVersion
+from codex_proxy.surfaces.ollama.answer import (
+    VERSION,
+    OllamaModels,
+    OllamaVersion,
+    model_details,
+    model_entry,
+)
 from codex_proxy.surfaces.ollama.embeddings import (
     EmbeddingsRequest,
     embed_body,
@@ -35,7 +41,6 @@ from codex_proxy.surfaces.ollama.embeddings import (
     read_embed,
     read_embeddings,
 )
-from codex_proxy.surfaces.ollama.models import VERSION, model_details, model_entry
 from codex_proxy.surfaces.ollama.parse import (
     NO_SUFFIX,
     FillInRequest,

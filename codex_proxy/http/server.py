@@ -29,7 +29,7 @@ from codex_proxy.http.replies import fault_response, log_unforeseen
 from codex_proxy.http.routing import with_fallbacks
 from codex_proxy.http.sse import limit_stall
 from codex_proxy.surfaces.errors import error_body, retry_after, status_of
-from codex_proxy.surfaces.ollama.models import OLLAMA_PORT
+from codex_proxy.surfaces.ollama.answer import OLLAMA_PORT
 
 log = structlog.get_logger("codex_proxy.http")
 

@@ -31,7 +31,7 @@ from codex_proxy.surfaces.messages.models import (
     page_query,
 )
 from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
-from codex_proxy.surfaces.ollama.models import OLLAMA_PORT, RUNNING
+from codex_proxy.surfaces.ollama.answer import OLLAMA_PORT, RUNNING
 
 ENVIRONMENT: Final = web.AppKey("environment", str)
 """The setting `prod` or `dev`: which built-in aliases of models are listed."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from codex_proxy.app.log_stream import PATIENCE_SECONDS, LogStream
+from codex_proxy.app.logs import PATIENCE_SECONDS, LogStream
 
 
 @pytest.fixture

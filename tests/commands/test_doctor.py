@@ -17,8 +17,7 @@ from codex_proxy.agents.codex import checks as codex_checks
 from codex_proxy.agents.codex.program import NEWEST_TESTED, NOT_SIGNED_IN, Version
 from codex_proxy.commands import checks
 from codex_proxy.commands import doctor as doctor_module
-from codex_proxy.commands.checkup import as_text
-from codex_proxy.commands.doctor import examine, report_value, setting_sources
+from codex_proxy.commands.doctor import as_text, examine, report_value, setting_sources
 from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, variables_of
