@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
@@ -40,12 +41,36 @@ _inherits_orphans = False
 """Whether orphans become children of this process; otherwise its children are no orphans."""
 
 
-def memory_bytes() -> int:
-    """Returns the machine's memory, or its cgroup's if that is less."""
-    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):  # "max": no limit
-        return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
-    return found
+def memory_bytes(root: Path = Path("/")) -> int:
+    """Returns the machine's memory, or the lowest limit of the control groups (versions 1 and 2) that this process is
+    in. `root`: the folder that has `proc` and `sys`.
+    """
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for file in _memory_limit_files(root):
+        with contextlib.suppress(OSError, ValueError):  # no such file; "max": no limit
+            limits.append(int(file.read_text("ascii")))
+    return min(limits)
+
+
+def _memory_limit_files(root: Path) -> Iterator[Path]:
+    """Yields the files of this process's groups and of those above, which limit it as well. In a container the path
+    may be the one outside of it, and the group is then at the top.
+    """
+    groups = root / "sys/fs/cgroup"
+    try:
+        memberships = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for membership in memberships:
+        _, controllers, path = membership.split(":", 2)
+        if not controllers:
+            top, name = groups, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = groups / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = top / path.lstrip("/")
+        yield from (each / name for each in (group, *group.parents) if each.is_relative_to(top))
 
 
 def make_undumpable() -> bool:

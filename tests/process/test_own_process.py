@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from codex_proxy.process.own_process import memory_bytes
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no such thing elsewhere")
@@ -104,6 +105,41 @@ def test_the_memory_of_large_buffers_is_returned_although_small_ones_stay() -> N
         return int(subprocess.run(argv, check=True, capture_output=True, timeout=PATIENCE).stdout)
 
     assert growth("returned") < 2 << 20 < 8 << 20 < growth("kept")
+
+
+V1 = "9:name=systemd:/x\n4:cpu,memory:/a/b\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "found"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": "5000"}, 5000),
+        ("0::/a/b\n", {"a/memory.max": "5000", "a/b/memory.max": "max"}, 5000),
+        ("0::/a/b\n", {"a/memory.max": "6000", "a/b/memory.max": "5000", "a/b/c/memory.max": "1"}, 5000),
+        ("0::/\n", {"memory.max": "5000"}, 5000),
+        ("0::/../outside\n", {"memory.max": "5000"}, 5000),
+        (V1, {"memory/a/b/memory.limit_in_bytes": "5000"}, 5000),
+        (V1, {"memory/memory.limit_in_bytes": "5000"}, 5000),
+        (
+            V1,
+            {"memory/a/memory.limit_in_bytes": "5000", "memory/a/b/memory.limit_in_bytes": f"{1 << 63}"},
+            5000,
+        ),
+        (V1, {"memory/memory.limit_in_bytes": f"{1 << 63}"}, None),
+        ("0::/a\n", {"a/memory.max": "max"}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_memory_is_what_the_lowest_of_the_control_groups_leaves(
+    tmp_path: Path, groups: str, limits: dict[str, str], found: int | None
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    for name, limit in limits.items():
+        file = tmp_path / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{limit}\n")
+    assert memory_bytes(tmp_path) == (found or psutil.virtual_memory().total)
 
 
 ADOPTING = """
