@@ -14,7 +14,7 @@ import click
 
 from codex_proxy import __version__
 from codex_proxy.cassettes.commands import group as cassettes_group
-from codex_proxy.core.faults import UserError
+from codex_proxy.core.faults import UserError, lack_of
 from codex_proxy.core.shown_text import escape_json, escape_lines
 from codex_proxy.settings.flags import CONFIG_OPTION, config_option, with_cassettes, with_settings
 
@@ -27,13 +27,18 @@ def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
 
 
 class _Commands(click.Group):
-    """Prints the message of a `UserError`, and ends with the exit status 1."""
+    """Prints the message of a `UserError`, or what the machine lacks, and ends with the exit status 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except UserError as error:
             raise click.ClickException(escape_lines(str(error))) from error
+        except (OSError, RuntimeError, MemoryError) as error:
+            lack = lack_of(error)
+            if not lack:
+                raise
+            raise click.ClickException(f"cannot run: {lack}.") from error
 
 
 def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
+import resource
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -20,6 +22,9 @@ from codex_proxy.http.middleware.access import Network, is_origin
 from codex_proxy.settings.fields import Settings, default_state_dir, split_list
 from codex_proxy.settings.protected_paths import write_conflict
 from codex_proxy.surfaces.responses.webhooks import check_secret
+
+MIN_OPEN_FILES: Final = 128
+"""The lowest limit of open files with which a server accepts connections while as many turns run as by default."""
 
 log = structlog.get_logger(__name__)
 
@@ -85,10 +90,16 @@ def webhook_secret(settings: Settings) -> str:
 
 
 def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
-    """Checks the settings. Raises `UserError` for: access by other machines without a key, a store that several workers
-    cannot share, an invalid proxy, origin, key, webhook secret or `workdir`, or protected paths that turns could write
-    to.
+    """Checks the settings. Raises `UserError` for: too low a limit of open files, access by other machines without a
+    key, a store that several workers cannot share, an invalid proxy, origin, key, webhook secret or `workdir`, or
+    protected paths that turns could write to.
     """
+    _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if open_files != resource.RLIM_INFINITY and open_files < MIN_OPEN_FILES:
+        raise UserError(
+            f"The limit of open files is {open_files}, and a server needs {MIN_OPEN_FILES}. Raise it (`ulimit -n`, or "
+            "LimitNOFILE= in a systemd unit)."
+        )
     keys = keyring_of(settings, clock).current()
     if not settings.in_database:  # which may have keys
         check_has_key(settings, keys)

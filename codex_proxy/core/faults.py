@@ -125,8 +125,8 @@ _LACKS: Final = {
 }
 
 
-def lack_of(error: BaseException) -> str:
-    """Returns what a busy machine lacked, and what to do; empty for an exception with another cause."""
+def lack_of(error: BaseException | None) -> str:
+    """Returns what a busy machine lacked, and what to do; empty for none, or one with another cause."""
     if isinstance(error, MemoryError):
         return _LACKS[errno.ENOMEM]
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import math
 import os
 import selectors
 import signal
@@ -20,6 +21,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
+
+from codex_proxy.core.faults import lack_of
 from codex_proxy.process.warden import PR_SET_CHILD_SUBREAPER, SPAWNER_NAME, WARDEN_NAME, child_pids_by_stat
 
 KILL_SECONDS: Final = 5.0
@@ -36,6 +40,8 @@ _OWN_NAMES: Final = frozenset(
 PR_SET_DUMPABLE: Final = 4
 M_MMAP_THRESHOLD: Final = -3
 LARGE_BUFFER: Final = 1 << 20
+
+log = structlog.get_logger(__name__)
 
 _inherits_orphans = False
 """Whether orphans become children of this process; otherwise its children are no orphans."""
@@ -108,6 +114,8 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 MAX_LOOKUPS: Final = 64
 """Maximum number of names that are looked up at once."""
+COMPLAINT_SECONDS: Final = 60.0
+"""Seconds between two log lines about connections that cannot be accepted."""
 
 
 class _EventLoop(asyncio.SelectorEventLoop):
@@ -116,6 +124,18 @@ class _EventLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__(_Selector())
         self._lookups = asyncio.Semaphore(MAX_LOOKUPS)
+        self._complained_at = -math.inf
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Logs that connections cannot be accepted once a minute. asyncio pauses for a second, but complains for each
+        that may be waiting, a hundred times.
+        """
+        lack = lack_of(context.get("exception"))
+        if not lack or "socket" not in context:
+            super().call_exception_handler(context)
+        elif self.time() - self._complained_at >= COMPLAINT_SECONDS:
+            self._complained_at = self.time()
+            log.error("connections_not_accepted", reason=lack)
 
     async def getaddrinfo(self, *where: Any, **how: Any) -> list[Any]:
         await self._lookups.acquire()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.store.lock import StoreLock
-from tests.commands.codexes import command
+from tests.commands.codexes import command, environment
+from tests.forking import ROOT
+from tests.waiting import PATIENCE
 
 Trouble = Callable[[Path], AsyncIterator[dict[str, str]]]
 MODEL_SERVER = '{"x": {"url": "https://127.0.0.1:1/v1"}}'
@@ -108,3 +111,41 @@ async def test_what_the_server_does_not_start_with_fails_a_check(name: str, tmp_
     assert any(words in f"{check['message']} {check['advice']}" for check in failed), failed
     assert checked.status == 1
     assert "Traceback" not in started.err + checked.err
+
+
+NO_THREADS = """
+import threading
+from codex_proxy.cli import main
+def refuse(_):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+main()
+"""
+FEW_FILES = """
+import resource
+from codex_proxy.cli import main
+resource.setrlimit(resource.RLIMIT_NOFILE, (127, 127))
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [(NO_THREADS, "limit of processes is reached"), (FEW_FILES, "limit of open files is 127")],
+)
+@pytest.mark.parametrize("name", ["serve", "doctor"])
+async def test_a_command_says_what_the_machine_lacks(
+    name: str, program: str, words: str, tmp_path: Path
+) -> None:
+    argv = (name, "--agent", "fake", "--port", "0")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-c", program, *argv),
+        env=environment(tmp_path, {"PYTHONPATH": str(ROOT)}),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(PATIENCE):
+        said, _ = await process.communicate()
+    assert process.returncode == 1
+    assert words in said.decode()
+    assert b"Traceback" not in said

@@ -238,6 +238,39 @@ async def test_what_came_while_the_process_was_stopped_is_read_before_a_time_lim
     assert out == b"the answer\n"
 
 
+FULL = """
+import asyncio, os, resource, socket
+from structlog.testing import capture_logs
+from codex_proxy.process.own_process import event_loop
+
+async def main():
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    where = server.sockets[0].getsockname()
+    clients = [socket.socket() for _ in range(20)]
+    free = os.dup(0)
+    os.close(free)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    with capture_logs() as logs:
+        for client in clients:
+            client.connect(where)
+            await asyncio.sleep(0.01)
+    print(*(f"{line['event']}: {line['reason']}" for line in logs), sep="\\n")
+
+with asyncio.Runner(loop_factory=event_loop) as runner:
+    runner.run(main())
+"""
+
+
+def test_connections_that_cannot_be_accepted_are_logged_once() -> None:
+    done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout.startswith("connections_not_accepted: too many open files; raise the limit"), (
+        done.stderr
+    )
+    assert done.stdout.count("\n") == 1
+    assert not done.stderr
+
+
 LOOKING_UP = """
 import asyncio, socket, threading
 from codex_proxy.process.own_process import MAX_LOOKUPS, event_loop
