@@ -417,6 +417,42 @@ async def test_a_slow_client_holds_up_the_upstream(tmp_path: Path) -> None:
         await nothing_left(proxy)
 
 
+async def test_the_next_request_of_a_turn_waits_for_a_slow_client_too(tmp_path: Path) -> None:
+    async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
+        server.held.clear()
+        async with proxy.open(user(stream=True) | {"model": "small"}):
+            await server.is_held.wait()
+            [transport] = own_agent(proxy)._transports
+            transport.pause_reading()
+            server.is_held.clear()
+            transport.send(b'{"model": "small", "stream": true}')
+            await server.is_held.wait()
+            assert not transport._exchanges[-1]._may_read
+            transport.resume_reading()
+            assert transport._exchanges[-1]._may_read
+        await nothing_left(proxy)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_silence_after_the_upstream_had_to_wait_fails_the_answer(agent: str, tmp_path: Path) -> None:
+    async def silent_in_the_middle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(OK + AGENTS[agent] + (HI if agent == "openai-chat" else HI_OF_RESPONSES))
+        while await reader.read(65536):
+            pass
+
+    async with (
+        raw_upstream(silent_in_the_middle) as url,
+        proxy_before(url, tmp_path, table={"idle_timeout": 0.2}, agent=agent) as proxy,
+        proxy.open(user(stream=True) | {"model": "m"}) as reply,
+    ):
+        while b"Hi" not in await reply.content.readline():
+            pass
+        [transport] = own_agent(proxy)._transports
+        transport.pause_reading()
+        transport.resume_reading()
+        assert b"request_timeout" in await reply.content.read()
+
+
 async def test_the_server_stops_while_the_upstream_is_silent(tmp_path: Path) -> None:
     async with raw_upstream(silent) as url, proxy_before(url, tmp_path) as proxy:
         asking = asyncio.create_task(proxy.ask(user() | {"model": "m"}))

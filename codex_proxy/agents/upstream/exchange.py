@@ -113,6 +113,8 @@ class Exchange:
     def resume(self) -> None:
         if not self._may_read:
             self._may_read = True
+            if self._connection is not None:
+                self._await_next()
             self._loop.call_soon(self._read, context=self._context)
 
     async def close(self) -> None:
@@ -291,7 +293,7 @@ class Exchange:
     def _await_next(self) -> None:
         if self._stopped:
             self._set_timer(DRAIN_SECONDS)
-        else:
+        elif self._may_read:
             limits = self._limits
             self._set_timer(limits.idle_timeout if self._size else limits.first_byte_timeout)
 

@@ -83,6 +83,7 @@ class UpstreamTransport:
         self._reader: TransportReader | None = None
         self._exchanges: list[Exchange] = []
         """The current exchange, last, and those before it that have not ended."""
+        self._is_paused = False
 
     async def open_first(self) -> Attempt:
         """Opens the first attempt that can be opened. Raises `Fault`."""
@@ -147,6 +148,8 @@ class UpstreamTransport:
         assert self._current is not None
         self.close_stdin()
         exchange = self._current.client.post(writes, self._current.headers, self._deliver)
+        if self._is_paused:
+            exchange.pause()
         self._exchanges = [each for each in self._exchanges if not each.has_ended] + [exchange]
 
     def close_stdin(self) -> None:
@@ -155,10 +158,12 @@ class UpstreamTransport:
             self._exchanges[-1].finish()
 
     def pause_reading(self) -> None:
+        self._is_paused = True
         if self._exchanges:
             self._exchanges[-1].pause()
 
     def resume_reading(self) -> None:
+        self._is_paused = False
         if self._exchanges:
             self._exchanges[-1].resume()
 
