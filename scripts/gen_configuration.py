@@ -15,7 +15,7 @@ from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
 from codex_proxy.admission.routes import Route
-from codex_proxy.agents.auto.spec import AUTO
+from codex_proxy.agents.codex.spec import AUTO
 from codex_proxy.agents.registry import specs
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.cli import serve

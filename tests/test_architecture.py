@@ -40,7 +40,7 @@ WIRING = frozenset({"app", "cassettes", "commands", "settings", "traces"})
 
 AGENT_WIRING = (
     r"codex_proxy\.agents\.(registry|spec)",
-    r"codex_proxy\.agents\.\w+\.(spec|agent_spec|setup|checks)",
+    r"codex_proxy\.agents\.\w+\.(spec|setup|checks)",
     r"codex_proxy\.agents\.configured\.agents",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""

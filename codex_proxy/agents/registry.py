@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 BUILT_IN: Final[Mapping[str, str]] = {
-    "codex-app-server": "codex_proxy.agents.codex_app_server.spec:SPEC",
-    "codex-proto": "codex_proxy.agents.codex_proto.spec:SPEC",
-    "codex-exec": "codex_proxy.agents.codex_exec.spec:SPEC",
+    "codex-app-server": "codex_proxy.agents.codex.spec:APP_SERVER",
+    "codex-proto": "codex_proxy.agents.codex.spec:PROTO",
+    "codex-exec": "codex_proxy.agents.codex.spec:EXEC",
     "claude-code": "codex_proxy.agents.claude_code.spec:SPEC",
-    "openai-chat": "codex_proxy.agents.openai_chat.spec:SPEC",
-    "openai-responses": "codex_proxy.agents.openai_responses.spec:SPEC",
+    "openai-chat": "codex_proxy.agents.upstream.spec:CHAT_SPEC",
+    "openai-responses": "codex_proxy.agents.upstream.spec:RESPONSES_SPEC",
     "gemini": "codex_proxy.agents.acp.spec:GEMINI_SPEC",
     "qwen": "codex_proxy.agents.acp.spec:QWEN_SPEC",
     "opencode": "codex_proxy.agents.acp.spec:OPENCODE_SPEC",
@@ -39,7 +39,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 
 DEFAULT: Final = "auto"
 """The default agent: the plugin's if there is one, else that of `DEFAULT_SPEC`."""
-DEFAULT_SPEC: Final = "codex_proxy.agents.auto.spec:AUTO"
+DEFAULT_SPEC: Final = "codex_proxy.agents.codex.spec:AUTO"
 
 REPLAY_SPEC: Final = "codex_proxy.cassettes.serving:SPEC"
 

@@ -66,8 +66,9 @@ def dialect(refused: set[str] | None = None, *, reasoning_back: str = "") -> Ope
         refused=set() if refused is None else refused,
         new_id=lambda prefix: f"{prefix}{next(numbers)}",
         now=lambda: 1000.0,
+        reasoning_back=reasoning_back,
     )
-    return OpenAIChat("m", context, reasoning_back=reasoning_back)
+    return OpenAIChat("m", context)
 
 
 def asking(**more: Any) -> Turn:

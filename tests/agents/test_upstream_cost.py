@@ -45,9 +45,11 @@ TURN: Final = Turn(
 FIELDS: Final = {"messages": msgspec.Raw(b'[{"role":"user","content":"hi"}]')}
 
 
-def context() -> UpstreamContext:
+def context(reasoning_back: str = "") -> UpstreamContext:
     numbers = itertools.count()
-    return UpstreamContext(ErrorReader(()), set(), lambda prefix: f"{prefix}{next(numbers)}", lambda: 1000.0)
+    return UpstreamContext(
+        ErrorReader(()), set(), lambda prefix: f"{prefix}{next(numbers)}", lambda: 1000.0, reasoning_back
+    )
 
 
 def forwarding(stream: bool) -> Dialect[Message]:
@@ -57,7 +59,7 @@ def forwarding(stream: bool) -> Dialect[Message]:
 
 
 CHAT: Final[dict[str, Callable[[], Dialect[Message]]]] = {
-    "openai-chat": lambda: OpenAIChat("m", context(), reasoning_back="reasoning"),
+    "openai-chat": lambda: OpenAIChat("m", context("reasoning")),
     "forwarded stream": lambda: forwarding(True),
     "forwarded whole": lambda: forwarding(False),
 }

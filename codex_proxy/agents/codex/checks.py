@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 
-from codex_proxy.agents.codex.agent_spec import CodexAgentName
 from codex_proxy.agents.codex.plain_home import user_config
 from codex_proxy.agents.codex.program import (
     NEWEST_TESTED,
@@ -30,6 +29,7 @@ from codex_proxy.agents.codex.setup import (
 )
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.skills import skills_check
+from codex_proxy.agents.codex.spec import CodexAgentName
 from codex_proxy.agents.codex_app_server.agent import START_SECONDS
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.codex_app_server.process import AppServerProcess

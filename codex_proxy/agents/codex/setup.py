@@ -9,11 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from codex_proxy.agents.codex.agent_spec import CodexAgentName
 from codex_proxy.agents.codex.plain_home import CodexPaths, user_config
 from codex_proxy.agents.codex.program import Version, find_codex, output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
+from codex_proxy.agents.codex.spec import CodexAgentName
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
 from codex_proxy.agents.codex_exec.launch import missing_options
 from codex_proxy.agents.confinement.plain_turns import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement

@@ -25,12 +25,12 @@ from codex_proxy.agents.codex.program import NOT_SIGNED_IN, Version, find_versio
 from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
 from codex_proxy.agents.codex.setup import NO_EXEC, codex_confinement, codex_paths, lacks_for_exec
 from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER, ProviderConfig
+from codex_proxy.agents.codex.spec import EXEC_CAPABILITIES
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, switch_pairs
 from codex_proxy.agents.codex_app_server.binary_check import unknown_switches
 from codex_proxy.agents.codex_exec.agent import CodexExecAgent, TurnFiles
 from codex_proxy.agents.codex_exec.dialect import CodexExec
 from codex_proxy.agents.codex_exec.launch import exec_argv
-from codex_proxy.agents.codex_exec.spec import CAPABILITIES
 from codex_proxy.agents.processes.child_per_turn import ChildSpec
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.account import AgentModel
@@ -125,7 +125,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         version=str(setup.version),
         command=lambda turn: command(turn, TurnFiles()),
         dialect=CodexExec,
-        capabilities=CAPABILITIES if setup.plain is not None else CAPABILITIES - {"plain_model"},
+        capabilities=EXEC_CAPABILITIES if setup.plain is not None else EXEC_CAPABILITIES - {"plain_model"},
         models=setup.models,
         any_model=True,
         ahead=True,

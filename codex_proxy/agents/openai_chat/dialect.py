@@ -50,10 +50,9 @@ _CUT_OFF_STOPS: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_F
 
 
 class OpenAIChat(UpstreamTurn[ChatAnswer]):
-    def __init__(self, model: str, context: UpstreamContext, *, reasoning_back: str = "") -> None:
-        """`reasoning_back`: see `Conversation`."""
+    def __init__(self, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
-        self._reasoning_back = reasoning_back
+        self._reasoning_back = context.reasoning_back
         self._ends_with_calls = False
         """Whether the turn ends with an answer whose calls were all reported, because this server answers none."""
         self._streamed: dict[str, ToolKind] = {}

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialect import Step
+from codex_proxy.agents.dialect import Dialect, Step
 from codex_proxy.agents.dialects.loose_values import encode
-from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED
+from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED, OpenAIChat
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.upstream.failures import BROKEN_OFF
-from codex_proxy.agents.upstream.stream import End
+from codex_proxy.agents.upstream.stream import End, Message
 from codex_proxy.agents.upstream.turn import ExchangeTurn, UpstreamContext
 from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
@@ -30,6 +30,13 @@ from codex_proxy.core.turn import ForwardedRequest, Turn
 
 _USAGE: Final = "stream_options"
 _CUT_OFF_STOPS: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER})
+
+
+def make_dialect(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Message]:
+    """See `MakeDialect`."""
+    if turn.forwarded is not None:
+        return ForwardedTurn(turn.forwarded, model, context)
+    return OpenAIChat(model, context)
 
 
 class ForwardedTurn(ExchangeTurn[PassThrough]):

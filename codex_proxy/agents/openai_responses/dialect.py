@@ -124,3 +124,8 @@ def _is_error(event: dict[str, Any]) -> bool:
         return True
     is_answer = event.get("object") == "response" or str(event.get("type", "")).startswith("response.")
     return not is_answer and any(event.get(name) for name in ("error", "detail", "message"))
+
+
+def make_dialect(turn: Turn, model: str, context: UpstreamContext) -> OpenAIResponses:
+    """See `MakeDialect`."""
+    return OpenAIResponses(model, context)

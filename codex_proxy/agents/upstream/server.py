@@ -62,7 +62,10 @@ class ModelServer:
         self._make_dialect = make_dialect
         self.client = UpstreamClient(upstream)
         errors = self.errors_at(upstream.config.api.path)
-        self._context = UpstreamContext(errors, set(upstream.config.kind.refuses), _new_id, clock.epoch)
+        self._context = UpstreamContext(
+            *(errors, set(upstream.config.kind.refuses), _new_id, clock.epoch),
+            reasoning_back=upstream.config.reasoning_field,
+        )
         self._takes_instructions = "system_prompt" in upstream.config.capabilities
         self._id = uuid.uuid4().hex[:12]
         """Identifies this server in a header, to detect a request that comes back."""

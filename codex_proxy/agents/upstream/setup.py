@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pkgutil
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from yarl import URL
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.agents.upstream.agent import UpstreamAgent
 from codex_proxy.agents.upstream.config import SettingNames, Upstream, UpstreamApi, UpstreamConfig
-from codex_proxy.agents.upstream.server import MakeDialect, ModelServer, request_models_once
+from codex_proxy.agents.upstream.server import ModelServer, request_models_once
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import misconfigured
 
@@ -28,9 +29,9 @@ ADAPTERS_KEY: Final = "OPENAI_API_KEY"
 _MAX_KEY_CHARS: Final = 10_000
 
 
-def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamAgent:
-    """Returns the agent, not yet started. Raises `NoAgentError` for an invalid setting of a single upstream; one of
-    several raises when started.
+async def make(make_dialect: str, context: AgentContext) -> UpstreamAgent:
+    """Returns the agent, not yet started. `make_dialect`: where its `MakeDialect` is (`module:function`). Raises
+    `NoAgentError` for an invalid setting of a single upstream; one of several raises when started.
     """
     if not context.name:
         upstream_of(context)
@@ -40,7 +41,7 @@ def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamA
             upstream = upstream_of(context)
         except NoAgentError as error:
             raise misconfigured(str(error)) from error
-        server = ModelServer(upstream, context.clock, make_dialect)
+        server = ModelServer(upstream, context.clock, pkgutil.resolve_name(make_dialect))
         await server.start()
         return server
 

@@ -1,22 +1,21 @@
-"""What the specs of model servers' agents share."""
+"""The specs of model servers' agents: one for each API."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from codex_proxy.agents.spec import AgentSpec, later
-from codex_proxy.agents.upstream.config import UpstreamApi
+from codex_proxy.agents.upstream.config import CHAT, RESPONSES, UpstreamApi
 
 UPSTREAM_SETTINGS: Final = frozenset({"upstream_url", "upstream_key", "idle_timeout"})
 """Settings that are short for keys of `[upstreams.default]`."""
 
 
-def upstream_spec(api: UpstreamApi, *, summary: str, make: str) -> AgentSpec:
-    """Declares the agent of servers with `api`. `make` is the name for `later`."""
+def _spec(api: UpstreamApi, make_dialect: str, summary: str) -> AgentSpec:
     return AgentSpec(
         name=api.agent,
         summary=summary,
-        make=later(make),
+        make=later("codex_proxy.agents.upstream.setup:make", make_dialect),
         check=later("codex_proxy.agents.upstream.setup:check"),
         capabilities=api.capabilities,
         confined=True,  # it runs nothing
@@ -24,3 +23,15 @@ def upstream_spec(api: UpstreamApi, *, summary: str, make: str) -> AgentSpec:
         settings=frozenset({"codex_model", *UPSTREAM_SETTINGS}),
         has_own_timeouts=True,
     )
+
+
+CHAT_SPEC: Final = _spec(
+    CHAT,
+    "codex_proxy.agents.openai_chat.forwarding:make_dialect",
+    "any server that speaks Chat Completions (Ollama, vLLM, llama.cpp, a provider), at `PROXY_UPSTREAM_URL`",
+)
+RESPONSES_SPEC: Final = _spec(
+    RESPONSES,
+    "codex_proxy.agents.openai_responses.dialect:make_dialect",
+    "any server that speaks the Responses API, at `PROXY_UPSTREAM_URL`",
+)

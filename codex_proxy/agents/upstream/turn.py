@@ -48,6 +48,8 @@ class UpstreamContext(msgspec.Struct, frozen=True):
     """Optional fields that the upstream refuses. Turns add those that they find."""
     new_id: Callable[[str], str]
     now: Callable[[], float]
+    reasoning_back: str = ""
+    """The field in which its models get their reasoning back, if any."""
 
 
 class ExchangeTurn(SingleTurn, ABC, Generic[A]):
@@ -152,7 +154,7 @@ class UpstreamTurn(ExchangeTurn[A]):
         """Returns a turn at an upstream without a secret."""
         own = dict(facts)
         model, refused = own.pop("model", context.model), set(own.pop("refused", ()))
-        return cls(model, UpstreamContext(ErrorReader(), refused, context.new_id, context.now), **own)
+        return cls(model, UpstreamContext(ErrorReader(), refused, context.new_id, context.now, **own))
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         """Adds a call's output. Sends the next request if no output is missing."""

@@ -1,0 +1,56 @@
+"""The specs of the agents that run Codex: `auto`, and one for each protocol."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
+from codex_proxy.agents.dialect import Capability
+from codex_proxy.agents.spec import AgentSpec, later
+
+CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
+
+CODEX_SETTINGS: Final = frozenset({"codex_bin", "codex_home", "codex_model", "child_env"})
+PLAIN_SETTINGS: Final = CODEX_SETTINGS | {"agent_confinement", "agent_state_folders"}
+"""The settings of agents with plain-model turns."""
+PARALLEL_CALLS: Final = frozenset({"enable_parallel_tool_calls"})
+
+PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {"images", "sandbox", "exact_usage", "stop_reasons", "model_choice"}
+)
+EXEC_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
+    *("structured_output", "plain_model", "web_search", "verbosity", "service_tier")
+}
+
+
+def _spec(name: Literal["auto"] | CodexAgentName, make: str, summary: str, **more: Any) -> AgentSpec:
+    """`make` is the name for `later`, `more` are other fields."""
+    more = {"settings": PLAIN_SETTINGS, "server_settings": PARALLEL_CALLS} | more
+    check = later("codex_proxy.agents.codex.checks:codex_checks", name)
+    make_later = later(f"codex_proxy.agents.{make}")
+    return AgentSpec(
+        name=name, summary=summary, make=make_later, check=check, confined=True, uses_codex=True, **more
+    )
+
+
+AUTO: Final = _spec("auto", "auto.setup:make", "the Codex that is found, by a protocol that it speaks")
+APP_SERVER: Final = _spec(
+    "codex-app-server",
+    "codex_app_server.setup:make_app_server",
+    "Codex, by `codex app-server` (JSON-RPC)",
+    capabilities=CAPABILITIES,
+)
+PROTO: Final = _spec(
+    "codex-proto",
+    "codex_proto.setup:make_proto",
+    "older Codex, by `codex proto` (JSON lines)",
+    capabilities=PROTO_CAPABILITIES,
+    settings=CODEX_SETTINGS,
+)
+EXEC: Final = _spec(
+    "codex-exec",
+    "codex_exec.setup:make_exec",
+    "Codex, by `codex exec --json`, if the other two are not available",
+    capabilities=EXEC_CAPABILITIES,
+    server_settings=frozenset(),
+)
