@@ -4,7 +4,7 @@ NOT_ALLOWED for the key, UNAVAILABLE if a check is impossible now.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -81,13 +81,14 @@ class Admission:
         any_effort: bool = False,
         workdir_field: str | None = None,
         image_fields: Mapping[str, str] = {},
+        optional_images: Collection[str] = (),
         mcp: Sequence[McpOffer] = (),
         runs: int = 1,
     ) -> Turn:
         """Returns the turn with the absolute path of its folder and fetched images. Called before anything is
         stored or started. `model`: the client's name of the model. `any_effort`: a client that may use the model
-        with some effort may run the turn. `workdir_field` and `image_fields` are for errors. `runs`: how often the
-        turn runs (`n`).
+        with some effort may run the turn. `workdir_field` and `image_fields` are for errors. `optional_images`: see
+        `inline_images`. `runs`: how often the turn runs (`n`).
         """
         if any_effort:
             allowed = client.allows_some_effort(turn.model)
@@ -104,7 +105,9 @@ class Admission:
         turn = msgspec.structs.replace(turn, schema_field=_schema_field(turn, fields))
         turn = resolve_workdir(turn, workdir_field, client.workspace)
         if self._images is not None or "forwarding" not in agent.capabilities:
-            turn = await inline_images(turn, self._images, image_fields, fields.input)
+            turn = await inline_images(
+                turn, self._images, image_fields, fields.input, optional=optional_images
+            )
         if runs > 1:
             _check_sampling(turn)
         return turn

@@ -8,7 +8,7 @@ import asyncio
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -26,10 +26,11 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from codex_proxy.core.faults import STOPPING, Fault, bad_request
-from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, ImagePart, Part
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, ImagePart, Part, TextPart
 from codex_proxy.core.media import NoImageError, data_url_of
 from codex_proxy.core.safety import ip_literal, is_public
 from codex_proxy.core.turn import Turn
+from codex_proxy.surfaces.attachments import IMAGE_LEFT_OUT
 from codex_proxy.surfaces.usage import parts_in
 
 SETTING: Final = "PROXY_IMAGE_FETCH"
@@ -270,28 +271,33 @@ def _not_allowed(url: URL) -> Fault:
 
 
 async def inline_images(
-    turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] = {}, field: str = PARAM
+    turn: Turn,
+    fetcher: ImageFetcher | None,
+    fields: Mapping[str, str] = {},
+    field: str = PARAM,
+    *,
+    optional: Collection[str] = (),
 ) -> Turn:
     """Returns the turn with its web images as data URLs. Raises `Fault` INVALID_REQUEST for an image that cannot be
-    fetched, or without a `fetcher` for any web image. Its `param` is the URL's value in `fields`, else `field`.
+    fetched, or without a `fetcher` for any web image. Its `param` is the URL's value in `fields`, else `field`. For
+    `optional` URLs a note takes the place of the image instead.
     """
     urls = Counter(part.url for part in _images(turn) if _WEB.match(part.url))
     if not urls:
         return turn
     if fetcher is None:
-        first = next(iter(urls))
-        with _set_param(fields.get(first, field)):
-            raise _not_allowed(_parse_url(first))
-    limits = fetcher.limits
-    if len(urls) > limits.request_images:
+        for first in (url for url in urls if url not in optional):
+            with _set_param(fields.get(first, field)):
+                raise _not_allowed(_parse_url(first))
+    elif len(urls) > (limits := fetcher.limits).request_images:
         raise bad_request(
             f"A request may name at most {limits.request_images} images by URL. Send the others "
             "as data URLs.",
             field,
             CODE,
         )
-    fetched = await _fetch_all(urls, fetcher, fields, field)
-    history = tuple(_with_data_urls(item, fetched) for item in turn.history)
+    fetched = {} if fetcher is None else await _fetch_all(urls, fetcher, fields, field, optional)
+    history = tuple(_with_data_urls(item, urls, fetched) for item in turn.history)
     return msgspec.structs.replace(turn, history=history)
 
 
@@ -316,10 +322,14 @@ def _set_param(field: str) -> Iterator[None]:
 
 
 async def _fetch_all(
-    urls: Counter[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
+    urls: Counter[str],
+    fetcher: ImageFetcher,
+    fields: Mapping[str, str],
+    field: str,
+    optional: Collection[str],
 ) -> dict[str, str]:
     """Returns data URLs by URL. `urls`: how often the turn has each, and so the agent gets the image. If one image
-    fails, cancels the others and raises its `Fault`.
+    fails that is not `optional`, cancels the others and raises its `Fault`.
     """
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)
@@ -327,8 +337,12 @@ async def _fetch_all(
 
     async def fetch(url: str) -> None:
         async with slots:
-            with _set_param(fields.get(url, field)):
-                fetched[url] = await fetcher.fetch(url)
+            try:
+                with _set_param(fields.get(url, field)):
+                    fetched[url] = await fetcher.fetch(url)
+            except Fault:
+                if url not in optional:
+                    raise
         if sum(len(each) * urls[url] for url, each in fetched.items()) * 3 // 4 > limits.request_bytes:
             raise bad_request(
                 "The images of the request are larger than "
@@ -346,13 +360,14 @@ async def _fetch_all(
     return fetched
 
 
-def _with_data_urls(item: HistoryItem, fetched: dict[str, str]) -> HistoryItem:
+def _with_data_urls(item: HistoryItem, urls: Collection[str], fetched: Mapping[str, str]) -> HistoryItem:
     if not isinstance(item, HistoryMessage | HistoryOutput):
         return item
-    parts: tuple[Part, ...] = tuple(
-        msgspec.structs.replace(part, url=fetched[part.url])
-        if isinstance(part, ImagePart) and part.url in fetched
-        else part
-        for part in item.parts
-    )
-    return msgspec.structs.replace(item, parts=parts)
+
+    def inlined(part: Part) -> Part:
+        if not (isinstance(part, ImagePart) and part.url in urls):
+            return part
+        url = fetched.get(part.url)
+        return TextPart(IMAGE_LEFT_OUT) if url is None else msgspec.structs.replace(part, url=url)
+
+    return msgspec.structs.replace(item, parts=tuple(map(inlined, item.parts)))

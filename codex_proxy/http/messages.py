@@ -19,7 +19,7 @@ from codex_proxy.http.exchange import Source, TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.routing import body_of_unknown_model
-from codex_proxy.http.turns import Api, TurnAnswer, admit, serve_turn, start_turn
+from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn
 from codex_proxy.surfaces.messages.content import PING
 from codex_proxy.surfaces.messages.count import count_tokens, prompt_tokens
 from codex_proxy.surfaces.messages.errors import prompt_too_long
@@ -74,20 +74,6 @@ async def _parse(request: web.Request, body: bytes) -> ParsedMessages:
     session = request.headers.get(_SESSION_HEADER, "")
     if _SESSION.fullmatch(session):
         request[NOTES]["session"] = session
-    return await _parse_body(request, body)
-
-
-async def _admit(request: web.Request, parsed: ParsedMessages, body: bytes) -> tuple[ParsedMessages, Turn]:
-    """Admits a turn, without earlier images that cannot be fetched."""
-    try:
-        return await admit(request, parsed, body)
-    except Fault as fault:
-        if not (parsed.refetches and fault.failure.param in parsed.web_images.values()):
-            raise
-    return await admit(request, await _parse_body(request, body, fetches=False), body)
-
-
-async def _parse_body(request: web.Request, body: bytes, *, fetches: bool = True) -> ParsedMessages:
     app = request.app
     keeps_state = app[REASONING_STATE] != "off"
     return await parse_request(
@@ -97,7 +83,6 @@ async def _parse_body(request: web.Request, body: bytes, *, fetches: bool = True
         skips_unreadable=True,
         identity=app[RUNS].agent_and_model if keeps_state else lambda turn: "",
         takes_images=lambda turn: "images" in app[RUNS].agent_of(turn).capabilities,
-        fetches=fetches,
     )
 
 
@@ -136,4 +121,4 @@ def _renderer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> Messa
     )
 
 
-MESSAGES: Final = Api(parse=_parse, answer=_answer, admit=_admit)
+MESSAGES: Final = Api(parse=_parse, answer=_answer)

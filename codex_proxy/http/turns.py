@@ -58,8 +58,7 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Returns a failure in the words that the API has for it."""
 
 
-async def admit(request: web.Request, parsed: P, body: bytes) -> tuple[P, Turn]:
-    """Returns the request and its admitted turn; `body` is for APIs that parse it again. Raises `Fault`."""
+async def _admit(request: web.Request, parsed: ParsedRequest) -> Turn:
     turn = await request.app[ADMISSION].admit(
         parsed.turn,
         request[CLIENT],
@@ -67,9 +66,11 @@ async def admit(request: web.Request, parsed: P, body: bytes) -> tuple[P, Turn]:
         model=parsed.model_asked,
         workdir_field=parsed.workdir_param,
         image_fields=parsed.web_images,
+        optional_images=parsed.optional_images,
         runs=parsed.runs,
     )
-    return parsed, turn
+    request[HELD].grow_by(fetched_bytes(parsed.turn, turn))
+    return turn
 
 
 class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
@@ -77,8 +78,6 @@ class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
     parse: Callable[[web.Request, bytes], Awaitable[P]]
     answer: Callable[[web.Request, P, Turn, TurnTimings], TurnAnswer]
-    admit: Callable[[web.Request, P, bytes], Awaitable[tuple[P, Turn]]] = admit
-    """Admits the turn of a request, whose body is the last argument. Raises `Fault`."""
 
 
 async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = None) -> web.StreamResponse:
@@ -89,11 +88,9 @@ async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = Non
     if body is None:
         body = await read_body(request)
     parsed = await api.parse(request, body)
+    del body  # a turn may take an hour
     note_request(request, parsed)
-    asked = parsed.turn
-    parsed, turn = await api.admit(request, parsed, body)
-    request[HELD].grow_by(fetched_bytes(asked, turn))
-    del body, asked  # a turn may take an hour
+    turn = await _admit(request, parsed)
     note_admitted(request, turn)
     return await answer_turn(request, parsed, turn, api.answer(request, parsed, turn, timings), timings)
 

@@ -35,6 +35,9 @@ def image_url(url: str, param: str) -> str:
         ) from None
 
 
+IMAGE_LEFT_OUT: Final = "[An image was left out: it cannot be shown to this model.]"
+"""What the model gets in place of an image of an earlier message."""
+
 MAX_NAME: Final = 200
 _DATA_URL: Final = re.compile(r"data:[^,]{0,256}?;base64,", re.IGNORECASE)
 _NO_NAME: Final = re.compile(r'[\x00-\x1f\x7f"<>]')

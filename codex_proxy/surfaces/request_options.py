@@ -107,6 +107,8 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What named the folder, if anything."""
     web_images: dict[str, str] = {}
     """Images' addresses, each with its field."""
+    optional_images: frozenset[str] = frozenset()
+    """Those of them that are left out if they cannot be fetched."""
     parallel_calls: bool = False
     """Whether the client asks for several calls in one answer."""
     passed_on: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.safety import is_public
 from codex_proxy.core.turn import Turn
+from codex_proxy.surfaces.attachments import IMAGE_LEFT_OUT
 from tests.pictures import PICTURES, PNG
 from tests.waiting import PATIENCE
 
@@ -695,6 +696,21 @@ async def test_the_first_image_that_fails_ends_the_others(serve: Serve, fetcher:
         inline_images(turn(showing(host.url("/slow"), host.url("/bad"))), fetcher(host.entry))
     )
     assert "status 404" in said
+
+
+async def test_an_optional_image_that_cannot_be_fetched_is_a_note_beside_the_others(
+    serve: Serve, fetcher: Fetch
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=404) if request.path == "/bad" else await png(request)
+
+    host = await serve(answer)
+    asked, bad = turn(showing(host.url("/good"), host.url("/bad"))), {host.url("/bad")}
+    (shown,) = (await inline_images(asked, fetcher(host.entry), optional=bad)).history
+    look, note = TextPart("Look:"), TextPart(IMAGE_LEFT_OUT)
+    assert shown == HistoryMessage("user", (look, ImagePart(data_url(PNG), "high"), note))
+    (without_fetcher,) = (await inline_images(turn(showing(*bad)), None, optional=bad)).history
+    assert without_fetcher == HistoryMessage("user", (look, note))
 
 
 async def test_a_client_that_leaves_ends_the_fetching(serve: Serve, fetcher: Fetch) -> None:

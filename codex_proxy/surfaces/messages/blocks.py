@@ -13,7 +13,7 @@ from codex_proxy.core.items import ImagePart, Part, TextPart
 from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
 from codex_proxy.core.media import NoImageError, PdfTexts, clean_data_url, decode_base64
 from codex_proxy.core.shown_text import escape, excerpt
-from codex_proxy.surfaces.attachments import decode_text, image_part
+from codex_proxy.surfaces.attachments import IMAGE_LEFT_OUT, decode_text, image_part
 from codex_proxy.surfaces.body import unsupported_value
 from codex_proxy.surfaces.field_lists import FIELD_NAME, FieldNotes
 from codex_proxy.surfaces.messages.wire import BLOCK_FIELDS
@@ -28,23 +28,17 @@ _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 class BlockReader:
     """Reads content blocks. `ignored`: parameters without effect; `web_images`: addresses of images, each with the
-    field that has it.
+    field that has it; `newest_images`: those in the user's newest message.
     """
 
-    def __init__(
-        self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool, fetches: bool
-    ) -> None:
-        """`pdfs` None: no PDFs are read. `takes_images`: whether the agent takes images. `fetches`: whether web
-        images stay in earlier messages, too.
-        """
+    def __init__(self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool) -> None:
+        """`pdfs` None: no PDFs are read. `takes_images`: whether the agent takes images."""
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
-        self.refetches = False
-        """Whether an earlier message refers to an image by address."""
+        self.newest_images: set[str] = set()
         self._pdfs = pdfs
         self._notes = notes
         self._takes_images = takes_images
-        self._fetches = fetches
 
     def parts(self, content: Any, param: str, *, newest: bool) -> Iterator[Part]:
         """Yields the parts of a message or result, without empty texts. `newest`: whether they belong to the user's
@@ -106,7 +100,7 @@ class BlockReader:
         except Fault:
             if newest:
                 raise
-        return TextPart("[An image was left out: it cannot be shown to this model.]")
+        return TextPart(IMAGE_LEFT_OUT)
 
     def _shown_image(self, source: dict[str, Any], param: str, *, newest: bool) -> ImagePart:
         kind = source.get("type")
@@ -116,11 +110,13 @@ class BlockReader:
                 return ImagePart(clean_data_url(data))
             except NoImageError as why:
                 raise bad_request(f"Invalid image: the data {why}.", f"{param}.data") from None
-        if kind == "url" and (newest or self._fetches):
+        if kind == "url":
             part = image_part(text_at(source, "url"), None, f"{param}.url")
             if part.url[:5].lower() != "data:":
+                if newest and part.url not in self.newest_images:
+                    self.newest_images.add(part.url)
+                    self.web_images[part.url] = f"{param}.url"
                 self.web_images.setdefault(part.url, f"{param}.url")
-                self.refetches = self.refetches or not newest
             return part
         raise bad_request(
             "Invalid image: expected a source of the type 'base64' or 'url'; this server has no Files API.",

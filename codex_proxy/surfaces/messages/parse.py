@@ -58,8 +58,6 @@ class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
     """Whether the client asks for `thinking` blocks, and so for raw items."""
     client_names: dict[str, str]
     """The client's names of tools (see `MessagesTools`)."""
-    refetches: bool
-    """Whether an earlier message has an image, which is left out if it cannot be fetched."""
 
 
 def parse(
@@ -69,18 +67,15 @@ def parse(
     context: ParseContext,
     identity: Callable[[Turn], str],
     takes_images: Callable[[Turn], bool] = lambda _: True,
-    fetches: bool = True,
 ) -> ParsedMessages:
-    """`identity` names a turn's agent and model, whose raw items are used. `fetches=False`: web images of earlier
-    messages become notes.
-    """
+    """`identity` names a turn's agent and model, whose raw items are used."""
     notes = FieldNotes()
     request = parse_as(MessagesRequest, body, notes)
     check_length("messages", len(request.messages), context.settings.max_items)
     tools = with_tool_changes(request.tools or (), request.messages)
     offered = offered_tools(tools, request.tool_choice, tools_referred_to(request.messages), notes)
     turn, workdir_param = _turn(request, offered, context)
-    reader = BlockReader(pdfs, notes, takes_images=takes_images(turn), fetches=fetches)
+    reader = BlockReader(pdfs, notes, takes_images=takes_images(turn))
     history = history_of(request.messages, reader, identity(turn))
     if not history:
         raise bad_request("There is nothing to answer: every message is empty.", "messages")
@@ -101,7 +96,7 @@ def parse(
         ),
         workdir_param=workdir_param,
         web_images=reader.web_images,
-        refetches=reader.refetches,
+        optional_images=frozenset(reader.web_images.keys() - reader.newest_images),
     )
 
 
