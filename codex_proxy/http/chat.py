@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 from aiohttp import web
@@ -11,11 +11,11 @@ from aiohttp import web
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, CLOCK, IDS, RUNS
-from codex_proxy.http.body import parse_request
+from codex_proxy.http.body import parse_request, read_body
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.sse import time_comment
-from codex_proxy.http.turns import Api, TurnAnswer, serve_turn
+from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings
 from codex_proxy.runs.recording import REQUEST_RECORDER
 from codex_proxy.surfaces.base import Renderer
 from codex_proxy.surfaces.chat.forward import ForwardedAnswer, ForwardPolicy
@@ -38,10 +38,13 @@ CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Creates an answer to a conversation, streamed or not."""
-    return await serve_turn(request, CHAT)
+    timings = start_timings(request)
+    parsed = await _parse(request)
+    return await serve_turn(request, parsed, timings, partial(_answer, request, parsed, timings))
 
 
-async def _parse(request: web.Request, body: bytes) -> ParsedChat:
+async def _parse(request: web.Request) -> ParsedChat:
+    body = await read_body(request)
     parsed = await parse_request(request, body, parse, forward_policy=partial(_forward_policy, request))
     request[NOTES]["choice_count"] = parsed.choices
     if request.app[CHAT_OPTIONS].choices == "sample" and parsed.turn.forwarded is None:
@@ -67,7 +70,7 @@ def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
     )
 
 
-def _answer(request: web.Request, parsed: ParsedChat, turn: Turn, timings: TurnTimings) -> TurnAnswer:
+def _answer(request: web.Request, parsed: ParsedChat, timings: TurnTimings, turn: Turn) -> TurnAnswer:
     return TurnAnswer(
         renderer=_renderer(request, parsed, timings),
         keepalive=not _wants_no_keepalive(request),
@@ -104,6 +107,3 @@ def _renderer(request: web.Request, parsed: ParsedChat, timings: TurnTimings) ->
 def _wants_no_keepalive(request: web.Request) -> bool:
     asked = (request.headers.get("x-no-keepalive"), request.query.get("no_keepalive"))
     return any(value is not None and value.lower() in ("1", "true", "yes") for value in asked)
-
-
-CHAT: Final = Api(parse=_parse, answer=_answer)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
 
 from aiohttp import web
 
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, IDS
 from codex_proxy.http.body import parse_request, read_body
-from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.pass_through import send_on, upstream_for
 from codex_proxy.http.sse import time_comment
-from codex_proxy.http.turns import Api, TurnAnswer, serve_turn
+from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings
 from codex_proxy.surfaces.completions import CompletionRenderer, ParsedCompletion, parse
 from codex_proxy.surfaces.passed_bodies import json_body
 from codex_proxy.surfaces.usage import tokens_in
@@ -25,10 +23,13 @@ async def completions(request: web.Request) -> web.StreamResponse:
     passed = json_body(body)
     if upstream_for(request, passed.model, "/completions") is not None:
         return await send_on(request, passed, "/completions", "application/json")
-    return await serve_turn(request, _COMPLETIONS, body)
+    timings = start_timings(request)
+    parsed = await parse_request(request, body, parse)
+    del body, passed  # a turn may take an hour
+    return await serve_turn(request, parsed, timings, partial(_answer, request, parsed))
 
 
-def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn, timings: TurnTimings) -> TurnAnswer:
+def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn) -> TurnAnswer:
     app = request.app
     clock = app[CLOCK]
     renderer = CompletionRenderer(
@@ -41,6 +42,3 @@ def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn, timings:
         max_tokens=turn.max_tokens,
     )
     return TurnAnswer(renderer=renderer, ping=partial(time_comment, clock))
-
-
-_COMPLETIONS: Final = Api(parse=partial(parse_request, parse=parse), answer=_answer)

@@ -15,11 +15,11 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import IDS, RUNS
 from codex_proxy.http.body import parse_request, read_body
 from codex_proxy.http.endpoint import REQUEST_ID
-from codex_proxy.http.exchange import Source, TurnTimings
+from codex_proxy.http.exchange import Source
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.routing import body_of_unknown_model
-from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn
+from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings, start_turn
 from codex_proxy.surfaces.messages.content import PING
 from codex_proxy.surfaces.messages.count import count_tokens, prompt_tokens
 from codex_proxy.surfaces.messages.errors import prompt_too_long
@@ -39,7 +39,9 @@ nowhere (`off`).
 
 async def create_message(request: web.Request) -> web.StreamResponse:
     """Creates an answer in the form of Anthropic's API, streamed or not."""
-    return await serve_turn(request, MESSAGES)
+    timings = start_timings(request)
+    parsed = await _parse(request)
+    return await serve_turn(request, parsed, timings, partial(_answer, request, parsed))
 
 
 _COUNTER: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="count")
@@ -70,7 +72,7 @@ async def _count(body: bytes, catalog: ModelCatalog) -> int:
     return await asyncio.get_running_loop().run_in_executor(_COUNTER, count_tokens, body, catalog)
 
 
-async def _parse(request: web.Request, body: bytes) -> ParsedMessages:
+async def _parse(request: web.Request) -> ParsedMessages:
     session = request.headers.get(_SESSION_HEADER, "")
     if _SESSION.fullmatch(session):
         request[NOTES]["session"] = session
@@ -78,7 +80,7 @@ async def _parse(request: web.Request, body: bytes) -> ParsedMessages:
     keeps_state = app[REASONING_STATE] != "off"
     return await parse_request(
         request,
-        body,
+        await read_body(request),
         parse,
         skips_unreadable=True,
         identity=app[RUNS].agent_and_model if keeps_state else lambda turn: "",
@@ -86,7 +88,7 @@ async def _parse(request: web.Request, body: bytes) -> ParsedMessages:
     )
 
 
-def _answer(request: web.Request, parsed: ParsedMessages, turn: Turn, timings: TurnTimings) -> TurnAnswer:
+def _answer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> TurnAnswer:
     catalog = request[CLIENT].catalog
     remembers = request.app[REASONING_STATE] != "off"
     renderer = _renderer(request, parsed, turn)
@@ -119,6 +121,3 @@ def _renderer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> Messa
         prompt_tokens=partial(prompt_tokens, parsed.turn),
         max_tokens=turn.max_tokens,
     )
-
-
-MESSAGES: Final = Api(parse=_parse, answer=_answer)

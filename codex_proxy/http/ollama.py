@@ -7,7 +7,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from aiohttp import web
 
@@ -24,7 +23,7 @@ from codex_proxy.http.pass_through import ask_upstream
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
-from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_timings
+from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings
 from codex_proxy.surfaces.body import missing_parameter, parse_as
 from codex_proxy.surfaces.models import listed_names, model_of, resolve
 from codex_proxy.surfaces.ollama.answer import (
@@ -55,29 +54,24 @@ from codex_proxy.surfaces.ollama.wire import OllamaShowRequest
 from codex_proxy.surfaces.usage import tokens_in
 
 
-class _NoTurnError(Exception):
-    """A request loads or unloads a model, or fills in a text: it runs no turn."""
-
-    def __init__(self, request: PreloadRequest | FillInRequest) -> None:
-        self.request = request
-
-
 async def chat(request: web.Request) -> web.StreamResponse:
     """Creates an answer to a conversation."""
-    return await _serve(request, _CHAT, "chat")
+    return await _serve(request, parse_chat, "chat")
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
     """Creates an answer to a prompt."""
-    return await _serve(request, _GENERATE, "generate")
+    return await _serve(request, parse_generate, "generate")
 
 
-async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> web.StreamResponse:
+async def _serve(
+    request: web.Request, parse: Callable[..., ParsedOllama | PreloadRequest | FillInRequest], form: Form
+) -> web.StreamResponse:
     timings = start_timings(request)
-    try:
-        return await serve_turn(request, api)
-    except _NoTurnError as error:
-        parsed, created = error.request, time_text(request.app[CLOCK].epoch())
+    parsed = await parse_request(request, await read_body(request), parse)
+    if isinstance(parsed, ParsedOllama):
+        return await serve_turn(request, parsed, timings, partial(_answer, request, parsed, timings, form))
+    created = time_text(request.app[CLOCK].epoch())
     if isinstance(parsed, PreloadRequest):
         body = preload_body(form, parsed.model_asked, created, parsed.reason)
     else:
@@ -95,36 +89,22 @@ async def _fill_in(request: web.Request, parsed: FillInRequest) -> bytes:
         raise bad_request(NO_SUFFIX, "suffix", "unsupported_value") from fault
 
 
-def _api(
-    parse: Callable[..., ParsedOllama | PreloadRequest | FillInRequest], form: Form
-) -> Api[ParsedOllama]:
-    async def parse_turn(request: web.Request, body: bytes) -> ParsedOllama:
-        found = await parse_request(request, body, parse)
-        if not isinstance(found, ParsedOllama):
-            raise _NoTurnError(found)
-        return found
-
-    def answer(request: web.Request, parsed: ParsedOllama, turn: Turn, timings: TurnTimings) -> TurnAnswer:
-        app = request.app
-        renderer = OllamaRenderer(
-            form=form,
-            model=parsed.model_asked,
-            created_at=time_text(app[CLOCK].epoch()),
-            stream=parsed.stream,
-            thinking=parsed.thinking,
-            client_names=parsed.client_names,
-            show_activity=request[CLIENT].settings.show_activity,
-            prompt_tokens=partial(tokens_in, parsed.turn.history),
-            max_tokens=turn.max_tokens,
-            times=timings.durations,
-        )
-        return TurnAnswer(renderer=renderer, ping=renderer.empty_line, media_type=NDJSON)
-
-    return Api(parse=parse_turn, answer=answer)
-
-
-_CHAT: Final = _api(parse_chat, "chat")
-_GENERATE: Final = _api(parse_generate, "generate")
+def _answer(
+    request: web.Request, parsed: ParsedOllama, timings: TurnTimings, form: Form, turn: Turn
+) -> TurnAnswer:
+    renderer = OllamaRenderer(
+        form=form,
+        model=parsed.model_asked,
+        created_at=time_text(request.app[CLOCK].epoch()),
+        stream=parsed.stream,
+        thinking=parsed.thinking,
+        client_names=parsed.client_names,
+        show_activity=request[CLIENT].settings.show_activity,
+        prompt_tokens=partial(tokens_in, parsed.turn.history),
+        max_tokens=turn.max_tokens,
+        times=timings.durations,
+    )
+    return TurnAnswer(renderer=renderer, ping=renderer.empty_line, media_type=NDJSON)
 
 
 # --- embeddings ---------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""Serves a request for a turn in the same steps in every API: parses the body, admits the turn, runs it, and sends the
-rendered events. Stored responses are run by `responses/`. Source: docs/contract.md#streams.
+"""Serves requests for turns in the same steps in every API: admits the turn, runs it, and sends the rendered events.
+Stored responses are run by `responses/`. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import Generic, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -20,7 +19,7 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.agent_headers import agent_headers
 from codex_proxy.http.app_keys import ADMISSION, CLOCK, KEEPALIVE, RUNS, USAGE
-from codex_proxy.http.body import HELD, read_body
+from codex_proxy.http.body import HELD
 from codex_proxy.http.exchange import (
     TIMINGS,
     LogReader,
@@ -43,8 +42,6 @@ from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.request_options import ParsedRequest
 from codex_proxy.surfaces.usage import TurnTokens
 
-P = TypeVar("P", bound=ParsedRequest)
-
 
 class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
     renderer: Renderer
@@ -58,7 +55,13 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Returns a failure in the words that the API has for it."""
 
 
-async def _admit(request: web.Request, parsed: ParsedRequest) -> Turn:
+async def serve_turn(
+    request: web.Request, parsed: ParsedRequest, timings: TurnTimings, answer: Callable[[Turn], TurnAnswer]
+) -> web.StreamResponse:
+    """Serves a request for a turn, whole or as a stream. `answer` returns how the admitted turn is answered. Raises
+    `Fault` before the first byte.
+    """
+    note_request(request, parsed)
     turn = await request.app[ADMISSION].admit(
         parsed.turn,
         request[CLIENT],
@@ -70,29 +73,8 @@ async def _admit(request: web.Request, parsed: ParsedRequest) -> Turn:
         runs=parsed.runs,
     )
     request[HELD].grow_by(fetched_bytes(parsed.turn, turn))
-    return turn
-
-
-class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
-    """How the requests of one API are served."""
-
-    parse: Callable[[web.Request, bytes], Awaitable[P]]
-    answer: Callable[[web.Request, P, Turn, TurnTimings], TurnAnswer]
-
-
-async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = None) -> web.StreamResponse:
-    """Serves a request for a turn, whole or as a stream. Raises `Fault` before the first byte. `body`: the
-    request's body, if it was read already.
-    """
-    timings = start_timings(request)
-    if body is None:
-        body = await read_body(request)
-    parsed = await api.parse(request, body)
-    del body  # a turn may take an hour
-    note_request(request, parsed)
-    turn = await _admit(request, parsed)
     note_admitted(request, turn)
-    return await answer_turn(request, parsed, turn, api.answer(request, parsed, turn, timings), timings)
+    return await answer_turn(request, parsed, turn, answer(turn), timings)
 
 
 async def answer_turn(
