@@ -45,10 +45,11 @@ def paths_in(folder: Path) -> list[Path]:
 class Folder:
     """The cassettes of a folder, read at the start; `refresh` reads those recorded since."""
 
-    def __init__(self, path: Path, matched: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, matched: Sequence[str] = (), *, may_be_missing: bool = False) -> None:
         """Reads the folder. `matched`: the fields by which a cassette is found; if empty, those that the recording
-        names. Raises `CassetteError` if the folder is missing, or a cassette cannot be read.
+        names. Raises `CassetteError` if the folder is missing (unless it may be), or a cassette cannot be read.
         """
+        self._may_be_missing = may_be_missing
         self.path = path
         self.matched = tuple(matched)
         self.cassettes: dict[str, Cassette] = {}
@@ -60,7 +61,8 @@ class Folder:
     def refresh(self) -> None:
         """Reads new cassettes."""
         base = self.path if self.path.is_dir() else self.path.parent
-        names = {str(path.relative_to(base)).removesuffix(SUFFIX): path for path in paths_in(self.path)}
+        paths = () if self._may_be_missing and not self.path.exists() else paths_in(self.path)
+        names = {str(path.relative_to(base)).removesuffix(SUFFIX): path for path in paths}
         new = [name for name in names if name not in self.cassettes]
         for name in new:
             cassette = read(names[name])

@@ -31,7 +31,6 @@ from codex_proxy.cassettes.settings import (
 )
 from codex_proxy.core.checks import Check
 from codex_proxy.core.interfaces import IdSource
-from codex_proxy.files.private import make_folder
 from codex_proxy.http.server_info import RECORDING_TROUBLE
 from codex_proxy.process.launch import SECRET_WORDS
 
@@ -69,9 +68,7 @@ def folder_of(settings: Any) -> Folder:
             f"--pace {own.pace} is not known. Give none, recorded, or a factor such as 2."
         ) from None
     path = own.replay
-    if own.record is not None:
-        make_folder(path)
-    folder = Folder(path, names_to_match(own.match))
+    folder = Folder(path, names_to_match(own.match), may_be_missing=own.record is not None)
     if not folder.cassettes and own.record is None:
         raise CassetteError(
             f"--replay {path} has no cassettes. Record some with `codex-proxy serve --record {path}`."
@@ -159,9 +156,17 @@ def recorder_of(settings: Any, environ: Mapping[str, str]) -> Recorder | None:
     own = settings.cassettes
     if own.record is None:
         return None
-    patterns = [own.scrub] if own.scrub else []
     matter = settings_that_matter(settings) | ({"builtin_tools": "never"} if is_plain_only(settings) else {})
-    return Recorder(own.record, scrubber_of(settings, environ, patterns), matter, names_to_match(own.match))
+    scrubber, match = check_recording(settings, environ)
+    return Recorder(own.record, scrubber, matter, match)
+
+
+def check_recording(settings: Any, environ: Mapping[str, str]) -> tuple[Scrubber, tuple[str, ...]]:
+    """Returns the scrubber and the fields to match of a server that records. Raises `CassetteError` if `--scrub` or
+    `--match` is invalid.
+    """
+    own = settings.cassettes
+    return scrubber_of(settings, environ, [own.scrub] if own.scrub else []), names_to_match(own.match)
 
 
 def scrubber_of(settings: Any, environ: Mapping[str, str], patterns: list[str]) -> Scrubber:

@@ -27,6 +27,8 @@ from codex_proxy.app.mcp_tools import Programs, configured_servers
 from codex_proxy.app.start_checks import listen_error, reserve_port
 from codex_proxy.app.store_lifecycle import inspect_store
 from codex_proxy.app.system import SystemClock
+from codex_proxy.cassettes.serving import check_recording
+from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import Key, KeysError, with_default
@@ -190,11 +192,33 @@ def folder_checks(
     settings: Settings, environ: Mapping[str, str], stored: Sequence[Key] | None
 ) -> list[Check]:
     return [
+        *recording_checks(settings, environ),
         state_check(settings.state_dir),
         keys_check(settings, stored),
         home_check(settings),
         workspace_check(settings, environ),
     ]
+
+
+def recording_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
+    """Checks where turns are recorded, if they are: `failed` if the server would not start."""
+    folder = settings.cassettes.record
+    if folder is None:
+        return []
+    check = CheckBuilder("recordings", path=str(folder), exists=folder.exists())
+    try:
+        check_recording(settings, environ)
+    except CassetteError as error:
+        return [failed_check("recordings", str(error), check.facts)]
+    if not folder.exists():
+        why = why_not_created(folder)
+    elif not folder.is_dir():
+        why = "it is no folder"
+    else:
+        why = "" if os.access(folder, os.W_OK | os.X_OK) else "it is not writable"
+    if why:
+        return [check.failed(f"--record {folder} cannot be written: {why}.", "Give another folder.")]
+    return [check.ok(f"Every turn is recorded into {folder}.")]
 
 
 def state_check(folder: Path) -> Check:

@@ -23,11 +23,14 @@ OTHER_TEXT = "a text that is nothing else"
 
 
 def given(**variables: str) -> Trouble:
-    """These variables are set; `@` in them is the folder, which has the file `text`."""
+    """These variables are set; `@` in them is the folder, which has the file `text` and the folder `broken`, in which
+    a recording is broken."""
 
     async def trouble(folder: Path) -> AsyncIterator[dict[str, str]]:
         (folder / "text").write_text(OTHER_TEXT)
         (folder / "text").chmod(0o600)
+        (folder / "broken").mkdir()
+        (folder / "broken" / "1.jsonl").write_text(OTHER_TEXT)
         yield {name: value.replace("@", str(folder)) for name, value in variables.items()}
 
     return trouble
@@ -95,12 +98,30 @@ TROUBLES: dict[str, tuple[Trouble, str]] = {
         "http_proxy is not the address of an HTTP proxy",
     ),
     "recordings that are none": (given(PROXY_CASSETTES_REPLAY="@/none"), "no folder"),
+    "a recording that cannot be read": (given(PROXY_CASSETTES_REPLAY="@/broken"), "broken/1.jsonl, line 1"),
+    "a folder of recordings that is a file": (
+        given(PROXY_CASSETTES_RECORD="@/text"),
+        "--record @/text cannot be written",
+    ),
+    "a folder of recordings below a file": (
+        given(PROXY_CASSETTES_RECORD="@/text/new", PROXY_CASSETTES_REPLAY="@/text/old"),
+        "--record @/text/new cannot be written",
+    ),
+    "a pattern that is none": (
+        given(PROXY_CASSETTES_RECORD="@/new", PROXY_CASSETTES_SCRUB="("),
+        "--scrub is not a valid regular expression",
+    ),
+    "a field that is none": (
+        given(PROXY_CASSETTES_RECORD="@/new", PROXY_CASSETTES_MATCH="none"),
+        "--match none is not known",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", TROUBLES)
 async def test_what_the_server_does_not_start_with_fails_a_check(name: str, tmp_path: Path) -> None:
     make, words = TROUBLES[name]
+    words = words.replace("@", str(tmp_path))
     async with asynccontextmanager(make)(tmp_path) as variables:
         more = {"PROXY_AGENT": "fake", "PROXY_PORT": "0"} | variables
         started, checked = await asyncio.gather(
@@ -129,6 +150,29 @@ main()
 """
 
 
+AS_OTHERS = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE: root may write everything
+os.execv(sys.executable, [sys.executable, "-P", "-m", "codex_proxy", *sys.argv[1:]])
+"""
+
+
+async def ended(
+    program: str, name: str, home: Path, more: dict[str, str] | None = None
+) -> tuple[int | None, str]:
+    """The exit status of the command, and all that it has printed, its lines joined."""
+    argv = (name, "--agent", "fake", "--port", "0")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-c", program, *argv),
+        env=environment(home, {"PYTHONPATH": str(ROOT)} | (more or {})),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(PATIENCE):
+        said, _ = await process.communicate()
+    return process.returncode, said.decode()
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [(NO_THREADS, "limit of processes is reached"), (FEW_FILES, "limit of open files is 127")],
@@ -137,15 +181,21 @@ main()
 async def test_a_command_says_what_the_machine_lacks(
     name: str, program: str, words: str, tmp_path: Path
 ) -> None:
-    argv = (name, "--agent", "fake", "--port", "0")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-c", program, *argv),
-        env=environment(tmp_path, {"PYTHONPATH": str(ROOT)}),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    async with asyncio.timeout(PATIENCE):
-        said, _ = await process.communicate()
-    assert process.returncode == 1
-    assert words in said.decode()
-    assert b"Traceback" not in said
+    status, said = await ended(program, name, tmp_path)
+    assert status == 1
+    assert words in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+@pytest.mark.parametrize("name", ["serve", "doctor"])
+async def test_a_store_that_may_not_be_written_is_refused(name: str, what: str, tmp_path: Path) -> None:
+    store = tmp_path / "kept" / "store.sqlite3"
+    store.parent.mkdir()
+    for file in (store, Path(f"{store}.lock")):
+        file.touch(mode=0o600)
+    (store if what == "file" else store.parent).chmod(0o500)
+    status, said = await ended(AS_OTHERS, name, tmp_path, {"PROXY_STORE": str(store)})
+    assert status == 1
+    assert f"the store {store} is read-only; check its permissions and its folder's" in said
+    assert "Traceback" not in said

@@ -23,7 +23,7 @@ _EXPLANATIONS = {
     sqlite3.SQLITE_IOERR: "cannot be read or written (input/output error); check the disk",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; check the folder and its permissions",
     sqlite3.SQLITE_PERM: "may not be opened; check its permissions",
-    sqlite3.SQLITE_READONLY: "is read-only; check its permissions",
+    sqlite3.SQLITE_READONLY: "is read-only; check its permissions and its folder's",
     sqlite3.SQLITE_NOMEM: "needs more memory than is available",
     sqlite3.SQLITE_CORRUPT: "is damaged; move it away and start again, or restore a copy",
     sqlite3.SQLITE_NOTADB: "is not an SQLite database; move it away and start again",
@@ -106,6 +106,8 @@ def inspect_file(path: Path) -> None:
     path = Path(os.path.realpath(path))
     if reason := file_problem(path):
         raise StoreRefused(f"the store {path} {reason}")
+    if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
+        raise StoreUnavailable(f"the store {path} {_EXPLANATIONS[sqlite3.SQLITE_READONLY]}")
     # Without a log nobody uses the file, and reading it as immutable creates none.
     mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
     with (
