@@ -25,7 +25,7 @@ from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFault, McpLimits, McpListing, McpResult
 from codex_proxy.process.launch import Command, child_environment
 from codex_proxy.settings.fields import Settings, split_list
-from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
+from codex_proxy.surfaces.responses.mcp_offers import allowed_names, allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.checks import Verdict
 from codex_proxy.tools.policy import ToolOutput
@@ -114,11 +114,11 @@ class McpToolSource:
         theirs = await self._servers.tools() if has_operators else McpListing(())
         for fault in theirs.faults:
             log.warning("mcp_server_has_no_tools", server=fault.server_label, reason=fault.message)
-        labels = {offer.server_label for offer in offers}
+        labels = {offer.server.server_label for offer in offers}
         own = [_as_tool(tool.server_label, tool) for tool in theirs.tools if tool.server_label not in labels]
         named_tools = [tool for _, listed in listings for tool in listed]
         tools = await self._drop_invalid(named_tools, "of the request")
-        named = {offer.server_label: _named_server(offer) for offer in offers}
+        named = {offer.server.server_label: _named_server(offer) for offer in offers}
         lists = tuple(event for events, _ in listings for event in events)
         return ServerTools(tools, await self._drop_invalid(own), lists, _Runner(self, owner, named))
 
@@ -140,7 +140,7 @@ class McpToolSource:
         """Returns the events of the `mcp_list_tools` item, and the tools. `known`: lists that the client has sent back,
         by label; one that suffices is used without asking the server.
         """
-        there = known.get(offer.server_label)
+        there = known.get(offer.server.server_label)
         if there is not None and _covers(there, offer):
             return [], _as_tools(offer, [tool for tool in there if allows(offer, tool)])
         listing = await self._remote.tools(_named_server(offer), owner)
@@ -153,10 +153,10 @@ class McpToolSource:
     ) -> Sequence[Event]:
         id = self._ids.new("mcpl_")
         if fault is not None and not tools:
-            item = McpTools(id, offer.server_label, error=fault.message)
+            item = McpTools(id, offer.server.server_label, error=fault.message)
             return [ItemStarted(item), ItemEnded(id, "failed")]
         wire = msgspec.json.encode([_wire_form(tool) for tool in tools])
-        return [ItemStarted(McpTools(id, offer.server_label, wire)), ItemEnded(id)]
+        return [ItemStarted(McpTools(id, offer.server.server_label, wire)), ItemEnded(id)]
 
     async def call(self, server: NamedServer | str, owner: str, tool: str, arguments: str) -> McpResult:
         """Runs a tool with JSON `arguments`. `server`: one that the request names, or the name of an operator's
@@ -201,17 +201,18 @@ class _Runner:
 
 
 def _covers(known: Sequence[ListedTool], offer: McpOffer) -> bool:
-    names = offer.allowed.names
+    names = allowed_names(offer)
     return names is None or {tool.name for tool in known}.issuperset(names)
 
 
 def _named_server(offer: McpOffer) -> NamedServer:
-    assert offer.server_url is not None
+    server = offer.server
+    assert server.server_url is not None
     return NamedServer(
-        server_label=offer.server_label,
-        server_url=offer.server_url,
-        headers=dict(offer.headers),
-        authorization=offer.authorization,
+        server_label=server.server_label,
+        server_url=server.server_url,
+        headers=server.headers or {},
+        authorization=server.authorization,
     )
 
 
@@ -222,7 +223,7 @@ def _as_tool(server_label: str, tool: ListedTool, *, asks: bool = False) -> Tool
 
 
 def _as_tools(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
-    return [_as_tool(offer.server_label, tool, asks=needs_approval(offer, tool)) for tool in tools]
+    return [_as_tool(offer.server.server_label, tool, asks=needs_approval(offer, tool)) for tool in tools]
 
 
 async def schema_errors(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:

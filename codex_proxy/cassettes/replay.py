@@ -207,12 +207,12 @@ class RecordedTools:
         tools: list[Tool] = []
         lists: list[Event] = []
         for offer in request.offers:
-            found = tuple(self._listed.get(offer.server_label, {}).values())
+            found = tuple(self._listed.get(offer.server.server_label, {}).values())
             tools += (tool for tool, _ in found)
-            if offer.server_label not in request.known:
+            if offer.server.server_label not in request.known:
                 id = self._new_id("mcpl_")
                 told = msgspec.json.encode([entry for _, entry in found])
-                lists += [ItemStarted(McpTools(id, offer.server_label, told)), ItemEnded(id)]
+                lists += [ItemStarted(McpTools(id, offer.server.server_label, told)), ItemEnded(id)]
         return ServerTools(
             tools=tuple(tools),
             operator_tools=tuple(self._operators.values()) if operators else (),

@@ -14,26 +14,39 @@ from codex_proxy.core.items import Tool
 from codex_proxy.core.mcp_names import ListedTool
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter, McpOffer
+from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer
+from codex_proxy.surfaces.responses.wire_tools import McpApprovalFilter, McpToolFilter
 
 
 def allows(offer: McpOffer, tool: ListedTool) -> bool:
-    return _matches(offer.allowed, tool)
+    return _matches(offer.server.allowed_tools, tool)
+
+
+def allowed_names(offer: McpOffer) -> list[str] | None:
+    """Returns the names of the tools that may be called; None: any."""
+    allowed = offer.server.allowed_tools
+    return allowed.tool_names if isinstance(allowed, McpToolFilter) else allowed
 
 
 def needs_approval(offer: McpOffer, tool: ListedTool) -> bool:
-    """Whether a call needs approval: the filter `always` wins over `never`, then `McpOffer.approval` decides."""
-    if offer.approval_always is not None and _matches(offer.approval_always, tool):
+    """Whether a call needs approval. Of two filters `always` wins; if some tools are freed by `never`, all others need
+    it.
+    """
+    approval = offer.server.require_approval
+    if not isinstance(approval, McpApprovalFilter):
+        return approval == "always"
+    if approval.always is not None and _matches(approval.always, tool):
         return True
-    if offer.approval_never is not None and _matches(offer.approval_never, tool):
-        return False
-    return offer.approval == "always"
+    return approval.never is not None and not _matches(approval.never, tool)
 
 
-def _matches(wanted: McpFilter, tool: ListedTool) -> bool:
-    if wanted.names is not None and tool.name not in wanted.names:
-        return False
-    return wanted.read_only is None or wanted.read_only == tool.only_reads
+def _matches(wanted: list[str] | McpToolFilter | None, tool: ListedTool) -> bool:
+    if wanted is None:
+        return True
+    if isinstance(wanted, list):
+        return tool.name in wanted
+    is_named = wanted.tool_names is None or tool.name in wanted.tool_names
+    return is_named and wanted.read_only in (None, tool.only_reads)
 
 
 def combine_choices(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:

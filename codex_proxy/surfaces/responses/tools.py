@@ -22,30 +22,11 @@ from codex_proxy.surfaces.tools import OfferedTools, known_tool, refuse_duplicat
 UNSUPPORTED: Final = "unsupported_tool"
 
 
-class McpFilter(msgspec.Struct, frozen=True):
-    """A filter for tools: by `names`, and by whether a tool only reads. None: any."""
+class McpOffer(msgspec.Struct, frozen=True):
+    """An MCP server in the request's `tools`, and its path there, for errors. Headers and authorization are secret."""
 
-    names: tuple[str, ...] | None = None
-    read_only: bool | None = None
-
-
-class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server. `approval_always`, `approval_never`: tools whose calls need approval, or none (None: no tool).
-    `authorization` and `headers` are secret.
-    """
-
-    server_label: str
-    server_url: str | None = None
-    description: str = ""
-    headers: tuple[tuple[str, str], ...] = ()
-    authorization: str | None = None
-    allowed: McpFilter = McpFilter()
-    approval: str = "never"
-    """Approval of tools that no filter selects: `always` or `never`."""
-    approval_always: McpFilter | None = None
-    approval_never: McpFilter | None = None
-    param: str = "tools"
-    """The server's path in the request, for errors."""
+    server: wire.McpServerTool
+    param: str
 
 
 class McpChoice(msgspec.Struct, frozen=True):
@@ -84,7 +65,7 @@ def offered_tools(
         isinstance(tool, wire.ToolSearchTool) and tool.execution != "client" for tool in given
     )
     mcp = tuple(
-        _mcp(tool, f"tools[{index}]")
+        _offer(tool, f"tools[{index}]")
         for index, tool in enumerate(given)
         if isinstance(tool, wire.McpServerTool)
     )
@@ -130,7 +111,7 @@ _INSTEAD: Final[dict[str, str]] = {
 """What to use in place of a hosted tool."""
 
 
-def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
+def _offer(server: wire.McpServerTool, param: str) -> McpOffer:
     if server.server_url is None:
         if server.connector_id is not None:
             raise bad_request(
@@ -139,40 +120,18 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
                 UNSUPPORTED,
             )
         raise missing_parameter(f"{param}.server_url")
-    allowed = server.allowed_tools
-    approval = server.require_approval
-    by_filter = approval if isinstance(approval, wire.McpApprovalFilter) else None
-    return McpOffer(
-        server_label=server.server_label,
-        server_url=server.server_url,
-        description=server.server_description or "",
-        headers=tuple((server.headers or {}).items()),
-        authorization=server.authorization,
-        allowed=McpFilter(tuple(allowed)) if isinstance(allowed, list) else _filter(allowed) or McpFilter(),
-        approval=approval if isinstance(approval, str) else _default_approval(by_filter),
-        approval_always=_filter(by_filter.always) if by_filter else None,
-        approval_never=_filter(by_filter.never) if by_filter else None,
-        param=param,
-    )
+    return McpOffer(server, param)
 
 
-def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
+def _refuse_same_labels(offers: Sequence[McpOffer]) -> None:
     labels: set[str] = set()
-    for server in servers:
-        if server.server_label in labels:
-            message = f"The MCP server label '{server.server_label}' is given twice."
-            raise bad_request(message, f"{server.param}.server_label")
-        labels.add(server.server_label)
-
-
-def _default_approval(filters: wire.McpApprovalFilter | None) -> str:
-    return "never" if filters is None or filters.never is None else "always"
-
-
-def _filter(given: wire.McpToolFilter | None) -> McpFilter | None:
-    if given is None:
-        return None
-    return McpFilter(None if given.tool_names is None else tuple(given.tool_names), given.read_only)
+    for offer in offers:
+        label = offer.server.server_label
+        if label in labels:
+            raise bad_request(
+                f"The MCP server label '{label}' is given twice.", f"{offer.param}.server_label"
+            )
+        labels.add(label)
 
 
 class _Chooser:
@@ -180,7 +139,7 @@ class _Chooser:
         self, tools: tuple[Tool, ...], mcp: tuple[McpOffer, ...], searching: bool, any_given: bool
     ) -> None:
         self._tools = tools
-        self._labels = [server.server_label for server in mcp]
+        self._labels = [offer.server.server_label for offer in mcp]
         self._searching = searching
         self._any = any_given
 

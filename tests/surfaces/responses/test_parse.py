@@ -13,13 +13,17 @@ from openai.types.responses import Response
 
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import ClientName, HistoryMessage, TextPart, Tool
+from codex_proxy.core.mcp_names import ListedTool
 from codex_proxy.core.turn import NamedTools
 from codex_proxy.surfaces.errors import error_body, status_of
 from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
-from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter
+from codex_proxy.surfaces.responses.mcp_offers import allowed_names, allows, needs_approval
+from codex_proxy.surfaces.responses.tools import McpChoice
 from tests.surfaces.responses.asking import ask, ask_bytes, function_tool, refusal_of, turn
 
 MCP = {"type": "mcp", "server_label": "files", "server_url": "http://localhost:8080/mcp"}
+READ = ListedTool("read", annotations=b'{"readOnlyHint":true}')
+WRITE = ListedTool("write")
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 
@@ -367,11 +371,13 @@ def test_an_mcp_server_is_kept_for_whoever_runs_its_tools() -> None:
             }
         ]
     )
-    (server,) = parsed.mcp
-    assert (server.server_label, server.server_url) == ("files", "http://localhost:8080/mcp")
-    assert (server.headers, server.authorization) == ((("X-Key", "k"),), "secret")
-    assert (server.allowed, server.approval) == (McpFilter(("read",)), "always")
-    assert server.param == "tools[0]"
+    (offer,) = parsed.mcp
+    assert (offer.server.server_label, offer.server.server_url) == ("files", "http://localhost:8080/mcp")
+    assert (offer.server.headers, offer.server.authorization) == ({"X-Key": "k"}, "secret")
+    assert allowed_names(offer) == ["read"]
+    assert [allows(offer, tool) for tool in (READ, WRITE)] == [True, False]
+    assert needs_approval(offer, READ)
+    assert offer.param == "tools[0]"
 
 
 def test_secrets_of_an_mcp_server_are_not_shown() -> None:
@@ -382,16 +388,15 @@ def test_secrets_of_an_mcp_server_are_not_shown() -> None:
 
 def test_approval_can_be_asked_for_some_tools() -> None:
     always, never = {"tool_names": ["write"]}, {"read_only": True}
-    (server,) = ask(tools=[{**MCP, "require_approval": {"always": always, "never": never}}]).mcp
-    assert server.approval_always == McpFilter(("write",))
-    assert server.approval_never == McpFilter(None, read_only=True)
+    (offer,) = ask(tools=[{**MCP, "require_approval": {"always": always, "never": never}}]).mcp
+    assert [needs_approval(offer, tool) for tool in (READ, WRITE)] == [False, True]
 
 
 def test_tools_that_no_filter_names_need_approval_where_others_are_freed_from_it() -> None:
     some = {"tool_names": ["a"]}
-    for filters, rest in (({"never": some}, "always"), ({"always": some}, "never"), ({}, "never")):
-        (server,) = ask(tools=[{**MCP, "require_approval": filters}]).mcp
-        assert server.approval == rest
+    for filters, rest in (({"never": some}, True), ({"always": some}, False), ({}, False)):
+        (offer,) = ask(tools=[{**MCP, "require_approval": filters}]).mcp
+        assert needs_approval(offer, WRITE) is rest
 
 
 @pytest.mark.parametrize(
