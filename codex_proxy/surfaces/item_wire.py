@@ -101,24 +101,23 @@ class ReasoningItem(Item):
     encrypted_content: str | None = None
 
 
-class FunctionCallItem(Item):
+class _CallItem(Item):
+    type: str
+    call_id: CallId
+    name: HistoryName
+    namespace: str | None = None
+    caller: IgnoredInItem = None
+    is_async: Annotated[Any, Field(alias="async"), Ignored("input[]", name="async")] = None
+
+
+class FunctionCallItem(_CallItem):
     type: Literal["function_call"]
-    call_id: CallId
-    name: HistoryName
-    namespace: str | None = None
     arguments: str
-    caller: IgnoredInItem = None
-    is_async: Annotated[Any, Field(alias="async"), Ignored("input[]", name="async")] = None
 
 
-class CustomCallItem(Item):
+class CustomCallItem(_CallItem):
     type: Literal["custom_tool_call"]
-    call_id: CallId
-    name: HistoryName
-    namespace: str | None = None
     input: str
-    caller: IgnoredInItem = None
-    is_async: Annotated[Any, Field(alias="async"), Ignored("input[]", name="async")] = None
 
 
 class ToolSearchCallItem(Item):

@@ -29,6 +29,10 @@ Metadata: TypeAlias = Annotated[dict[MetadataKey, MetadataValue | None], Field(m
 """A client's metadata on an object: at most 16 keys (docs/contract.md#conversations)."""
 
 
+class TextFormat(RequestModel):
+    type: Literal["text"]
+
+
 class OpenAIRequest(RequestModel, extra="allow"):
     """The fields that are the same in Chat Completions and Responses. Unknown fields are in `model_extra`."""
 

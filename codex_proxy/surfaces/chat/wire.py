@@ -20,6 +20,7 @@ from codex_proxy.surfaces.wire_types import (
     OpenAIRequest,
     Positive,
     Summary,
+    TextFormat,
     Verbosity,
 )
 
@@ -168,22 +169,15 @@ class Grammar(RequestModel):
     syntax: Literal["lark", "regex"]
 
 
-class TextFormat(RequestModel):
-    type: Literal["text"]
-
-
 class GrammarFormat(RequestModel):
     type: Literal["grammar"]
     grammar: Grammar
 
 
-CustomFormat: TypeAlias = Annotated[TextFormat | GrammarFormat, ByKind()]
-
-
 class CustomDefinition(RequestModel):
     name: Name
     description: str | None = None
-    format: CustomFormat | None = None
+    format: Annotated[TextFormat | GrammarFormat, ByKind()] | None = None
 
 
 class FunctionTool(RequestModel):

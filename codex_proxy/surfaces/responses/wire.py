@@ -14,7 +14,7 @@ from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem
 from codex_proxy.surfaces.models import Effort
 from codex_proxy.surfaces.responses.wire_tools import AnyTool, ToolChoice
 from codex_proxy.surfaces.unions import ByKind
-from codex_proxy.surfaces.wire_types import Name, OpenAIRequest, Positive, Summary, Verbosity
+from codex_proxy.surfaces.wire_types import Name, OpenAIRequest, Positive, Summary, TextFormat, Verbosity
 
 Label: TypeAlias = Annotated[str, Field(max_length=512)]
 Include: TypeAlias = Literal[
@@ -44,10 +44,6 @@ class ReasoningOptions(RequestModel):
     generate_summary: Summary | None = None
     context: Annotated[Any, Ignored("reasoning")] = None
     mode: Annotated[Any, Ignored("reasoning")] = None
-
-
-class TextFormat(RequestModel):
-    type: Literal["text"]
 
 
 class JsonObjectFormat(RequestModel):

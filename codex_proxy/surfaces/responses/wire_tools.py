@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from codex_proxy.surfaces.body import Parameters, RequestModel, wrong_value
 from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.unions import ByKind
-from codex_proxy.surfaces.wire_types import Name
+from codex_proxy.surfaces.wire_types import Name, TextFormat
 
 WebSearch: TypeAlias = Literal[
     "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"
@@ -45,20 +45,20 @@ Callers: TypeAlias = Annotated[list[str] | None, AfterValidator(_require_direct_
 AsyncCalls: TypeAlias = Annotated[Any, Field(alias="async"), Ignored("tools[]", name="async")]
 
 
-class FunctionTool(RequestModel):
-    type: Literal["function"]
+class _ClientTool(RequestModel):
+    type: str
     name: Name
     description: str | None = None
-    parameters: Parameters | None = None
-    strict: bool | None = None
     defer_loading: bool | None = None
     allowed_callers: Callers = None
     is_async: AsyncCalls = None
+
+
+class FunctionTool(_ClientTool):
+    type: Literal["function"]
+    parameters: Parameters | None = None
+    strict: bool | None = None
     output_schema: IgnoredInTool = None
-
-
-class TextFormat(RequestModel):
-    type: Literal["text"]
 
 
 class GrammarFormat(RequestModel):
@@ -67,17 +67,9 @@ class GrammarFormat(RequestModel):
     definition: str
 
 
-CustomFormat: TypeAlias = Annotated[TextFormat | GrammarFormat, ByKind()]
-
-
-class CustomTool(RequestModel):
+class CustomTool(_ClientTool):
     type: Literal["custom"]
-    name: Name
-    description: str | None = None
-    format: CustomFormat | None = None
-    defer_loading: bool | None = None
-    allowed_callers: Callers = None
-    is_async: AsyncCalls = None
+    format: Annotated[TextFormat | GrammarFormat, ByKind()] | None = None
 
 
 class NamespaceTool(RequestModel):
