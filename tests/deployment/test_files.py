@@ -18,6 +18,7 @@ from codex_proxy.app.start_checks import check
 from codex_proxy.app.system import SystemClock
 from codex_proxy.cli import main
 from codex_proxy.commands.service import UNIT, plist_text
+from codex_proxy.commands.supervisor import STOP_SECONDS
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, variables_of
 from tests.deployment.examples import DEPLOY, ROOT, example
@@ -105,6 +106,22 @@ def test_compose_has_two_proxies_with_one_store_and_mounts_the_volumes_of_the_do
     assert services["one"]["environment"]["PROXY_TRUSTED_PROXIES"] == subnet
     assert all(port.startswith("127.0.0.1:") for port in services["balancer"]["ports"])
     assert services["balancer"]["volumes"] == ["./balancer.conf:/etc/nginx/conf.d/default.conf:ro"]
+
+
+def test_whoever_stops_the_server_waits_until_it_has_stopped() -> None:
+    within = Settings.model_fields["drain_ms"].default / 1000 + STOP_SECONDS
+    services = YAML(typ="safe").load(example("compose.yaml"))["services"]
+    unit = re.search(r"^TimeoutStopSec=(\d+)$", example("codex-proxy.service"), re.MULTILINE)
+    command = re.search(r"docker run .*--stop-timeout (\d+) ", (ROOT / "docs/operations.md").read_text())
+    assert unit
+    assert command
+    allowed = {
+        "systemd": int(unit[1]),
+        "launchd": plistlib.loads(example("codex-proxy.plist").encode())["ExitTimeOut"],
+        "docker": int(command[1]),
+        **{name: int(services[name]["stop_grace_period"].removesuffix("s")) for name in ("one", "two")},
+    }
+    assert {name: seconds for name, seconds in allowed.items() if seconds < within} == {}
 
 
 def test_compose_refers_to_what_it_has_and_sets_what_the_server_knows(
