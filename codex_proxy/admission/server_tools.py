@@ -9,7 +9,7 @@ import msgspec
 
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import Tool
-from codex_proxy.core.mcp_names import ListedTool
+from codex_proxy.core.tool_names import ListedTool
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer

@@ -11,7 +11,7 @@ from codex_proxy.cassettes.replay import ReplayedRequest
 from codex_proxy.http.endpoint import ROUTES, Handler
 from codex_proxy.http.middleware.access import keys_in
 from codex_proxy.http.middleware.content_log import watch_contents
-from codex_proxy.runs.recording import REQUEST_RECORDER
+from codex_proxy.runs.observers import REQUEST_RECORDER
 
 KEPT_HEADERS: Final = ("x-codex-", "x-no-keepalive", "anthropic-", "openai-beta", "prefer")
 """Prefixes of headers on which an answer may depend."""

@@ -223,7 +223,7 @@ def _mcp_of(turn: Turn, first: Sequence[Event]) -> list[dict[str, Any]]:
 
 class Exchange:
     """Records a request and its answer; on a WebSocket, one frame after the other. Implements
-    `runs.recording.RequestRecorder`.
+    `runs.observers.RequestRecorder`.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpOrigin, McpTools, Tool
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.recording import RequestRecorder, TurnRecorder
+from codex_proxy.runs.observers import RequestRecorder, TurnRecorder
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.policy import ToolOutput
 
@@ -53,7 +53,7 @@ REPLAYED_TURN: ContextVar[ReplayedTurn | None] = ContextVar("replayed_turn", def
 
 class ReplayedRequest:
     """Notes each turn of a request before it starts, and passes it to `recording`, if any. Implements
-    `runs.recording.RequestRecorder`.
+    `runs.observers.RequestRecorder`.
     """
 
     def __init__(self, name: str, recording: RequestRecorder | None) -> None:

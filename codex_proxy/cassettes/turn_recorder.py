@@ -111,7 +111,7 @@ class SessionRecorder:
 
 
 class TurnRecorder:
-    """Implements `runs.recording.TurnRecorder`."""
+    """Implements `runs.observers.TurnRecorder`."""
 
     def __init__(self, turn: Turn, agent: Agent, first: Sequence[Event], on_end: Callable[[], None]) -> None:
         self.turn = turn

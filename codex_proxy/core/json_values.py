@@ -1,7 +1,10 @@
-"""Reads JSON that somebody else wrote, and whose fields may have any type."""
+"""Reads JSON that somebody else wrote: its fields may have any type, and it may cost too much. Megabytes of text take
+milliseconds to decode, of small values seconds.
+"""
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any, Final
 
 UNREADABLE: Final = (ValueError, RecursionError)
@@ -42,3 +45,51 @@ def count_at(value: object, *names: str) -> int | None:
 def objects_in(value: object) -> list[dict[str, Any]]:
     """Returns the objects in a JSON array; none of other values."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+# --- what it costs --------------------------------------------------------------------------------
+
+LONG_JSON: Final = 1 << 20
+"""Maximum bytes that are decoded however many values they are."""
+MAX_STRINGS: Final = 200_000
+"""Maximum strings, names included, in JSON longer than `LONG_JSON`."""
+MAX_BETWEEN_STRINGS: Final = 800_000
+"""Maximum bytes between its strings: numbers, brackets, commas."""
+MAX_DEPTH: Final = 200
+"""Maximum levels of nesting. A request has 128 at most, and an agent adds a few. Since Python 3.12 a decoder reads
+thousands, more than functions that call themselves can follow.
+"""
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""Converts brackets to 1 and -1."""
+_LEAF: Final = b"\x01\xff"
+_LEAVES_REMOVED: Final = 4
+"""The levels whose brackets are removed before the others are counted one by one, which takes longer."""
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
+
+
+def is_too_costly(json: bytes) -> bool:
+    """Whether the JSON is nested too deep, or is longer than `LONG_JSON` and would take some 30 ms to decode. For
+    invalid JSON the result may be either.
+    """
+    is_long = len(json) > LONG_JSON
+    may_be_deep = len(json) > 2 * MAX_DEPTH and json.count(b"[") + json.count(b"{") > MAX_DEPTH
+    if not may_be_deep and not is_long:
+        return False
+    if b"\\" in json:
+        json = json.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that each quote begins or ends a string
+    if is_long and json.count(b'"') > 2 * MAX_STRINGS:
+        return True
+    between = json.split(b'"')[::2]
+    if is_long and sum(map(len, between)) > MAX_BETWEEN_STRINGS:
+        return True
+    return may_be_deep and _depth(b"".join(between)) > MAX_DEPTH
+
+
+def _depth(json: bytes) -> int:
+    """Returns the levels of nesting of JSON without strings."""
+    steps = json.translate(_STEPS, _NO_BRACKETS)
+    for level in range(_LEAVES_REMOVED):
+        if not steps:
+            return level
+        steps = steps.replace(_LEAF, b"")
+    return _LEAVES_REMOVED + max(accumulate(memoryview(steps).cast("b")), default=0)

@@ -16,7 +16,7 @@ from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.sse import time_comment
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings
-from codex_proxy.runs.recording import REQUEST_RECORDER
+from codex_proxy.runs.observers import REQUEST_RECORDER
 from codex_proxy.surfaces.base import Renderer
 from codex_proxy.surfaces.chat.forward import ForwardedAnswer, ForwardPolicy
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse

@@ -13,7 +13,7 @@ from mcp.client._transport import TransportStreams
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from codex_proxy.core.json_cost import is_too_costly
+from codex_proxy.core.json_values import is_too_costly
 from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, ForbiddenAddressError
 from codex_proxy.mcp.config import HttpServer
 from codex_proxy.mcp.connection import TransportReport

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.json_cost import is_too_costly
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, is_too_costly
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.mcp.allowed_urls import AllowedUrls
 from codex_proxy.mcp.config import Definition, StdioServer

@@ -15,7 +15,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic_core import from_json
 
-from codex_proxy.core.json_cost import LONG_JSON, is_too_costly
+from codex_proxy.core.json_values import LONG_JSON, is_too_costly
 from codex_proxy.mcp.config import StdioServer, redact
 from codex_proxy.mcp.connection import TransportReport
 from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits, fault_of

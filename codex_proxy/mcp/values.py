@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from codex_proxy.core.items import Part, TextPart, texts_of
-from codex_proxy.core.mcp_names import ListedTool
+from codex_proxy.core.tool_names import ListedTool
 
 MIB = 1024 * 1024
 

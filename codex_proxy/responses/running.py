@@ -22,7 +22,7 @@ from codex_proxy.responses.live import ServerTasks
 from codex_proxy.responses.prepare import PreparedResponse, renderer_of
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor
-from codex_proxy.runs.recording import REQUEST_RECORDER
+from codex_proxy.runs.observers import REQUEST_RECORDER
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of
 from codex_proxy.store.values import StoreError, UnsureWrite

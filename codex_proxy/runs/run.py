@@ -37,8 +37,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.idle_sessions import ReusedSession
-from codex_proxy.runs.observers import TurnObserver
-from codex_proxy.runs.recording import TurnRecorder
+from codex_proxy.runs.observers import TurnObserver, TurnRecorder
 from codex_proxy.runs.server_calls import ServerCalls
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import Verdict

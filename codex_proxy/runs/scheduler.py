@@ -36,8 +36,7 @@ from codex_proxy.runs.idle_sessions import (
     item_digests,
     thread_key,
 )
-from codex_proxy.runs.observers import TurnObserver, TurnWatcher
-from codex_proxy.runs.recording import REQUEST_RECORDER, TurnRecorder
+from codex_proxy.runs.observers import REQUEST_RECORDER, TurnObserver, TurnRecorder, TurnWatcher
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.runs.turn_records import TurnRecord, TurnRecords, activity_of

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from codex_proxy.core.usage_sums import FIGURES, Figures, UsageSum
 from codex_proxy.store.checksums import verify
@@ -20,6 +20,7 @@ from codex_proxy.store.rows import (
     INPUT,
     ITEM,
     RESPONSE,
+    Kind,
     conversation_of,
     frames_of,
     item_of,
@@ -47,8 +48,6 @@ from codex_proxy.store.values import (
 
 T = TypeVar("T")
 Row: TypeAlias = Sequence[Any]
-Kind: TypeAlias = Literal["response", "conversation"]
-KINDS: Final[tuple[Kind, ...]] = ("response", "conversation")
 
 BEYOND: Final = 1 << 62
 """A number larger than every row, position, and number of an event."""

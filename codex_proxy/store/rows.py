@@ -1,9 +1,9 @@
-"""The columns to select, and their conversions, for every engine. Raises `StoreDamaged`."""
+"""The columns to select, and their conversions, also to lines of an export. Raises `StoreDamaged`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,9 @@ from codex_proxy.store.values import (
     StoredItem,
     StoredResponse,
 )
+
+Kind: TypeAlias = Literal["response", "conversation"]
+KINDS: Final[tuple[Kind, ...]] = ("response", "conversation")
 
 INPUT: Final = 0
 OUTPUT: Final = 1
@@ -100,3 +103,47 @@ def frames_of(rows: Iterable[Sequence[Any]], response_id: str, max_bytes: int | 
             break
         found.append(Frame(number, verify(data, stored, what)))
     return found
+
+
+# --- an export ------------------------------------------------------------------------------------
+
+OBJECTS_AT_ONCE: Final = 20
+"""The objects that are read at once, with all their items."""
+
+
+def export_line(kind: Kind, columns: Iterable[Any], items: Sequence[tuple[int, StoredItem]]) -> bytes:
+    """Returns an object's line. `columns` has the columns `RESPONSE` or `CONVERSATION`; each item comes with its side
+    (`rows.INPUT` or `OUTPUT`). Raises `StoreDamaged`.
+    """
+    line: dict[str, object]
+    if kind == "conversation":
+        conversation = conversation_of(columns)
+        line = {
+            "owner": conversation.owner,
+            "id": conversation.id,
+            "created": conversation.created,
+            "metadata": conversation.metadata,
+            "items": [_item(item) for _, item in items],
+        }
+    else:
+        response = response_of(columns)
+        line = {
+            "owner": response.owner,
+            "id": response.id,
+            "status": response.status,
+            "created": response.created,
+            "previous_response_id": response.previous_id,
+            "conversation": response.conversation_id,
+            "response": _raw(response.json),
+            "input": [_item(item) for side, item in items if side == INPUT],
+            "output": [_item(item) for side, item in items if side == OUTPUT],
+        }
+    return msgspec.json.encode({"type": kind, **line}) + b"\n"
+
+
+def _item(item: StoredItem) -> dict[str, object]:
+    return {"id": item.id, "created": item.created, "item": _raw(item.json), "raw": _raw(item.raw)}
+
+
+def _raw(json: bytes) -> msgspec.Raw | None:
+    return msgspec.Raw(json) if json else None

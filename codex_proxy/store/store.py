@@ -15,11 +15,18 @@ from codex_proxy.core.usage_sums import UsageSum
 from codex_proxy.store import copying, queries
 from codex_proxy.store.checksums import ROWS_AT_ONCE, TABLES
 from codex_proxy.store.copying import CopiedTable, Row
-from codex_proxy.store.export import OBJECTS_AT_ONCE, export_line
 from codex_proxy.store.leases import Leases
-from codex_proxy.store.queries import BEYOND, KINDS, Dialect, Kind, Query
+from codex_proxy.store.queries import BEYOND, Dialect, Query
 from codex_proxy.store.retention import NOTHING_REMOVED, Removed, Rule, rules
-from codex_proxy.store.rows import conversation_of, item_of, response_of
+from codex_proxy.store.rows import (
+    KINDS,
+    OBJECTS_AT_ONCE,
+    Kind,
+    conversation_of,
+    export_line,
+    item_of,
+    response_of,
+)
 from codex_proxy.store.team import Team
 from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (

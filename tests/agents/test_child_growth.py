@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.processes.session import MAX_LINE_BYTES
-from codex_proxy.core.json_cost import LONG_JSON, is_too_costly
+from codex_proxy.core.json_values import LONG_JSON, is_too_costly
 from codex_proxy.process.pipes import READ_BYTES
 from tests.agents.child_readers import READERS, ChildReader, as_lines
 from tests.agents.child_shapes import CLAUDE_CODE_STRUCTURED, LONG_LINES, SHAPES, Shape

@@ -31,7 +31,7 @@ from codex_proxy.agents.upstream.stream import (
 from codex_proxy.agents.upstream.turn import UpstreamContext
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
-from codex_proxy.core.json_cost import LONG_JSON, MAX_DEPTH
+from codex_proxy.core.json_values import LONG_JSON, MAX_DEPTH
 from codex_proxy.core.turn import ForwardedRequest, Turn
 from tests.growth import assert_linear
 

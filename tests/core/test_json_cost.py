@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.core.json_cost import MAX_DEPTH, is_too_costly
+from codex_proxy.core.json_values import MAX_DEPTH, is_too_costly
 
 TEXTS = st.text('[]{}"\\\\ a', max_size=8)
 VALUES = st.recursive(

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 import aiohttp
 import pytest
 
-from codex_proxy.agents.process_pool.agent import PooledAgent
+from codex_proxy.agents.process_pool.pool import PooledAgent
 from tests.faults.planting import at_each_call, breaking, is_part
 from tests.faults.test_own_faults_behind_the_log import (
     RESPONSE_ID,

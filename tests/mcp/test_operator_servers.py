@@ -13,7 +13,7 @@ import pytest
 from mcp_types import ToolListChangedNotification
 
 from codex_proxy.core.items import ImagePart, TextPart
-from codex_proxy.core.json_cost import LONG_JSON
+from codex_proxy.core.json_values import LONG_JSON
 from codex_proxy.mcp import stdio_transport
 from codex_proxy.mcp.config import Definition, StdioServer
 from codex_proxy.mcp.connection import McpConnection

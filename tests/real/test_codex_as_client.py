@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.core.mcp_names import offered_name
+from codex_proxy.core.tool_names import offered_name
 from tests.fuzz.requests import PIXEL
 from tests.real.codex_home import make_codex_home, run_exec
 from tests.real.model_plans import call, plan, say

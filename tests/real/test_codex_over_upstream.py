@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.core.mcp_names import offered_name
+from codex_proxy.core.tool_names import offered_name
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.release import codex_path
 from tests.real.shared import living_on

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.sqlite.migration import migrate
-from codex_proxy.store.sqlite.opening import connect
+from codex_proxy.store.sqlite.opening import connect, migrate
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import Frame, PageRequest, StoreDamaged

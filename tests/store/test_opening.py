@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.store.sqlite import opening
-from codex_proxy.store.sqlite.migration import FILES, LATEST, migrate
-from codex_proxy.store.sqlite.opening import connect
+from codex_proxy.store.sqlite.opening import FILES, LATEST, connect, migrate
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
@@ -304,7 +303,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(
     before = schema(path)
     wrong = tmp_path / "0002.sql"
     wrong.write_text("CREATE TABLE half (done TEXT);\nNO STATEMENT;\n")
-    monkeypatch.setattr("codex_proxy.store.sqlite.migration.FILES", [FILES[0], wrong])
+    monkeypatch.setattr("codex_proxy.store.sqlite.opening.FILES", [FILES[0], wrong])
     with pytest.raises(sqlite3.OperationalError):
         migrate(connection, to=2)
     connection.close()

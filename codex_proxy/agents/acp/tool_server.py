@@ -29,8 +29,7 @@ from codex_proxy.agents.acp.messages import (
     ToolsSettled,
 )
 from codex_proxy.core.items import Tool
-from codex_proxy.core.json_cost import is_too_costly
-from codex_proxy.core.json_values import UNREADABLE, object_at, text_at, value_at
+from codex_proxy.core.json_values import UNREADABLE, is_too_costly, object_at, text_at, value_at
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from codex_proxy.agents.dialects.json_lines import encode_line
-from codex_proxy.core.json_cost import is_too_costly
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, is_too_costly
 
 T = TypeVar("T")
 CLIENT_SERVER: Final = "client"

@@ -14,9 +14,8 @@ from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-from codex_proxy.agents.process_pool.agent import PooledAgent
 from codex_proxy.agents.process_pool.plan import PoolLimits
-from codex_proxy.agents.process_pool.pool import ProcessPool
+from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault

@@ -23,8 +23,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
 )
 from codex_proxy.agents.dialect import ReceivedMessages
-from codex_proxy.core.json_cost import LONG_JSON
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import LONG_JSON, UNREADABLE
 
 CLIENT_NAME = "codex_openai_proxy"
 

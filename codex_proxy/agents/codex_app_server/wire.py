@@ -15,8 +15,7 @@ from codex_proxy.agents.dialects.json_lines import decode_line, encode_line
 from codex_proxy.core.events import ApprovalRequested, InputRequested, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart
-from codex_proxy.core.json_cost import LONG_JSON
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import LONG_JSON, UNREADABLE
 
 NO_JSON = msgspec.Raw()
 

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from codex_proxy.core.json_cost import is_too_costly
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, is_too_costly
 
 T = TypeVar("T")
 H = TypeVar("H")

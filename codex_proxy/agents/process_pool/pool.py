@@ -9,6 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Final, Generic, TypeVar
 
+from codex_proxy.agents.agent import AgentBase, ProcessCounts, ProcessFacts
 from codex_proxy.agents.process_pool.group import FileStamp, P, PoolEntry, ProcessGroup, T
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.core.faults import STOPPING, Failure, Fault
@@ -196,3 +197,25 @@ class ProcessPool(Generic[K, P]):
             self._memory_measured_at = now
             for entry in self._entries():
                 entry.memory = entry.process.memory
+
+
+class PooledAgent(AgentBase, Generic[K, P]):
+    pool: ProcessPool[K, P]
+
+    def processes(self) -> ProcessCounts:
+        processes = self.pool.processes
+        busy = sum(1 for process in processes if process.turns_running)
+        return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=self.pool.restarts)
+
+    def each_process(self) -> tuple[ProcessFacts, ...]:
+        return tuple(
+            ProcessFacts(each.pid, each.turns_running, each.turns_served, each.memory)
+            for each in self.pool.processes
+            if each.pid is not None
+        )
+
+    async def close(self) -> None:
+        await self.pool.close()
+
+    def kill(self) -> None:
+        self.pool.kill()

@@ -11,9 +11,8 @@ from typing import Final, Literal, Self
 import msgspec
 
 from codex_proxy.agents.dialect import Capability, Dialect
-from codex_proxy.agents.process_pool.agent import PooledAgent
 from codex_proxy.agents.process_pool.plan import ONE_TURN
-from codex_proxy.agents.process_pool.pool import ProcessPool
+from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
 from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
 from codex_proxy.agents.processes.session import (
     AgentSession,

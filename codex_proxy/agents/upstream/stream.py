@@ -12,8 +12,7 @@ import msgspec
 
 from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.json_cost import is_too_costly
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, is_too_costly
 
 MAX_LINE_BYTES: Final = 16 << 20
 """Maximum bytes of one event or JSON answer. The longest have base64 audio or images."""

@@ -8,8 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.events import Usage
-from codex_proxy.core.json_cost import is_too_costly
-from codex_proxy.core.json_values import UNREADABLE, count_at
+from codex_proxy.core.json_values import UNREADABLE, count_at, is_too_costly
 
 _NAME: Final = b'"usage"'
 # The quantifiers give nothing back: without its end an object is left after one look.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from codex_proxy.store import queries
 from codex_proxy.store.checksums import item_digest
-from codex_proxy.store.queries import Kind
+from codex_proxy.store.rows import Kind
 from codex_proxy.store.sqlite.dialect import ask
 from codex_proxy.store.values import StoredItem
 

@@ -1,5 +1,5 @@
-"""Opens the database, in autocommit mode, and decides which SQLite errors the operator gets; all others are bugs. A
-refused file is not written to.
+"""Opens the database, in autocommit mode, creates its tables, and decides which SQLite errors the operator gets; all
+others are bugs. A refused file is not written to.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from codex_proxy.files.private import close_to_others, create, file_problem, make_folder
-from codex_proxy.store.sqlite.migration import APPLICATION_ID, LATEST, migrate, version_of
+from codex_proxy.store.checksums import checksum
 from codex_proxy.store.values import StoreDamaged, StoreRefused, StoreUnavailable
 
 _EXPLANATIONS = {
@@ -227,3 +227,38 @@ def _enable_write_ahead(connection: sqlite3.Connection) -> str:
             connection.execute("BEGIN IMMEDIATE")  # waits until the other one is done
             connection.execute("ROLLBACK")
     raise AssertionError("unreachable")
+
+
+# --- the tables -----------------------------------------------------------------------------------
+# They are made by the files in `migrations` in the order of their numbers; a published file never changes.
+# `user_version` counts a store's files; missing ones run in one transaction, so that a process that dies leaves the
+# store unchanged.
+
+FILES: Final = sorted((Path(__file__).parent / "migrations").glob("*.sql"))
+LATEST: Final = len(FILES)
+
+APPLICATION_ID: Final = 0x63787078
+"""The id in the file's header ("cxpx")."""
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def migrate(connection: sqlite3.Connection, to: int = LATEST) -> None:
+    """Brings an older store to version `to`."""
+    if version_of(connection) >= to:
+        return
+    connection.create_function("checksum", 1, checksum, deterministic=True)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Another process may have migrated the file meanwhile, so the version is read again.
+        for file in FILES[version_of(connection) : to]:
+            for statement in file.read_text().split(";\n"):  # `executescript` would commit
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {max(to, version_of(connection))}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

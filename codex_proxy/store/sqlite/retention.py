@@ -8,7 +8,7 @@ from typing import Final
 
 from codex_proxy.store.retention import OBJECTS_AT_ONCE, Removed
 from codex_proxy.store.sqlite import conversations, removal, responses
-from codex_proxy.store.sqlite.migration import version_of
+from codex_proxy.store.sqlite.opening import version_of
 
 _LAST_OF_CHAIN: Final = "children = 0 AND unfinished = 0 AND deleted = 0 AND conversation_id IS NULL"
 

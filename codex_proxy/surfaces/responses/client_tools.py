@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ConfigDict, TypeAdapter
 
 from codex_proxy.core.items import ClientName, Tool
-from codex_proxy.core.mcp_names import offered_name
+from codex_proxy.core.tool_names import offered_name
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import validate
 from codex_proxy.surfaces.items import ItemDict

@@ -11,8 +11,8 @@ from typing import Final
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryCall, HistoryOutput, TextPart
-from codex_proxy.core.mcp_names import offered_name
 from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.tool_names import offered_name
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.responses.mcp_items import call_id_of

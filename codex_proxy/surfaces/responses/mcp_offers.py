@@ -11,7 +11,7 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
-from codex_proxy.core.mcp_names import ListedTool
+from codex_proxy.core.tool_names import ListedTool
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer

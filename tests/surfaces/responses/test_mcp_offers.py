@@ -9,7 +9,7 @@ import pytest
 
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import McpOrigin, Tool
-from codex_proxy.core.mcp_names import ListedTool, offered_name
+from codex_proxy.core.tool_names import ListedTool, offered_name
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.responses.mcp_offers import allows, combine_choices, needs_approval, newest_lists
 from tests.surfaces.responses.asking import ask, function_tool

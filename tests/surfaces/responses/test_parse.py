@@ -13,7 +13,7 @@ from openai.types.responses import Response
 
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import ClientName, HistoryMessage, TextPart, Tool
-from codex_proxy.core.mcp_names import ListedTool
+from codex_proxy.core.tool_names import ListedTool
 from codex_proxy.core.turn import NamedTools
 from codex_proxy.surfaces.errors import error_body, status_of
 from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
