@@ -47,12 +47,20 @@ def has_calls(messages: Sequence[wire.ChatMessage]) -> bool:
 
 
 class _History(HistoryWithCalls):
+    def __init__(self) -> None:
+        super().__init__()
+        self._last_role = ""
+
     def read(self, message: wire.ChatMessage, index: int) -> None:
+        # A client may send each chunk of a stream, and so each call, as a message.
+        continues = message.role == self._last_role == "assistant"
+        self._last_role = message.role
         parts = message_parts(message.content, message.images, f"messages[{index}].images")
         if message.role == "tool":
             self._add_output(message, parts)
             return
-        self.finish_calls(NO_OUTPUT)
+        if not continues:
+            self.finish_calls(NO_OUTPUT)
         if message.role == "assistant":
             texts = tuple(part for part in parts if isinstance(part, TextPart))
             if texts:

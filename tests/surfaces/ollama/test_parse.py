@@ -119,6 +119,13 @@ def test_a_call_is_answered_by_its_id_or_by_the_order_of_the_outputs() -> None:
     assert texts(history)[-2:] == ["call_1_0: 1", "call_1_1: 2"]
 
 
+def test_outputs_answer_all_calls_of_an_answer_that_is_sent_as_several_messages() -> None:
+    messages = [HELLO, calls_message("a", "a"), calls_message("a"), *map(tool_message, "123")]
+    history = chat(messages=[*messages, calls_message("a"), tool_message("4")]).turn.history
+    outputs = texts(tuple(item for item in history if isinstance(item, HistoryOutput)))
+    assert outputs == ["call_1_0: 1", "call_1_1: 2", "call_2_0: 3", "call_6_0: 4"]
+
+
 def test_a_call_without_an_output_and_an_output_without_a_call_are_reported() -> None:
     history = texts(
         chat(messages=[HELLO, calls_message("a"), tool_message("X", tool_name="z"), HELLO]).turn.history
