@@ -18,7 +18,6 @@ from codex_proxy.admission.clients import Client
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.responses.context import read_context
-from codex_proxy.responses.frame_buffer import Frames
 from codex_proxy.responses.prepare import (
     PreparedResponse,
     prepare,
@@ -82,7 +81,7 @@ class BackgroundResponse(RunningResponse):
         self._store = store
         self._parse_again = parse_again
         self._slot: Slot | None = None
-        self._unstored: Frames = []
+        self._unstored: list[Frame] = []
         self._saved = False
         self._lost = False
         """Whether another server has ended, deleted or taken over the response; the store has the rest."""
@@ -153,12 +152,12 @@ class BackgroundResponse(RunningResponse):
 
     # --- its frames -----------------------------------------------------------------------------
 
-    async def _release(self, frames: Frames) -> None:
+    async def _release(self, frames: list[Frame]) -> None:
         self._unstored += frames
         if not self._unstored or self._lost:
             return
         try:
-            await self._store.append_frames(self.owner, self.id, self._stored_form([]), epoch=self.epoch)
+            await self._store.append_frames(self.owner, self.id, tuple(self._unstored), epoch=self.epoch)
         except StoreUnavailable:
             return
         except (StoreConflict, NotStored):
@@ -166,10 +165,7 @@ class BackgroundResponse(RunningResponse):
         else:
             self._pass_unstored([])
 
-    def _stored_form(self, frames: Frames) -> list[Frame]:
-        return [Frame(*each) for each in (*self._unstored, *frames)]
-
-    def _pass_unstored(self, frames: Frames) -> None:
+    def _pass_unstored(self, frames: list[Frame]) -> None:
         ready, self._unstored = [*self._unstored, *frames], []
         self.buffer.append(ready)
 
@@ -203,7 +199,7 @@ class BackgroundResponse(RunningResponse):
         stops = failure is not None and failure.kind is FaultKind.STOPPING
         return stops and can_run_again(self._service, self._prepared)
 
-    async def _save(self, final: dict[str, Any], frames: Frames, ended: TurnEnded) -> None:
+    async def _save(self, final: dict[str, Any], frames: list[Frame], ended: TurnEnded) -> None:
         if self._run is None:
             return
         output = output_items(self._service, final, self._run)
@@ -218,7 +214,7 @@ class BackgroundResponse(RunningResponse):
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _save_end(
-        self, final: dict[str, Any], frames: Frames, output: Sequence[StoredItem] = ()
+        self, final: dict[str, Any], frames: list[Frame], output: Sequence[StoredItem] = ()
     ) -> None:
         append = conversation_append(self._prepared.parsed, final["status"])
         try:
@@ -229,7 +225,7 @@ class BackgroundResponse(RunningResponse):
                 final,
                 output=output,
                 append=append,
-                frames=self._stored_form(frames),
+                frames=[*self._unstored, *frames],
                 epoch=self.epoch,
             )
         except StoreConflict as conflict:
@@ -237,7 +233,7 @@ class BackgroundResponse(RunningResponse):
                 raise
         self._lost = not self._saved
 
-    async def _complete(self, frames: Frames) -> None:
+    async def _complete(self, frames: list[Frame]) -> None:
         assert self.final is not None
         while not (self._saved or self._lost):
             try:

@@ -83,7 +83,7 @@ class Follower:
         """The response, if this server runs it, until its end."""
         self._behind = live is None or live.buffer.next > after + 1
         """Whether the next frame is to be read from the store."""
-        self._fetched: list[tuple[int, bytes]] | None = None
+        self._fetched: list[Frame] | None = None
         self._watch: Watch | None = None
         self._deleted = False
 
@@ -129,7 +129,7 @@ class Follower:
         if self._live is not None:
             self._live.close()
 
-    def _from_live(self) -> list[tuple[int, bytes]]:
+    def _from_live(self) -> list[Frame]:
         assert self._live is not None
         self._behind = self._live.overrun
         frames = self._live.take()
@@ -142,10 +142,9 @@ class Follower:
         while True:
             if self._live is None and self._watch is None:
                 self._watch = self._store.leases.watch(self._id)
-            found = await self._store.frames(
+            frames: list[Frame] | None = await self._store.frames(
                 self._owner, self._id, after=self._after, limit=FRAMES_AT_ONCE, max_bytes=MAX_UNREAD
             )
-            frames: list[tuple[int, bytes]] | None = [(frame.number, frame.data) for frame in found]
             if not frames and self._live is not None:
                 self._behind = False
             elif not frames:
@@ -157,7 +156,7 @@ class Follower:
             assert self._watch is not None, "it is not this server's"
             await self._watch.wait()
 
-    async def _make_end(self, after: int) -> list[tuple[int, bytes]] | None:
+    async def _make_end(self, after: int) -> list[Frame] | None:
         """Makes the last frames of a stream whose end could not be stored from the stored object; none if it is
         complete. Returns None if the response goes on or has further frames.
         """
@@ -165,9 +164,9 @@ class Follower:
         if found is not None and found.status in UNFINISHED:
             return None
         last = await self._last_frame()
-        if found is None or (last is not None and is_last(last.data)):
-            return [] if last is None or last.number <= after else None
-        first = 0 if last is None else last.number + 1
+        if found is None or (last is not None and is_last(last[1])):
+            return [] if last is None or last[0] <= after else None
+        first = 0 if last is None else last[0] + 1
         frames = end_frames(self._service.profile, msgspec.json.decode(found.json), first)
         return [each for each in frames if each[0] > after]
 
@@ -176,7 +175,7 @@ class Follower:
         while frames := await self._store.frames(
             self._owner,
             self._id,
-            after=-1 if last is None else last.number,
+            after=-1 if last is None else last[0],
             limit=FRAMES_AT_ONCE,
             max_bytes=MAX_UNREAD,
         ):

@@ -12,14 +12,13 @@ from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.own_errors import release_all
 from codex_proxy.responses.follow import is_last
-from codex_proxy.responses.frame_buffer import Frames
 from codex_proxy.responses.prepare import PreparedResponse, prepare_again, shorter_context, start_run
 from codex_proxy.responses.running import NOT_SAVED, Delivery, Observe, RunningResponse
 from codex_proxy.responses.saving import output_items, save_response, take_back
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
 from codex_proxy.runs.run import Run
-from codex_proxy.store.values import StoredItem, StoreError
+from codex_proxy.store.values import Frame, StoredItem, StoreError
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream
 
@@ -58,7 +57,7 @@ class ForegroundResponse(RunningResponse):
         self.buffer.append(self._renderer.take_frames())
         return True
 
-    async def _release(self, frames: Frames) -> None:
+    async def _release(self, frames: list[Frame]) -> None:
         self.buffer.append(frames)
 
     async def _finish(self, ended: TurnEnded) -> None:
@@ -73,7 +72,7 @@ class ForegroundResponse(RunningResponse):
         else:
             await super()._finish(ended)
 
-    async def _save(self, final: dict[str, Any], frames: Frames, ended: TurnEnded) -> None:
+    async def _save(self, final: dict[str, Any], frames: list[Frame], ended: TurnEnded) -> None:
         assert self._run is not None, "a turn that never began is not saved"
         self.output = output_items(self._service, final, self._run)
         failed = final["status"] == "failed"
@@ -83,7 +82,7 @@ class ForegroundResponse(RunningResponse):
         with contextlib.suppress(*((StoreError,) if failed else ())):
             await save_response(self._service, self._prepared, final, self.output)
 
-    async def _complete(self, frames: Frames) -> None:
+    async def _complete(self, frames: list[Frame]) -> None:
         store = self._service.store
         may_be_stored = self.failure is NOT_SAVED or self._told is not None
         if may_be_stored and store is not None:
@@ -119,7 +118,7 @@ class ResponseReader:
         data = b"".join([frame for _, frame in self.take_frames()])
         return data + self._end if data and self._frames.finished else data
 
-    def take_frames(self) -> Frames:
+    def take_frames(self) -> list[Frame]:
         """Returns new frames, each a message of a WebSocket. A stream without its last event gets one."""
         frames = self._frames.take()
         if frames:
@@ -130,7 +129,7 @@ class ResponseReader:
             return [*frames, *self.missing_end(self._response.failure or UNFORESEEN)]
         return frames
 
-    def missing_end(self, failure: Failure) -> Frames:
+    def missing_end(self, failure: Failure) -> list[Frame]:
         """Returns frames that end the stream: those of the final object, which may be stored, else of this failure."""
         final = self._response.final
         if final is None:

@@ -7,12 +7,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
 
 from codex_proxy.runs.event_log import TAKEN_AT_ONCE, Push, Wakeup
-
-Frames: TypeAlias = list[tuple[int, bytes]]
-"""Frames with their sequence numbers."""
+from codex_proxy.store.values import Frame
 
 
 def _nothing() -> None: ...
@@ -28,7 +25,7 @@ class FrameBuffer:
         self._on_drained = on_drained
         self._readers: list[FrameReader] = []
 
-    def append(self, frames: Frames, *, last: bool = False) -> None:
+    def append(self, frames: list[Frame], *, last: bool = False) -> None:
         """Adds frames for all readers. After the `last`, `end` must follow."""
         if frames:
             self.next = frames[-1][0] + 1
@@ -73,7 +70,7 @@ class FrameReader:
         self._max_bytes = max_bytes
         self._took_part = False
         """Whether the last `take` has left frames."""
-        self._frames: deque[tuple[int, bytes]] = deque()
+        self._frames: deque[Frame] = deque()
         self._size = 0
         self.wakeup = Wakeup()
         """Wakes the reader for each batch, and at the end."""
@@ -91,7 +88,7 @@ class FrameReader:
         elif self._took_part:
             await asyncio.sleep(0)  # others are served first
 
-    def take(self) -> Frames:
+    def take(self) -> list[Frame]:
         """Returns new frames without waiting; of many only `TAKEN_AT_ONCE` bytes, or one longer frame."""
         taken = self._next()
         self._took_part = bool(self._frames)
@@ -100,7 +97,7 @@ class FrameReader:
             self._buffer.report_drained()
         return taken
 
-    def _next(self) -> Frames:
+    def _next(self) -> list[Frame]:
         frames = self._frames
         if self._size <= TAKEN_AT_ONCE:
             taken = list(frames)
@@ -119,7 +116,7 @@ class FrameReader:
         self._forget()
         self._buffer.remove(self)
 
-    def put(self, frames: Frames, *, last: bool) -> None:
+    def put(self, frames: list[Frame], *, last: bool) -> None:
         if not self.overrun:
             self._frames += frames
             self._size += sum([len(frame) for _, frame in frames])

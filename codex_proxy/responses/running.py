@@ -17,7 +17,7 @@ from codex_proxy.core.events import Event, Spending, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import release_all
 from codex_proxy.core.shown_text import trace_of
-from codex_proxy.responses.frame_buffer import FrameBuffer, Frames
+from codex_proxy.responses.frame_buffer import FrameBuffer
 from codex_proxy.responses.live import ServerTasks
 from codex_proxy.responses.prepare import PreparedResponse, renderer_of
 from codex_proxy.responses.service import ResponsesService
@@ -25,7 +25,7 @@ from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.observers import REQUEST_RECORDER
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of
-from codex_proxy.store.values import StoreError, UnsureWrite
+from codex_proxy.store.values import Frame, StoreError, UnsureWrite
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.profile import replace_end
@@ -128,7 +128,7 @@ class RunningResponse(ABC):
         elif self._begun and self._task is not None:
             self._task.cancel()  # before it has begun it would end nothing
 
-    def break_off(self, failure: Failure) -> Frames:
+    def break_off(self, failure: Failure) -> list[Frame]:
         """Makes the response fail, after an exception in this server's code. Returns the frames that end its stream."""
         self._told = failure
         self._renderer.break_off(failure)
@@ -253,7 +253,9 @@ class RunningResponse(ABC):
             recording.on_final_object(json_bytes(final))
         await self._complete(frames)
 
-    async def _try_to_save(self, final: dict[str, Any], frames: Frames, ended: TurnEnded) -> Failure | None:
+    async def _try_to_save(
+        self, final: dict[str, Any], frames: list[Frame], ended: TurnEnded
+    ) -> Failure | None:
         try:
             async with asyncio.timeout(SAVE_SECONDS):
                 await self._save(final, frames, ended)
@@ -299,14 +301,14 @@ class RunningResponse(ABC):
         """Starts the turn. Raises `Fault`."""
 
     @abstractmethod
-    async def _release(self, frames: Frames) -> None: ...
+    async def _release(self, frames: list[Frame]) -> None: ...
 
     @abstractmethod
-    async def _save(self, final: dict[str, Any], frames: Frames, ended: TurnEnded) -> None:
+    async def _save(self, final: dict[str, Any], frames: list[Frame], ended: TurnEnded) -> None:
         """Saves the final object, unless `store: false`; `frames` are the last ones. Raises `StoreError`, which fails
         the response.
         """
 
     @abstractmethod
-    async def _complete(self, frames: Frames) -> None:
+    async def _complete(self, frames: list[Frame]) -> None:
         """Gives the last frames to the readers, when `self.final` is set."""

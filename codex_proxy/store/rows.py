@@ -101,7 +101,7 @@ def frames_of(rows: Iterable[Sequence[Any]], response_id: str, max_bytes: int | 
         size += len(data)
         if found and max_bytes is not None and size > max_bytes:
             break
-        found.append(Frame(number, verify(data, stored, what)))
+        found.append((number, verify(data, stored, what)))
     return found
 
 

@@ -210,12 +210,8 @@ class ChainTurn(msgspec.Struct, frozen=True):
     output: tuple[StoredItem, ...]
 
 
-class Frame(msgspec.Struct, frozen=True):
-    """An event of a background response's stream, as SSE."""
-
-    number: int
-    """The event's `sequence_number`."""
-    data: bytes
+Frame: TypeAlias = tuple[int, bytes]
+"""An event of a response's stream: its `sequence_number`, and the event as SSE."""
 
 
 class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):

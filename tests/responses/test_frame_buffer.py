@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from codex_proxy.responses.frame_buffer import FrameBuffer, FrameReader, Frames
+from codex_proxy.responses.frame_buffer import FrameBuffer, FrameReader
 from codex_proxy.runs.event_log import TAKEN_AT_ONCE
+from codex_proxy.store.values import Frame
 from tests.runs.virtual import settle, virtual
 
 
-def frames(*numbers: int) -> Frames:
+def frames(*numbers: int) -> list[Frame]:
     return [(number, b"x" * 10) for number in numbers]
 
 
@@ -74,9 +75,9 @@ def test_a_bounded_reader_that_falls_behind_loses_its_frames_and_reports_one_ove
     assert other.take() == frames(0, 1, 2, 3, 4)
 
 
-async def pushed_to(reader: FrameReader) -> tuple[list[Frames], asyncio.Task[None]]:
+async def pushed_to(reader: FrameReader) -> tuple[list[list[Frame]], asyncio.Task[None]]:
     """A task that waits with a push, and the frames that were pushed to it."""
-    pushed: list[Frames] = []
+    pushed: list[list[Frame]] = []
 
     def push() -> bool:
         pushed.append(reader.take())
@@ -157,7 +158,7 @@ async def test_of_much_that_waits_a_part_is_taken_at_a_time_and_the_end_with_the
     buffer.append(given[:2])
     buffer.append(given[2:], last=True)
     buffer.end()
-    taken: list[Frames] = []
+    taken: list[list[Frame]] = []
     while not reader.finished:
         await reader.wait()
         taken.append(reader.take())

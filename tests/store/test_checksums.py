@@ -10,7 +10,7 @@ import pytest
 from codex_proxy.store.sqlite.opening import connect, migrate
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import Frame, PageRequest, StoreDamaged
+from codex_proxy.store.values import PageRequest, StoreDamaged
 from tests.store.conftest import Overwrite
 from tests.store.stored import OWNER, Hands, conversation, item, response
 
@@ -70,7 +70,7 @@ async def fill(store: Store) -> None:
     await store.add_response(
         response("resp_1", background=True, status="in_progress"), input=[item("item_1", "word")]
     )
-    await store.append_frames(OWNER, "resp_1", [Frame(0, b"event")])
+    await store.append_frames(OWNER, "resp_1", [(0, b"event")])
     await store.add_conversation(conversation("conv_1", a="b"), [item("item_1", "word")])
     await store.remember(OWNER, {b"key": b"value"})
 

@@ -15,7 +15,6 @@ from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
-    Frame,
     PendingWebhook,
     StoreRefused,
     StoreUnavailable,
@@ -70,7 +69,7 @@ async def filled(store: Store) -> None:
         response("theirs", owner=OTHER), input=[hidden_item("secret"), item("a\0b", raw=b"raw")]
     )
     await store.add_response(response("running", background=True, status="in_progress"))
-    await store.append_frames(OWNER, "running", [Frame(number, b"event") for number in range(1200)])
+    await store.append_frames(OWNER, "running", [(number, b"event") for number in range(1200)])
     await store.add_response(response("ended", background=True, status="in_progress"))
     told = PendingWebhook("evt_1", "https://a.example", b"{}", tries=2)
     await store.update_response(OWNER, "ended", status="completed", json=b"{}", webhooks=[told])

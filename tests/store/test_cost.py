@@ -20,7 +20,6 @@ from codex_proxy.store.sqlite.opening import open_in_memory
 from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
     ContextLimits,
-    Frame,
     PageRequest,
     PendingWebhook,
     StoredItem,
@@ -116,14 +115,14 @@ def pages(read: Callable[[PageRequest], object]) -> Callable[[], None]:
 def streamed(connection: Connection, count: int, *, at_once: int = 1) -> None:
     responses.add(connection, response("resp", background=True), [], [], None, NOW)
     for start in range(0, count, at_once):
-        frames = [Frame(number, b"data: x" * 20) for number in range(start, min(count, start + at_once))]
+        frames = [(number, b"data: x" * 20) for number in range(start, min(count, start + at_once))]
         responses.append_frames(connection, OWNER, "resp", frames)
 
 
 def frames_in_parts(connection: Connection) -> None:
     after = -1
     while found := ask(connection, queries.frames(OWNER, "resp", after, 100, 1 << 12)):
-        after = found[-1].number
+        after = found[-1][0]
 
 
 # --- entries --------------------------------------------------------------------------------------

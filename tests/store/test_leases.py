@@ -8,7 +8,7 @@ import pytest
 
 from codex_proxy.store.leases import FIRST_EPOCH, Node, ResponseLease
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import UNFINISHED, Frame, NotStored, StoreConflict
+from codex_proxy.store.values import UNFINISHED, NotStored, StoreConflict
 from tests.store.stored import OTHER, OWNER, response
 
 MINE = ResponseLease(OWNER, "resp_1", FIRST_EPOCH)
@@ -55,7 +55,7 @@ async def test_unfinished_background_responses_of_all_owners_are_claimed_and_no_
 
 async def test_the_holder_may_write_and_end_the_response(store: Store) -> None:
     await running(store)
-    await store.append_frames(OWNER, "resp_1", [Frame(0, b"event")], epoch=FIRST_EPOCH)
+    await store.append_frames(OWNER, "resp_1", [(0, b"event")], epoch=FIRST_EPOCH)
     assert await finish(store, FIRST_EPOCH)
     assert not await finish(store, FIRST_EPOCH)
 
@@ -65,7 +65,7 @@ async def test_what_an_earlier_holder_writes_is_refused_and_changes_nothing(stor
     assert lease.epoch > FIRST_EPOCH
     for write in (
         finish(store, FIRST_EPOCH),
-        store.append_frames(OWNER, "resp_1", [Frame(0, b"late")], epoch=FIRST_EPOCH),
+        store.append_frames(OWNER, "resp_1", [(0, b"late")], epoch=FIRST_EPOCH),
     ):
         with pytest.raises(StoreConflict) as conflict:
             await write
@@ -91,7 +91,7 @@ async def test_whoever_runs_a_response_that_others_have_ended_loses_it_and_adds_
     assert await store.leases.renew([MINE]) == [MINE]
     assert not await finish(store, FIRST_EPOCH)
     with pytest.raises((StoreConflict, NotStored)):
-        await store.append_frames(OWNER, "resp_1", [Frame(0, b"late")], epoch=FIRST_EPOCH)
+        await store.append_frames(OWNER, "resp_1", [(0, b"late")], epoch=FIRST_EPOCH)
 
 
 async def test_turns_of_a_conversation_enter_one_after_the_other_and_others_do_not_wait(store: Store) -> None:

@@ -15,7 +15,6 @@ from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
     ContextLimits,
-    Frame,
     ItemReference,
     NotStored,
     Retention,
@@ -165,7 +164,7 @@ async def test_the_stream_of_a_deleted_response_goes_in_pieces_though_others_con
 ) -> None:
     store = await make()
     await store.add_response(response("resp_1", background=True), input=items("a"))
-    await store.append_frames(OWNER, "resp_1", [Frame(number, b"event") for number in range(2000)])
+    await store.append_frames(OWNER, "resp_1", [(number, b"event") for number in range(2000)])
     await turn(store, "resp_2", after="resp_1", append=None)
     pieces = Pieces(opened)
     await store.delete_response(OWNER, "resp_1")

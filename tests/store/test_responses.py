@@ -68,7 +68,7 @@ async def test_another_owner_sees_nothing_of_a_response(store: Store) -> None:
         store.context(OTHER, "resp_1"),
         store.input_items(OTHER, "resp_1", PageRequest()),
         store.frames(OTHER, "resp_1"),
-        store.append_frames(OTHER, "resp_1", [Frame(0, b"")]),
+        store.append_frames(OTHER, "resp_1", [(0, b"")]),
         store.add_response(response("resp_2", owner=OTHER, after="resp_1")),
     ):
         with pytest.raises(NotStored):
@@ -382,7 +382,7 @@ async def test_a_tree_has_all_that_continue_the_same_first_response(store: Store
 
 async def test_frames_are_read_after_a_number_in_order(store: Store) -> None:
     await store.add_response(response("resp_1", background=True, status="in_progress"))
-    frames = [Frame(number, b"event %d" % number) for number in range(10)]
+    frames = [(number, b"event %d" % number) for number in range(10)]
     await store.append_frames(OWNER, "resp_1", frames[:4])
     await store.append_frames(OWNER, "resp_1", frames[4:])
     assert await store.frames(OWNER, "resp_1") == frames
@@ -394,26 +394,26 @@ async def test_frames_of_no_more_bytes_than_asked_for_are_read_at_a_time_but_one
     store: Store,
 ) -> None:
     await store.add_response(response("resp_1", background=True, status="in_progress"))
-    frames = [Frame(number, b"x" * size) for number, size in enumerate((40, 50, 20, 300, 1))]
+    frames = [(number, b"x" * size) for number, size in enumerate((40, 50, 20, 300, 1))]
     await store.append_frames(OWNER, "resp_1", frames)
     parts: list[list[Frame]] = []
     after = -1
     while part := await store.frames(OWNER, "resp_1", after=after, max_bytes=100):
         parts.append(part)
-        after = part[-1].number
+        after = part[-1][0]
     assert parts == [frames[:2], frames[2:3], frames[3:4], frames[4:]]
 
 
 @pytest.mark.parametrize(("after", "count"), [(10**30, 0), (-(10**30), 3)])
 async def test_a_number_beyond_all_numbers_is_no_fault(store: Store, after: int, count: int) -> None:
     await store.add_response(response("resp_1", background=True, status="in_progress"))
-    await store.append_frames(OWNER, "resp_1", [Frame(number, b"") for number in range(3)])
+    await store.append_frames(OWNER, "resp_1", [(number, b"") for number in range(3)])
     assert len(await store.frames(OWNER, "resp_1", after=after)) == count
 
 
 async def test_frames_that_are_stored_again_after_an_unsure_write_are_there_once(store: Store) -> None:
     await store.add_response(response("resp_1", background=True, status="in_progress"))
-    frames = [Frame(number, b"event") for number in range(3)]
+    frames = [(number, b"event") for number in range(3)]
     await store.append_frames(OWNER, "resp_1", frames[:2])
     await store.append_frames(OWNER, "resp_1", frames)
     assert await store.frames(OWNER, "resp_1") == frames
@@ -421,20 +421,20 @@ async def test_frames_that_are_stored_again_after_an_unsure_write_are_there_once
 
 async def test_the_last_frames_come_with_the_end(store: Store) -> None:
     await store.add_response(response("resp_1", background=True, status="in_progress"))
-    await store.append_frames(OWNER, "resp_1", [Frame(0, b"first")])
-    last = [Frame(1, b"last")]
+    await store.append_frames(OWNER, "resp_1", [(0, b"first")])
+    last = [(1, b"last")]
     await store.update_response(OWNER, "resp_1", status="completed", json=b"{}", frames=last)
     late = await store.update_response(
-        OWNER, "resp_1", status="failed", json=b"{}", frames=[Frame(2, b"late")], only_from=UNFINISHED
+        OWNER, "resp_1", status="failed", json=b"{}", frames=[(2, b"late")], only_from=UNFINISHED
     )
     assert not late
-    assert await store.frames(OWNER, "resp_1") == [Frame(0, b"first"), *last]
+    assert await store.frames(OWNER, "resp_1") == [(0, b"first"), *last]
 
 
 async def test_frames_go_with_their_response(store: Store) -> None:
     await store.add_response(response("resp_1", background=True, status="in_progress"))
     await turn(store, "resp_2", after="resp_1")
-    await store.append_frames(OWNER, "resp_1", [Frame(0, b"first")])
+    await store.append_frames(OWNER, "resp_1", [(0, b"first")])
     await store.delete_response(OWNER, "resp_1")
     assert (await store.stats()).frames == 0
 

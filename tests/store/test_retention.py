@@ -7,7 +7,7 @@ import json
 import pytest
 
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import Frame, ItemReference, PruneResult, Retention
+from codex_proxy.store.values import ItemReference, PruneResult, Retention
 from tests.store.conftest import Make
 from tests.store.stored import (
     OTHER,
@@ -178,7 +178,7 @@ async def test_size_takes_responses_and_conversations_by_their_last_use(make: Ma
 async def test_steps_and_frames_go_before_responses_for_size(make: Make, clock: Hands) -> None:
     store = await make(Retention(max_bytes=400_000, spared=60))
     await store.add_response(response("resp_1", background=True))
-    await store.append_frames(OWNER, "resp_1", [Frame(number, b"x" * 1000) for number in range(1500)])
+    await store.append_frames(OWNER, "resp_1", [(number, b"x" * 1000) for number in range(1500)])
     await store.remember(OWNER, {b"%d" % number: b"x" * 1000 for number in range(1500)})
     clock.now += 120
     assert await store.prune() == PruneResult(frames=1500, steps=1500)
@@ -190,7 +190,7 @@ async def test_frames_of_finished_runs_go_after_their_time_and_those_of_running_
     store = await make(Retention(frames_age=DAY))
     for id, status in (("done", "completed"), ("running", "in_progress")):
         await store.add_response(response(id, background=True, status=status))
-        await store.append_frames(OWNER, id, [Frame(number, b"event") for number in range(2500)])
+        await store.append_frames(OWNER, id, [(number, b"event") for number in range(2500)])
     clock.now += DAY
     assert await store.prune() == PruneResult(frames=2500)
     assert len(await store.frames(OWNER, "running", limit=9999)) == 2500
@@ -229,7 +229,7 @@ async def test_time_given_to_prune_stands_for_the_clock(make: Make, clock: Hands
 async def test_stats_count_what_is_there(store: Store, clock: Hands) -> None:
     assert (await store.stats()).oldest is None
     await store.add_response(response("resp_1", background=True, status="queued"), input=items("a", "b"))
-    await store.append_frames(OWNER, "resp_1", [Frame(0, b"")])
+    await store.append_frames(OWNER, "resp_1", [(0, b"")])
     await store.add_conversation(conversation("conv_1"), items("c"))
     await store.remember(OWNER, {b"1": b""})
     await store.remember(OWNER, {b"2": b""}, durable=False)

@@ -269,5 +269,5 @@ def _check_added(row: Row, response: StoredResponse, append: str | None) -> None
 
 
 def _columns_of(frames: Sequence[Frame]) -> tuple[list[int], list[bytes], list[int]]:
-    data = [each.data for each in frames]
-    return [each.number for each in frames], data, [checksum(each) for each in data]
+    data = [each for _, each in frames]
+    return [number for number, _ in frames], data, [checksum(each) for each in data]

@@ -190,5 +190,5 @@ def append_frames(
 def _put_frames(connection: sqlite3.Connection, row: int, frames: Sequence[Frame]) -> None:
     connection.executemany(
         "INSERT INTO frames (response, number, data, data_sum) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        ((row, frame.number, frame.data, checksum(frame.data)) for frame in frames),
+        ((row, number, data, checksum(data)) for number, data in frames),
     )
