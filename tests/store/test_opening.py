@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,30 @@ async def test_a_damaged_file_is_refused(path: Path, damage: str) -> None:
         data[8192 : 8192 * 8] = random.Random(1).randbytes(8192 * 7)
     path.write_bytes(data)
     assert "move it away" in await refusal_of(path)
+
+
+async def test_a_copy_beside_the_log_of_another_file_is_refused_and_used_without_it(path: Path) -> None:
+    """As when a copy is restored after the server was killed."""
+    store = await SqliteStore.open(path, clock=Hands())
+    await turn(store, "resp_1")
+    copy, log = path.with_name("copy.db"), Path(f"{path}-wal")
+    with closing(connect(str(path), 0.0)) as source, closing(connect(str(copy), 0.0)) as target:
+        source.backup(target)
+        for number in range(2, 60):
+            await turn(store, f"resp_{number}")
+        source.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for number in range(60, 90):
+        await turn(store, f"resp_{number}")
+    left = log.read_bytes()
+    await store.close()
+    copy.rename(path)
+    log.write_bytes(left)
+    assert "if it is a copy, remove the -wal and -shm of the old file" in await refusal_of(path)
+    log.unlink()
+    Path(f"{path}-shm").unlink(missing_ok=True)
+    store = await SqliteStore.open(path, clock=Hands())
+    assert await store.response(OWNER, "resp_1")
+    await store.close()
 
 
 async def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:

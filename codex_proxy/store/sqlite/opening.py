@@ -74,6 +74,8 @@ def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
     """Creates the file, or checks and migrates it. Raises `StoreRefused` or `StoreUnavailable`, with what to do."""
     path = Path(os.path.realpath(path))  # a link to a store is the store; SQLite takes it so too
     _prepare(path)
+    if _log_of(path).exists():
+        inspect_file(path)  # a connection that may write would put the log into a file that is refused
     connection = opener(str(path), lock_wait)
     try:
         with _errors_of(path):
@@ -109,12 +111,16 @@ def inspect_file(path: Path) -> None:
     if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
         raise StoreUnavailable(f"the store {path} {_EXPLANATIONS[sqlite3.SQLITE_READONLY]}")
     # Without a log nobody uses the file, and reading it as immutable creates none.
-    mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
+    mode = "mode=ro" if _log_of(path).exists() else "mode=ro&immutable=1"
     with (
         _errors_of(path),
         closing(sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, isolation_level=None)) as connection,
     ):
         _inspect(connection, path)
+
+
+def _log_of(path: Path) -> Path:
+    return Path(f"{path}-wal")
 
 
 def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
@@ -167,7 +173,7 @@ def _prepare(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+    for name in (path, _log_of(path), Path(f"{path}-shm")):
         try:
             close_to_others(name)
         except FileNotFoundError:
@@ -199,7 +205,7 @@ def _inspect(connection: sqlite3.Connection, path: Path) -> None:
 def _damage_error(path: Path) -> StoreRefused:
     return StoreRefused(
         f"the store {path} is damaged or not a database, and was not changed; move it away to "
-        "start with an empty one, or restore a copy"
+        "start with an empty one, or restore a copy; if it is a copy, remove the -wal and -shm of the old file"
     )
 
 
