@@ -182,9 +182,7 @@ def webhooks_of(
 ) -> WebhookSender | None:
     """Returns what sends webhooks; None without a URL or a store (`lifecycle`)."""
     urls = split_list(settings.webhooks.urls)
-    if not urls:
-        return None
-    if lifecycle is None:
+    if not urls or lifecycle is None:
         return None  # without a store there are no background responses
     return WebhookSender(urls, webhook_secret(settings), clock=clock, outbox=lifecycle.store)
 

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -40,7 +40,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
         sources = setting_sources(flags, config_file, environ)
     except UserError as error:
         text = str(error)
-        sentence = f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
+        sentence = f"{text[0].upper()}{text[1:]}{_end(text)}"
         return Checkup(checks=(CheckBuilder("settings").failed(sentence, "Fix the setting that is named."),))
     checks = [settings_check(settings, config_file, environ)]
     try:
@@ -103,27 +103,36 @@ def settings_check(settings: Settings, config_file: Path | None, environ: Mappin
         check_settings(settings, SystemClock(), environ)
     except UserError as error:
         return failed_check("settings", str(error), check.facts)
-    if settings.old_names:
-        message = f"They are valid, but have old names: {', '.join(settings.old_names)}."
-        return check.warning(message, " ".join(advice_about(settings.old_names)))
-    if unknown := settings.unknown_variables:
-        message = f"They are valid, but these variables set nothing: {', '.join(unknown)}."
-        return check.warning(message, " ".join(f"{name}: {hint}" for name, hint in unknown.items()))
-    if unneeded := unused_settings(settings):
-        message = f"They are valid, but these have no effect: {', '.join(unneeded)}."
-        return check.warning(message, "Remove them, or set what they need.")
-    if targets := targets_without_agent(settings):
-        message = f"They are valid, but no agent has the name of a route's target: {', '.join(targets)}."
-        return check.warning(message, "Correct the targets, or add the agents.")
-    unused = settings_without_effect(settings)
-    if unused:
-        names = ", ".join(variables_of(name)[0] for name in unused)
-        message = f"They are valid, but with this agent these have no effect: {names}."
-        return check.warning(message, f"Remove {names}, or choose the agent that uses them with --agent.")
+    if remarks := tuple(_remarks_on(settings)):
+        messages, advice = zip(*remarks, strict=True)
+        return check.warning(f"They are valid, but {'; '.join(messages)}.", " ".join(advice))
     if not is_loopback(settings.host):
         return check.ok(f"The server listens on {settings.host}, for other machines too, with a key.")
     where = f"from {file} and the environment" if file.is_file() else f"there is no {file}, which is fine"
     return check.ok(f"They are valid ({where}).")
+
+
+def _end(text: str) -> str:
+    return "" if text.endswith("?") else "."
+
+
+def _remarks_on(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yields what of valid settings is old or has no effect, each with advice."""
+    if settings.old_names:
+        yield f"have old names: {', '.join(settings.old_names)}", " ".join(advice_about(settings.old_names))
+    if unknown := settings.unknown_variables:
+        advice = " ".join(f"{name}: {hint}{_end(hint)}" for name, hint in unknown.items())
+        yield f"these variables set nothing: {', '.join(unknown)}", advice
+    if unneeded := unused_settings(settings):
+        message = f"these have no effect: {', '.join(unneeded)}"
+        yield message, "Remove them, or set what they need."
+    if targets := targets_without_agent(settings):
+        message = f"no agent has the name of a route's target: {', '.join(targets)}"
+        yield message, "Correct the targets, or add the agents."
+    if unused := settings_without_effect(settings):
+        names = ", ".join(variables_of(name)[0] for name in unused)
+        message = f"with this agent these have no effect: {names}"
+        yield message, f"Remove {names}, or choose the agent that uses them with --agent."
 
 
 def setting_sources(

@@ -91,3 +91,15 @@ async def test_doctor_and_the_log_name_a_variable_that_sets_nothing(
     with capture_logs() as logged:
         assert await serve_to_the_end(load(no_server, file), lambda *text, **more: None) == 1
     assert [line["name"] for line in logged if line["event"] == "unknown_variable"] == ["PROXY_PROT"]
+
+
+def test_doctor_names_all_that_is_old_or_has_no_effect_at_once(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROXY_PROT", "1")
+    monkeypatch.setenv("PROXY_SSE_KEEPALIVE_MS", "1000")
+    given = {"state_dir": file.parent, "workdir": file.parent, "agent": "fake", "metrics_key": "key"}
+    check = settings_check(load({**given, "claude_bin": "claude"}, file), file, {})
+    named = ("PROXY_PROT", "sse_keepalive_ms", "PROXY_METRICS_KEY (only with PROXY_METRICS)", "CLAUDE_BIN")
+    assert [name for name in named if name not in check.message] == []
+    assert "is `PROXY_PORT` meant? Remove them" in check.advice
