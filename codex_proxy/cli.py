@@ -87,8 +87,8 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
     from codex_proxy.app.logs import capture_other_logs, configure, use_log_streams
     from codex_proxy.process.own_process import (
+        EventLoop,
         adopt_orphans,
-        event_loop,
         make_undumpable,
         return_large_buffers,
     )
@@ -107,7 +107,7 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     adopt_orphans()
     from codex_proxy.commands.serve import serve_to_the_end
 
-    with asyncio.Runner(loop_factory=event_loop) as runner:
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
         sys.exit(runner.run(serve_to_the_end(settings, _print, worker=worker)))
 
 

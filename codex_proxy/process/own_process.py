@@ -105,21 +105,16 @@ def adopt_orphans() -> bool:
     return _inherits_orphans
 
 
-def event_loop() -> asyncio.AbstractEventLoop:
-    """Returns a new event loop for the server. It reads what has come before time limits expire, and looks names up in
-    threads of their own.
-    """
-    return _EventLoop()
-
-
 MAX_LOOKUPS: Final = 64
 """Maximum number of names that are looked up at once."""
 COMPLAINT_SECONDS: Final = 60.0
 """Seconds between two log lines about connections that cannot be accepted."""
 
 
-class _EventLoop(asyncio.SelectorEventLoop):
-    """A name server that does not answer holds up neither other work in threads nor the end of the process."""
+class EventLoop(asyncio.SelectorEventLoop):
+    """The server's event loop. It reads what has come before time limits expire, and looks names up in threads of their
+    own: a name server that does not answer holds up neither other work in threads nor the end of the process.
+    """
 
     def __init__(self) -> None:
         super().__init__(_Selector())

@@ -208,7 +208,7 @@ def test_an_orphan_with_a_session_of_its_own_does_not_stay_with_the_proxy(what: 
 
 WAITING = """
 import asyncio, os, signal, sys, threading, time
-from codex_proxy.process.own_process import event_loop
+from codex_proxy.process.own_process import EventLoop
 
 async def main():
     loop = asyncio.get_running_loop()
@@ -219,7 +219,7 @@ async def main():
     stop.start()
     print(await first)
 
-with asyncio.Runner(loop_factory=event_loop) as runner:
+with asyncio.Runner(loop_factory=EventLoop) as runner:
     runner.run(main())
 """
 
@@ -241,7 +241,7 @@ async def test_what_came_while_the_process_was_stopped_is_read_before_a_time_lim
 FULL = """
 import asyncio, os, resource, socket
 from structlog.testing import capture_logs
-from codex_proxy.process.own_process import event_loop
+from codex_proxy.process.own_process import EventLoop
 
 async def main():
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
@@ -257,7 +257,7 @@ async def main():
             await asyncio.sleep(0.01)
     print(*(f"{line['event']}: {line['reason']}" for line in logs), sep="\\n")
 
-with asyncio.Runner(loop_factory=event_loop) as runner:
+with asyncio.Runner(loop_factory=EventLoop) as runner:
     runner.run(main())
 """
 
@@ -273,7 +273,7 @@ def test_connections_that_cannot_be_accepted_are_logged_once() -> None:
 
 LOOKING_UP = """
 import asyncio, socket, threading
-from codex_proxy.process.own_process import MAX_LOOKUPS, event_loop
+from codex_proxy.process.own_process import MAX_LOOKUPS, EventLoop
 
 real, hung = socket.getaddrinfo, threading.Event()
 
@@ -295,7 +295,7 @@ async def main():
         waiting[0].cancel()
         print(await asyncio.to_thread(lambda: found[-1][0][4]))
 
-with asyncio.Runner(loop_factory=event_loop) as runner:
+with asyncio.Runner(loop_factory=EventLoop) as runner:
     runner.run(main())
 """
 
