@@ -16,7 +16,7 @@ from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.spec import CodexAgentName
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
 from codex_proxy.agents.codex_exec.launch import missing_options
-from codex_proxy.agents.confinement.plain_turns import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement
+from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.faults import Fault, misconfigured
@@ -78,13 +78,18 @@ async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> 
     """Returns what confines plain-model processes, which may use the user's sign-in. Raises `NoAgentError`."""
     settings = context.settings
     if provider.token_command and settings.agent_confinement == "auto":
-        return PlainConfinement("Codex", None, why=TOKEN_COMMAND.format(provider.id))
+        why = f"the token of the model provider {provider.id} comes from a command, which may read what it likes"
+        return PlainConfinement("Codex", None, why=why)
     written = (*state_folders(context, "", ()), str(settings.codex_home / "auth.json"))
     read = [str(context.state_dir / "catalogs")]
     if provider.id == "amazon-bedrock":
         read.append(os.path.join(context.environ.get("HOME", ""), ".aws"))
     return await plain_confinement(
-        context, "Codex", written=written, read=tuple(read), unusable={"codex": NO_RENEWAL}
+        context,
+        "Codex",
+        written=written,
+        read=tuple(read),
+        unusable={"codex": "Codex could not renew its sign-in in it"},
     )
 
 

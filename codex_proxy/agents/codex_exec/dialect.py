@@ -152,11 +152,8 @@ class CodexExec(ChildTurn):
 
     # --- lines --------------------------------------------------------------------------------------
 
-    def _on_thread_started(self, line: Line) -> None:
+    def _on_started(self, line: Line) -> None:
         self._start(line.thread_id, self._model)
-
-    def _on_turn_started(self, line: Line) -> None:
-        self._start("", self._model)
 
     def _on_item_started(self, line: Line) -> None:
         item = line.item
@@ -268,8 +265,8 @@ ITEMS: Final[Mapping[str, ItemHandler]] = {
 }
 
 LINES: Final[Mapping[str, LineHandler]] = {
-    "thread.started": CodexExec._on_thread_started,
-    "turn.started": CodexExec._on_turn_started,
+    "thread.started": CodexExec._on_started,
+    "turn.started": CodexExec._on_started,
     "item.started": CodexExec._on_item_started,
     "item.updated": CodexExec._on_item_updated,
     "item.completed": CodexExec._on_item_completed,

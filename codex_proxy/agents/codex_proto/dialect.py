@@ -190,10 +190,7 @@ class CodexProto(ChildTurn):
         if has_calls:
             self._add_calls(msg, FullArguments)
 
-    def _on_calls_delta(self, msg: Msg) -> None:
-        self._add_calls(msg, ArgumentsDelta)
-
-    def _add_calls(self, msg: Msg, event: type[ArgumentsDelta | FullArguments]) -> None:
+    def _add_calls(self, msg: Msg, event: type[ArgumentsDelta | FullArguments] = ArgumentsDelta) -> None:
         self._begin_output()
         # The child also writes choice 0 for a turn without choices.
         choice = msg.choice_index if msg.choice_index or self._messages.by_choice else None
@@ -318,8 +315,8 @@ HANDLERS: dict[str, Handler] = {
     "task_started": CodexProto._on_task_started,
     "agent_message_delta": CodexProto._on_agent_message_delta,
     "agent_message": CodexProto._on_agent_message,
-    "tool_calls_delta": CodexProto._on_calls_delta,
-    "function_call_delta": CodexProto._on_calls_delta,
+    "tool_calls_delta": CodexProto._add_calls,
+    "function_call_delta": CodexProto._add_calls,
     "agent_reasoning_section_break": CodexProto._on_reasoning_break,
     "agent_reasoning_delta": CodexProto._add_reasoning,
     "agent_reasoning": CodexProto._add_reasoning,

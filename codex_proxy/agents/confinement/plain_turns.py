@@ -25,10 +25,6 @@ STATE_VARIABLES: Final = (
 
 UNLIMITED: Final = "Nothing keeps plain-model turns of {title} from reading your files: {why}."
 NOT_SIGNED_IN: Final = "{title} finds its sign-in only without it"
-TOKEN_COMMAND: Final = "the token of the model provider {} comes from a command, which may read what it likes"
-NO_RENEWAL: Final = "Codex could not renew its sign-in in it"
-NO_ADVICE: Final = "Leave out --agent-confinement none to confine them."
-MECHANISM_ADVICE: Final = "Install bubblewrap, or use Linux 6.2 or newer."
 PROGRAM_ADVICE: Final = (
     "Name the folders that the program needs, beside its own, in PROXY_AGENT_STATE_FOLDERS, or say with "
     "--agent-confinement none that this is accepted."

@@ -9,7 +9,7 @@ from typing import Final
 
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.confinement.confine import FoundConfinement, Mechanism, find_confinement
-from codex_proxy.agents.confinement.plain_turns import MECHANISM_ADVICE, NO_ADVICE, PlainConfinement
+from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder
 from codex_proxy.core.safety import find_endangered
@@ -71,7 +71,8 @@ async def plain_confinement(
     """
     wanted = context.settings.agent_confinement
     if wanted == "none":
-        return PlainConfinement(title, None, why="--agent-confinement none", advice=NO_ADVICE)
+        advice = "Leave out --agent-confinement none to confine them."
+        return PlainConfinement(title, None, why="--agent-confinement none", advice=advice)
     try:
         found = await wanted_confinement(context, "plain", reading=True, unusable=unusable)
     except OSError as error:
@@ -83,7 +84,7 @@ async def plain_confinement(
         written=written,
         read=read,
         why=why,
-        advice=MECHANISM_ADVICE,
+        advice="Install bubblewrap, or use Linux 6.2 or newer.",
         required=wanted != "auto",
     )
 
