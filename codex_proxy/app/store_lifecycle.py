@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 
 import structlog
 
@@ -130,16 +131,29 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
     return RamStepMemory(_step_memory_settings(settings), clock.epoch)
 
 
+@contextlib.contextmanager
+def _errors_for_users() -> Iterator[None]:
+    """Turns what keeps a store from being opened into a `UserError`."""
+    try:
+        yield
+    except StoreInUse as error:
+        raise UserError(
+            f"{error}; use or stop that server, or start this one with another port (--port) and a state folder of "
+            "its own (PROXY_STATE_DIR), or with PROXY_STORE=off"
+        ) from error
+    except (StoreRefused, StoreUnavailable) as error:
+        raise UserError(f"{error} (PROXY_STORE=off serves without one)") from error
+    except ModuleNotFoundError as error:  # only a database needs more than what is always installed
+        raise UserError(NEEDS_EXTRA) from error
+
+
 async def inspect_store(settings: Settings, *, in_use: bool = False) -> tuple[Key, ...]:
     """Returns the keys in the store, and changes nothing. Raises `UserError` if `open_store_lifecycle` would; with
     `in_use` a server may use the store. A file that does not exist, or is in memory, has no keys.
     """
-    try:
+    with _errors_for_users():
         if settings.in_database:
-            try:
-                from codex_proxy.store.postgresql.store import inspect_database
-            except ModuleNotFoundError as error:
-                raise UserError(NEEDS_EXTRA) from error
+            from codex_proxy.store.postgresql.store import inspect_database
 
             return await inspect_database(settings.store)
         if settings.in_file and settings.store_file.exists():
@@ -148,10 +162,6 @@ async def inspect_store(settings: Settings, *, in_use: bool = False) -> tuple[Ke
             await asyncio.to_thread(inspect_file, settings.store_file)
             if not in_use:
                 check_lock(settings.store_file)
-    except StoreInUse as error:
-        raise _in_use_error(error) from error
-    except (StoreRefused, StoreUnavailable) as error:
-        raise _open_error(error) from error
     return ()
 
 
@@ -165,12 +175,9 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
         "memory": _step_memory_settings(settings),
         "limits": CONTEXT_LIMITS,
     }
-    try:
+    with _errors_for_users():
         if settings.in_database:
-            try:
-                from codex_proxy.store.postgresql.store import PostgresStore
-            except ModuleNotFoundError as error:
-                raise UserError(NEEDS_EXTRA) from error
+            from codex_proxy.store.postgresql.store import PostgresStore
 
             return await PostgresStore.open(settings.store, **options)
         # Imported here, since a command line that only shows its help needs no database.
@@ -179,8 +186,6 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
         if settings.store == "memory":
             return SqliteStore.in_memory(**options)
         return await SqliteStore.open(settings.store_file, **options)
-    except (StoreRefused, StoreUnavailable) as error:
-        raise _open_error(error) from error
 
 
 async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:
@@ -191,25 +196,10 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
         return None
     if settings.store == "memory" or settings.in_database:
         return StoreLifecycle(await open_store(settings, clock), clock, durable=settings.in_database)
-    try:
+    with _errors_for_users():
         lock = await StoreLock.take(settings.store_file)
-    except StoreInUse as error:
-        raise _in_use_error(error) from error
-    except StoreRefused as error:
-        raise _open_error(error) from error
     try:
         return StoreLifecycle(await open_store(settings, clock), clock, durable=True, lock=lock)
     except BaseException:
         lock.release()
         raise
-
-
-def _in_use_error(error: StoreInUse) -> UserError:
-    return UserError(
-        f"{error}; use or stop that server, or start this one with another port (--port) and a state folder of "
-        "its own (PROXY_STATE_DIR), or with PROXY_STORE=off"
-    )
-
-
-def _open_error(error: Exception) -> UserError:
-    return UserError(f"{error} (PROXY_STORE=off serves without one)")
