@@ -54,7 +54,8 @@ def json_text(text: str) -> bytes:
 def json_lines(texts: Sequence[str]) -> bytes:
     """Returns each text as a JSON string on a line of its own."""
     try:
-        return _encoder.encode_lines(texts)[:-1]
+        # A list, because msgspec 0.22 never frees the iterator of anything else.
+        return _encoder.encode_lines([*texts])[:-1]
     except UnicodeEncodeError:
         return b"\n".join(map(json_text, texts))
 

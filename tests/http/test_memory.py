@@ -86,8 +86,10 @@ OF_A_REQUEST = (
     *(HeldBytes, LogReader, MessagesRenderer, OllamaRenderer, ParsedMessages, ParsedOllama, TurnTimings),
     *(AttemptedTurn, Exchange, ForwardedAnswer, ForwardedRequest, ForwardedTurn, OpenAIChat, OutgoingRequest),
     *(UpstreamAnswer, UpstreamTransport),
+    *map(type, (iter(()), iter([]), iter({}), iter({}.values()), iter({}.items()), (_ for _ in ()))),
 )
-"""What is made for a request, and holds of it what its client has sent or its agent has said."""
+"""What is made for a request, and holds of it what its client has sent or its agent has said; and iterators, of which
+libraries in C have left one for each call."""
 
 PICTURE = base64.b64encode(PNG).decode()
 IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}
