@@ -16,7 +16,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from codex_proxy.core.faults import lack_of
+from codex_proxy.core.faults import Failure, Fault, FaultKind, lack_of
 
 WARDEN = str(Path(__file__).with_name("warden.py"))
 
@@ -55,13 +55,14 @@ class Command(msgspec.Struct, frozen=True):
         return hash((self.argv, self.cwd))  # a dict has none
 
 
-class SpawnError(Exception):
+class SpawnError(Fault):
     """A program cannot be started. The message says which, and what to do. `temporary`: it may succeed when the machine
     is less busy.
     """
 
     def __init__(self, program: str, reason: str, *, temporary: bool = False) -> None:
-        super().__init__(f"cannot start {program}: {reason}")
+        kind = FaultKind.UNAVAILABLE if temporary else FaultKind.SPAWN_FAILED
+        super().__init__(Failure(kind, f"cannot start {program}: {reason}"))
         self.program = program
         self.reason = reason
         self.temporary = temporary

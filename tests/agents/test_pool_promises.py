@@ -131,7 +131,7 @@ class Rig:
         self.starts = 0
         self.dies = False
         """Whether each process has ended by the time it is ready."""
-        self.fault: Fault | SpawnError | None = None
+        self.fault: Fault | None = None
         close_after_test(self.agent.close)
 
     async def _start(self, process: Any, key: object) -> None:
@@ -193,9 +193,7 @@ async def test_turns_with_different_keys_share_no_process(make: Callable[[], Any
     ids=["refuses", "missing"],
 )
 @every_agent
-async def test_starts_that_fail_are_repeated_only_after_pauses(
-    make: Callable[[], Any], fault: Fault | SpawnError
-) -> None:
+async def test_starts_that_fail_are_repeated_only_after_pauses(make: Callable[[], Any], fault: Fault) -> None:
     rig = Rig(make)
     rig.fault = fault
     for _ in range(3):

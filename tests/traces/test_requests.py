@@ -80,7 +80,7 @@ async def test_a_process_that_cannot_be_started_fails_its_turn_and_its_request(
         with no_forks():
             answer = await proxy.ask(user())
         assert answer.status == 500, answer.text
-        assert facts(one(spans, "start"))["error.type"] == "SpawnError"
+        assert facts(one(spans, "start"))["error.type"] == "spawn_failed"
         assert facts(one(spans, "invoke_agent"))["error.type"] == "spawn_failed"
         assert facts(one(spans, "POST"))["error.type"] == "spawn_failed"
         records = proxy.server.runs.records

@@ -17,7 +17,7 @@ from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.process.child import Command, SpawnError
+from codex_proxy.process.child import Command
 
 
 async def check_program(
@@ -34,8 +34,6 @@ async def check_program(
     try:
         scope = launch.scope_of(launch.workdir, launch.sandbox)
         await process.start(launch.command_in(scope))
-    except SpawnError as error:
-        return [_start_failure_check(preset, str(error), command_setting), *_confinement_checks(launch)]
     except Fault as fault:
         return [
             _start_failure_check(preset, fault.failure.message, command_setting),

@@ -15,11 +15,11 @@ from codex_proxy.agents.claude_code.messages import (
     user_line,
 )
 from codex_proxy.agents.dialects.failures import describe_end
-from codex_proxy.agents.processes.session import LineFramer, LineTooLong, ended_from, spawn_failure
+from codex_proxy.agents.processes.session import LineFramer, LineTooLong, ended_from
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Fault, misconfigured
+from codex_proxy.core.faults import misconfigured
 from codex_proxy.core.json_values import UNREADABLE
-from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output, spawn
+from codex_proxy.process.child import Command, Exit, run_for_output, spawn
 
 START_SECONDS: Final = 30.0
 """Maximum seconds until the answer to `initialize`; 0.4 are usual, ten times that on a busy machine."""
@@ -121,10 +121,7 @@ async def request_initialize(command: Command) -> InitializeResult:
     not know the mark answers without its model. Raises `Fault`.
     """
     question = _InitializeReader()
-    try:
-        child = await spawn(command, question)
-    except SpawnError as error:
-        raise Fault(spawn_failure(error)) from error
+    child = await spawn(command, question)
     child.write(control_request("greeting", "initialize", hooks=None))
     child.write(user_line([{"type": "text", "text": "/help"}], query=False))
     try:
@@ -144,8 +141,6 @@ async def ask_version(command: Command) -> str:
     """Returns what `--version` prints. Raises `Fault`."""
     try:
         exit, out = await run_for_output(command, VERSION_SECONDS, VERSION_BYTES)
-    except SpawnError as error:
-        raise Fault(spawn_failure(error)) from error
     except TimeoutError:
         raise misconfigured(
             f"{command.argv[0]} --version did not answer within {VERSION_SECONDS:g} s."

@@ -26,9 +26,7 @@ from codex_proxy.agents.process_pool.plan import (
     maintain,
 )
 from codex_proxy.agents.process_pool.process import PooledProcess
-from codex_proxy.agents.processes.session import spawn_failure
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.process.child import SpawnError
 
 if TYPE_CHECKING:
     from codex_proxy.agents.process_pool.pool import ProcessPool
@@ -356,8 +354,6 @@ class ProcessGroup(Generic[P]):
             self._on_started(starting)
         except Fault as fault:
             self._on_start_failed(starting, fault.failure)
-        except SpawnError as error:
-            self._on_start_failed(starting, spawn_failure(error))
         except Exception:
             log.exception("agent_start_internal_error")
             starting.process.kill()

@@ -30,9 +30,9 @@ class _UnusedTransport:
 
 
 class ProcessPool(Generic[K, P]):
-    """`new_process` creates a process's object; `start_process` starts it, or raises `Fault` or `SpawnError`.
-    `limits` returns the limits for a key. At most `max_idle` processes are kept without a running turn (None: any
-    number). `sign_in_file` changes when somebody signs in; empty if none is known.
+    """`new_process` creates a process's object; `start_process` starts it, or raises `Fault`. `limits` returns the
+    limits for a key. At most `max_idle` processes are kept without a running turn (None: any number). `sign_in_file`
+    changes when somebody signs in; empty if none is known.
     """
 
     def __init__(

@@ -389,17 +389,12 @@ def broken_protocol(reason: str) -> Failure:
     )
 
 
-def spawn_failure(error: SpawnError) -> Failure:
-    """Converts the error: UNAVAILABLE if another attempt may succeed, else SPAWN_FAILED."""
-    return Failure(FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED, str(error))
-
-
 def missing_program(command: Command) -> Failure | None:
     """Returns the failure if the command's program or folder is missing, or the program may not be executed."""
     try:
         find_program(command)
     except SpawnError as error:
-        return spawn_failure(error)
+        return error.failure
     return None
 
 

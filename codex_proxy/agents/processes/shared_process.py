@@ -18,11 +18,10 @@ from codex_proxy.agents.processes.session import (
     TransportReader,
     broken_protocol,
     ended_from,
-    spawn_failure,
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import breaks_off, release_all
-from codex_proxy.process.child import Command, Exit, SpawnError, spawn
+from codex_proxy.process.child import Command, Exit, spawn
 
 C = TypeVar("C", bound=ChannelConnection)
 S = TypeVar("S", bound="SharedProcess[Any]")
@@ -57,10 +56,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         function that tells whether it is answered, and the seconds for that. `on_stderr` None: stderr's end is kept
         for failures. Raises `Fault`, after which no process is left.
         """
-        try:
-            child = self._child = await spawn(command, self, on_stderr=on_stderr)
-        except SpawnError as error:
-            raise Fault(spawn_failure(error)) from error
+        child = self._child = await spawn(command, self, on_stderr=on_stderr)
         try:
             for line, is_answered, seconds in questions:
                 child.write(line)
