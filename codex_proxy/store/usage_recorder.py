@@ -15,6 +15,7 @@ from codex_proxy.core.events import Spending
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.owned_entries import OwnedEntries
+from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.usage_sums import HOUR, Figures
 from codex_proxy.store.usage import MAX_FIGURE, NO_FIGURES, UsageEntry, UsageLedger
 from codex_proxy.store.values import StoreError
@@ -54,6 +55,7 @@ class UsageRecorder:
         self._waiting = _no_sums()
         self._flushing: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
+        self._writes: set[asyncio.Task[None]] = set()
 
     @contextlib.contextmanager
     def turn(self, owner: str, model: str, source: UsageSource) -> Iterator[None]:
@@ -95,14 +97,20 @@ class UsageRecorder:
         return bool(self._waiting) or self._writing.locked()
 
     async def flush(self) -> None:
-        """Writes the sums. If that fails, keeps them and raises `StoreError`."""
+        """Writes the sums, to the end also if the caller is cancelled. If that fails, keeps them and raises
+        `StoreError`.
+        """
+        writing = asyncio.get_running_loop().create_task(self._write())
+        await asyncio.shield(keep_until_done(self._writes, writing))
+
+    async def _write(self) -> None:
         async with self._writing:
             waiting, self._waiting = self._waiting, _no_sums()
             if not waiting:
                 return
             try:
                 await self.ledger.add_usage([UsageEntry(*key, figures) for key, figures in waiting.items()])
-            except StoreError:
+            except Exception:
                 for key, figures in waiting.items():
                     self._add(key, figures)
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -165,3 +166,37 @@ async def test_while_nothing_can_be_written_an_owner_with_many_sums_displaces_no
         (OWNER, "4"),
         (OTHER, "gpt"),
     ]
+
+
+class SlowLedger(RamUsage):
+    """A ledger that writes when it may, and fails once if it is to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.asked, self.may_write = asyncio.Event(), asyncio.Event()
+        self._error = error
+
+    async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
+        self.asked.set()
+        await self.may_write.wait()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        await super().add_usage(entries)
+
+
+@pytest.mark.parametrize("error", [None, StoreUnavailable("full"), RuntimeError("a fault of this server")])
+async def test_sums_are_written_once_even_if_who_has_asked_for_it_is_cancelled(
+    clock: Hands, error: Exception | None
+) -> None:
+    ledger = SlowLedger(error)
+    recorder = UsageRecorder(ledger, clock, durable=True)
+    with recorder.turn(OWNER, "gpt", OneCall()):
+        pass
+    reader = asyncio.create_task(recorder.flush())
+    await ledger.asked.wait()
+    reader.cancel()
+    await asyncio.wait({reader})
+    ledger.may_write.set()
+    await recorder.close()
+    assert [each.figures.turns for each in await ledger.usage(query(hours=1 << 30, owner=OWNER))] == [1]
