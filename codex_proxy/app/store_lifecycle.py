@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 
 import structlog
 
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import Key
+from codex_proxy.core.own_errors import repeat
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.lock import StoreLock, check_lock
@@ -48,31 +50,31 @@ class StoreLifecycle:
         """Whether stored objects are still there after a restart."""
         self._clock = clock
         self._lock = lock
-        self._pruning = asyncio.get_running_loop().create_task(self._prune())
+        self._ages: AgeClock | None = None
+        self._pruning = asyncio.get_running_loop().create_task(self._keep_pruned())
 
-    async def _prune(self) -> None:
-        ages: AgeClock | None = None
+    async def _keep_pruned(self) -> None:
         try:
             last_use = await self.store.last_use()  # before this server stores anything
-            ages = AgeClock(last_use)
+            self._ages = AgeClock(last_use)
             self._warn_if_behind(last_use)
             await self.store.sweep()  # what the last process had deleted and not yet removed
         except StoreUnavailable as error:
             log.warning("store_not_swept", reason=str(error))
         except Exception:  # the loop below tries again
             log.exception("store_not_swept")
-        while True:
-            await asyncio.sleep(PRUNE_SECONDS)
-            try:
-                ages = ages or AgeClock(await self.store.last_use())
-                pruned = await self.store.prune(ages.now(self._clock.epoch(), self._clock.monotonic()))
-                freed = await self.store.vacuum()
-            except StoreUnavailable as error:
-                log.warning("store_not_pruned", reason=str(error))
-            except Exception:
-                log.exception("store_not_pruned")
-            else:
-                log.debug("store_pruned", responses=pruned.responses, steps=pruned.steps, freed=freed)
+        after = partial(asyncio.sleep, PRUNE_SECONDS)
+        await repeat(self._prune, after=after, failed="store_not_pruned")
+
+    async def _prune(self) -> None:
+        try:
+            self._ages = self._ages or AgeClock(await self.store.last_use())
+            pruned = await self.store.prune(self._ages.now(self._clock.epoch(), self._clock.monotonic()))
+            freed = await self.store.vacuum()
+        except StoreUnavailable as error:
+            log.warning("store_not_pruned", reason=str(error))
+        else:
+            log.debug("store_pruned", responses=pruned.responses, steps=pruned.steps, freed=freed)
 
     def _warn_if_behind(self, last_use: float | None) -> None:
         behind = 0.0 if last_use is None else last_use - self._clock.epoch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 import structlog
@@ -10,6 +11,7 @@ import structlog
 from codex_proxy.admission.clients import Clients
 from codex_proxy.app.keyring import Keyring
 from codex_proxy.core.faults import Fault
+from codex_proxy.core.own_errors import repeat
 from codex_proxy.http.middleware.rate_limit import RequestLimits
 from codex_proxy.store.team import Team
 from codex_proxy.store.values import StoreUnavailable
@@ -38,26 +40,28 @@ class TeamSync:
     async def start(self) -> None:
         """Reads the stored keys, then starts the task. Raises `StoreUnavailable`."""
         await self._exchange()
-        self._task = asyncio.get_running_loop().create_task(self._keep_exchanging())
+        self._task = asyncio.get_running_loop().create_task(
+            repeat(
+                self._try_to_exchange,
+                after=partial(asyncio.sleep, EXCHANGE_SECONDS),
+                failed="team_not_reached",
+            )
+        )
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    async def _keep_exchanging(self) -> None:
-        while True:
-            await asyncio.sleep(EXCHANGE_SECONDS)
-            try:
-                await self._exchange()
-            except StoreUnavailable as error:
-                if not self._failed:
-                    log.warning("team_not_reached", reason=str(error))
-                self._failed = True
-            except Exception:  # the next exchange tries again
-                log.exception("team_not_reached")
-            else:
-                self._failed = False
+    async def _try_to_exchange(self) -> None:
+        try:
+            await self._exchange()
+        except StoreUnavailable as error:
+            if not self._failed:
+                log.warning("team_not_reached", reason=str(error))
+            self._failed = True
+        else:
+            self._failed = False
 
     async def _exchange(self) -> None:
         found = await self._team.exchange(self._limits.report())

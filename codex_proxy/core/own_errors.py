@@ -1,13 +1,13 @@
-"""What becomes of an exception in this server's own code while a turn runs: it is logged, and ends what it belongs to
-instead of leaving it open.
+"""What becomes of an exception in this server's own code: it is logged, and ends what it belongs to instead of leaving
+it open; work that is repeated goes on.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 import structlog
 
@@ -58,3 +58,15 @@ def release_all(*releases: Callable[[], object]) -> None:
             release()
         except Exception:
             log.exception("release_internal_error")
+
+
+async def repeat(
+    work: Callable[[], Awaitable[object]], *, after: Callable[[], Awaitable[object]], failed: str
+) -> NoReturn:
+    """Calls `work` again and again, each time when `after` has returned. An exception in it is logged as `failed`."""
+    while True:
+        await after()
+        try:
+            await work()
+        except Exception:
+            log.exception(failed)

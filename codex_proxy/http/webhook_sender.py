@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.own_errors import repeat
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import PendingWebhook, StoreError
 from codex_proxy.surfaces.responses.webhooks import event_id_of, sign, webhook_body
@@ -58,21 +59,24 @@ class WebhookSender:
         """Makes the sender read the outbox soon."""
         self._may_have_more.set()
         if self._reader is None:
-            self._reader = asyncio.get_running_loop().create_task(self._read_outbox())
+            self._reader = asyncio.get_running_loop().create_task(
+                repeat(self._read_outbox, after=self._wait_for_more, failed="webhooks_not_read")
+            )
+
+    async def _wait_for_more(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS):
+                await self._may_have_more.wait()
+        self._may_have_more.clear()
 
     async def _read_outbox(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._may_have_more.wait()
-            self._may_have_more.clear()
-            try:
-                found = await self._outbox.claim_webhooks(MAX_WAITING - len(self._deliveries))
-            except StoreError as error:
-                log.warning("webhooks_not_read", reason=str(error))
-                continue
-            for pending in found:
-                self._begin(pending)
+        try:
+            found = await self._outbox.claim_webhooks(MAX_WAITING - len(self._deliveries))
+        except StoreError as error:
+            log.warning("webhooks_not_read", reason=str(error))
+            return
+        for pending in found:
+            self._begin(pending)
 
     def _begin(self, pending: PendingWebhook) -> None:
         key = (pending.event_id, pending.url)

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
+from structlog.testing import capture_logs
 
 from codex_proxy.app.server import make_server
 from codex_proxy.core.faults import UserError
 from codex_proxy.http import webhook_sender
+from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.values import PendingWebhook
 from tests.http.serving import settings_of
 from tests.http_responses.asking import create, saying, serving
 from tests.http_responses.receiving import SECRET, count_undelivered, receiver
@@ -94,6 +97,28 @@ async def test_what_was_not_taken_when_the_server_stopped_is_reported_after_its_
             pass
     assert (first, headers["webhook-id"]) == (second, again["webhook-id"])
     assert len(target.got) == 2
+
+
+async def test_webhooks_are_sent_though_reading_the_outbox_once_met_a_fault_of_this_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_sender, "POLL_SECONDS", 0.01)
+    faults, claim = [RuntimeError("a fault")], SqliteStore.claim_webhooks
+
+    async def claim_or_fail(store: SqliteStore, limit: int) -> list[PendingWebhook]:
+        if faults:
+            raise faults.pop()
+        return await claim(store, limit)
+
+    monkeypatch.setattr(SqliteStore, "claim_webhooks", claim_or_fail)
+    with capture_logs() as logged:
+        async with (
+            receiver() as target,
+            serving(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _),
+        ):
+            await create(proxy, background=True)
+            await target.deliveries(1)
+    assert (faults, [line["event"] for line in logged].count("webhooks_not_read")) == ([], 1)
 
 
 async def test_a_webhook_for_a_target_that_no_longer_exists_is_dropped(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from codex_proxy.agents.spec import NoAgentError
+from codex_proxy.agents.upstream.server import models_in
 from codex_proxy.app.server import make_server
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.settings.fields import Settings
 from codex_proxy.surfaces.fault_table import TABLE
@@ -281,6 +283,26 @@ async def test_an_upstream_that_comes_later_is_found(tmp_path: Path, monkeypatch
                 assert [model.id for model in agent.models()] == ["small", "large"]
     logged = [line["event"] for line in lines if line["event"] in ("upstream_trouble", "upstream_is_back")]
     assert logged == ["upstream_trouble", "upstream_is_back"]
+
+
+async def test_an_upstream_is_asked_again_though_its_list_once_met_a_fault_of_this_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.agents.upstream.server.RETRY_SECONDS", 0.01)
+    faults = [RuntimeError("a fault")]
+
+    def models_or_fault(body: bytes) -> tuple[AgentModel, ...] | None:
+        if faults:
+            raise faults.pop()
+        return models_in(body)
+
+    async with upstream() as server:
+        server.key = KEY
+        async with proxy_before(server.url, tmp_path) as proxy:
+            monkeypatch.setattr("codex_proxy.agents.upstream.server.models_in", models_or_fault)
+            server.key = None
+            await eventually(lambda: proxy.server.agent.trouble() is None)
+    assert faults == []
 
 
 async def test_connections_are_used_again(tmp_path: Path) -> None:

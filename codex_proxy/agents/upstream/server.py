@@ -26,6 +26,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind, misconfigured
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.json_values import UNREADABLE, count_at, is_too_costly, value_at
+from codex_proxy.core.own_errors import repeat
 from codex_proxy.core.turn import HOPS_HEADER, Origin, Turn
 
 log = structlog.get_logger(__name__)
@@ -81,7 +82,9 @@ class ModelServer:
         """Requests the list now and at intervals. `trouble` reports a server that cannot be reached."""
         await self.client.start()
         await self._refresh_models()
-        self._watch = asyncio.get_running_loop().create_task(self._refresh_models_at_intervals())
+        self._watch = asyncio.get_running_loop().create_task(
+            repeat(self._refresh_models, after=self._sleep, failed="upstream_not_asked")
+        )
 
     def prepare(self, turn: Turn) -> tuple[Turn, Dialect[Message], dict[str, str]]:
         """Returns the turn as this upstream gets it, its dialect and headers. Raises `Fault` as `headers_for`, or if no
@@ -131,11 +134,9 @@ class ModelServer:
             for model in found
         )
 
-    async def _refresh_models_at_intervals(self) -> None:
-        while True:
-            usual = self._upstream.config.health_interval
-            await asyncio.sleep(usual if self.trouble is None else min(usual, RETRY_SECONDS))
-            await self._refresh_models()
+    async def _sleep(self) -> None:
+        usual = self._upstream.config.health_interval
+        await asyncio.sleep(usual if self.trouble is None else min(usual, RETRY_SECONDS))
 
     async def _refresh_models(self) -> None:
         """Requests the list, and logs when the upstream starts to fail or works again. A server without a list counts
