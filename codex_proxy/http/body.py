@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar, cast
@@ -22,7 +22,7 @@ from codex_proxy.core.owned_entries import subtract
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
-from codex_proxy.http.middleware.request_context import CLIENT, OWNER
+from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
 from codex_proxy.http.routing import ROUTED, RoutedRequest, body_of_unknown_model, route_body, target_fault
 from codex_proxy.surfaces.passed_bodies import json_body
 from codex_proxy.surfaces.request_options import ParseContext, ParsedRequest, RequestHints
@@ -413,6 +413,12 @@ async def parse_request(
     context = ParseContext(client.settings, client.catalog, hints_of(request))
     read = partial(parse, context=context, **more)
     return await parse_body(request, body, read, skips_unreadable=skips_unreadable)
+
+
+def name_ignored(request: web.Request, names: Sequence[str]) -> None:
+    """Names the fields of the body without effect in a header of the answer. A turn's are in `agent_headers`."""
+    if names:
+        request[REPLY_HEADERS]["x-codex-ignored-params"] = ", ".join(names)
 
 
 def hints_of(request: web.Request) -> RequestHints:

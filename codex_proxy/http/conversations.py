@@ -4,16 +4,17 @@ docs/contract.md#conversations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 from aiohttp import web
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.body import parse_body, read_body
+from codex_proxy.http.body import name_ignored, parse_body, read_body
 from codex_proxy.http.listing import check_include, decode_item, list_object, list_page
 from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.http.replies import json_response
@@ -32,7 +33,10 @@ from codex_proxy.store.values import (
 from codex_proxy.surfaces import conversations as objects
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.conversations import parse_create, parse_items, parse_update
+from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
 from codex_proxy.surfaces.items import ItemDict, with_ids
+
+T = TypeVar("T")
 
 # --- conversations ------------------------------------------------------------------------------
 
@@ -41,7 +45,7 @@ async def create_conversation(request: web.Request) -> web.Response:
     """Creates a conversation."""
     service = request.app[RESPONSES]
     require_store(service.store)
-    given = await parse_body(request, await read_body(request), parse_create)
+    given = await _parse(request, parse_create)
     now = service.clock.epoch()
     made = StoredConversation(
         owner=request[OWNER], id=service.ids.new("conv_"), created=now, metadata=given.metadata
@@ -63,7 +67,9 @@ async def retrieve_conversation(request: web.Request) -> web.Response:
 async def update_conversation(request: web.Request) -> web.Response:
     """Merges metadata into that of a conversation. A value of null deletes its key."""
     with _store_of(request) as store:
-        changes = parse_update(await read_body(request))
+        notes = FieldNotes()
+        changes = parse_update(await read_body(request), notes)
+        name_ignored(request, ignored_fields(notes))
         try:
             found = await store.update_conversation(*_path(request), changes)
         except StoreConflict as error:
@@ -107,7 +113,7 @@ async def create_conversation_items(request: web.Request) -> web.Response:
     service = request.app[RESPONSES]
     require_store(service.store)
     check_include(request)
-    given = await parse_body(request, await read_body(request), parse_items)
+    given = await _parse(request, parse_items)
     items = _new_items(given, service, service.clock.epoch())
     with _store_of(request, given) as store:
         added = await store.append_items(*_path(request), items)
@@ -136,6 +142,13 @@ async def delete_conversation_item(request: web.Request) -> web.Response:
 
 
 # --- values -------------------------------------------------------------------------------------
+
+
+async def _parse(request: web.Request, parse: Callable[..., T]) -> T:
+    notes = FieldNotes()
+    given = await parse_body(request, await read_body(request), partial(parse, notes=notes))
+    name_ignored(request, ignored_fields(notes))
+    return given
 
 
 def _path(request: web.Request) -> tuple[str, str]:

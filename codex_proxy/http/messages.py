@@ -13,13 +13,14 @@ from aiohttp import web
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import IDS, RUNS
-from codex_proxy.http.body import parse_request, read_body
+from codex_proxy.http.body import name_ignored, parse_request, read_body
 from codex_proxy.http.endpoint import REQUEST_ID
 from codex_proxy.http.exchange import Source
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.routing import body_of_unknown_model
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings, start_turn
+from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
 from codex_proxy.surfaces.messages.content import PING
 from codex_proxy.surfaces.messages.count import count_tokens, prompt_tokens
 from codex_proxy.surfaces.messages.errors import prompt_too_long
@@ -52,24 +53,25 @@ _COUNTED_HERE: Final = 4 << 10
 
 async def count_message_tokens(request: web.Request) -> web.Response:
     """Estimates the input tokens of a request."""
-    body, catalog = await read_body(request), request[CLIENT].catalog
+    body, catalog, notes = await read_body(request), request[CLIENT].catalog, FieldNotes()
     try:
-        tokens = await _count(body, catalog)
+        tokens = await _count(body, catalog, notes)
     except Fault as fault:
         # A route may serve a name that no agent has.
         stand_in = body_of_unknown_model(request, body, fault.failure)
         if stand_in is None:
             raise
-        tokens = await _count(stand_in, catalog)
+        tokens = await _count(stand_in, catalog, notes)
+    name_ignored(request, ignored_fields(notes))
     response = json_response({"input_tokens": tokens})
     response.headers["x-codex-estimated"] = "true"
     return response
 
 
-async def _count(body: bytes, catalog: ModelCatalog) -> int:
+async def _count(body: bytes, catalog: ModelCatalog, notes: FieldNotes) -> int:
     if len(body) <= _COUNTED_HERE:
-        return count_tokens(body, catalog)
-    return await asyncio.get_running_loop().run_in_executor(_COUNTER, count_tokens, body, catalog)
+        return count_tokens(body, catalog, notes)
+    return await asyncio.get_running_loop().run_in_executor(_COUNTER, count_tokens, body, catalog, notes)
 
 
 async def _parse(request: web.Request) -> ParsedMessages:

@@ -16,15 +16,16 @@ from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.passing import PassingAgent
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, RUNS
-from codex_proxy.http.body import parse_request, read_body
+from codex_proxy.http.body import name_ignored, parse_request, read_body
 from codex_proxy.http.exchange import TurnTimings
-from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
+from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.pass_through import ask_upstream
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings
 from codex_proxy.surfaces.body import missing_parameter, parse_as
+from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
 from codex_proxy.surfaces.models import listed_names, model_of, resolve
 from codex_proxy.surfaces.ollama.answer import (
     VERSION,
@@ -131,8 +132,7 @@ async def embeddings(request: web.Request) -> web.Response:
 
 
 async def _request_embeddings(request: web.Request, parsed: EmbeddingsRequest) -> bytes:
-    if parsed.ignored:
-        request[REPLY_HEADERS]["x-codex-ignored-params"] = ", ".join(parsed.ignored)
+    name_ignored(request, parsed.ignored)
     return await ask_upstream(request, parsed.body, "/embeddings")
 
 
@@ -174,7 +174,9 @@ async def show(request: web.Request) -> web.Response:
     Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST.
     """
     client = request[CLIENT]
-    parsed = parse_as(OllamaShowRequest, await read_body(request))
+    notes = FieldNotes()
+    parsed = parse_as(OllamaShowRequest, await read_body(request), notes)
+    name_ignored(request, ignored_fields(notes))
     name = parsed.model or parsed.name
     if name is None:
         raise missing_parameter("model")

@@ -15,7 +15,7 @@ from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.agent_headers import agent_headers
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.body import HELD, hints_of, parse_body, parse_request, read_body
+from codex_proxy.http.body import HELD, hints_of, name_ignored, parse_body, parse_request, read_body
 from codex_proxy.http.exchange import (
     LogReader,
     OneRun,
@@ -313,13 +313,15 @@ async def _read_conversation(request: web.Request) -> tuple[ParsedContext, tuple
 
 async def _parse(request: web.Request, *, counting: bool = False) -> ParsedContext:
     catalog, max_items = request[CLIENT].catalog, request[CLIENT].settings.max_items
-    return await parse_body(
+    parsed = await parse_body(
         request,
         await read_body(request),
         lambda body, pdfs: contexts.parse_context(
             body, catalog=catalog, max_items=max_items, counting=counting, pdfs=pdfs
         ),
     )
+    name_ignored(request, parsed.ignored)
+    return parsed
 
 
 async def _run_to_end(

@@ -16,6 +16,7 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.answer_types import Count, Yes
 from codex_proxy.surfaces.body import RequestModel, parse_as
+from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.item_wire import AnyItem
 from codex_proxy.surfaces.items import ItemDict, normalise_items
 from codex_proxy.surfaces.wire_types import Metadata
@@ -47,21 +48,25 @@ class NewConversation(msgspec.Struct, frozen=True):
     items: tuple[ItemDict, ...]
 
 
-def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
-    """Parses a body; an empty one asks for an empty conversation."""
-    request = parse_as(CreateBody, body or b"{}")
+def parse_create(
+    body: bytes, pdfs: PdfTexts | None = None, notes: FieldNotes | None = None
+) -> NewConversation:
+    """Parses a body; an empty one asks for an empty conversation. `notes` gets findings about fields."""
+    request = parse_as(CreateBody, body or b"{}", notes)
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
     return NewConversation(metadata, normalise_items(request.items or [], "items", pdfs))
 
 
-def parse_update(body: bytes) -> dict[str, str | None]:
+def parse_update(body: bytes, notes: FieldNotes | None = None) -> dict[str, str | None]:
     """Returns metadata to merge, in which None removes a key."""
-    return dict(parse_as(UpdateBody, body).metadata or {})
+    return dict(parse_as(UpdateBody, body, notes).metadata or {})
 
 
-def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[ItemDict, ...]:
+def parse_items(
+    body: bytes, pdfs: PdfTexts | None = None, notes: FieldNotes | None = None
+) -> tuple[ItemDict, ...]:
     """Returns normalised items without ids."""
-    return normalise_items(parse_as(AddItemsBody, body).items, "items", pdfs)
+    return normalise_items(parse_as(AddItemsBody, body, notes).items, "items", pdfs)
 
 
 ITEMS_LIMIT: Final = 100

@@ -123,20 +123,21 @@ def refuse_noted(notes: FieldNotes) -> None:
 
 
 def ignored_fields(notes: FieldNotes) -> tuple[str, ...]:
-    """Returns ignored and unknown fields. Raises the `Fault` of `refuse_own_id`."""
-    refuse_own_id(notes)
+    """Returns ignored and unknown fields. Raises `Fault` INVALID_REQUEST for an unknown field with an id of
+    this server.
+    """
+    _refuse_own_id(notes)
     return (*notes.ignored, *notes.unknown)
 
 
 def ignored_inner_fields(notes: FieldNotes) -> tuple[str, ...]:
     """Returns inner objects' unknown fields, if the request's own go to an upstream."""
     if notes.own is not None and "." in notes.own[0]:
-        refuse_own_id(notes)
+        _refuse_own_id(notes)
     return tuple(name for name in notes.unknown if "." in name)
 
 
-def refuse_own_id(notes: FieldNotes) -> None:
-    """Raises `Fault` INVALID_REQUEST for an unknown field with an id of this server."""
+def _refuse_own_id(notes: FieldNotes) -> None:
     if notes.own is not None:
         path, own = notes.own
         raise bad_request(

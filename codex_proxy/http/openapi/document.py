@@ -170,9 +170,8 @@ def _answer(endpoint: Endpoint, answer: AnswerType, schemas: dict[AnswerType, Sc
     if endpoint.streams is not None:
         # OpenAPI 3.1 cannot describe the schema of one event.
         content[endpoint.stream_type] = {"x-event-schema": schemas[endpoint.streams]}
-    headers = (
-        {name: _header(words) for name, words in TURN_HEADERS.items()} if endpoint.kind == "turn" else {}
-    )
+    named = TURN_HEADERS if endpoint.kind == "turn" else ("x-codex-ignored-params",) if endpoint.body else ()
+    headers = {name: _header(TURN_HEADERS[name]) for name in named}
     if endpoint.kind == "turn":
         headers |= {name: _header(words) for name, words in _LIMIT_HEADERS.items()}
     return {

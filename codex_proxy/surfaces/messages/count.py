@@ -17,6 +17,7 @@ from codex_proxy.core.token_bound import Piece, max_tokens_in
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.body import parse_as
+from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.messages.history import tools_referred_to
 from codex_proxy.surfaces.messages.tools import loaded_names
 from codex_proxy.surfaces.messages.wire import MessagesRequest
@@ -50,8 +51,9 @@ _NOT_SHOWN: Final = frozenset({"cache_control", "type", "id", "tool_use_id"})
 _NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "strict"}
 
 
-def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
-    request = parse_as(MessagesRequest, body)
+def count_tokens(body: bytes, catalog: ModelCatalog, notes: FieldNotes | None = None) -> int:
+    """`notes` gets findings about fields."""
+    request = parse_as(MessagesRequest, body, notes)
     resolve(request.model or DEFAULT_NAME, catalog)
     counter = _Counter()
     tools = request.tools or ()

@@ -16,7 +16,7 @@ from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS, parse_as
-from codex_proxy.surfaces.field_lists import FieldNotes, refuse_own_id
+from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
 from codex_proxy.surfaces.items import ItemDict, normalise_items
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of
@@ -45,6 +45,8 @@ class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str | None
     tokens_beside: int
     """The tokens of tools and schemas."""
+    ignored: tuple[str, ...]
+    """Fields without effect."""
 
 
 def parse_context(
@@ -58,7 +60,7 @@ def parse_context(
     """Parses a request that counts (`counting`) or compacts. Raises `Fault`: INVALID_REQUEST, MODEL_NOT_FOUND."""
     notes = FieldNotes()
     request = parse_as(ContextFields if counting else CompactRequest, body, notes)
-    refuse_own_id(notes)
+    ignored = ignored_fields(notes)
     check_input(request, max_items)
     conversation = conversation_of(request)
     items = normalise_items(request.input or (), pdfs=pdfs)
@@ -79,6 +81,7 @@ def parse_context(
         previous_response_id=request.previous_response_id,
         conversation=conversation,
         tokens_beside=estimate_all(bytes(each or b"").decode() for each in (shown, schema)),
+        ignored=ignored,
     )
 
 
