@@ -219,6 +219,18 @@ async def test_connections_that_were_ended_are_made_again_without_an_error(
     await store.close()
 
 
+async def test_writes_wait_for_the_connections_that_there_are_where_the_database_gives_no_more(
+    own_server: PostgresServer,
+) -> None:
+    await run(
+        own_server.url, "CREATE ROLE few LOGIN CONNECTION LIMIT 4; GRANT CREATE ON DATABASE postgres TO few"
+    )
+    store = await PostgresStore.open(own_server.url.replace("tester", "few"), clock=Hands())
+    await asyncio.gather(*(turn(store, f"resp_{number}") for number in range(60)))
+    assert (await store.stats()).responses == 60
+    await store.close()
+
+
 async def test_a_server_that_does_not_run_makes_the_store_unavailable_until_it_runs_again(
     own_server: PostgresServer,
 ) -> None:

@@ -26,7 +26,7 @@ ANSWER_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 1.0
 """Seconds for which a statement is repeated: PostgreSQL restarts in less."""
 PAUSE_SECONDS: Final = 0.05
-"""Seconds before a statement is repeated."""
+"""Seconds before a statement is repeated, or a connection asked for again."""
 UNDONE_TRIES: Final = 10
 """Maximum tries of a statement that PostgreSQL undoes because of others."""
 
@@ -150,7 +150,7 @@ class Database:
         connection = None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                connection = await self._pool.acquire()
+                connection = await self._acquire()
             yield connection
         except asyncpg.InternalClientError as error:
             # Its end came when asyncpg did not expect it, as in a crash of PostgreSQL.
@@ -168,6 +168,16 @@ class Database:
         finally:
             if connection is not None:
                 await self._give_back(connection)
+
+    async def _acquire(self) -> asyncpg.Connection:
+        """Returns a connection. If PostgreSQL gives no more, waits for one of those that there are."""
+        while True:
+            try:
+                return await self._pool.acquire()
+            except asyncpg.TooManyConnectionsError:
+                if not self._pool.get_size():
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
 
     async def _give_back(self, connection: asyncpg.Connection) -> None:
         # The statement has its result, or its caller was cancelled: neither may be replaced by what becomes of the
