@@ -14,6 +14,7 @@ import structlog
 from codex_proxy.admission.routes import with_model_asked
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.media import PdfTexts
+from codex_proxy.core.own_errors import repeat
 from codex_proxy.responses.background import BackgroundResponse, Recovery
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import prepare_in_context
@@ -60,7 +61,13 @@ class LeaseHolder:
         """Announces this server, recovers responses, then starts the task."""
         self._unannounced = node
         await self._renew_and_recover()
-        self._task = asyncio.get_running_loop().create_task(self._hold())
+        self._task = asyncio.get_running_loop().create_task(
+            repeat(
+                self._renew_and_recover,
+                after=self._store.leases.until_renewal,
+                failed="leases_not_renewed",
+            )
+        )
 
     async def close(self) -> None:
         """Gives up what this server holds, so that others need not wait."""
@@ -71,11 +78,6 @@ class LeaseHolder:
             await self._store.leases.release()
         except StoreError as error:
             log.warning("leases_not_released", reason=str(error))
-
-    async def _hold(self) -> None:
-        while True:
-            await self._store.leases.until_renewal()
-            await self._renew_and_recover()
 
     async def _renew_and_recover(self) -> None:
         try:
