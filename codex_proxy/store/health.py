@@ -48,8 +48,11 @@ class WriteCheck:
     async def _check_store(self) -> None:
         try:
             await self._store.check_writable()
-        except StoreUnavailable as error:
+        except StoreError as error:
             self._set_result(str(error))
+        except Exception:
+            log.exception("store_not_checked")
+            self._set_result("its check has failed")
         else:
             self._set_result(None)
 

@@ -9,7 +9,7 @@ import pytest
 from codex_proxy.store import health
 from codex_proxy.store.health import FRESH_SECONDS, FRESH_TROUBLE_SECONDS, WriteCheck
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import StoreUnavailable
+from codex_proxy.store.values import StoreDamaged, StoreUnavailable
 from tests.store.stored import Hands
 
 
@@ -19,6 +19,7 @@ class Disk:
     def __init__(self) -> None:
         self.checks = 0
         self.full = False
+        self.fault: Exception | None = None
         self.answers = asyncio.Event()
         self.answers.set()
 
@@ -27,6 +28,8 @@ class Disk:
         await self.answers.wait()
         if self.full:
             raise StoreUnavailable("the disk is full")
+        if self.fault is not None:
+            raise self.fault
 
 
 @pytest.fixture
@@ -59,6 +62,14 @@ async def test_a_bad_answer_is_asked_for_again_sooner(check: WriteCheck, disk: D
     disk.full = False
     hands.now += FRESH_TROUBLE_SECONDS
     assert await check.is_writable()
+
+
+@pytest.mark.parametrize("fault", [StoreDamaged("a row"), RuntimeError("a fault of this server")])
+async def test_a_store_whose_check_fails_in_any_way_takes_no_writes(
+    check: WriteCheck, disk: Disk, fault: Exception
+) -> None:
+    disk.fault = fault
+    assert not await check.is_writable()
 
 
 async def test_all_who_ask_at_once_share_one_write(check: WriteCheck, disk: Disk) -> None:
