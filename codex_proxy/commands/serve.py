@@ -174,7 +174,9 @@ def banner(server: Any) -> str:
     for agent in all_agents(server.agent):
         named = server.configured.get(agent.name) or next(iter(server.configured.values()))
         lines += _agent_lines(agent, named.spec, settings)
-    unused = settings_without_effect(next(iter(server.configured.values())).settings)
+    unused = settings_without_effect(
+        next(iter(server.configured.values())).settings, server.agent.capabilities
+    )
     if unused:
         lines.append(
             f"  NO EFFECT  {', '.join(variables_of(name)[0] for name in unused)}: not with this agent"

@@ -167,8 +167,18 @@ async def test_the_banner_names_what_has_no_effect_and_no_agent(tmp_path: Path) 
         state_dir=tmp_path / "state",
         routes=routes,
         cassettes=cassettes,
+        mcp_allowed_urls="http://127.0.0.1:1/mcp",
     )
     async with running(await make_server(settings, ENVIRONMENT)) as proxy:
         lines = banner(proxy.server)
     assert "  NO EFFECT  PROXY_CASSETTES_PACE (only with PROXY_CASSETTES_REPLAY)\n" in lines
+    assert "  NO EFFECT  PROXY_MCP_ALLOWED_URLS: not with this agent\n" in lines
     assert "  NO AGENT   none/model of [routes.long]\n" in lines
+
+
+@pytest.mark.parametrize(("agent", "unused"), [("codex-exec", True), ("codex-app-server", False)])
+def test_mcp_servers_have_no_effect_with_an_agent_that_takes_no_outputs_of_tools(
+    agent: str, unused: bool, tmp_path: Path
+) -> None:
+    settings = Settings(agent=agent, workdir=tmp_path, mcp_config=tmp_path / "mcp.json")
+    assert settings_without_effect(settings) == (("mcp_config",) if unused else ())

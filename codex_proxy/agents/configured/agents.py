@@ -13,6 +13,7 @@ import msgspec
 from pydantic import ValidationError
 
 from codex_proxy.agents import registry
+from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.core.faults import misconfigured
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
 SHARED_SETTINGS: Final = frozenset({"codex_model", "idle_timeout"})
 """Settings of agents that the server itself uses for all of them."""
+MCP_SETTINGS: Final = frozenset({"mcp_config", "mcp_allowed_urls"})
+"""Settings without effect if no agent takes the outputs of tools."""
 CODEX: Final = "codex"
 """The name of the agent `auto` if there are several agents."""
 
@@ -112,14 +115,25 @@ def plugin_references(settings: Settings) -> tuple[str, ...]:
     return tuple(reference for reference in found if reference is not None)
 
 
-def settings_without_effect(settings: Settings) -> tuple[str, ...]:
-    """Returns the settings that no agent uses; none if an agent is a plugin's."""
+def settings_without_effect(
+    settings: Settings, capabilities: frozenset[Capability] | None = None
+) -> tuple[str, ...]:
+    """Returns the settings that no agent uses; none if an agent is a plugin's. `capabilities`: those of all agents;
+    None: they are not known, and may be any that their kinds can have.
+    """
     serving = _agents_or_none(settings)
     if not serving or plugin_references(settings):
         return ()
     # An upstream with a table has its address and key there.
     used = frozenset().union(*(each.spec.effective_settings for each in serving if not each.has_table))
     of_some = frozenset().union(*(spec.effective_settings for spec in registry.specs())) - SHARED_SETTINGS
+    if capabilities is None:
+        kinds = [each.spec for each in serving]
+        capabilities = frozenset().union(
+            *(able for kind in kinds for able in (kind.capabilities, *kind.variants.values()))
+        )
+    if "tool_replies" not in capabilities:
+        of_some |= MCP_SETTINGS
     unused = settings.of_server.model_fields_set & of_some - used
     return tuple(name for name in Settings.model_fields if name in unused)
 
