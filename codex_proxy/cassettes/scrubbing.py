@@ -15,6 +15,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 from codex_proxy.cassettes.content import KEY
 from codex_proxy.cassettes.settings import CassetteError
+from codex_proxy.core.safety import MIN_SECRET_CHARS
 
 GENERIC: Final = re.compile(
     "root|users?|admin|home|test|guest|debian|ubuntu|runner|vscode|node|codex|docker|agent|model|proxy|localhost|host|client"
@@ -24,7 +25,6 @@ GENERIC: Final = re.compile(
 )
 """Names of users and hosts that identify nobody, or are words of agents' protocols."""
 MIN_NAME: Final = 3
-MIN_SECRET: Final = 6
 
 _FIELD: Final = (
     "(?i:authorization|proxy-authorization|cookie|set-cookie|x-api-key|api[_-]?key|access_token|refresh_token|id_token"
@@ -71,7 +71,8 @@ class Scrubber:
             (spelling, placeholder.encode())
             for placeholder, texts in names.items()
             for text in {each.rstrip("/") for each in texts}
-            if len(text) >= (MIN_SECRET if placeholder == KEY else MIN_NAME) and not GENERIC.fullmatch(text)
+            if len(text) >= (MIN_SECRET_CHARS if placeholder == KEY else MIN_NAME)
+            and not GENERIC.fullmatch(text)
             for spelling in _spellings(text)
         ]
         found.sort(key=lambda each: (each[1] == KEY.encode(), len(each[0])), reverse=True)

@@ -1,4 +1,6 @@
-"""Which IP addresses are public, and which paths agents' commands may write to. The caller resolves names and links."""
+"""Which IP addresses are public, which paths agents' commands may write to, and how long a secret is. The caller
+resolves names and links.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,11 @@ from typing import Final
 import msgspec
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+MIN_SECRET_CHARS: Final = 6
+"""The shortest secret that is removed from logs, messages and recordings. Shorter values are switches (`1`, `on`), or
+stand for no key (`none`): texts would be unreadable without these words.
+"""
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 """The network whose addresses end with an IPv4 address; networks without IPv4 reach it this way."""

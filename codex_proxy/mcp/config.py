@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from codex_proxy.core.safety import MIN_SECRET_CHARS
+
 Transport = Literal["streamable", "sse", "either"]
 
 _VARIABLE: Final = re.compile(r"\$\{(input:)?(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -20,12 +22,6 @@ _TRANSPORTS: Final[dict[str | None, Transport]] = {
     "streamable_http": "streamable",
     "sse": "sse",
 }
-
-
-MIN_SECRET_CHARS: Final = 4
-"""The shortest secret. Shorter values (`1`, `on`) are not removed from messages, which would be unreadable without
-them.
-"""
 
 
 class StdioServer(msgspec.Struct, frozen=True, kw_only=True):

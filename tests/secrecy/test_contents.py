@@ -124,6 +124,12 @@ def test_what_stands_where_keys_stand_is_masked(text: str) -> None:
         assert json.loads(shown).keys() == json.loads(text).keys()
 
 
+def test_a_client_without_a_real_key_leaves_words_readable() -> None:
+    for key in ("x", "none"):
+        assert mask_secrets("There is none: next.", [key]) == "There is none: next."
+    assert mask_secrets("It is secret-1.", ["secret-1"]) == "It is ***."
+
+
 def test_a_value_that_never_ends_is_masked_to_the_end() -> None:
     assert mask_secrets('{"token": "SECRET') == '{"token": "***'
 

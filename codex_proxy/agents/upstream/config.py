@@ -14,9 +14,8 @@ from pydantic import AfterValidator, BaseModel, Field, SecretStr
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.upstream.presets import NO_PRESET, PRESETS, PresetName, UpstreamPreset
 from codex_proxy.core.passing import PASSED_PATHS
+from codex_proxy.core.safety import MIN_SECRET_CHARS
 
-_SHORTEST_SECRET: Final = 8
-"""The fewest characters of a header's secret value: a shorter one is a switch, and a part of other words."""
 _SHORTEST_KEY: Final = 12
 _HOLDS_A_KEY: Final = re.compile(r"key|token|secret|auth|cookie|passw|credential", re.IGNORECASE)
 """Matches names of headers that prove who asks."""
@@ -246,7 +245,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     def secrets(self) -> tuple[str, ...]:
         """Texts that must not appear in a message to a client."""
         headers = (value.get_secret_value() for value in self.config.headers.values())
-        values = (value for value in headers if len(value) >= _SHORTEST_SECRET)
+        values = (value for value in headers if len(value) >= MIN_SECRET_CHARS)
         return tuple(each for each in (self.key, self.url, self.host, *values) if each)
 
     @property

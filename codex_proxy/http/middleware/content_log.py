@@ -9,6 +9,7 @@ from typing import Final, Literal, Protocol
 import structlog
 from aiohttp import web
 
+from codex_proxy.core.safety import MIN_SECRET_CHARS
 from codex_proxy.http.endpoint import OPEN_PATHS, Handler
 from codex_proxy.http.middleware.access import keys_in
 
@@ -42,7 +43,8 @@ def mask_secrets(text: str, keys: Sequence[str] = ()) -> str:
     text, left = _without_images(text, 2 * MAX_CHARS)  # a key that begins within the line is seen to its end
     whole = len(text) + left
     for key in sorted(keys, key=len, reverse=True):  # one may be a part of the other
-        text = text.replace(key, MASK)
+        if len(key) >= MIN_SECRET_CHARS:
+            text = text.replace(key, MASK)
     text = _VALUE.sub(rf"\1{MASK}\3", text)
     text = _BEARER.sub(rf"\1 {MASK}", text)
     text = _KEY.sub(MASK, text)
