@@ -101,19 +101,13 @@ def deleted_conversation(id: str) -> ConversationDeleted:
     return {"id": id, "object": "conversation.deleted", "deleted": True}
 
 
-SDK_FIELDS: Final[Mapping[str, ItemDict]] = {
-    "reasoning": {"role": "assistant"},
-    "mcp_list_tools": {"role": "assistant", "content": []},
-    "mcp_call": {"role": "assistant", "content": []},
-    "mcp_approval_request": {"role": "assistant", "content": []},
-    "mcp_approval_response": {"role": "user", "content": []},
-}
-"""Fields that SDKs require, for types of items without them (docs/contract.md#conversations)."""
-
-
 def item(item: ItemDict, created_at: int) -> ItemDict:
-    """Returns an item with a status, `created_at`, and `SDK_FIELDS`."""
-    return {"status": "completed", **SDK_FIELDS.get(item["type"], {}), **item, "created_at": created_at}
+    """Returns an item with a status, `created_at`, and the `role` and `content` that programs print of every item."""
+    kind = item["type"]
+    shown: ItemDict = {"role": "user" if kind.endswith(("_output", "_response")) else "assistant"}
+    if kind != "reasoning":  # its `content` is the raw reasoning, or left out
+        shown["content"] = []
+    return {"status": "completed", **shown, **item, "created_at": created_at}
 
 
 def not_found(id: str) -> Fault:

@@ -121,6 +121,13 @@ def test_items_of_every_kind_are_the_sdks_own() -> None:
         assert ITEM.validate_python(shown).type == item["type"]
 
 
+def test_a_program_can_print_the_role_and_content_of_items_of_every_kind() -> None:
+    for item in with_ids(parse_items(body(items=EVERY_KIND)), Counting()):
+        found = ITEM.validate_python(objects.item(item, 7))
+        assert found.role in {"user", "assistant", "system", "developer"}, found.type
+        assert found.content is not None or found.type == "reasoning"
+
+
 @pytest.mark.parametrize("fault", [objects.not_found("x_1"), objects.item_not_found("x_1")])
 def test_what_is_not_there_is_a_404_that_names_it(fault: Fault) -> None:
     assert status_of(fault.failure, "responses") == 404
