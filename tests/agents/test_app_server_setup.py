@@ -241,10 +241,10 @@ async def test_the_error_about_a_missing_program_names_the_flag(places: CodexPat
 async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
     places: CodexPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codex_program, "ASK_SECONDS", 1.0)
+    monkeypatch.setattr(codex_program, "ASK_SECONDS", 0.5)
     folder = Path(places.program).parent
     codex_script(folder, more=f'trap "" TERM; echo $$ > "{folder}/pid"; while :; do sleep 1000; done')
-    assert "did not answer within 1 s" in await refusal_of(places)
+    assert "did not answer within 0.5 s" in await refusal_of(places)
     await eventually(lambda: have_ended([int((folder / "pid").read_text())]))
 
 

@@ -189,7 +189,7 @@ async def test_the_comments_of_a_stream_are_not_recorded(tmp_path: Path) -> None
     folder = tmp_path / "cassettes"
     settings: dict[str, Any] = {"heartbeat_interval": 0.02, "cassettes": {"record": folder}}
     async with serving(tmp_path, **settings) as server, aiohttp.ClientSession() as session:
-        messages = [{"role": "user", "content": "[[fake:text first=150 delay=150]]"}]
+        messages = [{"role": "user", "content": "[[fake:text first=60 delay=60]]"}]
         url = f"http://127.0.0.1:{server.port}/v1/chat/completions"
         body = {"model": "codex-5", "messages": messages, "stream": True}
         async with session.post(url, json=body) as reply:

@@ -23,7 +23,7 @@ from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, variables_of
 from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, TOO_OLD
 from tests.commands.codexes import Done, codex, command, environment
-from tests.http.serving import fake_proxy
+from tests.http.serving import fake_proxy, settings_of
 from tests.real.codex_home import KEY_NAME, make_codex_home
 from tests.real.release import codex_path
 from tests.waiting import PATIENCE
@@ -285,12 +285,18 @@ async def test_all_checks_together_end_in_a_limited_time(
     assert checkup.checks[-1].name == "workspace"
 
 
-async def test_a_port_of_another_program_fails_and_that_of_a_codex_proxy_does_not(tmp_path: Path) -> None:
+async def test_the_port_of_another_program_fails_even_if_that_never_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "ANSWER_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        done = await doctor(tmp_path, "--agent", "fake", "--port", port)
-        assert (done.status, done.check("port")["status"]) == (1, "failed")
-        assert "--port" in done.check("port")["advice"]
+        settings = settings_of(tmp_path, port=other.getsockname()[1])
+        check = await checks.port_check(settings)
+    assert check.status == "failed"
+    assert "--port" in check.advice
+
+
+async def test_the_port_of_a_codex_proxy_is_fine(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         done = await doctor(tmp_path, "--agent", "fake", "--port", str(proxy.server.port))
         assert done.check("port")["facts"]["ours"] is True
@@ -544,7 +550,7 @@ async def test_a_path_s_control_characters_do_not_reach_the_terminal(tmp_path: P
     folder = tmp_path / "a\x1b]0;owned\x07\u202e"
     folder.mkdir()
     for arguments in ((), ("--json",)):
-        done = await command(tmp_path, "doctor", "--workdir", str(folder), *arguments)
+        done = await command(tmp_path, "doctor", "--agent", "fake", "--workdir", str(folder), *arguments)
         assert done.out.replace("\n", "").isprintable()
         assert "owned" in done.out
     assert str(folder) in [each["value"] for each in json.loads(done.out)["settings"]]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -58,8 +57,8 @@ async def store_with_two_names(folder: Path) -> AsyncIterator[dict[str, str]]:
 
 
 async def taken_port(folder: Path) -> AsyncIterator[dict[str, str]]:
-    with closing(socket.create_server(("127.0.0.1", 0))) as other:
-        yield {"PROXY_PORT": str(other.getsockname()[1])}
+    async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as other:
+        yield {"PROXY_PORT": str(other.sockets[0].getsockname()[1])}
 
 
 TROUBLES: dict[str, tuple[Trouble, str]] = {

@@ -23,8 +23,11 @@ class RawAnswer(NamedTuple):
         return found
 
 
-async def exchange_bytes(port: int, data: bytes, *, patience: float | None = None) -> bytes:
-    """Writes all of `data` and reads until the server closes, or for `patience` seconds: it may wait for more."""
+async def exchange_bytes(
+    port: int, data: bytes, *, patience: float | None = None, one_answer: bool = False
+) -> bytes:
+    """Writes all of `data` and reads until the server closes, or for `patience` seconds: it may wait for more. With
+    `one_answer` the end of an answer is enough."""
     async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         found = b""
@@ -34,6 +37,8 @@ async def exchange_bytes(port: int, data: bytes, *, patience: float | None = Non
             async with asyncio.timeout(patience):
                 while piece := await reader.read(65536):
                     found += piece
+                    if one_answer and _has_end(found):
+                        break
         except (ConnectionError, TimeoutError):
             pass
         finally:
@@ -64,6 +69,14 @@ def answers_in(data: bytes) -> list[RawAnswer]:
             body, data = _cut(data, int(headers.get("content-length", 0)))
         found.append(RawAnswer(status, headers, body))
     return found
+
+
+def _has_end(data: bytes) -> bool:
+    try:
+        answers_in(data)
+    except CutOffError:
+        return False
+    return True
 
 
 def _join_chunks(data: bytes) -> tuple[bytes, bytes]:

@@ -82,7 +82,7 @@ async def test_a_good_request_on_the_same_port_is_answered_afterwards(proxy: Pro
 
 async def test_a_body_that_is_too_large_by_its_length_is_refused_before_it_comes(proxy: Proxy) -> None:
     head = b"Content-Length: 99999999\r\nConnection: close\r\n\r\n"
-    answer = await answer_to(proxy, POST + head)
+    (answer,) = answers_in(await exchange_bytes(proxy.server.port, POST + head, one_answer=True))
     assert (answer.status, answer.error["code"]) == (413, "request_too_large")
 
 

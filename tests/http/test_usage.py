@@ -144,7 +144,10 @@ async def test_without_a_key_it_is_for_this_machine_only(proxy: Proxy, header: s
     assert set(answer.body["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_what_a_turn_has_cost_is_on_disk_by_itself_and_after_a_stop(tmp_path: Path) -> None:
+async def test_what_a_turn_has_cost_is_on_disk_by_itself_and_after_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.store.usage_recorder.FLUSH_SECONDS", 0.01)
     async with fake_proxy(tmp_path) as proxy:
         await proxy.ask(user())
         book = proxy.app[USAGE]

@@ -282,7 +282,7 @@ async def test_a_turn_of_the_plain_model_is_run_again_where_the_operator_wants_i
 async def test_a_turn_whose_context_cannot_be_read_at_the_start_is_run_again_once_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("codex_proxy.responses.recovery.RETRY_SECONDS", 0.01)
     async with serving(tmp_path) as (proxy, _):
         first = await create(proxy, saying("Hello."))
     id = await left_by_a_killed_server(tmp_path, previous_response_id=first.body["id"])

@@ -81,7 +81,8 @@ async def test_a_creation_whose_write_is_too_slow_for_its_client_leaves_nothing_
 async def test_what_cannot_be_recovered_at_the_start_is_as_soon_as_the_store_takes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.01)
+    for module in ("background", "recovery"):
+        monkeypatch.setattr(f"codex_proxy.responses.{module}.RETRY_SECONDS", 0.01)
     async with serving(tmp_path) as (proxy, _):
         created = (await create(proxy, saying("Hello."), background=True)).body["id"]
         await all_ended(proxy)

@@ -232,8 +232,9 @@ async def test_writes_wait_for_the_connections_that_there_are_where_the_database
 
 
 async def test_a_server_that_does_not_run_makes_the_store_unavailable_until_it_runs_again(
-    own_server: PostgresServer,
+    own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("codex_proxy.store.postgresql.database.RETRY_SECONDS", 0.1)
     store = await PostgresStore.open(own_server.url, clock=Hands())
     await turn(store, "resp_1")
     own_server.stop("immediate")
@@ -241,6 +242,7 @@ async def test_a_server_that_does_not_run_makes_the_store_unavailable_until_it_r
         with pytest.raises(StoreUnavailable, match="cannot be reached"):
             await asked
     own_server.start()
+    monkeypatch.undo()
     await store.check_writable()
     await turn(store, "resp_2")
     await store.close()

@@ -57,6 +57,7 @@ async def test_a_running_response_is_read_and_its_stream_followed_at_the_other_s
 ) -> None:
     if not noticed:  # as behind a pooler
         monkeypatch.setattr(Notices, "listen", lambda self: None)
+        monkeypatch.setattr("codex_proxy.store.leases.POLL_SECONDS", 0.1)
     async with pair_with() as pair:
         await follow_elsewhere(pair)
 

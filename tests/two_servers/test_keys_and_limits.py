@@ -24,7 +24,10 @@ from tests.waiting import eventually, poll
 
 
 @pytest.fixture
-async def two(tmp_path: Path, postgres_url: str) -> AsyncIterator[tuple[Proxy, Proxy]]:
+async def two(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Proxy, Proxy]]:
+    monkeypatch.setattr("codex_proxy.app.team_sync.EXCHANGE_SECONDS", 0.05)
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "release")}
