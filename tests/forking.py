@@ -53,7 +53,7 @@ def run_command(
         stack.enter_context(closing(told))
         with closing(tells):
             socket.send_fds(_forker(), [b"."], [each.fileno() for each in (given, out, err, request, tells)])
-        status = _ended(told, argv)
+        status = _exit_status(told, argv)
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(argv, status, out.read(), err.read())
@@ -65,7 +65,7 @@ def _refill(file: IO[bytes], data: bytes) -> None:
     file.seek(0)
 
 
-def _ended(told: socket.socket, argv: list[str]) -> int:
+def _exit_status(told: socket.socket, argv: list[str]) -> int:
     """The exit status that the other end says, behind the id of the process."""
     told.settimeout(PATIENCE)
     with told.makefile() as lines:

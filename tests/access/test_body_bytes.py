@@ -65,7 +65,7 @@ async def running(proxy: Proxy, size: int, key: str | None = None) -> AsyncItera
         await asyncio.gather(asking, return_exceptions=True)
 
 
-async def announced(proxy: Proxy, size: int) -> bytes:
+async def answer_before_body(proxy: Proxy, size: int) -> bytes:
     """The answer to a request that says how large its body is, and sends nothing of it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.server.port)
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -80,7 +80,7 @@ async def announced(proxy: Proxy, size: int) -> bytes:
 async def test_a_body_that_is_too_much_for_its_key_is_refused_before_it_comes(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, **LIMITS) as proxy:
         async with running(proxy, 80 * KIB):
-            head = await announced(proxy, 30 * KIB)
+            head = await answer_before_body(proxy, 30 * KIB)
             assert head.startswith(b"HTTP/1.1 429 ")
             assert b"Retry-After: 5\r\n" in head
             answer = await proxy.ask(of_size(30 * KIB))
@@ -258,7 +258,7 @@ async def test_what_a_connection_remembers_counts_as_long_as_it_does(tmp_path: P
             for _ in range(2):
                 assert (await last_event(socket, "x" * 60 * KIB))["type"] == "response.completed"
                 await until(lambda: 60 * KIB < held_bytes(proxy) < 62 * KIB)
-                assert (await announced(proxy, 50 * KIB)).startswith(b"HTTP/1.1 429 ")
+                assert (await answer_before_body(proxy, 50 * KIB)).startswith(b"HTTP/1.1 429 ")
                 assert (await last_event(socket, "Hello."))["type"] == "response.completed"
                 await until(lambda: held_bytes(proxy) < 2 * KIB)
         await until(lambda: held_bytes(proxy) == 0)

@@ -21,7 +21,7 @@ HELD = "[[fake:text misbehave=hang at=4]]"
 
 
 @asynccontextmanager
-async def asking(proxy: Proxy, key: str, count: int, body: Any, path: str) -> AsyncIterator[None]:
+async def running_requests(proxy: Proxy, key: str, count: int, body: Any, path: str) -> AsyncIterator[None]:
     """So many requests of this key, as long as the block takes."""
     headers = bearing(key)
     tasks = [asyncio.ensure_future(proxy.send("POST", path, body, headers=headers)) for _ in range(count)]
@@ -42,7 +42,7 @@ async def test_a_key_that_takes_every_slot_and_fills_the_queue_leaves_a_slot_to_
 ) -> None:
     keys: dict[str, Any] = {"one": {}, "two": {}}
     async with keyed_proxy(tmp_path, keys, max_running_turns=4) as proxy:
-        async with asking(proxy, "one", 67, user(HELD), "/v1/chat/completions"):
+        async with running_requests(proxy, "one", 67, user(HELD), "/v1/chat/completions"):
             scheduler = proxy.server.runs
             await until(lambda: (scheduler.running, scheduler.queued) == (3, 64))
             assert (await proxy.ask(user(), headers=bearing("one"))).status == 429
@@ -53,9 +53,11 @@ async def test_a_key_that_takes_every_slot_and_fills_the_queue_leaves_a_slot_to_
 async def test_a_key_that_waits_longest_has_its_turn_when_a_slot_is_free(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, max_running_turns=1) as proxy:
         scheduler = proxy.server.runs
-        async with asking(proxy, "one", 1, user(HELD), "/v1/chat/completions"):
+        async with running_requests(proxy, "one", 1, user(HELD), "/v1/chat/completions"):
             await until(lambda: scheduler.running == 1)
-            many = asking(proxy, "one", 5, user("[[fake:text n=5 delay=20]]"), "/v1/chat/completions")
+            many = running_requests(
+                proxy, "one", 5, user("[[fake:text n=5 delay=20]]"), "/v1/chat/completions"
+            )
             await many.__aenter__()
             await until(lambda: scheduler.queued == 5)
             other = asyncio.ensure_future(of_another(proxy))
@@ -68,14 +70,14 @@ async def test_a_key_that_waits_longest_has_its_turn_when_a_slot_is_free(tmp_pat
 
 async def test_a_single_key_has_every_slot(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"one": {}}, max_running_turns=2) as proxy:
-        async with asking(proxy, "one", 2, user(HELD), "/v1/chat/completions"):
+        async with running_requests(proxy, "one", 2, user(HELD), "/v1/chat/completions"):
             await until(lambda: proxy.server.runs.running == 2)
         await proxy.settled()
 
 
 async def test_a_key_that_takes_every_stream_leaves_one_to_another(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, sse_max_concurrency=4) as proxy:
-        async with asking(proxy, "one", 3, user(HELD, stream=True), "/v1/chat/completions"):
+        async with running_requests(proxy, "one", 3, user(HELD, stream=True), "/v1/chat/completions"):
             await until(lambda: proxy.streams == 3)
             refused = await proxy.ask(user(stream=True), headers=bearing("one"))
             assert (refused.status, refused.error["code"]) == (429, "concurrency_exceeded")

@@ -39,7 +39,7 @@ async def open_one(tmp_path: Path) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def trusting(tmp_path: Path) -> AsyncIterator[Proxy]:
+async def trusting_proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
     """A proxy with a key behind a reverse proxy on this machine, which has another one in front of it."""
     async with keyed_proxy(
         tmp_path,
@@ -78,9 +78,9 @@ async def test_what_is_for_this_machine_answers_it_without_a_key(open_one: Proxy
 
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("name", "value"), HEADERS)
-async def test_a_trusted_proxy_passes_on_what_has_a_key(trusting: Proxy, name: str, value: str) -> None:
-    assert (await trusting.ask(user(), headers={name: value, **bearing("one")})).status == 200
-    assert (await trusting.ask(user(), headers={name: value})).status == 401
+async def test_a_trusted_proxy_passes_on_what_has_a_key(trusting_proxy: Proxy, name: str, value: str) -> None:
+    assert (await trusting_proxy.ask(user(), headers={name: value, **bearing("one")})).status == 200
+    assert (await trusting_proxy.ask(user(), headers={name: value})).status == 401
 
 
 @pytest.mark.parametrize(
@@ -96,19 +96,21 @@ async def test_a_trusted_proxy_passes_on_what_has_a_key(trusting: Proxy, name: s
     ],
 )
 async def test_through_a_trusted_proxy_each_path_wants_its_own_key(
-    trusting: Proxy, path: str, key: str, status: int
+    trusting_proxy: Proxy, path: str, key: str, status: int
 ) -> None:
     headers = {"X-Forwarded-For": "192.0.2.1", "Authorization": f"Bearer {key}"}
-    assert (await trusting.send("GET", path, headers=headers)).status == status
+    assert (await trusting_proxy.send("GET", path, headers=headers)).status == status
 
 
-async def test_wrong_keys_are_counted_for_the_address_that_a_trusted_proxy_names(trusting: Proxy) -> None:
-    attempts = trusting.app[WRONG_KEYS]._attempts
+async def test_wrong_keys_are_counted_for_the_address_that_a_trusted_proxy_names(
+    trusting_proxy: Proxy,
+) -> None:
+    attempts = trusting_proxy.app[WRONG_KEYS]._attempts
     attempts._clock = Hands()
 
     async def guess(*forwarded: str) -> None:
         headers = [*(("X-Forwarded-For", value) for value in forwarded), ("Authorization", "Bearer wrong")]
-        async with trusting.session.get(trusting.url + "/v1/models", headers=headers) as reply:
+        async with trusting_proxy.session.get(trusting_proxy.url + "/v1/models", headers=headers) as reply:
             assert reply.status == 401
 
     await guess()

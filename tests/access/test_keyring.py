@@ -22,7 +22,7 @@ def clock() -> Hands:
     return Hands()
 
 
-def ring(folder: Path, clock: Hands, api_key: str | None = None) -> Keyring:
+def keyring_of(folder: Path, clock: Hands, api_key: str | None = None) -> Keyring:
     return Keyring(file_in(folder), api_key, clock)
 
 
@@ -34,7 +34,7 @@ def test_a_change_is_in_force_after_a_second_and_the_file_is_not_looked_at_befor
     tmp_path: Path, clock: Hands
 ) -> None:
     write_keys(tmp_path, one={})
-    keyring = ring(tmp_path, clock)
+    keyring = keyring_of(tmp_path, clock)
     write_keys(tmp_path, one={}, two={})
     clock.now += CHECK_SECONDS * 0.9
     assert names_of(keyring) == ["one"]
@@ -44,7 +44,7 @@ def test_a_change_is_in_force_after_a_second_and_the_file_is_not_looked_at_befor
 
 def test_as_long_as_nothing_changes_the_same_keys_are_given(tmp_path: Path, clock: Hands) -> None:
     write_keys(tmp_path, one={})
-    keyring = ring(tmp_path, clock)
+    keyring = keyring_of(tmp_path, clock)
     before = keyring.current()
     clock.now += 10 * CHECK_SECONDS
     assert keyring.current() is before
@@ -55,7 +55,7 @@ def test_a_broken_file_leaves_the_old_keys_in_force_until_it_is_mended(
     tmp_path: Path, clock: Hands, text: str
 ) -> None:
     write_keys(tmp_path, one={})
-    keyring = ring(tmp_path, clock)
+    keyring = keyring_of(tmp_path, clock)
     write_text(tmp_path, text)
     clock.now += CHECK_SECONDS
     if text == "\xff":
@@ -73,7 +73,7 @@ def test_a_file_that_could_not_be_read_just_then_is_read_when_it_can_be(
     tmp_path: Path, clock: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_keys(tmp_path, one={}, two={})
-    keyring = ring(tmp_path, clock)
+    keyring = keyring_of(tmp_path, clock)
     write_keys(tmp_path, two={})
 
     def refusal_of(*given: Any, **more: Any) -> Any:
@@ -92,7 +92,7 @@ def test_a_file_that_could_not_be_read_just_then_is_read_when_it_can_be(
 
 def test_a_file_that_is_gone_leaves_the_old_keys_in_force(tmp_path: Path, clock: Hands) -> None:
     write_keys(tmp_path, one={})
-    keyring = ring(tmp_path, clock)
+    keyring = keyring_of(tmp_path, clock)
     file_in(tmp_path).unlink()
     clock.now += CHECK_SECONDS
     assert names_of(keyring) == ["one"]
@@ -102,7 +102,7 @@ def test_a_file_that_is_gone_leaves_the_old_keys_in_force(tmp_path: Path, clock:
 
 def test_a_file_without_keys_lets_nobody_in(tmp_path: Path, clock: Hands) -> None:
     write_keys(tmp_path, one={})
-    keyring = ring(tmp_path, clock)
+    keyring = keyring_of(tmp_path, clock)
     write_keys(tmp_path)
     clock.now += CHECK_SECONDS
     assert (keyring.current().keys, keyring.current().required) == ((), True)
@@ -111,7 +111,7 @@ def test_a_file_without_keys_lets_nobody_in(tmp_path: Path, clock: Hands) -> Non
 def test_without_a_file_and_a_setting_no_key_is_wanted_until_there_is_a_file(
     tmp_path: Path, clock: Hands
 ) -> None:
-    keyring = ring(tmp_path, clock)
+    keyring = keyring_of(tmp_path, clock)
     assert keyring.current().required is False
     write_keys(tmp_path, one={})
     clock.now += CHECK_SECONDS
@@ -119,7 +119,7 @@ def test_without_a_file_and_a_setting_no_key_is_wanted_until_there_is_a_file(
 
 
 def test_the_key_of_the_settings_stays_beside_those_of_the_file(tmp_path: Path, clock: Hands) -> None:
-    keyring = ring(tmp_path, clock, "setting")
+    keyring = keyring_of(tmp_path, clock, "setting")
     assert keyring.current().required is True
     write_keys(tmp_path, one={})
     clock.now += CHECK_SECONDS
@@ -138,7 +138,7 @@ def test_a_broken_file_at_the_start_is_an_error_since_there_are_no_older_keys(
 ) -> None:
     write_text(tmp_path, "[keys.one")
     with pytest.raises(KeysError):
-        ring(tmp_path, clock)
+        keyring_of(tmp_path, clock)
     with pytest.raises(UserError, match="keys"):
         check(settings_of(tmp_path), SystemClock(), {})
 
@@ -169,12 +169,12 @@ def test_a_proxy_that_is_no_address_stops_the_start(tmp_path: Path, wrong: str) 
 
 def test_no_key_is_shown_in_a_keyring(tmp_path: Path, clock: Hands) -> None:
     write_keys(tmp_path, one={})
-    shown: Any = repr(ring(tmp_path, clock, "setting").current())
+    shown: Any = repr(keyring_of(tmp_path, clock, "setting").current())
     assert key_of("one") not in shown
     assert "setting" not in shown
 
 
-def stored(name: str, secret: str = "") -> Key:
+def stored_key(name: str, secret: str = "") -> Key:
     return Key(name=name, sha256=digest_of(secret or name))
 
 
@@ -182,29 +182,29 @@ def test_keys_of_the_store_are_valid_beside_those_of_the_file_and_only_as_long_a
     tmp_path: Path, clock: Hands
 ) -> None:
     write_keys(tmp_path, one={})
-    keyring = ring(tmp_path, clock)
-    keyring.use_stored((stored("two"), stored("three")))
+    keyring = keyring_of(tmp_path, clock)
+    keyring.use_stored((stored_key("two"), stored_key("three")))
     assert names_of(keyring) == ["one", "two", "three"]
     write_keys(tmp_path, four={})
     clock.now += CHECK_SECONDS
     assert names_of(keyring) == ["four", "two", "three"]
-    keyring.use_stored((stored("three"),))
+    keyring.use_stored((stored_key("three"),))
     assert names_of(keyring) == ["four", "three"]
 
 
 def test_a_key_of_the_file_or_the_settings_comes_before_one_of_its_name_in_the_store(
     tmp_path: Path, clock: Hands
 ) -> None:
-    keyring = ring(tmp_path, clock, api_key="secret")
-    keyring.use_stored((stored("default"), stored("other", "secret"), stored("one")))
+    keyring = keyring_of(tmp_path, clock, api_key="secret")
+    keyring.use_stored((stored_key("default"), stored_key("other", "secret"), stored_key("one")))
     assert names_of(keyring) == ["default", "one"]
     assert keyring.current().by_digest(digest_of("default")) is None
 
 
 def test_a_key_in_the_store_makes_keys_required_also_after_its_removal(tmp_path: Path, clock: Hands) -> None:
-    keyring = ring(tmp_path, clock)
+    keyring = keyring_of(tmp_path, clock)
     assert not keyring.current().required
-    keyring.use_stored((stored("one"),))
+    keyring.use_stored((stored_key("one"),))
     assert keyring.current().required
     keyring.use_stored(())
     assert keyring.current().required

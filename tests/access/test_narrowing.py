@@ -144,7 +144,7 @@ def test_whose_folders_do_not_hold_the_servers_works_in_its_own_first(
 # --- the turn that the agent gets ---------------------------------------------------------------
 
 
-class Watched:
+class WatchedProxy:
     """A proxy, and every turn that has reached its agent."""
 
     def __init__(self, proxy: Proxy, turns: list[Turn]) -> None:
@@ -161,7 +161,9 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(top: Path, keys: dict[str, dict[str, Any]], **settings: Any) -> AsyncIterator[Watched]:
+async def watched_proxy(
+    top: Path, keys: dict[str, dict[str, Any]], **settings: Any
+) -> AsyncIterator[WatchedProxy]:
     write_keys(top, **keys)
     agent, turns = fake_agent(), list[Turn]()
     open_as_it_is = agent.open
@@ -173,7 +175,7 @@ async def watched(top: Path, keys: dict[str, dict[str, Any]], **settings: Any) -
     agent.open = open_and_note  # type: ignore[method-assign]
     chosen = {"workdir": top / "own", "workdir_roots": str(top / "root"), **settings}
     async with proxy_of(agent, top, **chosen) as proxy:
-        yield Watched(proxy, turns)
+        yield WatchedProxy(proxy, turns)
 
 
 PATHS = pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
@@ -195,7 +197,7 @@ async def test_the_narrower_sandbox_of_server_and_key_counts(
     top: Path, path: str, server: str, key: str | None, given: str
 ) -> None:
     keys: dict[str, dict[str, Any]] = {"one": {} if key is None else {"sandbox": key}}
-    async with watched(top, keys, sandbox=server) as seen:
+    async with watched_proxy(top, keys, sandbox=server) as seen:
         turn = await seen.turn_of("one", path, sandbox="danger-full-access", metadata={"sandbox": "x"})
         assert (turn.sandbox, turn.mode) == (given, "agent")
 
@@ -216,7 +218,7 @@ async def test_a_request_may_ask_for_a_narrower_sandbox(
     top: Path, path: str, server: str, key: str | None, asked: str, given: str
 ) -> None:
     keys: dict[str, dict[str, Any]] = {"one": {} if key is None else {"sandbox": key}}
-    async with watched(top, keys, sandbox=server) as seen:
+    async with watched_proxy(top, keys, sandbox=server) as seen:
         assert (await seen.turn_of("one", path, headers={"X-Codex-Sandbox": asked})).sandbox == given
 
 
@@ -227,7 +229,7 @@ async def test_a_request_may_ask_for_a_narrower_sandbox(
 async def test_a_wider_sandbox_than_the_keys_is_refused(
     top: Path, path: str, asked: str, status: int
 ) -> None:
-    async with watched(top, {"one": {"sandbox": "read-only"}}, sandbox="workspace-write") as seen:
+    async with watched_proxy(top, {"one": {"sandbox": "read-only"}}, sandbox="workspace-write") as seen:
         body = {"model": "codex-5", **({"input": "a"} if "responses" in path else user())}
         headers = {**bearing("one"), "X-Codex-Sandbox": asked}
         answer = await seen.proxy.send("POST", path, body, headers=headers)
@@ -242,7 +244,7 @@ async def test_a_key_works_in_its_own_folders_alone(top: Path, path: str) -> Non
         "inner": {"roots": [str(top / "own/inner")]},
         "any": {},
     }
-    async with watched(top, keys) as seen:
+    async with watched_proxy(top, keys) as seen:
         assert (await seen.turn_of("outsider", path)).workdir == str(top / "outside")
         assert (await seen.turn_of("any", path)).workdir == str(top / "own")
         asked = {"metadata": {"workdir": str(top / "outside/inner")}}
@@ -273,7 +275,7 @@ async def test_a_key_works_in_its_own_folders_alone(top: Path, path: str) -> Non
 async def test_the_narrower_of_server_key_and_request_decides_whether_the_agent_works(
     top: Path, path: str, tools: str, plain: bool, asked: dict[str, Any], mode: str
 ) -> None:
-    async with watched(top, {"one": {"plain_model": plain}}, builtin_tools=tools) as seen:
+    async with watched_proxy(top, {"one": {"plain_model": plain}}, builtin_tools=tools) as seen:
         assert (await seen.turn_of("one", path, **asked)).mode == mode
 
 
@@ -283,7 +285,7 @@ async def test_the_narrower_of_server_key_and_request_decides_whether_the_agent_
 async def test_asking_for_the_agent_where_it_is_not_allowed_is_refused(
     top: Path, path: str, tools: str, plain: bool, asked: dict[str, Any]
 ) -> None:
-    async with watched(top, {"one": {"plain_model": plain}}, builtin_tools=tools) as seen:
+    async with watched_proxy(top, {"one": {"plain_model": plain}}, builtin_tools=tools) as seen:
         with pytest.raises(AssertionError, match="not_allowed"):
             await seen.turn_of("one", path, **asked)
         assert seen.turns == []

@@ -34,7 +34,7 @@ ROUTES = [
 
 
 @pytest.fixture
-async def listing(tmp_path: Path) -> AsyncIterator[Proxy]:
+async def proxy_with_origins(tmp_path: Path) -> AsyncIterator[Proxy]:
     """A proxy with a key and a list of origins."""
     held = {"STREAM_RELEASE_FILE": str(tmp_path / "never")}
     async with fake_proxy(
@@ -54,8 +54,10 @@ def page(origin: str, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("origin", FOREIGN)
-async def test_a_page_that_is_not_listed_is_refused_and_reads_nothing(listing: Proxy, origin: str) -> None:
-    refused = await listing.ask(user(), headers=page(origin))
+async def test_a_page_that_is_not_listed_is_refused_and_reads_nothing(
+    proxy_with_origins: Proxy, origin: str
+) -> None:
+    refused = await proxy_with_origins.ask(user(), headers=page(origin))
     assert (refused.status, refused.error["code"], cors(refused)) == (403, "not_allowed", {})
     asked = page(origin, **{"Access-Control-Request-Method": "POST"})
     for method, path, headers in (
@@ -63,48 +65,56 @@ async def test_a_page_that_is_not_listed_is_refused_and_reads_nothing(listing: P
         ("GET", "/healthz", page(origin)),
         ("OPTIONS", "/v1/chat/completions", asked),
     ):
-        answer = await listing.send(method, path, headers=headers)
+        answer = await proxy_with_origins.send(method, path, headers=headers)
         assert (answer.status, cors(answer)) == (403, {})
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-async def test_no_route_changes_anything_for_a_foreign_page(listing: Proxy, method: str, path: str) -> None:
-    answer = await listing.send(method, path, headers=page("https://evil.example"))
+async def test_no_route_changes_anything_for_a_foreign_page(
+    proxy_with_origins: Proxy, method: str, path: str
+) -> None:
+    answer = await proxy_with_origins.send(method, path, headers=page("https://evil.example"))
     assert (answer.status, answer.error["code"]) == (403, "not_allowed")
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-async def test_a_page_that_hides_its_origin_is_known_by_its_site(listing: Proxy, site: str) -> None:
+async def test_a_page_that_hides_its_origin_is_known_by_its_site(
+    proxy_with_origins: Proxy, site: str
+) -> None:
     headers = {"Authorization": "Bearer right", "Sec-Fetch-Site": site}
-    assert (await listing.ask(user(), headers=headers)).status == 403
+    assert (await proxy_with_origins.ask(user(), headers=headers)).status == 403
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/responses/resp_1", "/healthz", "/metrics", "/nowhere"])
-async def test_a_foreign_page_loads_nothing_as_a_script_or_an_image(listing: Proxy, path: str) -> None:
+async def test_a_foreign_page_loads_nothing_as_a_script_or_an_image(
+    proxy_with_origins: Proxy, path: str
+) -> None:
     """Such a load says no origin. An old browser does not say whose it is: then it is told what the answer is not."""
-    loaded = await listing.send("GET", path, headers={"Sec-Fetch-Site": "cross-site"})
+    loaded = await proxy_with_origins.send("GET", path, headers={"Sec-Fetch-Site": "cross-site"})
     assert (loaded.status, loaded.error["code"]) == (403, "not_allowed")
-    unsaid = await listing.send("GET", path)
+    unsaid = await proxy_with_origins.send("GET", path)
     assert unsaid.headers["X-Content-Type-Options"] == "nosniff"
     assert unsaid.headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
 @pytest.mark.parametrize("site", [None, "same-origin", "none"])
-async def test_programs_and_pages_of_this_server_pass(listing: Proxy, site: str | None) -> None:
-    own: dict[str, Any] = {} if site is None else {"Sec-Fetch-Site": site, "Origin": listing.url}
+async def test_programs_and_pages_of_this_server_pass(proxy_with_origins: Proxy, site: str | None) -> None:
+    own: dict[str, Any] = {} if site is None else {"Sec-Fetch-Site": site, "Origin": proxy_with_origins.url}
     headers = {"Authorization": "Bearer right", **own}
-    assert (await listing.ask(user(), headers=headers)).status == 200
+    assert (await proxy_with_origins.ask(user(), headers=headers)).status == 200
 
 
 @pytest.mark.parametrize("origin", LISTED)
-async def test_the_preflight_of_a_listed_page_permits_what_it_asks_for(listing: Proxy, origin: str) -> None:
+async def test_the_preflight_of_a_listed_page_permits_what_it_asks_for(
+    proxy_with_origins: Proxy, origin: str
+) -> None:
     asked = {
         "Origin": origin,
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization,content-type,x-stainless-os",
         "Access-Control-Request-Private-Network": "true",
     }
-    answer = await listing.send("OPTIONS", "/v1/chat/completions", headers=asked)
+    answer = await proxy_with_origins.send("OPTIONS", "/v1/chat/completions", headers=asked)
     assert answer.status == 204
     assert answer.headers["Vary"] == "Origin"
     told = cors(answer)
@@ -117,24 +127,26 @@ async def test_the_preflight_of_a_listed_page_permits_what_it_asks_for(listing: 
 @pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("origin", LISTED)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_listed_page_reads_answers_and_faults(listing: Proxy, origin: str, stream: bool) -> None:
+async def test_a_listed_page_reads_answers_and_faults(
+    proxy_with_origins: Proxy, origin: str, stream: bool
+) -> None:
     headers = page(origin, **{"Sec-Fetch-Site": "cross-site"})
-    good = await listing.ask(user(stream=stream), headers=headers)
-    bad = await listing.ask({"model": "codex-5"}, headers=headers)
-    keyless = await listing.ask(user(), headers={"Origin": origin})
+    good = await proxy_with_origins.ask(user(stream=stream), headers=headers)
+    bad = await proxy_with_origins.ask({"model": "codex-5"}, headers=headers)
+    keyless = await proxy_with_origins.ask(user(), headers={"Origin": origin})
     assert [answer.status for answer in (good, bad, keyless)] == [200, 400, 401]
     assert {cors(answer)["access-control-allow-origin"] for answer in (good, bad, keyless)} == {origin}
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/responses"])
-async def test_a_foreign_page_opens_no_websocket(listing: Proxy, path: str) -> None:
+async def test_a_foreign_page_opens_no_websocket(proxy_with_origins: Proxy, path: str) -> None:
     upgrade = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
         "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
     }
-    answer = await listing.send("GET", path, headers=page("https://evil.example", **upgrade))
+    answer = await proxy_with_origins.send("GET", path, headers=page("https://evil.example", **upgrade))
     assert (answer.status, answer.error["code"]) == (403, "not_allowed")
 
 
@@ -142,16 +154,16 @@ async def test_a_foreign_page_opens_no_websocket(listing: Proxy, path: str) -> N
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_no_route_takes_a_body_that_a_form_can_send(
-    listing: Proxy, method: str, path: str, kind: str
+    proxy_with_origins: Proxy, method: str, path: str, kind: str
 ) -> None:
     headers = {"Authorization": "Bearer right", "Content-Type": kind}
     for body in (b"{}", b""):  # an empty form has a type, and a cancellation needs no body
         refused = 404 if path == "/nowhere" else 415
-        assert (await listing.send(method, path, body, headers=headers)).status == refused
+        assert (await proxy_with_origins.send(method, path, body, headers=headers)).status == refused
 
 
-async def test_a_program_that_sends_nothing_says_nothing_of_its_type(listing: Proxy) -> None:
-    answer = await listing.send(
+async def test_a_program_that_sends_nothing_says_nothing_of_its_type(proxy_with_origins: Proxy) -> None:
+    answer = await proxy_with_origins.send(
         "POST", "/v1/responses/resp_1/cancel", headers={"Authorization": "Bearer right"}
     )
     assert (answer.status, answer.error["code"]) == (404, "not_found")
@@ -159,20 +171,20 @@ async def test_a_program_that_sends_nothing_says_nothing_of_its_type(listing: Pr
 
 @pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
 async def test_a_page_that_sends_neither_body_nor_type_cancels_and_deletes_nothing(
-    listing: Proxy, headers: dict[str, str]
+    proxy_with_origins: Proxy, headers: dict[str, str]
 ) -> None:
     key = {"Authorization": "Bearer right"}
     held = {"model": "codex-5", "input": "[[fake:text hold=1]]", "background": True}
-    id = (await listing.send("POST", "/v1/responses", held, headers=key)).body["id"]
+    id = (await proxy_with_origins.send("POST", "/v1/responses", held, headers=key)).body["id"]
     for method, path in (("POST", f"/v1/responses/{id}/cancel"), ("DELETE", f"/v1/responses/{id}")):
-        assert (await listing.send(method, path, headers=headers | key)).status == 403
-    kept = (await listing.send("GET", f"/v1/responses/{id}", headers=key)).body
+        assert (await proxy_with_origins.send(method, path, headers=headers | key)).status == 403
+    kept = (await proxy_with_origins.send("GET", f"/v1/responses/{id}", headers=key)).body
     assert kept["status"] in ("queued", "in_progress")
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/conversations", "/v1/responses/resp_1/cancel"])
-async def test_what_changes_something_is_not_to_be_had_by_get(listing: Proxy, path: str) -> None:
-    answer = await listing.send("GET", path, headers={"Authorization": "Bearer right"})
+async def test_what_changes_something_is_not_to_be_had_by_get(proxy_with_origins: Proxy, path: str) -> None:
+    answer = await proxy_with_origins.send("GET", path, headers={"Authorization": "Bearer right"})
     assert answer.status == 405
 
 

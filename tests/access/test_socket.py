@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE
 KEY_PROTOCOL = "openai-insecure-api-key."
 
 
-def opened(
+def open_socket(
     proxy: Proxy, headers: Mapping[str, str] | None = None, protocols: tuple[str, ...] = ()
 ) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
     return proxy.session.ws_connect(proxy.url + "/v1/responses", protocols=protocols, headers=headers)
@@ -62,7 +62,7 @@ async def keyed(tmp_path: Path) -> AsyncIterator[Proxy]:
 async def test_a_page_sends_its_key_as_a_subprotocol_and_it_is_not_repeated(
     keyed: Proxy, offered: tuple[str, ...], taken: str | None
 ) -> None:
-    async with opened(keyed, protocols=offered) as socket:
+    async with open_socket(keyed, protocols=offered) as socket:
         assert socket.protocol == taken
         assert (await answer_to(socket))["type"] == "response.completed"
 
@@ -72,7 +72,7 @@ async def test_a_page_sends_its_key_as_a_subprotocol_and_it_is_not_repeated(
 )
 async def test_without_a_key_there_is_no_connection(keyed: Proxy, offered: tuple[str, ...]) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-        async with opened(keyed, protocols=offered):
+        async with open_socket(keyed, protocols=offered):
             pass
     assert refused.value.status == 401
 
@@ -83,17 +83,17 @@ async def test_a_subprotocol_is_no_key_for_anything_but_a_connection(keyed: Prox
 
 
 async def test_what_a_key_stored_is_continued_over_its_own_connection_alone(keyed: Proxy) -> None:
-    async with opened(keyed, bearing("one")) as socket:
+    async with open_socket(keyed, bearing("one")) as socket:
         response = (await answer_to(socket))["response"]["id"]
-    async with opened(keyed, bearing("two")) as socket:
+    async with open_socket(keyed, bearing("two")) as socket:
         refused = await answer_to(socket, previous_response_id=response)
         assert (refused["type"], refused["error"]["code"]) == ("error", "previous_response_not_found")
-    async with opened(keyed, bearing("one")) as socket:
+    async with open_socket(keyed, bearing("one")) as socket:
         assert (await answer_to(socket, previous_response_id=response))["type"] == "response.completed"
 
 
 async def test_a_key_that_is_gone_ends_the_connection_at_its_next_turn(keyed: Proxy, tmp_path: Path) -> None:
-    async with opened(keyed, bearing("one")) as socket:
+    async with open_socket(keyed, bearing("one")) as socket:
         assert (await answer_to(socket))["type"] == "response.completed"
         write_keys(tmp_path, two={})
         look_now(keyed.server)
@@ -104,7 +104,7 @@ async def test_a_key_that_is_gone_ends_the_connection_at_its_next_turn(keyed: Pr
 
 
 async def test_a_connection_without_a_key_ends_when_keys_are_wanted(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path) as proxy, opened(proxy) as socket:
+    async with fake_proxy(tmp_path) as proxy, open_socket(proxy) as socket:
         assert (await answer_to(socket))["type"] == "response.completed"
         write_keys(tmp_path, one={})
         look_now(proxy.server)
@@ -113,7 +113,7 @@ async def test_a_connection_without_a_key_ends_when_keys_are_wanted(tmp_path: Pa
 
 
 async def test_limits_that_change_are_those_of_the_next_turn(keyed: Proxy, tmp_path: Path) -> None:
-    async with opened(keyed, bearing("one")) as socket:
+    async with open_socket(keyed, bearing("one")) as socket:
         assert (await answer_to(socket))["type"] == "response.completed"
         write_keys(tmp_path, one={"models": ["gpt-x"], "plain_model": True})
         look_now(keyed.server)
@@ -124,7 +124,7 @@ async def test_limits_that_change_are_those_of_the_next_turn(keyed: Proxy, tmp_p
 
 
 async def test_each_turn_counts_against_the_requests_a_minute(keyed: Proxy) -> None:
-    async with opened(keyed, bearing("slow")) as socket, opened(keyed, bearing("one")) as other:
+    async with open_socket(keyed, bearing("slow")) as socket, open_socket(keyed, bearing("one")) as other:
         assert (await answer_to(socket))["type"] == "response.completed"
         refused = await answer_to(socket)
         assert (refused["status"], refused["error"]["code"]) == (429, "rate_limit_exceeded")
@@ -132,7 +132,10 @@ async def test_each_turn_counts_against_the_requests_a_minute(keyed: Proxy) -> N
 
 
 async def test_a_turn_counts_against_the_requests_at_once_while_it_runs(keyed: Proxy, tmp_path: Path) -> None:
-    async with opened(keyed, bearing("narrow")) as first, opened(keyed, bearing("narrow")) as second:
+    async with (
+        open_socket(keyed, bearing("narrow")) as first,
+        open_socket(keyed, bearing("narrow")) as second,
+    ):
         await ask(first, '[[fake:text say="a b" hold=1]]')
         await until(lambda: keyed.server.runs.running == 1)
         refused = await answer_to(second)

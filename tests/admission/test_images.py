@@ -512,7 +512,7 @@ async def test_the_field_that_names_an_image_is_named_by_its_fault(serve: Serve,
     for images in (fetcher(host.entry), None):
         urls = (host.url("/good"), host.url("/bad")) if images else (host.url("/bad"),)
         with pytest.raises(Fault) as caught:
-            await inline_images(turn(showing(*urls)), images, places, "input")
+            await inline_images(turn(message_with_images(*urls)), images, places, "input")
         assert caught.value.failure.param == "input[3].output[0].image_url"
 
 
@@ -582,7 +582,7 @@ def turn(*history: HistoryItem) -> Turn:
     return Turn(model="m", history=history)
 
 
-def showing(*urls: str) -> HistoryMessage:
+def message_with_images(*urls: str) -> HistoryMessage:
     return HistoryMessage("user", (TextPart("Look:"), *(ImagePart(url, "high") for url in urls)))
 
 
@@ -591,7 +591,7 @@ async def test_images_of_messages_and_outputs_are_replaced_in_place(serve: Serve
     call, raw = HistoryCall("c", "look", "{}"), RawHistoryItem(b'{"type":"reasoning"}')
     kept = ImagePart(data_url(IMAGES["image/gif"], "image/gif"))
     asked = turn(
-        showing(host.url("/a")),
+        message_with_images(host.url("/a")),
         raw,
         call,
         HistoryOutput("c", (kept, ImagePart(host.url("/b")), TextPart("https://example.com/is-text"))),
@@ -605,12 +605,12 @@ async def test_images_of_messages_and_outputs_are_replaced_in_place(serve: Serve
 
 
 async def test_a_turn_without_addresses_stays_as_it_is() -> None:
-    asked = turn(showing(data_url(PNG)), HistoryCall("c", "look", "{}"))
+    asked = turn(message_with_images(data_url(PNG)), HistoryCall("c", "look", "{}"))
     assert await inline_images(asked, None) is asked
 
 
 async def test_without_a_fetcher_an_address_is_refused_and_the_setting_named() -> None:
-    said = await refusal(inline_images(turn(showing("HTTPS://example.com/secret")), None))
+    said = await refusal(inline_images(turn(message_with_images("HTTPS://example.com/secret")), None))
     assert "'example.com'" in said
     assert SETTING in said
     assert "secret" not in said
@@ -618,8 +618,10 @@ async def test_without_a_fetcher_an_address_is_refused_and_the_setting_named() -
 
 async def test_an_image_that_is_shown_twice_is_fetched_once(serve: Serve, fetcher: Fetch) -> None:
     host = await serve(png)
-    both = await inline_images(turn(showing(host.url()), showing(host.url())), fetcher(host.entry))
-    assert both.history[0] == both.history[1] == showing(data_url(PNG))
+    both = await inline_images(
+        turn(message_with_images(host.url()), message_with_images(host.url())), fetcher(host.entry)
+    )
+    assert both.history[0] == both.history[1] == message_with_images(data_url(PNG))
     assert len(host.asked) == 1
 
 
@@ -642,7 +644,9 @@ class Gate(ImageFetcher):
 
 async def test_at_most_four_images_of_a_request_are_fetched_at_once() -> None:
     gate = Gate()
-    asking = asyncio.create_task(inline_images(turn(showing(*(f"https://x/{n}" for n in range(12)))), gate))
+    asking = asyncio.create_task(
+        inline_images(turn(message_with_images(*(f"https://x/{n}" for n in range(12)))), gate)
+    )
     for _ in range(12):  # each has its chance to begin
         await asyncio.sleep(0)
     assert gate.inside == {f"https://x/{n}" for n in range(4)}
@@ -656,7 +660,9 @@ async def test_a_request_may_name_twenty_images(
     serve: Serve, fetcher: Fetch, count: int, taken: bool
 ) -> None:
     host = await serve(png)
-    asking = inline_images(turn(*(showing(host.url(f"/{n}")) for n in range(count))), fetcher(host.entry))
+    asking = inline_images(
+        turn(*(message_with_images(host.url(f"/{n}")) for n in range(count))), fetcher(host.entry)
+    )
     if taken:
         await asking
     else:
@@ -667,16 +673,16 @@ async def test_a_request_may_name_twenty_images(
 async def test_images_that_are_too_large_together_are_refused(serve: Serve, fetcher: Fetch) -> None:
     host = await serve(png)
     images = fetcher(host.entry, limits=ImageLimits(request_bytes=2 * len(PNG) + 50))
-    two = turn(showing(host.url("/a"), host.url("/b")))
+    two = turn(message_with_images(host.url("/a"), host.url("/b")))
     assert len((await inline_images(two, images)).history) == 1
-    three = turn(showing(host.url("/a"), host.url("/b"), host.url("/c")))
+    three = turn(message_with_images(host.url("/a"), host.url("/b"), host.url("/c")))
     assert "in total" in await refusal(inline_images(three, images))
 
 
 async def test_an_image_counts_as_often_as_it_is_sent(serve: Serve, fetcher: Fetch) -> None:
     host = await serve(png)
     images = fetcher(host.entry, limits=ImageLimits(request_bytes=2 * len(PNG) + 50))
-    assert "in total" in await refusal(inline_images(turn(showing(*[host.url()] * 3)), images))
+    assert "in total" in await refusal(inline_images(turn(message_with_images(*[host.url()] * 3)), images))
     assert len(host.asked) == 1
 
 
@@ -693,7 +699,7 @@ async def test_the_first_image_that_fails_ends_the_others(serve: Serve, fetcher:
 
     host = await serve(answer)
     said = await refusal(
-        inline_images(turn(showing(host.url("/slow"), host.url("/bad"))), fetcher(host.entry))
+        inline_images(turn(message_with_images(host.url("/slow"), host.url("/bad"))), fetcher(host.entry))
     )
     assert "status 404" in said
 
@@ -705,11 +711,11 @@ async def test_an_optional_image_that_cannot_be_fetched_is_a_note_beside_the_oth
         return web.Response(status=404) if request.path == "/bad" else await png(request)
 
     host = await serve(answer)
-    asked, bad = turn(showing(host.url("/good"), host.url("/bad"))), {host.url("/bad")}
+    asked, bad = turn(message_with_images(host.url("/good"), host.url("/bad"))), {host.url("/bad")}
     (shown,) = (await inline_images(asked, fetcher(host.entry), optional=bad)).history
     look, note = TextPart("Look:"), TextPart(IMAGE_LEFT_OUT)
     assert shown == HistoryMessage("user", (look, ImagePart(data_url(PNG), "high"), note))
-    (without_fetcher,) = (await inline_images(turn(showing(*bad)), None, optional=bad)).history
+    (without_fetcher,) = (await inline_images(turn(message_with_images(*bad)), None, optional=bad)).history
     assert without_fetcher == HistoryMessage("user", (look, note))
 
 
@@ -722,7 +728,7 @@ async def test_a_client_that_leaves_ends_the_fetching(serve: Serve, fetcher: Fet
         return web.Response()
 
     host = await serve(answer)
-    asking = asyncio.create_task(inline_images(turn(showing(host.url())), fetcher(host.entry)))
+    asking = asyncio.create_task(inline_images(turn(message_with_images(host.url())), fetcher(host.entry)))
     await reached.wait()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -17,27 +17,27 @@ def of_server(label: str, name: str) -> Tool:
     return Tool(offered_name(label, name), mcp=McpOrigin(label, name))
 
 
-def joined(own: ServerTools, *brought: Tool) -> list[str]:
+def joined_names(own: ServerTools, *brought: Tool) -> list[str]:
     turn = Turn(mode="model", model="m", history=(), tools=brought)
     return [tool.name for tool in with_server_tools(turn, own, steps=1).tools]
 
 
 def test_a_tool_that_the_request_brings_wins_over_the_operator_s_of_the_same_name() -> None:
     own = ServerTools(operator_tools=(of_server("desk", "search"), of_server("desk", "read")))
-    assert joined(own, MINE) == ["search", "desk__read"]
+    assert joined_names(own, MINE) == ["search", "desk__read"]
 
 
 def test_a_server_that_the_request_names_keeps_its_tools_beside_the_request_s_functions() -> None:
     """Its list says that they are there, and a choice may name them."""
     own = ServerTools((of_server("news", "search"),))
-    assert joined(own, MINE) == ["search", "news__search"]
+    assert joined_names(own, MINE) == ["search", "news__search"]
 
 
 def test_no_two_tools_of_one_name_reach_the_agent_which_would_refuse_the_turn() -> None:
     one = of_server("news", "search")
     own = ServerTools((one, msgspec.structs.replace(one, description="Again.")), (one,))
-    assert joined(own) == ["news__search"]
-    assert joined(own, Tool("news__search")) == ["news__search"]
+    assert joined_names(own) == ["news__search"]
+    assert joined_names(own, Tool("news__search")) == ["news__search"]
 
 
 @pytest.mark.parametrize(

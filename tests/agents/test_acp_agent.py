@@ -59,7 +59,7 @@ def message_of(answer: Answer) -> dict[str, Any]:
     return message
 
 
-def continued(asked: dict[str, Any], answer: Answer, *more: dict[str, Any]) -> dict[str, Any]:
+def continued_request(asked: dict[str, Any], answer: Answer, *more: dict[str, Any]) -> dict[str, Any]:
     """The request that goes on with a conversation."""
     return {**asked, "messages": [*asked["messages"], message_of(answer), *more]}
 
@@ -130,7 +130,7 @@ async def test_a_call_is_answered_by_a_later_request_over_http_and_over_stdio(
         call = message_of(first)["tool_calls"][0]["function"]
         assert call["name"] == "get_weather"
         assert json.loads(call["arguments"])
-        second = await proxy.ask(continued(asked, first, *outputs_of(first)))
+        second = await proxy.ask(continued_request(asked, first, *outputs_of(first)))
         assert second.body["choices"][0]["finish_reason"] == "stop"
         assert message_of(second)["content"]
 
@@ -240,7 +240,7 @@ async def test_an_answer_under_a_schema_may_come_after_calls_of_tools(tmp_path: 
         asked = user(f"[[fake:tool_call say='{ROME}']]", tools=[WEATHER], **IN_CHAT)
         first = await proxy.ask(asked)
         assert first.body["choices"][0]["finish_reason"] == "tool_calls"
-        second = await proxy.ask(continued(asked, first, *outputs_of(first)))
+        second = await proxy.ask(continued_request(asked, first, *outputs_of(first)))
         assert message_of(second)["content"] == ROME
 
 
@@ -257,7 +257,7 @@ async def test_a_conversation_goes_on_in_its_session(tmp_path: Path) -> None:
     async with acp(tmp_path) as proxy:
         asked = user('[[fake:text say="first"]]')
         first = await proxy.ask(asked)
-        again = continued(asked, first, {"role": "user", "content": "[[fake:echo]]"})
+        again = continued_request(asked, first, {"role": "user", "content": "[[fake:echo]]"})
         second = await proxy.ask(again)
         assert "This is the conversation so far" not in message_of(second)["content"]
         assert "x-codex-history" not in second.headers
@@ -360,7 +360,7 @@ async def closed_conversation(proxy: Proxy, **more: Any) -> dict[str, Any]:
     await proxy.ask(user('[[fake:text say="another"]]', **more))
     agent = agent_of(proxy)
     await until(lambda: agent.current is not None and len(agent.current._readers) == 1)
-    return continued(asked, first, {"role": "user", "content": "[[fake:echo]]"})
+    return continued_request(asked, first, {"role": "user", "content": "[[fake:echo]]"})
 
 
 @pytest.mark.parametrize("tools", [[], [WEATHER]])
@@ -651,7 +651,7 @@ for line in sys.stdin:
 """
 
 
-class Heard:
+class RecordingReader:
     """A reader that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -674,7 +674,7 @@ async def test_a_failed_model_call_in_the_agents_log_is_reported_to_its_session_
     command = Command((sys.executable, "-c", LOGGING), {}, str(tmp_path))
     await process.start(command)
     try:
-        heard, other = Heard(), Heard()
+        heard, other = RecordingReader(), RecordingReader()
         for reader in (heard, other):
             channel = process.open_channel()
             process.attach(channel, reader)

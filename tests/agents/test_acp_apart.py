@@ -30,7 +30,7 @@ APART: list[Apart] = ["folders", "processes"]
 
 
 @asynccontextmanager
-async def shared(
+async def proxy_with_shared_servers(
     folder: Path, apart: Apart, *, max_output: int | None = None
 ) -> AsyncIterator[tuple[Proxy, AcpAgent]]:
     """A proxy on the fake agent, whose sessions in one folder use the same MCP servers."""
@@ -62,7 +62,7 @@ def arguments_of(answer: Answer) -> Any:
     return json.loads(message_of(answer)["tool_calls"][0]["function"]["arguments"])
 
 
-def calling(city: str, **more: Any) -> dict[str, Any]:
+def weather_request(city: str, **more: Any) -> dict[str, Any]:
     """A request whose model calls the weather tool, and says in the end what it was told."""
     arguments = json.dumps({"city": city})
     return user(f"[[fake:tool_call args='{arguments}' say='It is {{outputs}}.']]", tools=[WEATHER], **more)
@@ -81,11 +81,11 @@ async def test_two_clients_with_the_same_tool_get_their_own_calls_and_outputs(
     tmp_path: Path, apart: Apart, mode: str
 ) -> None:
     headers = {"X-Codex-Mode": mode}
-    async with shared(tmp_path, apart) as (proxy, _):
+    async with proxy_with_shared_servers(tmp_path, apart) as (proxy, _):
 
         async def converse(key: dict[str, Any], city: str) -> None:
             more = {"headers": key["headers"] | headers}
-            asked = calling(city)
+            asked = weather_request(city)
             for _ in range(2):  # one after the other, the second on what the first has left
                 first = await proxy.ask(asked, **more)
                 assert arguments_of(first) == {"city": city}
@@ -101,9 +101,9 @@ async def test_two_clients_with_the_same_tool_get_their_own_calls_and_outputs(
 async def test_a_turn_without_tools_is_offered_none_of_another_client(
     tmp_path: Path, apart: Apart, mode: str
 ) -> None:
-    async with shared(tmp_path, apart) as (proxy, _):
+    async with proxy_with_shared_servers(tmp_path, apart) as (proxy, _):
         more = {"headers": BOB["headers"] | {"X-Codex-Mode": mode}}
-        first = await proxy.ask(calling("Oslo"), **ANN)
+        first = await proxy.ask(weather_request("Oslo"), **ANN)
         assert arguments_of(first) == {"city": "Oslo"}
         echo = json.loads(message_of(await proxy.ask(user("[[fake:echo]]"), **more))["content"])
         assert echo["tools"] == []
@@ -113,8 +113,8 @@ async def test_a_turn_without_tools_is_offered_none_of_another_client(
 async def test_a_client_that_leaves_does_not_disturb_the_others_waiting_call(
     tmp_path: Path, apart: Apart
 ) -> None:
-    async with shared(tmp_path, apart) as (proxy, _):
-        asked = calling("Oslo")
+    async with proxy_with_shared_servers(tmp_path, apart) as (proxy, _):
+        asked = weather_request("Oslo")
         first = await proxy.ask(asked, **ANN)
         leaving = user("[[fake:count n=100000 delay=5]]", tools=[WEATHER], stream=True)
         async with proxy.open(leaving, **BOB) as reply:
@@ -128,7 +128,7 @@ async def test_a_client_that_leaves_does_not_disturb_the_others_waiting_call(
 async def test_processes_with_tools_are_used_again_by_the_same_key_only_and_are_not_too_many(
     tmp_path: Path,
 ) -> None:
-    async with shared(tmp_path, "processes") as (proxy, agent):
+    async with proxy_with_shared_servers(tmp_path, "processes") as (proxy, agent):
 
         async def ask(key: dict[str, Any], said: str) -> None:
             answer = await proxy.ask(user(f'[[fake:text say="{said}"]]', tools=[WEATHER]), **key)
@@ -147,7 +147,7 @@ async def test_processes_with_tools_are_used_again_by_the_same_key_only_and_are_
         assert owners() == ["ann"]
         await ask(BOB, "bob")
         assert sorted(owners()) == ["ann", "bob"]
-        waiting = [await proxy.ask(calling(city), **ANN) for city in "abcdef"]
+        waiting = [await proxy.ask(weather_request(city), **ANN) for city in "abcdef"]
         assert [arguments_of(answer)["city"] for answer in waiting] == list("abcdef")
         await until(lambda: len(agent.pool.processes) <= 4)
 
@@ -157,8 +157,8 @@ async def test_a_call_that_a_program_delivers_to_another_client_is_refused(
 ) -> None:
     """The preset says that the program keeps its sessions apart, and it does not."""
     monkeypatch.setattr("codex_proxy.agents.acp.tool_server.UNREPORTED_SECONDS", 0.3)
-    async with shared(tmp_path, "sessions") as (proxy, _):
-        asked = calling("Oslo")
+    async with proxy_with_shared_servers(tmp_path, "sessions") as (proxy, _):
+        asked = weather_request("Oslo")
         first = await proxy.ask(asked, **ANN)
         foreign = await proxy.ask(user("[[fake:tool_call args='{}' say='It is {outputs}.']]"), **BOB)
         assert "was refused" in message_of(foreign)["content"], "and nobody hangs"
@@ -167,7 +167,7 @@ async def test_a_call_that_a_program_delivers_to_another_client_is_refused(
 
 
 async def test_the_folders_of_sessions_are_removed_with_the_server(tmp_path: Path) -> None:
-    async with shared(tmp_path, "folders") as (proxy, agent):
+    async with proxy_with_shared_servers(tmp_path, "folders") as (proxy, agent):
         assert (await proxy.ask(user(), headers=BOB["headers"] | PLAIN)).status == 200
         assert agent._folders is not None
         folder = agent._folders.name
@@ -179,9 +179,9 @@ async def test_the_folders_of_sessions_are_removed_with_the_server(tmp_path: Pat
 
 
 async def test_an_output_that_the_program_would_cut_is_given_in_a_new_session_whole(tmp_path: Path) -> None:
-    async with shared(tmp_path, "sessions", max_output=1000) as (proxy, agent):
+    async with proxy_with_shared_servers(tmp_path, "sessions", max_output=1000) as (proxy, agent):
         for size, sessions in ((1000, 1), (1001, 2)):
-            asked = calling(f"City {size}")
+            asked = weather_request(f"City {size}")
             first = await proxy.ask(asked, **ANN)
             before = agent.pool.processes[0].turns_served
             output = f"{size} " + "x" * (size - 5)

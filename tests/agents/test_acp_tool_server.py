@@ -250,7 +250,7 @@ async def forwarder(server: ToolServer) -> AsyncIterator[tuple[ToolEndpoint, asy
     await process.communicate()
 
 
-async def forwarded(process: asyncio.subprocess.Process, method: str, params: Any) -> Any:
+async def forward(process: asyncio.subprocess.Process, method: str, params: Any) -> Any:
     assert process.stdin is not None
     assert process.stdout is not None
     for message in ({"id": 5}, {}):  # a notification is not answered
@@ -262,7 +262,7 @@ async def forwarded(process: asyncio.subprocess.Process, method: str, params: An
 async def test_a_forwarder_prints_the_answer_of_the_tool_server(
     forwarder: tuple[ToolEndpoint, asyncio.subprocess.Process],
 ) -> None:
-    answer = await forwarded(forwarder[1], "tools/list", {})
+    answer = await forward(forwarder[1], "tools/list", {})
     assert len(answer["result"]["tools"]) == len(TOOLS)
 
 
@@ -270,7 +270,7 @@ async def test_a_forwarder_answers_a_request_of_a_session_that_has_ended_with_an
     forwarder: tuple[ToolEndpoint, asyncio.subprocess.Process],
 ) -> None:
     forwarder[0].close()
-    answer = await forwarded(forwarder[1], "tools/list", {})
+    answer = await forward(forwarder[1], "tools/list", {})
     assert (answer["id"], answer["error"]["code"]) == (5, -32603)
     assert "session has ended" in answer["error"]["message"]
 
@@ -280,7 +280,7 @@ async def test_a_forwarder_answers_a_call_with_an_error_if_the_session_ends_mean
 ) -> None:
     endpoint, process = forwarder
     heard = inputs_of(endpoint)
-    asked = asyncio.ensure_future(forwarded(process, "tools/call", call()))
+    asked = asyncio.ensure_future(forward(process, "tools/call", call()))
     await eventually(lambda: bool(heard))
     endpoint.close()
     answer = await asked
@@ -291,5 +291,5 @@ async def test_a_forwarder_answers_a_request_with_an_error_if_the_tool_server_is
     server: ToolServer, forwarder: tuple[ToolEndpoint, asyncio.subprocess.Process]
 ) -> None:
     await server.close()
-    answer = await forwarded(forwarder[1], "tools/list", {})
+    answer = await forward(forwarder[1], "tools/list", {})
     assert "ConnectionRefusedError" in answer["error"]["message"]

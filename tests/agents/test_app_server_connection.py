@@ -17,7 +17,7 @@ def line(**message: Any) -> bytes:
     return json.dumps(message).encode()
 
 
-def opened() -> AppServerConnection:
+def open_connection() -> AppServerConnection:
     connection = AppServerConnection()
     connection.open()
     return connection
@@ -25,7 +25,7 @@ def opened() -> AppServerConnection:
 
 def with_threads(*threads: str) -> AppServerConnection:
     """A connection whose lanes 1, 2, ... have these threads."""
-    connection = opened()
+    connection = open_connection()
     for thread in threads:
         channel = connection.open_channel()
         connection.send(channel, request(f"{channel}.1", "thread/start", {}))
@@ -65,27 +65,27 @@ def test_it_initializes_then_asks_who_is_signed_in() -> None:
 def test_nobody_is_signed_in_only_where_somebody_has_to_be(
     account: Any, needed: bool, signed_in: bool
 ) -> None:
-    connection = opened()
+    connection = open_connection()
     connection.receive([line(id="0.2", result={"account": account, "requiresOpenaiAuth": needed})])
     assert connection.ready
     assert connection.signed_in is signed_in
 
 
 def test_a_sign_in_while_it_runs_is_asked_for_again() -> None:
-    connection = opened()
+    connection = open_connection()
     received = connection.receive([line(method="account/updated", params={"authMode": "apikey"})])
     assert json.loads(received.writes)["method"] == "account/read"
 
 
 def test_a_refused_initialize_request_is_a_fault_with_the_agents_words() -> None:
-    connection = opened()
+    connection = open_connection()
     connection.receive([line(id="0.1", error={"code": -32600, "message": "too old"})])
     assert connection.fault == "the agent refused to start: too old"
     assert not connection.ready
 
 
 def test_an_initialize_request_that_is_answered_with_nonsense_is_a_fault() -> None:
-    connection = opened()
+    connection = open_connection()
     connection.receive([line(id="0.1", result=[1, 2])])
     assert connection.fault is not None
 
@@ -95,7 +95,7 @@ def test_an_agent_that_does_not_know_who_is_signed_in_is_ready() -> None:
         {"error": {"code": -1, "message": "no"}},
         {"result": {"account": 1, "requiresOpenaiAuth": "?"}},
     ):
-        connection = opened()
+        connection = open_connection()
         connection.receive([line(id="0.2", **nonsense)])
         assert connection.ready
         assert connection.signed_in
@@ -179,7 +179,7 @@ def test_what_comes_for_a_closed_channel_is_dropped_and_its_requests_are_refused
 
 
 def test_a_late_answer_to_thread_start_does_not_bring_a_closed_channel_back() -> None:
-    connection = opened()
+    connection = open_connection()
     channel = connection.open_channel()
     connection.send(channel, request("1.1", "thread/start", {}))
     connection.close_channel(channel)
@@ -188,7 +188,7 @@ def test_a_late_answer_to_thread_start_does_not_bring_a_closed_channel_back() ->
 
 
 def test_channel_numbers_are_never_used_twice() -> None:
-    connection = opened()
+    connection = open_connection()
     first = connection.open_channel()
     connection.close_channel(first)
     assert connection.open_channel() != first
@@ -199,7 +199,7 @@ def test_channel_numbers_are_never_used_twice() -> None:
 
 def busy(count: int) -> AppServerConnection:
     """A connection with one lane and `count` requests in flight on it."""
-    connection = opened()
+    connection = open_connection()
     channel = connection.open_channel()
     for n in range(1, count + 1):
         assert connection.send(channel, request(f"{channel}.{n}", "m", {}))

@@ -26,7 +26,7 @@ POLICIES = st.builds(
 )
 
 
-def read(pairs: list[tuple[str, str]]) -> dict[str, Any]:
+def toml_values(pairs: list[tuple[str, str]]) -> dict[str, Any]:
     return {key: tomllib.loads(f"value={value}")["value"] for key, value in pairs}
 
 
@@ -41,7 +41,7 @@ def test_both_profiles_deny_every_hidden_path_whatever_else_may_be_written(
     hidden: list[str], policy: WorkspaceWrite
 ) -> None:
     profiles = Profiles("random", tuple(hidden), policy)
-    switches = read(profiles.pairs())
+    switches = toml_values(profiles.pairs())
     for name, extends in (("random_read", ":read-only"), ("random_write", ":workspace")):
         table = switches[f"permissions.{name}"]
         assert table["extends"] == extends

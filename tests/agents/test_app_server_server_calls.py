@@ -10,7 +10,7 @@ from tests.agents.app_server_dialogue import ASK_1, Dialogue
 USAGE = {"inputTokens": 1, "outputTokens": 1}
 
 
-def started(**turn: Any) -> Dialogue:
+def started_dialogue(**turn: Any) -> Dialogue:
     dialogue = Dialogue(keeps_thread=True, **turn)
     dialogue.start()
     return dialogue
@@ -57,7 +57,7 @@ def kinds(events: list[Event]) -> list[type]:
 
 
 def test_the_calls_come_when_the_agent_has_answered_its_own() -> None:
-    dialogue = started(mode="agent")
+    dialogue = started_dialogue(mode="agent")
     own_call(dialogue)
     client_call(dialogue)
     assert not {ToolCallRequested, StepCompleted} & set(kinds(over(dialogue)))
@@ -68,7 +68,7 @@ def test_the_calls_come_when_the_agent_has_answered_its_own() -> None:
 
 
 def test_outputs_that_are_there_before_the_end_of_the_response_are_not_waited_for() -> None:
-    dialogue = started(mode="agent")
+    dialogue = started_dialogue(mode="agent")
     own_call(dialogue)
     own_output(dialogue)
     client_call(dialogue)
@@ -76,20 +76,20 @@ def test_outputs_that_are_there_before_the_end_of_the_response_are_not_waited_fo
 
 
 def test_a_call_behind_the_clients_is_not_waited_for() -> None:
-    dialogue = started(mode="agent")
+    dialogue = started_dialogue(mode="agent")
     client_call(dialogue)
     own_call(dialogue)
     assert kinds(over(dialogue))[-2:] == [ToolCallRequested, StepCompleted]
 
 
 def test_a_step_without_a_call_of_the_clients_waits_for_nothing() -> None:
-    dialogue = started(mode="agent")
+    dialogue = started_dialogue(mode="agent")
     own_call(dialogue)
     assert kinds(over(dialogue))[-1] is StepCompleted
 
 
 def test_a_call_that_the_agent_has_not_begun_when_it_asks_for_the_clients_output_waits_for_that() -> None:
-    dialogue = started(mode="agent")
+    dialogue = started_dialogue(mode="agent")
     own_call(dialogue)
     client_call(dialogue)
     over(dialogue)
@@ -97,7 +97,7 @@ def test_a_call_that_the_agent_has_not_begun_when_it_asks_for_the_clients_output
 
 
 def test_a_command_that_runs_is_waited_for_also_when_the_agent_asks_for_the_clients_output() -> None:
-    dialogue = started(mode="agent")
+    dialogue = started_dialogue(mode="agent")
     own_call(dialogue)
     client_call(dialogue)
     over(dialogue)
@@ -107,7 +107,7 @@ def test_a_command_that_runs_is_waited_for_also_when_the_agent_asks_for_the_clie
 
 
 def test_of_several_calls_every_one_is_waited_for() -> None:
-    dialogue = started(mode="agent")
+    dialogue = started_dialogue(mode="agent")
     own_call(dialogue, "one")
     own_call(dialogue, "two")
     client_call(dialogue)
@@ -117,7 +117,7 @@ def test_of_several_calls_every_one_is_waited_for() -> None:
 
 
 def test_a_retry_ends_the_wait() -> None:
-    dialogue = started(mode="agent")
+    dialogue = started_dialogue(mode="agent")
     own_call(dialogue)
     dialogue.agent_notifies("error", error={"message": "cut", "codexErrorInfo": "other"}, willRetry=True)
     assert Retrying in kinds(dialogue.events)

@@ -161,14 +161,14 @@ async def test_a_line_without_an_end_fails_every_turn_and_the_process_is_not_use
 
 
 async def test_a_childs_lines_arrive_complete_and_an_unfinished_last_one_too() -> None:
-    reader = await reading(shell("printf 'one\\ntw'; sleep 0.1; printf 'o\\nthree'; exit 3"))
+    reader = await start_reader(shell("printf 'one\\ntw'; sleep 0.1; printf 'o\\nthree'; exit 3"))
     await reader.end()
     assert reader.messages == [b"one", b"two", b"three"]
     assert reader.sizes >= len(b"one\ntwo\nthree") - 2
     assert [ended.code for ended in reader.ends] == [3]
 
 
-async def reading(command: Command) -> Reader:
+async def start_reader(command: Command) -> Reader:
     transport, reader = ChildTransport(), Reader()
     await transport.start(command)
     transport.attach(reader)
@@ -176,7 +176,7 @@ async def reading(command: Command) -> Reader:
 
 
 async def test_a_child_that_is_gone_before_its_first_word_is_reported() -> None:
-    reader = await reading(shell("echo sorry >&2; exit 4"))
+    reader = await start_reader(shell("echo sorry >&2; exit 4"))
     await reader.end()
     assert reader.messages == []
     [ended] = reader.ends

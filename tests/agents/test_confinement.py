@@ -82,7 +82,7 @@ async def works(request: pytest.FixtureRequest, tmp_path: Path) -> Confinement:
     return found.confinement
 
 
-async def tried(by: Confinement, folder: Path, writable: Sequence[Path], paths: Sequence[Path]) -> Exit:
+async def run_writer(by: Confinement, folder: Path, writable: Sequence[Path], paths: Sequence[Path]) -> Exit:
     """The end of a child that tries to write each path."""
     argv = (sys.executable, "-c", TRY, *map(str, paths))
     command = Command(argv, {"PATH": PATH, "CODEX_HOME": "/nonexistent"}, str(folder))
@@ -105,7 +105,7 @@ async def test_a_child_writes_to_its_folders_and_nowhere_else(works: Confinement
         Path(works.codex_folder, "home", "x"),
     ]
     refused.append(Path("/tmp", f"codex-proxy-confinement-{os.getpid()}"))
-    exit = await tried(works, workspace, [workspace], [*allowed, *refused])
+    exit = await run_writer(works, workspace, [workspace], [*allowed, *refused])
     assert exit.stderr_tail.count("was written") == len(allowed), exit.stderr_tail
     assert [path.exists() for path in (*allowed, *refused)] == [True] * len(allowed) + [False] * len(refused)
     assert not any(Path(f"{path}.folder").exists() for path in refused)
@@ -116,7 +116,7 @@ async def test_a_child_of_a_read_only_turn_does_not_write_to_its_workspace(
 ) -> None:
     workspace = tmp_path / "work"
     workspace.mkdir()
-    await tried(works, workspace, [], [workspace / "file"])
+    await run_writer(works, workspace, [], [workspace / "file"])
     assert os.listdir(workspace) == []
 
 
@@ -207,16 +207,16 @@ async def limits_reading(request: pytest.FixtureRequest, tmp_path: Path) -> Conf
     return found.confinement
 
 
-def planted(path: Path, text: str = "planted") -> Path:
+def write_file(path: Path, text: str = "planted") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
-async def was_read(command: Command, paths: Sequence[Path | str]) -> list[object]:
+async def contents_read(command: Command, paths: Sequence[Path | str]) -> list[object]:
     """What a program read of each path; None for one that it could not read. The program gets the paths in a file,
     since it may read what its arguments name."""
-    names = planted(Path(command.cwd, "paths"), " ".join(map(str, paths)))
+    names = write_file(Path(command.cwd, "paths"), " ".join(map(str, paths)))
     argv = ("/bin/sh", "-c", f'exec "$@" < {shlex.quote(str(names))}', "sh", *command.argv)
     exit = await run_to_end(msgspec.structs.replace(command, argv=argv), PATIENCE)
     assert exit is not None
@@ -230,22 +230,22 @@ async def test_a_child_that_may_read_its_own_files_reads_nothing_else_of_the_use
 ) -> None:
     home, own = tmp_path / "home", tmp_path / "empty"
     refused = [
-        planted(home / ".ssh" / "id_x"),
-        planted(home / "file"),
-        planted(home / ".local" / "share" / "keyrings" / "x"),
-        planted(tmp_path / "work" / "file"),
-        planted(tmp_path / "state" / "store.sqlite"),
-        planted(tmp_path / "elsewhere" / "file"),
+        write_file(home / ".ssh" / "id_x"),
+        write_file(home / "file"),
+        write_file(home / ".local" / "share" / "keyrings" / "x"),
+        write_file(tmp_path / "work" / "file"),
+        write_file(tmp_path / "state" / "store.sqlite"),
+        write_file(tmp_path / "elsewhere" / "file"),
     ]
     allowed = [
-        planted(home / ".agent" / "sign-in"),
-        planted(own / "file"),
-        planted(home / "certificates.pem"),
-        planted(home / ".local" / "lib" / "node_modules" / "neighbour" / "index.js"),
+        write_file(home / ".agent" / "sign-in"),
+        write_file(own / "file"),
+        write_file(home / "certificates.pem"),
+        write_file(home / ".local" / "lib" / "node_modules" / "neighbour" / "index.js"),
         Path("/etc/hosts"),
     ]
     package = home / ".local" / "lib" / "node_modules" / "agent" / "run.py"
-    planted(package, f"#!{sys.executable}\n{READ}").chmod(0o700)
+    write_file(package, f"#!{sys.executable}\n{READ}").chmod(0o700)
     program = home / ".local" / "bin" / "agent"
     program.parent.mkdir(parents=True)
     program.symlink_to(package)
@@ -255,8 +255,8 @@ async def test_a_child_that_may_read_its_own_files_reads_nothing_else_of_the_use
     env = {"PATH": PATH, "HOME": str(home), "NODE_EXTRA_CA_CERTS": str(home / "certificates.pem")}
     command = Command((str(program),), env, str(own))
     paths = [*allowed, *refused]
-    assert None not in await was_read(command, paths), "unconfined it reads all of them"
-    found = await was_read(limits_reading.wrap(command, [str(home / ".agent")], []), paths)
+    assert None not in await contents_read(command, paths), "unconfined it reads all of them"
+    found = await contents_read(limits_reading.wrap(command, [str(home / ".agent")], []), paths)
     assert None not in found[: len(allowed)], dict(zip(paths, found, strict=True))
     assert set(found[len(allowed) :]) == {None}, dict(zip(paths, found, strict=True))
 
@@ -266,7 +266,7 @@ async def test_landlock_does_not_hold_back_changes_of_modes_and_times(tmp_path: 
     found = await find_here("landlock", tmp_path, reading=True)
     if found.confinement is None:
         pytest.skip(f"Landlock does not work here: {found.why_none()}")
-    outside, own = planted(tmp_path / "outside"), tmp_path / "own"
+    outside, own = write_file(tmp_path / "outside"), tmp_path / "own"
     own.mkdir()
     argv = (sys.executable, "-c", "import os; f = '../outside'; os.chmod(f, 0o640); os.utime(f, (1, 1))")
     exit = await run_to_end(found.confinement.wrap(Command(argv, {"PATH": PATH}, str(own)), [], []), PATIENCE)
@@ -294,7 +294,7 @@ async def writes_to(proxy: Proxy, path: Path) -> bool:
     return path.exists()
 
 
-def unasking(folder: Path, **settings: Any) -> Any:
+def proxy_without_questions(folder: Path, **settings: Any) -> Any:
     own = {
         "agent": "acp",
         "acp": {"command": f"{sys.executable} -P -m fake_proto acp", "unconfined": True},
@@ -314,10 +314,10 @@ async def test_a_model_that_tries_writes_nothing_outside_of_its_workspace(
     work = tmp_path / "work"
     work.mkdir()
     own: dict[str, Any] = {"agent_confinement": mechanism, "workdir": work, "state_dir": tmp_path / "proxy"}
-    async with unasking(tmp_path, sandbox="workspace-write", **own) as proxy:
+    async with proxy_without_questions(tmp_path, sandbox="workspace-write", **own) as proxy:
         assert not await writes_to(proxy, tmp_path / "outside.txt")
         assert await writes_to(proxy, work / "inside.txt")
-    async with unasking(tmp_path, sandbox="read-only", **own) as proxy:
+    async with proxy_without_questions(tmp_path, sandbox="read-only", **own) as proxy:
         assert not await writes_to(proxy, work / "read_only.txt")
 
 
@@ -338,7 +338,7 @@ async def test_nothing_that_a_confined_agent_has_started_is_left_after_the_serve
     if found.confinement is None:
         pytest.skip(f"{mechanism} does not work here: {found.why_none()}")
     before = set(psutil.Process().children(recursive=True))
-    async with unasking(tmp_path, agent_confinement=mechanism) as proxy:
+    async with proxy_without_questions(tmp_path, agent_confinement=mechanism) as proxy:
         await proxy.ask(user("[[fake:text misbehave=no_modes,grandchild]]"))
         # The answer does not wait for the program that was forked twice, in a session of its own.
         await eventually(lambda: "sleep" in names_of(set(psutil.Process().children(recursive=True)) - before))
@@ -347,7 +347,7 @@ async def test_nothing_that_a_confined_agent_has_started_is_left_after_the_serve
 
 
 async def test_without_a_confinement_the_model_writes_and_a_warning_is_logged(tmp_path: Path) -> None:
-    async with unasking(tmp_path, agent_confinement="none") as proxy:
+    async with proxy_without_questions(tmp_path, agent_confinement="none") as proxy:
         assert await writes_to(proxy, tmp_path / "outside.txt")
         assert "can run commands and write files" in banner(proxy.server)
         assert "no sandbox" in banner(proxy.server)
@@ -357,7 +357,7 @@ async def test_the_banner_and_health_name_what_confines_the_agent(tmp_path: Path
     found = await find_here("auto", tmp_path, UNASKED["PATH"])
     if found.confinement is None:
         pytest.skip(f"nothing works here: {found.why_none()}")
-    async with unasking(tmp_path) as proxy:
+    async with proxy_without_questions(tmp_path) as proxy:
         assert found.confinement.title in banner(proxy.server)
         async with proxy.session.get(f"{proxy.url}/healthz") as reply:
             assert found.confinement.title in (await reply.json())["warning"]
@@ -397,7 +397,7 @@ async def test_temporary_files_of_confined_processes_are_removed_at_the_next_sta
     (left / "folder").mkdir(parents=True)
     (left / "folder" / "file").write_text("left")
     (left / "link").symlink_to(tmp_path)
-    async with unasking(tmp_path, agent_confinement="landlock"):
+    async with proxy_without_questions(tmp_path, agent_confinement="landlock"):
         assert os.listdir(left) == []
     assert tmp_path.exists()
 
@@ -415,7 +415,7 @@ async def test_each_writable_folder_has_its_own_process_and_only_so_many_are_kep
         "agent_confinement": "landlock",
     }
     own |= {"state_dir": tmp_path / "proxy"}
-    async with unasking(tmp_path, sandbox="workspace-write", **own) as proxy:
+    async with proxy_without_questions(tmp_path, sandbox="workspace-write", **own) as proxy:
         for folder in folders:
             marker = f'[[fake:activity misbehave=no_modes,unasked path="{folders[0] / folder.name}"]]'
             answer = await proxy.ask(user(marker), headers={"X-Codex-Workdir": str(folder)})

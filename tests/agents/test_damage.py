@@ -230,7 +230,7 @@ RECORDED: Final = {
 AGENTS = pytest.mark.parametrize("agent", RECORDED)
 
 
-def recorded(agent: str, number: int) -> tuple[Sequence[Any], Callable[[Sequence[Any]], None]]:
+def lines_and_player(agent: str, number: int) -> tuple[Sequence[Any], Callable[[Sequence[Any]], None]]:
     """The lines of one of the agent's turns, and what plays them."""
     turns, lines_of, play = RECORDED[agent]
     turn = turns[number % len(turns)]
@@ -254,21 +254,21 @@ def cut(lines: Sequence[Any], place: int, share: float) -> list[Any]:
 @AGENTS
 @given(NUMBERS, NUMBERS, st.floats(0, 1))
 def test_a_recording_may_be_cut_at_any_byte(agent: str, number: int, place: int, share: float) -> None:
-    lines, survives = recorded(agent, number)
+    lines, survives = lines_and_player(agent, number)
     survives(cut(lines, place, share))
 
 
 @AGENTS
 @given(NUMBERS, SEEDS)
 def test_lines_may_come_again_be_missing_and_change_places(agent: str, number: int, seed: int) -> None:
-    lines, survives = recorded(agent, number)
+    lines, survives = lines_and_player(agent, number)
     survives(move_lines(lines, random.Random(seed)))
 
 
 @AGENTS
 @given(NUMBERS, SEEDS)
 def test_the_lines_may_come_in_any_order(agent: str, number: int, seed: int) -> None:
-    lines, survives = recorded(agent, number)
+    lines, survives = lines_and_player(agent, number)
     survives(random.Random(seed).sample(lines, len(lines)))
 
 
@@ -276,7 +276,7 @@ def test_the_lines_may_come_in_any_order(agent: str, number: int, seed: int) -> 
 @given(NUMBERS, SEEDS, st.sampled_from([0.002, 0.01, 0.05, 0.3]))
 def test_any_value_in_any_line_may_be_something_else(agent: str, number: int, seed: int, rate: float) -> None:
     chance = random.Random(seed)
-    lines, survives = recorded(agent, number)
+    lines, survives = lines_and_player(agent, number)
     survives(each_line(lines, lambda line: change_line(line, chance, rate)))
 
 
@@ -284,7 +284,7 @@ def test_any_value_in_any_line_may_be_something_else(agent: str, number: int, se
 @given(NUMBERS, SEEDS)
 def test_any_bytes_may_be_broken(agent: str, number: int, seed: int) -> None:
     chance = random.Random(seed)
-    lines, survives = recorded(agent, number)
+    lines, survives = lines_and_player(agent, number)
     survives(each_line(lines, lambda line: break_line(line, chance)))
 
 
@@ -294,7 +294,7 @@ def test_the_client_may_leave_after_any_line_of_a_child_that_talks_nonsense(
     agent: str, number: int, place: int, seed: int
 ) -> None:
     chance = random.Random(seed)
-    lines, survives = recorded(agent, number)
+    lines, survives = lines_and_player(agent, number)
     lines = each_line(move_lines(lines, chance), lambda line: break_line(line, chance))
     place %= len(lines) + 1
     survives([*lines[:place], INTERRUPT, *lines[place:]])

@@ -71,12 +71,12 @@ def dialect(refused: set[str] | None = None, *, reasoning_back: str = "") -> Ope
     return OpenAIChat("m", context)
 
 
-def asking(**more: Any) -> Turn:
+def turn_with_tool(**more: Any) -> Turn:
     history = (HistoryMessage("user", (TextPart("weather?"),)),)
     return Turn(**{"model": "m", "history": history, "tools": (WEATHER,), **more})
 
 
-HELD = asking(tools=(Tool(name="get_weather", strict=True),))
+HELD = turn_with_tool(tools=(Tool(name="get_weather", strict=True),))
 """A turn whose calls have to be whole before the client hears of them."""
 
 
@@ -86,7 +86,7 @@ def messages_of(case: Case, pieces: Sequence[bytes]) -> Iterator[Message]:
     yield End(CUT if case.cut else None)
 
 
-def played(turn: Turn, messages: Iterable[Message]) -> list[Event]:
+def events_of(turn: Turn, messages: Iterable[Message]) -> list[Event]:
     """What the dialect says when these messages come one by one."""
     made = dialect()
     events = list(made.begin(turn).events)
@@ -95,7 +95,7 @@ def played(turn: Turn, messages: Iterable[Message]) -> list[Event]:
     return events
 
 
-def seen(events: Sequence[Event]) -> dict[str, Any]:
+def summary_of(events: Sequence[Event]) -> dict[str, Any]:
     """Items with their texts, usage and end, in the form of the cases."""
     log = TurnRepair().feed(events)
     assert violations(log, ended=any(isinstance(event, TurnEnded) for event in log)) == []
@@ -136,27 +136,27 @@ def check(case: Case, found: dict[str, Any]) -> None:
     assert found == {"items": items, "usage": case.usage, "stop": case.stop, "fault": case.fault}
 
 
-@pytest.mark.parametrize("turn", [asking(), HELD], ids=["streamed calls", "held calls"])
+@pytest.mark.parametrize("turn", [turn_with_tool(), HELD], ids=["streamed calls", "held calls"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_known_way_to_answer_means_what_it_means(name: str, turn: Turn) -> None:
     case = CASES[name]
-    check(case, seen(played(turn, messages_of(case, [case.body]))))
+    check(case, summary_of(events_of(turn, messages_of(case, [case.body]))))
 
 
 @pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("turn", [asking(), HELD], ids=["streamed calls", "held calls"])
+@pytest.mark.parametrize("turn", [turn_with_tool(), HELD], ids=["streamed calls", "held calls"])
 @pytest.mark.parametrize("name", CASES)
 def test_an_answer_read_byte_by_byte_has_the_same_events(name: str, turn: Turn) -> None:
     case = CASES[name]
     pieces = [case.body[n : n + 1] for n in range(len(case.body))]
-    check(case, seen(played(turn, messages_of(case, pieces))))
+    check(case, summary_of(events_of(turn, messages_of(case, pieces))))
 
 
 @given(NAMES, SEEDS)
 def test_an_answer_read_in_any_pieces_has_the_same_events(name: str, seed: int) -> None:
     case = CASES[name]
     pieces = in_pieces(case.body, random.Random(seed))
-    check(case, seen(played(asking(), messages_of(case, pieces))))
+    check(case, summary_of(events_of(turn_with_tool(), messages_of(case, pieces))))
 
 
 @given(NAMES, st.floats(0, 1), SEEDS, st.booleans())
@@ -170,7 +170,7 @@ def test_a_cut_answer_is_a_failure_unless_its_finish_reason_had_come(
         *in_pieces(cut, random.Random(seed)),
         End(None if clean else CUT),
     ]
-    found = seen(played(asking(), made))
+    found = summary_of(events_of(turn_with_tool(), made))
     if case.stop == "failed" or b'"finish_reason"' not in cut.replace(b'"finish_reason": null', b""):
         assert found["stop"] == "failed" or b"[DONE]" in cut
 
@@ -178,9 +178,9 @@ def test_a_cut_answer_is_a_failure_unless_its_finish_reason_had_come(
 @given(NAMES, SEEDS)
 def test_broken_bytes_end_the_turn_once_and_raise_nothing(name: str, seed: int) -> None:
     case = CASES[name]
-    events = played(asking(), messages_of(case, [break_line(case.body, random.Random(seed))]))
+    events = events_of(turn_with_tool(), messages_of(case, [break_line(case.body, random.Random(seed))]))
     assert sum(isinstance(each, TurnEnded) for each in events) <= 1
-    seen(events)
+    summary_of(events)
 
 
 FIELDS = [
@@ -219,14 +219,16 @@ ANYTHING = st.recursive(
 
 @given(ANYTHING)
 def test_no_shape_of_a_chunk_raises(value: Any) -> None:
-    events = played(asking(), [OK, event(chunk({}) | {"choices": [value]}), event(value), DONE, End()])
+    events = events_of(
+        turn_with_tool(), [OK, event(chunk({}) | {"choices": [value]}), event(value), DONE, End()]
+    )
     assert sum(isinstance(each, TurnEnded) for each in events) == 1
     error = Head(400, {})
-    assert isinstance(played(asking(), [error, json.dumps(value).encode(), End()])[-1], TurnEnded)
+    assert isinstance(events_of(turn_with_tool(), [error, json.dumps(value).encode(), End()])[-1], TurnEnded)
 
 
 def test_half_a_surrogate_pair_reaches_the_client_and_breaks_nothing() -> None:
-    events = played(HELD, [OK, b'data: {"choices":[{"delta":{"content":"\\ud83d"}}]}\n\n', DONE, End()])
+    events = events_of(HELD, [OK, b'data: {"choices":[{"delta":{"content":"\\ud83d"}}]}\n\n', DONE, End()])
     assert [each.text for each in events if isinstance(each, TextDelta)] == ["\ud83d"]
     assert events[-1] == TurnEnded(Stop.STOP, "provider")
 
@@ -236,19 +238,19 @@ def test_half_a_surrogate_pair_reaches_the_client_and_breaks_nothing() -> None:
 
 def test_an_exchange_without_an_answer_fails_with_what_the_transport_says() -> None:
     nowhere = Failure(kind=FaultKind.UPSTREAM_UNREACHABLE, message="nobody is there")
-    assert played(asking(), [End(nowhere)])[-1] == TurnEnded(Stop.FAILED, "provider", nowhere)
+    assert events_of(turn_with_tool(), [End(nowhere)])[-1] == TurnEnded(Stop.FAILED, "provider", nowhere)
 
 
 def test_silence_behind_the_finish_reason_changes_nothing() -> None:
     late = Failure(kind=FaultKind.UPSTREAM_TIMEOUT, message="silence")
-    events = played(asking(), [OK, event(chunk({"content": "Hi"}, "stop")), End(late)])
+    events = events_of(turn_with_tool(), [OK, event(chunk({"content": "Hi"}, "stop")), End(late)])
     assert events[-1] == TurnEnded(Stop.STOP, "provider")
 
 
 def test_a_line_without_an_end_is_refused_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("codex_proxy.agents.upstream.turn.MAX_LINE_BYTES", 1000)
     for start in (b"data: ", b'{"a":"'):
-        end = played(asking(), [OK, start, b"x" * 600, b"x" * 600, b"x" * 600, End()])[-1]
+        end = events_of(turn_with_tool(), [OK, start, b"x" * 600, b"x" * 600, b"x" * 600, End()])[-1]
         assert isinstance(end, TurnEnded)
         assert end.failure is not None
         assert "too long" in end.failure.message
@@ -256,7 +258,7 @@ def test_a_line_without_an_end_is_refused_at_the_limit(monkeypatch: pytest.Monke
 
 def test_nothing_is_sent_after_the_end_and_the_transport_knows_that_it_is_over() -> None:
     made = dialect()
-    made.begin(asking())
+    made.begin(turn_with_tool())
     made.receive([OK])
     step = made.receive([text("Hi"), event(chunk({"content": "more"})), End()])
     assert isinstance(step.events[-1], TurnEnded)
@@ -269,9 +271,13 @@ def test_nothing_is_sent_after_the_end_and_the_transport_knows_that_it_is_over()
 @pytest.mark.parametrize(
     ("field", "words", "turn"),
     [
-        ("stream_options", "Unknown field: stream_options", asking()),
-        ("parallel_tool_calls", "parallel_tool_calls is not supported", asking(parallel_tool_calls=False)),
-        ("max_tokens", "Use 'max_completion_tokens' instead.", asking(max_tokens=7)),
+        ("stream_options", "Unknown field: stream_options", turn_with_tool()),
+        (
+            "parallel_tool_calls",
+            "parallel_tool_calls is not supported",
+            turn_with_tool(parallel_tool_calls=False),
+        ),
+        ("max_tokens", "Use 'max_completion_tokens' instead.", turn_with_tool(max_tokens=7)),
     ],
 )
 def test_a_field_that_only_we_wanted_is_left_out_once_it_is_refused(
@@ -319,7 +325,7 @@ def bodies_around_error(turn: Turn, words: str) -> tuple[dict[str, Any], dict[st
     ],
 )
 def test_a_server_without_schemas_gets_one_in_words_and_any_object_as_the_format(words: str) -> None:
-    first, again, refused = bodies_around_error(asking(output_schema=SCHEMA), words)
+    first, again, refused = bodies_around_error(turn_with_tool(output_schema=SCHEMA), words)
     assert first["response_format"]["type"] == "json_schema"
     assert again["response_format"] == {"type": "json_object"}
     assert again["messages"][:-1] == first["messages"]
@@ -330,7 +336,7 @@ def test_a_server_without_schemas_gets_one_in_words_and_any_object_as_the_format
 
 def test_a_schema_that_is_wrong_is_the_clients_affair() -> None:
     made = dialect()
-    made.begin(asking(output_schema=SCHEMA))
+    made.begin(turn_with_tool(output_schema=SCHEMA))
     words = "Invalid schema for response_format 'city': 'x' is no type."
     [end] = made.receive([Head(400), json.dumps({"error": {"message": words}}).encode(), End()]).events
     assert isinstance(end, TurnEnded)
@@ -352,7 +358,7 @@ def test_a_server_that_refuses_strict_tools_gets_them_without_strict() -> None:
     ["messages[0].content: expected a string", "messages.0.content: Input should be a valid string"],
 )
 def test_a_server_that_takes_no_parts_gets_texts_as_one_string(words: str) -> None:
-    first, again, refused = bodies_around_error(asking(history=(TWO_TEXTS,)), words)
+    first, again, refused = bodies_around_error(turn_with_tool(history=(TWO_TEXTS,)), words)
     assert [part["text"] for part in first["messages"][0]["content"]] == ["What", "now?"]
     assert again["messages"] == [{"role": "user", "content": "What\n\nnow?"}]
     assert refused == {"parts"}
@@ -360,7 +366,7 @@ def test_a_server_that_takes_no_parts_gets_texts_as_one_string(words: str) -> No
 
 def test_the_upstreams_wait_is_reported_as_seconds_or_as_a_date() -> None:
     for value, seconds in (("17", 17.0), ("Thu, 01 Jan 1970 00:17:10 GMT", 30.0)):
-        end = played(asking(), [Head(429, {"retry-after": value}), b"{}", End()])[-1]
+        end = events_of(turn_with_tool(), [Head(429, {"retry-after": value}), b"{}", End()])[-1]
         assert isinstance(end, TurnEnded)
         assert end.failure is not None
         assert end.failure.retry_after == seconds
@@ -369,7 +375,7 @@ def test_the_upstreams_wait_is_reported_as_seconds_or_as_a_date() -> None:
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("litellm_")])
 def test_a_status_in_the_place_of_a_code_is_reported_as_no_code(name: str) -> None:
     case = CASES[name]
-    end = played(asking(), messages_of(case, [case.body]))[-1]
+    end = events_of(turn_with_tool(), messages_of(case, [case.body]))[-1]
     assert isinstance(end, TurnEnded)
     assert end.failure is not None
     assert end.failure.code is None
@@ -382,7 +388,7 @@ def test_secrets_and_addresses_are_cut_out_of_the_upstreams_words() -> None:
         [OK, event({"error": {"message": words}}), End()],
     ]
     for messages in refusals:
-        end = played(asking(), messages)[-1]
+        end = events_of(turn_with_tool(), messages)[-1]
         assert isinstance(end, TurnEnded)
         assert end.failure is not None
         assert not {"sk-secret", "example"} & set(end.failure.message.replace(".", " ").split())
@@ -393,13 +399,13 @@ def test_secrets_and_addresses_are_cut_out_of_the_upstreams_words() -> None:
 
 def test_arguments_are_streamed_where_nobody_has_to_look_at_them_first() -> None:
     made = dialect()
-    made.begin(asking())
+    made.begin(turn_with_tool())
     first = {"index": 0, "id": "call_a", "function": {"name": "get_weather", "arguments": '{"ci'}}
     got = made.receive([OK, event(chunk({"tool_calls": [first]}))]).events
     assert list(arguments(TurnRepair().feed(got)).values()) == ['{"ci']
 
 
-MCP = asking(tools=(WEATHER, Tool(name="files__read", mcp=McpOrigin("files", "read"))))
+MCP = turn_with_tool(tools=(WEATHER, Tool(name="files__read", mcp=McpOrigin("files", "read"))))
 
 
 def test_a_call_of_the_clients_streams_beside_tools_that_run_here() -> None:
@@ -462,7 +468,7 @@ def test_reasoning_does_not_go_back_once_the_user_has_said_something_new() -> No
     called = (HistoryCall("call_a", "files__read", "{}"), HistoryOutput("call_a", (TextPart("x"),)))
     for later, expected in (((), "Hm."), ((TWO_TEXTS,), None)):
         made = dialect(reasoning_back="reasoning_content")
-        step = made.begin(asking(history=(TWO_TEXTS, reasoning, *called, *later)))
+        step = made.begin(turn_with_tool(history=(TWO_TEXTS, reasoning, *called, *later)))
         assert json.loads(step.writes)["messages"][1].get("reasoning_content") == expected
 
 
@@ -499,7 +505,7 @@ def test_the_model_gets_an_error_for_a_call_that_cannot_be_made(
 def test_a_custom_tool_travels_as_a_function_with_one_string() -> None:
     made = dialect()
     tools = (Tool(name="patch", kind="custom"), Tool(name="get_weather", strict=True))
-    body = json.loads(made.begin(asking(tools=tools, parallel_tool_calls=False)).writes)
+    body = json.loads(made.begin(turn_with_tool(tools=tools, parallel_tool_calls=False)).writes)
     assert body["tools"][0]["function"]["parameters"]["required"] == ["input"]
     events = made.receive([OK, stream(call("patch", '{"input":"*** x"}'), finish="tool_calls"), End()]).events
     [ask] = [each for each in events if isinstance(each, ToolCallRequested)]
@@ -524,7 +530,7 @@ def test_the_input_of_a_custom_tool_streams_out_of_its_arguments(
     pieces: list[str], said: list[str], tools: tuple[Tool, ...]
 ) -> None:
     made = dialect()
-    made.begin(asking(tools=tools))
+    made.begin(turn_with_tool(tools=tools))
     first, *others = pieces
     further = [{"tool_calls": [{"index": 0, "function": {"arguments": each}}]} for each in others]
     received: list[Message] = [OK, *(event(chunk(delta)) for delta in (call("patch", first), *further))]

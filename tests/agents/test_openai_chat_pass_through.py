@@ -33,7 +33,7 @@ TRICKY = (
 """Texts that look like the frame around them."""
 
 
-def passed(pass_through: PassThrough, chunks: Sequence[bytes]) -> bytes:
+def passed_bytes(pass_through: PassThrough, chunks: Sequence[bytes]) -> bytes:
     """All that is passed on of a body that comes in these pieces."""
     return b"".join([*map(pass_through.feed, chunks), pass_through.close()])
 
@@ -74,7 +74,7 @@ def test_the_bytes_passed_on_are_those_that_came_wherever_they_are_cut(
     body: bytes, places: list[int]
 ) -> None:
     pass_through = PassThrough(stream=True, wants_usage=True)
-    assert passed(pass_through, cut(body, places)) == body
+    assert passed_bytes(pass_through, cut(body, places)) == body
     assert pass_through.done
     assert pass_through.fault is None
     assert pass_through.finishes == {0: "stop"}
@@ -85,7 +85,7 @@ def test_the_bytes_passed_on_are_those_that_came_wherever_they_are_cut(
 def test_without_being_asked_usage_is_the_one_thing_that_is_left_out(body: bytes, places: list[int]) -> None:
     crlf = USAGE_CHUNK.replace(b"\n", b"\r\n")
     pass_through = PassThrough(stream=True, wants_usage=False)
-    assert passed(pass_through, cut(body, places)) == body.replace(USAGE_CHUNK, b"").replace(crlf, b"")
+    assert passed_bytes(pass_through, cut(body, places)) == body.replace(USAGE_CHUNK, b"").replace(crlf, b"")
     assert pass_through.usage == Usage(input=11, output=7), "it is known all the same"
 
 
@@ -93,7 +93,7 @@ def test_without_being_asked_usage_is_the_one_thing_that_is_left_out(body: bytes
 def test_what_breaks_off_is_passed_on_in_whole_events(body: bytes, end: int, places: list[int]) -> None:
     end %= len(body)
     pass_through = PassThrough(stream=True, wants_usage=True)
-    out = passed(pass_through, cut(body[:end], places))
+    out = passed_bytes(pass_through, cut(body[:end], places))
     whole = body.startswith(out.rstrip(b"\r\n"))
     assert whole
     assert not out or out.endswith((b"\n\n", b"\n\r\n"))
@@ -103,7 +103,7 @@ def test_what_breaks_off_is_passed_on_in_whole_events(body: bytes, end: int, pla
 @given(body=streams(), places=places)
 def test_the_model_has_the_name_that_the_client_asked_for(body: bytes, places: list[int]) -> None:
     pass_through = PassThrough(stream=True, wants_usage=True, model_shown="my-alias")
-    out = passed(pass_through, cut(body, places))
+    out = passed_bytes(pass_through, cut(body, places))
     told = [json.loads(line[5:]) for line in out.decode().split("\n") if line.startswith("data: {")]
     came = [json.loads(line[5:]) for line in body.decode().split("\n") if line.startswith("data: {")]
     assert told == [each | {"model": "my-alias"} for each in came]
@@ -114,7 +114,7 @@ def test_the_model_has_the_name_that_the_client_asked_for(body: bytes, places: l
 def test_every_dialect_is_passed_on_or_fails_as_it_should(name: str, size: int) -> None:
     case = CASES[name]
     pass_through = PassThrough(stream=True, wants_usage=True)
-    out = passed(pass_through, [case.body[at : at + size] for at in range(0, len(case.body), size)])
+    out = passed_bytes(pass_through, [case.body[at : at + size] for at in range(0, len(case.body), size)])
     if case.stop == "failed":
         assert (
             pass_through.fault is not None
@@ -152,7 +152,7 @@ def test_of_a_large_block_only_the_events_that_matter_are_decoded(monkeypatch: p
     for pieces in ([body], cut(body, [len(body) // 3])):
         decoded.clear()
         pass_through = PassThrough(stream=True, wants_usage=True)
-        assert passed(pass_through, pieces) == body
+        assert passed_bytes(pass_through, pieces) == body
         assert pass_through.deltas == 502
         assert len(decoded) == 4, "the role, the first word, the end and the usage"
 
@@ -186,7 +186,7 @@ WHOLE = {
 def test_one_object_is_passed_on_as_it_is(places: list[int]) -> None:
     body = json.dumps(WHOLE, indent=1).encode()
     pass_through = PassThrough(stream=False, wants_usage=False)
-    assert passed(pass_through, cut(body, places)) == body
+    assert passed_bytes(pass_through, cut(body, places)) == body
     assert pass_through.done
     assert pass_through.usage == Usage(input=11, output=7)
 
@@ -194,12 +194,12 @@ def test_one_object_is_passed_on_as_it_is(places: list[int]) -> None:
 def test_one_object_gets_the_name_of_the_model_and_keeps_all_else() -> None:
     body = b'{"model": "m", "seed": 1.50, "choices": [{}]}'
     pass_through = PassThrough(stream=False, wants_usage=False, model_shown="mine")
-    assert passed(pass_through, [body]) == b'{"model":"mine","seed":1.50,"choices":[{}]}'
+    assert passed_bytes(pass_through, [body]) == b'{"model":"mine","seed":1.50,"choices":[{}]}'
 
 
 def test_one_object_where_a_stream_was_asked_for_becomes_one() -> None:
     pass_through = PassThrough(stream=True, wants_usage=True)
-    lines = passed(pass_through, [json.dumps(WHOLE).encode()]).decode().split("\n\n")
+    lines = passed_bytes(pass_through, [json.dumps(WHOLE).encode()]).decode().split("\n\n")
     first, last = json.loads(lines[0][6:]), json.loads(lines[1][6:])
     assert first["object"] == "chat.completion.chunk"
     assert first["choices"][0]["delta"]["content"] == "Hi"
@@ -209,7 +209,7 @@ def test_one_object_where_a_stream_was_asked_for_becomes_one() -> None:
 
 def test_a_stream_where_one_object_was_asked_for_becomes_one() -> None:
     pass_through = PassThrough(stream=False, wants_usage=False)
-    answer = json.loads(passed(pass_through, [text("Hello.")]))
+    answer = json.loads(passed_bytes(pass_through, [text("Hello.")]))
     assert answer["object"] == "chat.completion"
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Hello."}
     assert answer["choices"][0]["finish_reason"] == "stop"
@@ -219,7 +219,7 @@ def test_a_stream_where_one_object_was_asked_for_becomes_one() -> None:
 def test_a_field_that_a_later_chunk_has_as_null_keeps_its_value() -> None:
     pass_through = PassThrough(stream=False, wants_usage=False)
     chunks = [chunk({"content": "Hello."}, "stop", usage=USAGE), chunk({}, usage=None)]
-    answer = json.loads(passed(pass_through, [b"".join(map(event, chunks)) + DONE]))
+    answer = json.loads(passed_bytes(pass_through, [b"".join(map(event, chunks)) + DONE]))
     assert answer["usage"] == USAGE
 
 
@@ -245,7 +245,7 @@ def test_no_form_of_an_answer_raises_and_what_comes_of_it_is_json(
     frames = [[event(each), event(made), event(chunk({}, "stop")), DONE] for each in each_change(made)]
     for pieces in [*frames, *([json.dumps(each).encode()] for each in each_change(whole))]:
         pass_through = PassThrough(stream=stream, wants_usage=wants_usage, model_shown=shown)
-        said = passed(pass_through, pieces)
+        said = passed_bytes(pass_through, pieces)
         lines = said.splitlines() if stream else [said] if pass_through.fault is None else []
         for line in lines:
             assert line in (b"", b"data: [DONE]") or isinstance(
@@ -262,4 +262,4 @@ def test_bytes_that_are_no_utf_8_are_not_passed_on(
     if whole:
         body = json.dumps(WHOLE).encode().replace(b"Hi", b"".join(words))
     pass_through = PassThrough(stream=stream, wants_usage=True)
-    passed(pass_through, cut(body, places)).decode("utf-8")
+    passed_bytes(pass_through, cut(body, places)).decode("utf-8")

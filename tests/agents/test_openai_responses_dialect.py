@@ -56,7 +56,7 @@ def dialect(refused: set[str] | None = None) -> OpenAIResponses:
     return OpenAIResponses("m", context)
 
 
-def asking(**more: Any) -> Turn:
+def turn_with_tool(**more: Any) -> Turn:
     history = (HistoryMessage("user", (TextPart("weather?"),)),)
     return Turn(**{"model": "m", "history": history, "tools": (WEATHER, PATCH), **more})
 
@@ -65,7 +65,7 @@ def event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
 
 
-class Called:
+class UpstreamCall:
     """A call as an upstream tells it: `pieces` are its text."""
 
     def __init__(self, number: int, name: str, pieces: Sequence[str]) -> None:
@@ -100,7 +100,7 @@ class Called:
         ]
 
 
-def answer_with(calls: Sequence[Called], form: Form, chance: random.Random) -> bytes:
+def answer_with(calls: Sequence[UpstreamCall], form: Form, chance: random.Random) -> bytes:
     """A whole stream in which the events of the calls are interleaved by chance, and begin in their order."""
     queues = [call.frames(place, form) for place, call in enumerate(calls)]
     frames, begun = [], 1
@@ -116,7 +116,9 @@ def answer_with(calls: Sequence[Called], form: Form, chance: random.Random) -> b
     return b"".join([*frames, event("response.completed", response=response)])
 
 
-def played(turn: Turn, messages: Iterable[Message], made: OpenAIResponses | None = None) -> list[Event]:
+def logged_events(
+    turn: Turn, messages: Iterable[Message], made: OpenAIResponses | None = None
+) -> list[Event]:
     """What reaches the log when these messages come one by one."""
     made = made or dialect()
     policy, repair = ToolPolicy(turn), TurnRepair()
@@ -144,7 +146,7 @@ def calls_in(log: Iterable[Event]) -> list[tuple[str, str, str, str]]:
     return list(calls.values())
 
 
-def call_facts(calls: Sequence[Called]) -> list[tuple[Any, ...]]:
+def call_facts(calls: Sequence[UpstreamCall]) -> list[tuple[Any, ...]]:
     return [
         (
             call.item["call_id"],
@@ -158,28 +160,28 @@ def call_facts(calls: Sequence[Called]) -> list[tuple[Any, ...]]:
 
 PIECES = st.lists(st.text('ab {}"\\é\n', min_size=1, max_size=4), min_size=1, max_size=4)
 CALLS = st.lists(st.tuples(st.sampled_from([WEATHER.name, PATCH.name]), PIECES), min_size=1, max_size=4).map(
-    lambda made: [Called(number, name, pieces) for number, (name, pieces) in enumerate(made)]
+    lambda made: [UpstreamCall(number, name, pieces) for number, (name, pieces) in enumerate(made)]
 )
 
 
 @given(CALLS, st.sampled_from(FORMS), SEEDS)
 def test_interleaved_calls_keep_their_order_ids_and_texts_however_they_are_reported_and_cut(
-    calls: list[Called], form: Form, seed: int
+    calls: list[UpstreamCall], form: Form, seed: int
 ) -> None:
     chance = random.Random(seed)
     body = answer_with(calls, form, chance)
-    log = played(asking(), [OK, *in_pieces(body, chance), End()])
+    log = logged_events(turn_with_tool(), [OK, *in_pieces(body, chance), End()])
     assert calls_in(log) == call_facts(calls)
     assert stop_of(log) == Stop.TOOL_CALLS
 
 
 @given(CALLS, SEEDS, st.floats(0, 1))
 def test_what_is_said_of_a_call_before_the_cut_is_the_beginning_of_it_and_the_turn_fails(
-    calls: list[Called], seed: int, share: float
+    calls: list[UpstreamCall], seed: int, share: float
 ) -> None:
     body = answer_with(calls, "openai", random.Random(seed))
     kept = body[: int(len(body) * share)]
-    log = played(asking(), [OK, kept, End()])
+    log = logged_events(turn_with_tool(), [OK, kept, End()])
     for (*head, said), (*whole_head, whole) in zip(calls_in(log), call_facts(calls), strict=False):
         assert head == whole_head
         assert whole.startswith(said)
@@ -188,9 +190,9 @@ def test_what_is_said_of_a_call_before_the_cut_is_the_beginning_of_it_and_the_tu
 
 
 @given(CALLS, st.sampled_from(FORMS), SEEDS)
-def test_broken_bytes_end_the_turn_at_most_once(calls: list[Called], form: Form, seed: int) -> None:
+def test_broken_bytes_end_the_turn_at_most_once(calls: list[UpstreamCall], form: Form, seed: int) -> None:
     chance = random.Random(seed)
-    log = played(asking(), [OK, break_line(answer_with(calls, form, chance), chance), End()])
+    log = logged_events(turn_with_tool(), [OK, break_line(answer_with(calls, form, chance), chance), End()])
     assert sum(isinstance(each, TurnEnded) for each in log) <= 1
 
 
@@ -222,7 +224,9 @@ ANYTHING = st.recursive(
 def test_no_shape_of_an_event_raises(values: list[Any], output: Any) -> None:
     frames = [f"data: {json.dumps(value)}\n\n".encode() for value in values]
     response = {"object": "response", "status": "completed", "output": output}
-    log = played(asking(), [OK, *frames, event("response.completed", response=response), End()])
+    log = logged_events(
+        turn_with_tool(), [OK, *frames, event("response.completed", response=response), End()]
+    )
     assert sum(isinstance(each, TurnEnded) for each in log) <= 1
 
 
@@ -231,9 +235,9 @@ def test_no_shape_of_an_event_raises(values: list[Any], output: Any) -> None:
 
 def test_a_piece_of_arguments_is_sent_when_it_arrives_and_not_at_the_end() -> None:
     made = dialect()
-    made.begin(asking())
+    made.begin(turn_with_tool())
     for place, name in enumerate((WEATHER.name, PATCH.name)):
-        call = Called(place, name, ['{"ci', 'ty":1}'])
+        call = UpstreamCall(place, name, ['{"ci', 'ty":1}'])
         begun, first, *_ = call.frames(place, "openai")
         opened, said = made.receive([OK, begun, first]).events
         assert isinstance(opened, ItemStarted)
@@ -245,16 +249,16 @@ def test_a_piece_of_arguments_is_sent_when_it_arrives_and_not_at_the_end() -> No
 @pytest.mark.parametrize(
     "turn",
     [
-        asking(tools=(Tool(name=WEATHER.name, strict=True),)),
-        asking(tools=(Tool(name=WEATHER.name, mcp=McpOrigin("sky", "weather")),)),
-        asking(parallel_tool_calls=False),
+        turn_with_tool(tools=(Tool(name=WEATHER.name, strict=True),)),
+        turn_with_tool(tools=(Tool(name=WEATHER.name, mcp=McpOrigin("sky", "weather")),)),
+        turn_with_tool(parallel_tool_calls=False),
     ],
     ids=["strict", "run by this server", "one at a time"],
 )
 def test_a_call_that_this_server_may_answer_is_sent_to_no_client_before_it_is_complete(turn: Turn) -> None:
     made = dialect()
     made.begin(turn)
-    body = answer_with([Called(1, WEATHER.name, ["{", "}"])], "openai", random.Random(1))
+    body = answer_with([UpstreamCall(1, WEATHER.name, ["{", "}"])], "openai", random.Random(1))
     events = made.receive([OK, body, End()]).events
     assert not any(isinstance(each, ItemStarted | ArgumentsDelta) for each in events)
     [ask] = [each for each in events if isinstance(each, ToolCallRequested)]
@@ -262,8 +266,8 @@ def test_a_call_that_this_server_may_answer_is_sent_to_no_client_before_it_is_co
 
 
 def test_a_call_to_a_tool_that_is_not_offered_is_answered_here_and_those_beside_it_are_the_clients() -> None:
-    calls = [Called(1, "nonsense", ["{}"]), Called(2, WEATHER.name, ["{}"])]
-    log = played(asking(), [OK, answer_with(calls, "openai", random.Random(1)), End()])
+    calls = [UpstreamCall(1, "nonsense", ["{}"]), UpstreamCall(2, WEATHER.name, ["{}"])]
+    log = logged_events(turn_with_tool(), [OK, answer_with(calls, "openai", random.Random(1)), End()])
     assert [call_id for call_id, *_ in calls_in(log)] == ["call_2"]
     outputs = [json.loads(each.json) for each in log if isinstance(each, RawItem) and "output" in each.type]
     assert [each["call_id"] for each in outputs] == ["call_1"]
@@ -274,20 +278,22 @@ def test_a_call_to_a_tool_that_is_not_offered_is_answered_here_and_those_beside_
 def test_a_call_without_a_name_is_no_item_of_the_answer() -> None:
     item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "arguments": "{}"}
     response = {"object": "response", "status": "completed", "output": [item]}
-    log = played(asking(), [OK, event("response.completed", response=response), End()])
+    log = logged_events(turn_with_tool(), [OK, event("response.completed", response=response), End()])
     assert stop_of(log) == Stop.STOP
     assert not any(isinstance(each, RawItem | ToolCallRequested) for each in log)
 
 
 def test_a_call_that_the_length_cuts_off_is_incomplete_and_the_answer_too() -> None:
-    begun, first, *_ = Called(1, WEATHER.name, ['{"ci', "ty"]).frames(0, "openai")
+    begun, first, *_ = UpstreamCall(1, WEATHER.name, ['{"ci', "ty"]).frames(0, "openai")
     response = {
         "object": "response",
         "status": "incomplete",
         "output": [],
         "incomplete_details": {"reason": "max_output_tokens"},
     }
-    log = played(asking(), [OK, begun, first, event("response.incomplete", response=response), End()])
+    log = logged_events(
+        turn_with_tool(), [OK, begun, first, event("response.incomplete", response=response), End()]
+    )
     assert [each for each in log if isinstance(each, ItemEnded)] == [ItemEnded("fc_1", "incomplete")]
     assert stop_of(log) == Stop.LENGTH
 
@@ -296,19 +302,21 @@ def test_a_call_that_the_length_cuts_off_is_incomplete_and_the_answer_too() -> N
 def test_an_input_streams_from_the_arguments_of_the_function_that_a_custom_tool_travels_as(
     form: Form,
 ) -> None:
-    call = Called(1, WEATHER.name, ['{"input":', '"+x', "\\n", '+y"}'])
+    call = UpstreamCall(1, WEATHER.name, ['{"input":', '"+x', "\\n", '+y"}'])
     call.item["name"] = PATCH.name
     made = dialect({"custom"})
-    log = played(asking(), [OK, answer_with([call], form, random.Random(1)), End()], made)
+    log = logged_events(turn_with_tool(), [OK, answer_with([call], form, random.Random(1)), End()], made)
     assert calls_in(log) == [("call_1", "custom", PATCH.name, "+x\n+y")]
     pieces = [each.text for each in log if isinstance(each, ArgumentsDelta)]
     assert pieces == (["+x\n+y"] if form in ("done only", "last only") else ["+x", "\n", "+y"])
 
 
 def test_an_input_in_another_form_is_sent_when_it_is_complete() -> None:
-    call = Called(1, WEATHER.name, ["*** Beg", "in"])
+    call = UpstreamCall(1, WEATHER.name, ["*** Beg", "in"])
     call.item["name"] = PATCH.name
-    log = played(asking(), [OK, answer_with([call], "openai", random.Random(1)), End()], dialect({"custom"}))
+    log = logged_events(
+        turn_with_tool(), [OK, answer_with([call], "openai", random.Random(1)), End()], dialect({"custom"})
+    )
     assert calls_in(log) == [("call_1", "custom", PATCH.name, "*** Begin")]
 
 
@@ -320,9 +328,9 @@ def test_text_before_a_call_and_the_end_of_the_step_stay_where_they_are() -> Non
         event("response.output_text.delta", item_id="msg_1", output_index=0, delta="Hm."),
         event("response.output_item.done", item=whole, output_index=0),
     ]
-    call = answer_with([Called(1, WEATHER.name, ["{}"])], "openai", random.Random(1)).replace(
+    call = answer_with([UpstreamCall(1, WEATHER.name, ["{}"])], "openai", random.Random(1)).replace(
         b'"output_index": 0', b'"output_index": 1'
     )
-    kinds = [type(each) for each in played(asking(), [OK, *said, call, End()])]
+    kinds = [type(each) for each in logged_events(turn_with_tool(), [OK, *said, call, End()])]
     order = [kinds.index(kind) for kind in (TextDelta, ArgumentsDelta, StepCompleted, TurnEnded)]
     assert order == sorted(order)

@@ -57,7 +57,7 @@ async def landlock(tmp_path: Path) -> Confinement:
     return found.confinement
 
 
-def planted(path: Path, text: str = PLANTED, mode: int = 0o600) -> Path:
+def write_file(path: Path, text: str = PLANTED, mode: int = 0o600) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(mode)
@@ -67,14 +67,14 @@ def planted(path: Path, text: str = PLANTED, mode: int = 0o600) -> Path:
 def private_files(folder: Path) -> list[str]:
     """What a user has that is no affair of a plain model."""
     paths = ("home/.ssh/id_x", "home/notes", "work/source.py", "state/log")
-    return [str(planted(folder / path)) for path in paths]
+    return [str(write_file(folder / path)) for path in paths]
 
 
 def flags(folder: Path, program: str, **more: Any) -> dict[str, Any]:
     """The settings of a server whose Claude Code is this script."""
     (folder / "home" / ".claude").mkdir(parents=True, exist_ok=True)
     (folder / "work").mkdir(exist_ok=True)
-    path = planted(folder / "bin" / "claude", program, 0o700)
+    path = write_file(folder / "bin" / "claude", program, 0o700)
     own: dict[str, Any] = {"agent": "claude-code", "claude_bin": str(path), "child_env": "PYTHONPATH"}
     own |= {"workdir": folder / "work", "state_dir": folder / "state", "agent_confinement": "auto"}
     return own | more
@@ -91,14 +91,14 @@ async def claude_proxy(folder: Path, program: str, **more: Any) -> AsyncIterator
         yield proxy
 
 
-def trying(paths: list[str]) -> str:
+def reader_script(paths: list[str]) -> str:
     return TRYING.format(python=sys.executable, paths=paths)
 
 
 async def test_a_process_of_plain_turns_reads_nothing_of_the_users_and_one_of_agent_turns_does(
     tmp_path: Path, landlock: Confinement
 ) -> None:
-    async with claude_proxy(tmp_path, trying(private_files(tmp_path))) as proxy:
+    async with claude_proxy(tmp_path, reader_script(private_files(tmp_path))) as proxy:
         for messages in ([SYSTEM, {"role": "user", "content": "Hi."}], [{"role": "user", "content": "Hi."}]):
             answer = await proxy.ask({"model": "codex-5", "messages": messages})
             assert answer.status == 200, answer.text
@@ -129,7 +129,7 @@ async def test_an_agent_that_speaks_acp_has_a_process_for_plain_turns_that_reads
 ) -> None:
     (tmp_path / "home" / ".agent").mkdir(parents=True)
     paths = private_files(tmp_path)
-    program = planted(
+    program = write_file(
         tmp_path / "bin" / "agent", TRYING_ACP.format(python=sys.executable, paths=paths), 0o700
     )
     settings = settings_of(
@@ -159,7 +159,7 @@ exec {python} -P -m fake_proto claude "$@"
 async def test_a_program_that_does_not_work_confined_is_served_and_banner_health_and_doctor_say_so(
     tmp_path: Path, landlock: Confinement
 ) -> None:
-    library = planted(tmp_path / "home" / "library")
+    library = write_file(tmp_path / "home" / "library")
     program = HELPLESS.format(path=library, python=shlex.quote(sys.executable))
     async with claude_proxy(tmp_path, program) as proxy:
         answer = await proxy.ask(
@@ -182,7 +182,7 @@ async def test_a_program_that_does_not_work_confined_is_served_and_banner_health
 async def test_a_program_that_does_not_work_with_the_mechanism_that_was_named_is_not_served(
     tmp_path: Path, landlock: Confinement
 ) -> None:
-    library = planted(tmp_path / "home" / "library")
+    library = write_file(tmp_path / "home" / "library")
     program = HELPLESS.format(path=library, python=shlex.quote(sys.executable))
     settings = settings_of(tmp_path, **flags(tmp_path, program, agent_confinement="landlock"))
     with pytest.raises(Fault, match="it needs its library"):
@@ -192,7 +192,7 @@ async def test_a_program_that_does_not_work_with_the_mechanism_that_was_named_is
 
 @pytest.mark.exhaustive
 async def test_doctor_names_what_confines_plain_turns(tmp_path: Path, landlock: Confinement) -> None:
-    checkup = await examine(flags(tmp_path, trying([])), None, environment(tmp_path))
+    checkup = await examine(flags(tmp_path, reader_script([])), None, environment(tmp_path))
     [check] = [each for each in checkup.checks if each.name == "plain-model turns"]
     assert (check.status, check.facts["confinement"]) == ("ok", "landlock")
 
@@ -263,7 +263,7 @@ async def test_what_works_no_better_unconfined_stays_confined(landlock: Confinem
 def test_a_program_may_read_its_package_and_never_the_home(
     program: str, listed: list[str], unlisted: list[str], tmp_path: Path
 ) -> None:
-    path = planted(tmp_path / program, "", 0o700)
+    path = write_file(tmp_path / program, "", 0o700)
     found = read_list(Command((str(path),), {"HOME": str(tmp_path / "home")}, "/"))
     assert str(path) in found
     assert {str(tmp_path / each) for each in listed} <= set(found)
@@ -274,15 +274,15 @@ def test_the_interpreter_of_a_script_and_what_variables_and_arguments_name_are_r
     tmp_path: Path,
 ) -> None:
     home = tmp_path / "home"
-    node = planted(tmp_path / "node" / "bin" / "node", "", 0o700)
-    script = planted(
+    node = write_file(tmp_path / "node" / "bin" / "node", "", 0o700)
+    script = write_file(
         tmp_path / "node" / "lib" / "node_modules" / "a" / "cli.js", "#!/usr/bin/env node\n", 0o700
     )
     link = tmp_path / "bin" / "a"
     link.parent.mkdir()
     link.symlink_to(script)
-    certificates = planted(home / "ca.pem")
-    settings = planted(home / "settings" / "a.json")
+    certificates = write_file(home / "ca.pem")
+    settings = write_file(home / "settings" / "a.json")
     (home / ".aws").mkdir()
     env = {"HOME": str(home), "PATH": str(node.parent), "NODE_EXTRA_CA_CERTS": str(certificates)}
     env |= {"CLAUDE_CODE_USE_BEDROCK": "1", "OLDPWD": str(home), "ROOT": "/", "USER_HOME": str(home)}

@@ -33,11 +33,11 @@ def ready(key: int, running: int = 0, *, served: int = 0, age: float = 0.0) -> P
     return ProcessInfo(key, ProcessState.READY, running, served, age)
 
 
-def starting(key: int) -> ProcessInfo:
+def starting_process(key: int) -> ProcessInfo:
     return ProcessInfo(key, ProcessState.STARTING, 0, 0, 0.0)
 
 
-def draining(key: int, running: int = 0) -> ProcessInfo:
+def draining_process(key: int, running: int = 0) -> ProcessInfo:
     return ProcessInfo(key, ProcessState.DRAINING, running, 0, 0.0)
 
 
@@ -65,14 +65,14 @@ def test_a_process_due_for_renewal_is_used_only_when_there_is_no_other() -> None
 
 
 def test_a_turn_waits_for_room() -> None:
-    full = (ready(1, 4), starting(2), draining(3))
+    full = (ready(1, 4), starting_process(2), draining_process(3))
     assert assign(full, LIMITS) is None
     assert assign((), LIMITS) is None
 
 
 def test_an_empty_pool_is_warmed_to_its_minimum_and_no_further() -> None:
     assert maintain((), LIMITS, 0) == PoolMaintenance(start=True, drain=(), retire=())
-    assert maintain((starting(1),), LIMITS, 0) == NOTHING
+    assert maintain((starting_process(1),), LIMITS, 0) == NOTHING
     assert maintain((ready(1),), LIMITS, 0) == NOTHING
     assert maintain((ready(1),), replace(LIMITS, min_processes=2), 0).start
 
@@ -81,25 +81,25 @@ def test_a_pool_without_a_minimum_starts_its_first_process_for_the_first_turn() 
     lazy = replace(LIMITS, min_processes=0)
     assert maintain((), lazy, 0) == NOTHING
     assert maintain((), lazy, 1).start
-    assert maintain((starting(1),), lazy, 1) == NOTHING
+    assert maintain((starting_process(1),), lazy, 1) == NOTHING
 
 
 def test_another_process_is_started_ahead_when_all_are_busy_and_one_at_a_time() -> None:
     assert maintain((ready(1, 1),), LIMITS, 0) == NOTHING
     assert maintain((ready(1, 2),), LIMITS, 0).start
     assert maintain((ready(1, 2), ready(2, 1)), LIMITS, 0) == NOTHING
-    assert maintain((ready(1, 2), starting(2)), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, 2), starting_process(2)), LIMITS, 0) == NOTHING
     assert not maintain((ready(1, 2), ready(2, 2), ready(3, 2)), LIMITS, 0).start, "there may be three"
 
 
 def test_more_turns_wait_than_a_starting_process_takes_easily_so_a_second_is_started() -> None:
-    assert not maintain((starting(1),), LIMITS, 2).start
-    assert maintain((starting(1),), LIMITS, 3).start
-    assert not maintain((starting(1), starting(2)), LIMITS, 4).start
+    assert not maintain((starting_process(1),), LIMITS, 2).start
+    assert maintain((starting_process(1),), LIMITS, 3).start
+    assert not maintain((starting_process(1), starting_process(2)), LIMITS, 4).start
 
 
 def test_a_draining_process_is_retired_when_idle_and_counts_until_it_is_gone() -> None:
-    seats = (draining(1), draining(2, 1), draining(3))
+    seats = (draining_process(1), draining_process(2, 1), draining_process(3))
     assert maintain(seats, LIMITS, 1) == PoolMaintenance(start=False, drain=(), retire=(1, 3))
 
 
@@ -111,8 +111,8 @@ def test_processes_due_for_renewal_end_as_soon_as_a_fresh_one_serves() -> None:
 def test_a_process_due_for_renewal_serves_until_its_successor_is_ready() -> None:
     assert maintain((ready(1, 1, age=100),), LIMITS, 0) == PoolMaintenance(start=True, drain=(), retire=())
     assert maintain((ready(1, age=100),), LIMITS, 0) == PoolMaintenance(start=True, drain=(), retire=())
-    assert maintain((ready(1, 1, age=100), starting(2)), LIMITS, 0) == NOTHING
-    assert maintain((ready(1, age=100), starting(2)), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, 1, age=100), starting_process(2)), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, age=100), starting_process(2)), LIMITS, 0) == NOTHING
     assert maintain((ready(1, 1, age=100), ready(2)), LIMITS, 0) == PoolMaintenance(
         start=False, drain=(1,), retire=()
     )
@@ -212,7 +212,7 @@ class PoolPlay(RuleBasedStateMachine):
             if not upkeep.start:
                 return
             self.last_key += 1
-            self.seats[self.last_key] = starting(self.last_key)
+            self.seats[self.last_key] = starting_process(self.last_key)
         raise AssertionError("the pool does not come to rest")
 
     def take(self, key: int) -> None:

@@ -202,7 +202,7 @@ def test_a_misspelt_agent_is_refused_with_the_one_that_was_meant() -> None:
         check_name("xyz", None)
 
 
-class Listing:
+class AgentWithModels:
     """An agent that lists these models, and takes no others."""
 
     any_model = False
@@ -232,8 +232,8 @@ def test_only_an_agent_that_is_codex_lists_codex_5_and_no_list_is_empty(agent: s
     named = {each.name: each for each in configured_agents(Settings(**spoken))}
     is_codex = next(iter(named.values())).spec.name in (*CODEX, "fake")
     for models in ((), (AgentModel(id="own", is_default=True),)):
-        of_each = {name: Listing(name, *models) for name in named}
-        source: Any = of_each.get("") or Listing(
+        of_each = {name: AgentWithModels(name, *models) for name in named}
+        source: Any = of_each.get("") or AgentWithModels(
             "several",
             *(
                 msgspec.structs.replace(model, id=f"{name}/{model.id}", agent=name)

@@ -28,7 +28,7 @@ from tests.runs.actors import WordAgent
 K = FaultKind
 
 
-def reasoning(text: str) -> bytes:
+def reasoning_item(text: str) -> bytes:
     return json.dumps({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": text}).encode()
 
 
@@ -124,7 +124,8 @@ async def test_an_idle_session_goes_on_with_the_agents_own_name_of_the_model(sce
 
     dialect.resume = resume
     session.resume(
-        Turn(model="b/x", history=()), [RawHistoryItem(reasoning("a:1")), RawHistoryItem(reasoning("b:2"))]
+        Turn(model="b/x", history=()),
+        [RawHistoryItem(reasoning_item("a:1")), RawHistoryItem(reasoning_item("b:2"))],
     )
     [(model, new)] = turns
     assert (model, [json.loads(item.json)["encrypted_content"] for item in new]) == ("x", ["2"])
@@ -136,7 +137,7 @@ async def test_an_idle_session_goes_on_with_the_agents_own_name_of_the_model(sce
 async def test_encrypted_reasoning_of_one_agent_is_given_to_no_other(scene: Scene) -> None:
     await scene.begun(Turn(model="a/x", history=()))
     scene.a.transports[0].say(
-        TurnStarted(), RawItem("reasoning", reasoning("secret")), RawItem("message", b"{}")
+        TurnStarted(), RawItem("reasoning", reasoning_item("secret")), RawItem("message", b"{}")
     )
     raw = [event for event in scene.listener.events if isinstance(event, RawItem)]
     asked = HistoryMessage("user", (TextPart("Hi"),))
@@ -152,22 +153,22 @@ async def test_encrypted_reasoning_of_one_agent_is_given_to_no_other(scene: Scen
 
 
 async def test_what_nobody_here_has_marked_is_given_to_nobody(scene: Scene) -> None:
-    session = await scene.router.open(Turn(model="a/x", history=(RawHistoryItem(reasoning("old")),)))
+    session = await scene.router.open(Turn(model="a/x", history=(RawHistoryItem(reasoning_item("old")),)))
     assert session.turn.history == ()
 
 
 def reasoning_as_sent(text: str) -> bytes:
-    return json.dumps(json.loads(reasoning(text)), separators=(",", ":")).encode()
+    return json.dumps(json.loads(reasoning_item(text)), separators=(",", ":")).encode()
 
 
 @given(text=st.text(min_size=1), names=st.sampled_from([("a", "b"), ("a", "a.b"), ("ab", "a")]))
 def test_marks_are_taken_off_by_their_own_agent_and_by_no_other(text: str, names: tuple[str, str]) -> None:
     own, other = (OriginMarks(name) for name in names)
-    [marked] = own.mark([RawItem("reasoning", reasoning(text))])
+    [marked] = own.mark([RawItem("reasoning", reasoning_item(text))])
     assert isinstance(marked, RawItem)
     [back] = own.unmark([RawHistoryItem(marked.json)])
     assert isinstance(back, RawHistoryItem)
-    assert json.loads(back.json) == json.loads(reasoning(text))
+    assert json.loads(back.json) == json.loads(reasoning_item(text))
     assert other.unmark([RawHistoryItem(marked.json)]) == ()
 
 

@@ -17,7 +17,7 @@ from tests.runs.virtual import virtual
 WORDS = deltas("Hi.")
 
 
-class Heard:
+class RecordingListener:
     """A listener that remembers."""
 
     def __init__(self) -> None:
@@ -42,7 +42,11 @@ class Around:
     """A session with everything around it."""
 
     def __init__(self, *, exclusive: bool = False) -> None:
-        self.dialect, self.transport, self.heard = WordDialect(), WordTransport(exclusive=exclusive), Heard()
+        self.dialect, self.transport, self.heard = (
+            WordDialect(),
+            WordTransport(exclusive=exclusive),
+            RecordingListener(),
+        )
         self.released: list[bool] = []
         self.session = AgentSession(TURN, self.dialect, self.transport)
         self.session.claim(

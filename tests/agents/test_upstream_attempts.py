@@ -24,7 +24,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Message
 from codex_proxy.core.turn import Turn
-from tests.agents.test_router import reasoning
+from tests.agents.test_router import reasoning_item
 from tests.runs.actors import WordDialect
 
 K = FaultKind
@@ -144,11 +144,11 @@ class Scene:
 
 def test_the_output_of_an_attempt_that_failed_is_not_sent() -> None:
     scene = Scene()
-    assert scene.say(TurnStarted(), RawItem("reasoning", reasoning("1"))).events == []
+    assert scene.say(TurnStarted(), RawItem("reasoning", reasoning_item("1"))).events == []
     assert scene.say(FAILED).events == []
     assert scene.say(*HI).events == [], "it has failed"
     assert scene.turn.receive([scene.attempt("b")]).writes == b"begin"
-    assert scene.say(TurnStarted(), RawItem("reasoning", reasoning("2"))).events == []
+    assert scene.say(TurnStarted(), RawItem("reasoning", reasoning_item("2"))).events == []
     start, served_by, marked, *rest = scene.say(*HI).events
     assert (start, served_by, rest) == (TurnStarted(), ServedBy("b", 2), HI)
     assert isinstance(marked, RawItem)
@@ -183,7 +183,7 @@ def test_an_attempt_that_could_not_be_opened_says_why_the_turn_fails() -> None:
 
 def test_a_single_upstream_has_no_name_and_marks_nothing() -> None:
     scene = Scene("")
-    raw = RawItem("reasoning", reasoning("1"))
+    raw = RawItem("reasoning", reasoning_item("1"))
     assert scene.say(raw, *HI).events == [ServedBy("", 1), raw, *HI]
 
 

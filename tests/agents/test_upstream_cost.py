@@ -52,7 +52,7 @@ def context(reasoning_back: str = "") -> UpstreamContext:
     )
 
 
-def forwarding(stream: bool) -> Dialect[Message]:
+def forwarding_dialect(stream: bool) -> Dialect[Message]:
     return ForwardedTurn(
         ForwardedRequest(fields=FIELDS, stream=stream, include_usage=True, model_asked="m"), "m", context()
     )
@@ -60,8 +60,8 @@ def forwarding(stream: bool) -> Dialect[Message]:
 
 CHAT: Final[dict[str, Callable[[], Dialect[Message]]]] = {
     "openai-chat": lambda: OpenAIChat("m", context("reasoning")),
-    "forwarded stream": lambda: forwarding(True),
-    "forwarded whole": lambda: forwarding(False),
+    "forwarded stream": lambda: forwarding_dialect(True),
+    "forwarded whole": lambda: forwarding_dialect(False),
 }
 
 
@@ -177,15 +177,15 @@ def event(kind: str, **fields: Any) -> bytes:
     return line({"type": f"response.{kind}", **fields})
 
 
-def completed(*output: Any) -> bytes:
+def completion(*output: Any) -> bytes:
     return event("completed", response={"object": "response", "status": "completed", "output": list(output)})
 
 
-def added(item: dict[str, Any]) -> bytes:
+def item_added(item: dict[str, Any]) -> bytes:
     return event("output_item.added", item=item)
 
 
-def done(item: dict[str, Any], **more: Any) -> bytes:
+def item_done(item: dict[str, Any], **more: Any) -> bytes:
     return event("output_item.done", item=item, **more)
 
 
@@ -211,15 +211,15 @@ def search(i: int) -> dict[str, Any]:
 
 def each(count: int, make: Callable[[int], bytes]) -> bytes:
     """The events that this makes, and the end of the answer."""
-    return b"".join(map(make, range(count))) + completed()
+    return b"".join(map(make, range(count))) + completion()
 
 
 def deltas(count: int, kind: str = "output_text", **fields: Any) -> bytes:
-    return event(f"{kind}.delta", **{"item_id": "m", "delta": "word " * 10, **fields}) * count + completed()
+    return event(f"{kind}.delta", **{"item_id": "m", "delta": "word " * 10, **fields}) * count + completion()
 
 
 def many_open(count: int) -> bytes:
-    return b"".join(added(function(i)) for i in range(count))
+    return b"".join(item_added(function(i)) for i in range(count))
 
 
 ARGUMENTS: Final = "function_call_arguments"
@@ -230,24 +230,25 @@ RESPONSES_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
     "one long delta": (1 << 17, lambda n: deltas(1, delta="word " * n)),
     "reasoning": (1500, lambda n: deltas(n, "reasoning_summary_text")),
     "refusals": (1500, lambda n: deltas(n, "refusal")),
-    "many messages": (500, lambda n: each(n, lambda i: added(message(i)) + done(message(i), output_index=i))),
-    "many messages left open": (500, lambda n: each(n, lambda i: added(message(i)))),
-    "many messages at the end": (1500, lambda n: completed(*map(message, range(n)))),
-    "many items without an id": (1500, lambda n: completed(*({"type": "message", "content": []} for _ in range(n)))),
-    "many items of one id": (1500, lambda n: done(message(0)) * n + completed(*[message(0)] * n)),
-    "many searches": (800, lambda n: each(n, lambda i: done(search(i)))),
-    "many calls": (500, lambda n: each(n, lambda i: added(function(i)) + done(function(i)))),
-    "many calls left open": (500, lambda n: many_open(n) + completed()),
-    "many calls of one id": (500, lambda n: each(n, lambda i: done(function(i, call_id="same")))),
-    "many unknown calls": (500, lambda n: each(n, lambda i: done(function(i, name="g")))),
-    "many calls without a name": (500, lambda n: each(n, lambda i: done(function(i, name="")))),
-    "arguments": (1500, lambda n: added(function()) + deltas(n, ARGUMENTS, item_id="fc_0")),
+    "many messages": (500, lambda n: each(n, lambda i: item_added(message(i)) + item_done(message(i), output_index=i))),
+    "many messages left open": (500, lambda n: each(n, lambda i: item_added(message(i)))),
+    "many messages at the end": (1500, lambda n: completion(*map(message, range(n)))),
+    "many items without an id": (1500, lambda n: completion(*({"type": "message", "content": []} for _ in range(n)))),
+    "many items of one id": (1500, lambda n: item_done(message(0)) * n + completion(*[message(0)] * n)),
+    "many searches": (800, lambda n: each(n, lambda i: item_done(search(i)))),
+    "many calls": (500, lambda n: each(n, lambda i: item_added(function(i)) + item_done(function(i)))),
+    "many calls left open": (500, lambda n: many_open(n) + completion()),
+    "many calls of one id": (500, lambda n: each(n, lambda i: item_done(function(i, call_id="same")))),
+    "many unknown calls": (500, lambda n: each(n, lambda i: item_done(function(i, name="g")))),
+    "many calls without a name": (500, lambda n: each(n, lambda i: item_done(function(i, name="")))),
+    "arguments": (1500, lambda n: item_added(function()) + deltas(n, ARGUMENTS, item_id="fc_0")),
     "arguments of many calls": (500, lambda n: many_open(n) + deltas(n, ARGUMENTS, item_id=None)),
-    "input of a custom tool": (1500, lambda n: added(function(name="patch")) + deltas(n, ARGUMENTS, item_id="fc_0")),
+    "custom input": (1500, lambda n: item_added(function(name="patch")) + deltas(n, ARGUMENTS, item_id="fc_0")),
     "annotations": (1500, lambda n: event("output_text.annotation.added", item_id="m", annotation=SOURCE) * n),
-    "annotations of a message": (3000, lambda n: completed(message(0, annotations=[{"start_index": 1}] * n))),
-    "parts of a message": (3000, lambda n: completed({**message(0), "content": message(0)["content"] * n})),
-    "parts of reasoning": (3000, lambda n: completed({"type": "reasoning", "id": "r", "summary": [{"text": "a"}] * n})),
+    "annotations of a message": (3000, lambda n: completion(message(0, annotations=[{"start_index": 1}] * n))),
+    "parts of a message": (3000, lambda n: completion({**message(0), "content": message(0)["content"] * n})),
+    "parts of reasoning": (
+        3000, lambda n: completion({"type": "reasoning", "id": "r", "summary": [{"text": "a"}] * n})),
     "unknown events": (1500, lambda n: event("image_generation_call.partial_image", partial_image_b64="x" * 200) * n),
     "comments": (8000, lambda n: b": keep-alive\n\n" * n),
     "blank lines": (1 << 17, lambda n: b"\n" * n),
@@ -269,7 +270,7 @@ def test_an_answer_of_more_than_a_thousand_calls_is_refused(
     def body(count: int) -> bytes:
         if dialect is OpenAIChat:
             return calls(count, lambda i: call(index=i, id=f"c{i}"))
-        return each(count, lambda i: done(function(i)))
+        return each(count, lambda i: item_done(function(i)))
 
     assert read(dialect("m", context()), body(MAX_UNANSWERED))
     with pytest.raises(TooMuchHeld, match=f"more than {MAX_UNANSWERED} tools"):

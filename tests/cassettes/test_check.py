@@ -17,7 +17,7 @@ from codex_proxy.surfaces.chat import render
 from tests.cassettes.talking import chat_loop, messages_loop, openai_client, responses_loop, serving
 
 
-async def recorded(folder: Path, **settings: Any) -> Path:
+async def record_turns(folder: Path, **settings: Any) -> Path:
     """A folder with a tool loop of each API, a stream, and a turn that fails."""
     cassettes = folder / "cassettes"
     async with (
@@ -43,7 +43,7 @@ def test_what_was_recorded_now_is_as_recorded(
     dialect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "AHEAD_PAUSE_SECONDS", 0.0)  # so that ACP sessions are opened ahead
-    folder = _run(recorded(tmp_path, fake_dialect=dialect))
+    folder = _run(record_turns(tmp_path, fake_dialect=dialect))
     result = command("check", folder)
     assert result.output == "7 cassettes: as recorded.\n"
     assert result.exit_code == 0
@@ -58,7 +58,7 @@ def _run(work: Any) -> Any:
 def test_a_change_of_a_renderer_is_shown_as_exactly_that_diff_and_can_be_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = _run(recorded(tmp_path))
+    folder = _run(record_turns(tmp_path))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     _whole = render.ChatRenderer.result
 
@@ -81,7 +81,7 @@ def test_a_change_of_a_renderer_is_shown_as_exactly_that_diff_and_can_be_accepte
 
 
 def test_a_change_of_a_dialect_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = _run(recorded(tmp_path))
+    folder = _run(record_turns(tmp_path))
     monkeypatch.setattr(dialect, "TextDelta", lambda id, text: TextDelta(id, text.upper()))
     result = command("check", folder)
     assert result.exit_code == 1
@@ -90,7 +90,7 @@ def test_a_change_of_a_dialect_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_cassette_is_shown_as_a_conversation(tmp_path: Path) -> None:
-    folder = _run(recorded(tmp_path))
+    folder = _run(record_turns(tmp_path))
     said = command("show", folder / "0002-fake-tool-calls-output").output
     assert '[call 1] get_weather({"city": "Paris"})' in said
     assert "[output 2]\nsunny in Rome" in said
@@ -99,7 +99,7 @@ def test_a_cassette_is_shown_as_a_conversation(tmp_path: Path) -> None:
 
 
 def test_a_scenario_of_the_fake_agent_says_the_same_as_the_recording(tmp_path: Path) -> None:
-    folder = _run(recorded(tmp_path))
+    folder = _run(record_turns(tmp_path))
     scenario = json.loads(command("to-scenario", folder / "0002-fake-tool-calls-output").output)
     calls, text = scenario["steps"]
     assert [call["name"] for call in calls["actions"][0]["calls"]] == ["get_weather", "get_weather"]
@@ -112,7 +112,7 @@ def test_a_scenario_of_the_fake_agent_says_the_same_as_the_recording(tmp_path: P
 def test_two_recordings_of_the_same_requests_are_compared(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()
-    old, new = (_run(recorded(tmp_path / name)) for name in ("old", "new"))
+    old, new = (_run(record_turns(tmp_path / name)) for name in ("old", "new"))
     assert command("diff", old, new).output == "7 of 7 requests have the same answer.\n"
     other = new / "0002-fake-tool-calls-output.jsonl"
     other.write_bytes(other.read_bytes().replace(b"It is sunny.", b"It is wet."))
@@ -134,7 +134,7 @@ def test_two_recordings_of_the_same_requests_are_compared(tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_a_broken_cassette_names_its_file_and_line(damage: Any, says: str, tmp_path: Path) -> None:
-    folder = _run(recorded(tmp_path))
+    folder = _run(record_turns(tmp_path))
     first = folder / "0001-fake-tool-calls-what-is-the-weather-in.jsonl"
     first.write_bytes(damage(first.read_bytes()))
     result = command("check", folder)

@@ -44,7 +44,7 @@ def texts_of(found: Cassette) -> list[bytes]:
     return list(text_of(found))
 
 
-def written(lines: list[bytes]) -> list[bytes]:
+def written_lines(lines: list[bytes]) -> list[bytes]:
     return b"".join(texts_of(cassette(lines_from_agent(lines), []))).split(b"\n")
 
 
@@ -56,7 +56,7 @@ def delta(text: object, **more: object) -> bytes:
     return msgspec.json.encode({"method": "delta", "params": {"id": "a", "delta": text}, **more})
 
 
-def read_again(lines: list[bytes], sent: list[bytes]) -> tuple[list[bytes], list[object]]:
+def lines_after_reading(lines: list[bytes], sent: list[bytes]) -> tuple[list[bytes], list[object]]:
     again = parse(b"".join(texts_of(cassette(lines_from_agent(lines), sent))), Path("a.jsonl"))
     assert again.answer.sent is not None
     return [line.value for line in again.sessions[0].lines], again.answer.sent
@@ -81,7 +81,7 @@ lines_of_an_agent = st.lists(
 @given(lines_of_an_agent, lines_of_an_agent)
 @example([], [b'{"a":"x"}', b'{"a":"\\ud83d"}'])  # half a surrogate pair
 def test_what_is_read_is_what_was_written(lines: list[bytes], sent: list[bytes]) -> None:
-    read, answered = read_again(lines, sent)
+    read, answered = lines_after_reading(lines, sent)
     assert read == lines
     decoded = []
     for each in sent:
@@ -96,13 +96,13 @@ def test_long_texts_and_many_lines_are_read_in_steps(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pieces, "_STEP", 3)
     lines = [delta(text) for text in ('a\\"b\n' * 5, "", '"' * 4, "é\\" * 3, "z" * 9, "y")]
     lines += [b'{"method":"other"}', delta("x"), delta("w" * 4)]
-    assert read_again(lines, lines) == (lines, [msgspec.json.decode(line) for line in lines])
-    assert sum(b'"from":' in line for line in written(lines)) == 3
+    assert lines_after_reading(lines, lines) == (lines, [msgspec.json.decode(line) for line in lines])
+    assert sum(b'"from":' in line for line in written_lines(lines)) == 3
 
 
 def test_the_deltas_of_a_text_are_short_lines_and_ids_are_not() -> None:
     lines = [delta("It"), delta(" is"), delta(' "so".\n'), b'{"id":"a1"}', b'{"id":"a2"}']
-    assert written(lines)[4:9] == [
+    assert written_lines(lines)[4:9] == [
         b'{"ms":1,"from":' + lines[0] + b"}",
         b'{"ms":1,"next":{"delta":" is"}}',
         b'{"ms":1,"next":{"delta":" \\"so\\".\\n"}}',

@@ -30,7 +30,7 @@ from tests.waiting import PATIENCE, eventually
 SAYS = "Hello from the deterministic fake agent."
 
 
-async def piped(proxy: Proxy, home: Path, text: str, *arguments: str, **more: str) -> Done:
+async def pipe_into_chat(proxy: Proxy, home: Path, text: str, *arguments: str, **more: str) -> Done:
     """`echo TEXT | codex-proxy chat`, with the port in the settings."""
     variables = {"PROXY_PORT": str(proxy.server.port)} | more
     return await command(home, "chat", *arguments, stdin=text.encode(), more=variables)
@@ -38,11 +38,11 @@ async def piped(proxy: Proxy, home: Path, text: str, *arguments: str, **more: st
 
 async def test_a_pipe_gets_the_answer_and_nothing_else(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
-        done = await piped(proxy, tmp_path, "hi\n")
+        done = await pipe_into_chat(proxy, tmp_path, "hi\n")
         assert (done.status, done.out, done.err) == (0, f"{SAYS}\n", "")
-        done = await piped(proxy, tmp_path, "[[fake:reasoning]]")
+        done = await pipe_into_chat(proxy, tmp_path, "[[fake:reasoning]]")
         assert "thinking" not in done.out.lower()
-        done = await piped(proxy, tmp_path, '[[fake:text say="[bold]\\u001b[31m{x}"]]')
+        done = await pipe_into_chat(proxy, tmp_path, '[[fake:text say="[bold]\\u001b[31m{x}"]]')
         assert done.out == "[bold]\x1b[31m{x}\n"
 
 
@@ -83,7 +83,7 @@ async def test_a_fault_before_or_in_the_answer_is_reported_with_the_servers_own_
     tmp_path: Path, text: str, says: str
 ) -> None:
     async with fake_proxy(tmp_path) as proxy:
-        done = await piped(proxy, tmp_path, text)
+        done = await pipe_into_chat(proxy, tmp_path, text)
         assert done.status == (1 if says else 0)
         assert says in done.err.lower()
         assert bool(done.err) == bool(says)
@@ -91,13 +91,13 @@ async def test_a_fault_before_or_in_the_answer_is_reported_with_the_servers_own_
 
 async def test_the_key_of_the_settings_goes_to_the_server_of_the_settings_only(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, api_key="mine") as proxy:
-        assert (await piped(proxy, tmp_path, "hi", PROXY_API_KEY="mine")).status == 0
-        assert (await piped(proxy, tmp_path, "hi", "--key", "mine")).status == 0
-        without = await piped(proxy, tmp_path, "hi")
+        assert (await pipe_into_chat(proxy, tmp_path, "hi", PROXY_API_KEY="mine")).status == 0
+        assert (await pipe_into_chat(proxy, tmp_path, "hi", "--key", "mine")).status == 0
+        without = await pipe_into_chat(proxy, tmp_path, "hi")
         assert without.status == 1
         assert "--key KEY" in without.err
         url = ("--base-url", f"{proxy.url}/v1")
-        assert (await piped(proxy, tmp_path, "hi", *url, PROXY_API_KEY="mine")).status == 1
+        assert (await pipe_into_chat(proxy, tmp_path, "hi", *url, PROXY_API_KEY="mine")).status == 1
 
 
 async def test_a_conversation_remembers_what_was_said_until_it_is_forgotten(tmp_path: Path) -> None:

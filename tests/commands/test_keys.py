@@ -185,23 +185,23 @@ def test_changes_at_the_same_time_do_not_undo_each_other(file: Path) -> None:
 # --- doctor -------------------------------------------------------------------------------------
 
 
-def checked(tmp_path: Path, **more: Any) -> Any:
+def check_of_keys(tmp_path: Path, **more: Any) -> Any:
     return keys_check(settings_of(tmp_path, **more))
 
 
 def test_doctor_says_whether_a_key_is_needed_and_whose_there_are(file: Path, tmp_path: Path) -> None:
-    assert (checked(tmp_path).status, checked(tmp_path).facts["exists"]) == ("ok", False)
+    assert (check_of_keys(tmp_path).status, check_of_keys(tmp_path).facts["exists"]) == ("ok", False)
     keys(file, "add", "laptop")
-    assert (checked(tmp_path).status, checked(tmp_path).facts["count"]) == ("ok", 1)
-    assert "laptop" in checked(tmp_path).message
+    assert (check_of_keys(tmp_path).status, check_of_keys(tmp_path).facts["count"]) == ("ok", 1)
+    assert "laptop" in check_of_keys(tmp_path).message
     keys(file, "remove", "laptop")
-    assert checked(tmp_path).status == "warning"
+    assert check_of_keys(tmp_path).status == "warning"
 
 
 def test_doctor_fails_a_broken_file(file: Path, tmp_path: Path) -> None:
     file.parent.mkdir()
     file.write_text("[keys.a]\nsha256 = 1\n")
-    check = checked(tmp_path)
+    check = check_of_keys(tmp_path)
     assert (check.status, "[keys.a]" in check.message, str(file) in check.advice) == ("failed", True, True)
 
 
@@ -211,7 +211,7 @@ def test_doctor_warns_of_a_file_that_is_open_to_others(
 ) -> None:
     put_key(file, Key(name="a", sha256=digest_of("a")), replace=False)
     file.chmod(mode)
-    check = checked(tmp_path)
+    check = check_of_keys(tmp_path)
     assert (check.status, said in check.message, "chmod 600" in check.advice) == ("warning", True, True)
     assert "chmod 600" in keys(file, "list").stdout
 

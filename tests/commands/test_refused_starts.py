@@ -21,7 +21,7 @@ MODEL_SERVER = '{"x": {"url": "https://127.0.0.1:1/v1"}}'
 OTHER_TEXT = "a text that is nothing else"
 
 
-def given(**variables: str) -> Trouble:
+def with_variables(**variables: str) -> Trouble:
     """These variables are set; `@` in them is the folder, which has the file `text` and the folder `broken`, in which
     a recording is broken."""
 
@@ -65,53 +65,66 @@ TROUBLES: dict[str, tuple[Trouble, str]] = {
     "a store that another server uses": (locked_store, "keeps its responses in"),
     "a lock that is a folder": (folder_for_lock, "store.sqlite3.lock of the store is no file"),
     "a store with two names": (store_with_two_names, "has a second name"),
-    "a store that is none": (given(PROXY_STORE="@/text"), "/text"),
-    "a store below a file": (given(PROXY_STORE="@/text/store.sqlite3"), "/text"),
-    "a state folder that is a file": (given(PROXY_STATE_DIR="@/text"), "/text"),
+    "a store that is none": (with_variables(PROXY_STORE="@/text"), "/text"),
+    "a store below a file": (with_variables(PROXY_STORE="@/text/store.sqlite3"), "/text"),
+    "a state folder that is a file": (with_variables(PROXY_STATE_DIR="@/text"), "/text"),
     "a taken port": (taken_port, "Address already in use. Give another --port"),
     "another machine's address": (
-        given(PROXY_HOST="192.0.2.1", PROXY_API_KEY="a-long-enough-key"),
+        with_variables(PROXY_HOST="192.0.2.1", PROXY_API_KEY="a-long-enough-key"),
         "Give an address of this machine",
     ),
     "a name of no machine": (
-        given(PROXY_HOST="no-such-name.invalid", PROXY_API_KEY="a-long-enough-key"),
+        with_variables(PROXY_HOST="no-such-name.invalid", PROXY_API_KEY="a-long-enough-key"),
         "no-such-name.invalid",
     ),
-    "a folder that is none": (given(PROXY_WORKDIR="@/text"), "/text is not a folder"),
-    "keys that are none": (given(PROXY_KEYS_FILE="@/text"), "/text: it is not valid TOML"),
-    "MCP servers that are none": (given(PROXY_MCP_CONFIG="@/text"), "/text: the file of MCP servers"),
+    "a folder that is none": (with_variables(PROXY_WORKDIR="@/text"), "/text is not a folder"),
+    "keys that are none": (with_variables(PROXY_KEYS_FILE="@/text"), "/text: it is not valid TOML"),
+    "MCP servers that are none": (
+        with_variables(PROXY_MCP_CONFIG="@/text"),
+        "/text: the file of MCP servers",
+    ),
     "webhooks without a secret": (
-        given(PROXY_WEBHOOKS_URLS="http://127.0.0.1:1/"),
+        with_variables(PROXY_WEBHOOKS_URLS="http://127.0.0.1:1/"),
         "needs PROXY_WEBHOOKS_SECRET",
     ),
-    "an origin that is none": (given(PROXY_ALLOWED_ORIGINS="*"), "is not an origin"),
-    "a network that is none": (given(PROXY_TRUSTED_PROXIES="here"), "PROXY_TRUSTED_PROXIES"),
-    "workers on a file": (given(PROXY_WORKERS="2"), "--workers 2"),
-    "a model server's address": (given(PROXY_UPSTREAM_URL="here", PROXY_AGENT="openai-chat"), "an address"),
+    "an origin that is none": (with_variables(PROXY_ALLOWED_ORIGINS="*"), "is not an origin"),
+    "a network that is none": (with_variables(PROXY_TRUSTED_PROXIES="here"), "PROXY_TRUSTED_PROXIES"),
+    "workers on a file": (with_variables(PROXY_WORKERS="2"), "--workers 2"),
+    "a model server's address": (
+        with_variables(PROXY_UPSTREAM_URL="here", PROXY_AGENT="openai-chat"),
+        "an address",
+    ),
     "certificates that are none": (
-        given(PROXY_UPSTREAMS=MODEL_SERVER.replace("}}", ', "ca_file": "@/text"}}'), PROXY_AGENT="x"),
+        with_variables(
+            PROXY_UPSTREAMS=MODEL_SERVER.replace("}}", ', "ca_file": "@/text"}}'), PROXY_AGENT="x"
+        ),
         "/text cannot be read (it has no certificates",
     ),
     "a proxy that is none": (
-        given(PROXY_UPSTREAM_URL="http://models.example", PROXY_AGENT="openai-chat", http_proxy="socks5://a"),
+        with_variables(
+            PROXY_UPSTREAM_URL="http://models.example", PROXY_AGENT="openai-chat", http_proxy="socks5://a"
+        ),
         "http_proxy is not the address of an HTTP proxy",
     ),
-    "recordings that are none": (given(PROXY_CASSETTES_REPLAY="@/none"), "no folder"),
-    "a recording that cannot be read": (given(PROXY_CASSETTES_REPLAY="@/broken"), "broken/1.jsonl, line 1"),
+    "recordings that are none": (with_variables(PROXY_CASSETTES_REPLAY="@/none"), "no folder"),
+    "a recording that cannot be read": (
+        with_variables(PROXY_CASSETTES_REPLAY="@/broken"),
+        "broken/1.jsonl, line 1",
+    ),
     "a folder of recordings that is a file": (
-        given(PROXY_CASSETTES_RECORD="@/text"),
+        with_variables(PROXY_CASSETTES_RECORD="@/text"),
         "--record @/text cannot be written",
     ),
     "a folder of recordings below a file": (
-        given(PROXY_CASSETTES_RECORD="@/text/new", PROXY_CASSETTES_REPLAY="@/text/old"),
+        with_variables(PROXY_CASSETTES_RECORD="@/text/new", PROXY_CASSETTES_REPLAY="@/text/old"),
         "--record @/text/new cannot be written",
     ),
     "a pattern that is none": (
-        given(PROXY_CASSETTES_RECORD="@/new", PROXY_CASSETTES_SCRUB="("),
+        with_variables(PROXY_CASSETTES_RECORD="@/new", PROXY_CASSETTES_SCRUB="("),
         "--scrub is not a valid regular expression",
     ),
     "a field that is none": (
-        given(PROXY_CASSETTES_RECORD="@/new", PROXY_CASSETTES_MATCH="none"),
+        with_variables(PROXY_CASSETTES_RECORD="@/new", PROXY_CASSETTES_MATCH="none"),
         "--match none is not known",
     ),
 }
@@ -156,7 +169,7 @@ os.execv(sys.executable, [sys.executable, "-P", "-m", "codex_proxy", *sys.argv[1
 """
 
 
-async def ended(
+async def run_to_end(
     program: str, name: str, home: Path, more: dict[str, str] | None = None
 ) -> tuple[int | None, str]:
     """The exit status of the command, and all that it has printed, its lines joined."""
@@ -180,7 +193,7 @@ async def ended(
 async def test_a_command_says_what_the_machine_lacks(
     name: str, program: str, words: str, tmp_path: Path
 ) -> None:
-    status, said = await ended(program, name, tmp_path)
+    status, said = await run_to_end(program, name, tmp_path)
     assert status == 1
     assert words in said
     assert "Traceback" not in said
@@ -194,7 +207,7 @@ async def test_a_store_that_may_not_be_written_is_refused(name: str, what: str, 
     for file in (store, Path(f"{store}.lock")):
         file.touch(mode=0o600)
     (store if what == "file" else store.parent).chmod(0o500)
-    status, said = await ended(AS_OTHERS, name, tmp_path, {"PROXY_STORE": str(store)})
+    status, said = await run_to_end(AS_OTHERS, name, tmp_path, {"PROXY_STORE": str(store)})
     assert status == 1
     assert f"the store {store} is read-only; check its permissions and its folder's" in said
     assert "Traceback" not in said

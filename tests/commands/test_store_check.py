@@ -23,7 +23,7 @@ def settings_of(folder: Path, **more: Any) -> Settings:
     return Settings(**(given | more))
 
 
-async def checked(folder: Path, store: str) -> Check:
+async def check_of_store(folder: Path, store: str) -> Check:
     check, _ = await store_check(settings_of(folder, store=store))
     return check
 
@@ -36,7 +36,7 @@ async def test_a_file_that_is_no_store_fails_and_is_left_as_it_is(tmp_path: Path
     file = tmp_path / "notes.txt"
     file.write_text("Buy milk, and a long enough text for a header of SQLite. " * 3)
     file.chmod(0o600)
-    check = await checked(tmp_path, str(file))
+    check = await check_of_store(tmp_path, str(file))
     assert (check.status, "not a database" in check.message) == ("failed", True)
     assert files_below(tmp_path) == {file}
 
@@ -46,29 +46,29 @@ async def test_another_programs_database_fails(tmp_path: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE t (x)")
     connection.close()
-    check = await checked(tmp_path, str(file))
+    check = await check_of_store(tmp_path, str(file))
     assert (check.status, "another program's" in check.message) == ("failed", True)
 
 
 async def test_a_file_below_a_file_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    check = await checked(tmp_path, str(tmp_path / "file" / "store.sqlite3"))
+    check = await check_of_store(tmp_path, str(tmp_path / "file" / "store.sqlite3"))
     assert (check.status, "cannot be created" in check.message) == ("failed", True)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "memory", "off"])
 async def test_a_store_that_does_not_exist_yet_is_fine_and_is_not_created(tmp_path: Path, store: str) -> None:
-    assert (await checked(tmp_path, store)).status == "ok"
+    assert (await check_of_store(tmp_path, store)).status == "ok"
     assert not files_below(tmp_path)
 
 
 async def test_a_store_is_fine_while_a_server_uses_it_and_afterwards(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     opened = await open_store(settings, SystemClock())
-    assert (await checked(tmp_path, "sqlite")).status == "ok"
+    assert (await check_of_store(tmp_path, "sqlite")).status == "ok"
     await opened.close()
     before = files_below(tmp_path)
-    assert (await checked(tmp_path, "sqlite")).status == "ok"
+    assert (await check_of_store(tmp_path, "sqlite")).status == "ok"
     assert files_below(tmp_path) == before
 
 
@@ -86,7 +86,7 @@ async def test_a_database_that_cannot_be_reached_fails(tmp_path: Path) -> None:
 async def test_a_password_is_not_shown_whatever_its_characters_do_to_the_url(
     tmp_path: Path, password: str
 ) -> None:
-    check = await checked(tmp_path, f"postgresql://ann:{password}@localhost:1/db")
+    check = await check_of_store(tmp_path, f"postgresql://ann:{password}@localhost:1/db")
     assert check.status == "failed"
     assert "secret" not in f"{check.message} {check.advice}"
 

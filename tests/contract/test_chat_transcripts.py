@@ -28,14 +28,14 @@ NAMES = (
 EACH = pytest.mark.parametrize("name", NAMES)
 
 
-def committed(name: str) -> dict[str, Any]:
+def committed_transcript(name: str) -> dict[str, Any]:
     return transcript("chat-completions", f"{name}.json")
 
 
 def chunks_of(name: str) -> list[Any]:
     """The frames of a committed stream before `[DONE]`."""
     chunks: list[Any]
-    *chunks, done = committed(name)["stream"]
+    *chunks, done = committed_transcript(name)["stream"]
     assert done == "[DONE]"
     return chunks
 
@@ -47,7 +47,7 @@ def deltas_of(name: str, index: int = 0) -> list[dict[str, Any]]:
 
 @EACH
 def test_ids_and_times_are_replaced_and_the_rest_are_the_sdks_own_types(name: str) -> None:
-    transcript = committed(name)
+    transcript = committed_transcript(name)
     frames = transcript.get("stream") or [transcript["response"]]
     for frame in frames:
         if frame == "[DONE]" or "error" in frame:
@@ -132,7 +132,7 @@ def test_streaming_error_ends_with_one_error_frame_that_is_no_chunk() -> None:
 
 
 def test_gt_3_is_the_example_of_the_contract() -> None:
-    response = committed("gt-3-nonstream-tool-call")["response"]
+    response = committed_transcript("gt-3-nonstream-tool-call")["response"]
     [choice] = response["choices"]
     [call] = choice["message"]["tool_calls"]
     assert (choice["finish_reason"], choice["message"]["role"]) == ("tool_calls", "assistant")
@@ -156,7 +156,7 @@ def test_gt_4_is_the_example_of_the_contract_with_a_role_and_a_finalizer_of_thei
 
 def test_no_transcript_has_more_cached_or_reasoning_tokens_than_there_are() -> None:
     for name in NAMES:
-        transcript = committed(name)
+        transcript = committed_transcript(name)
         for frame in transcript.get("stream") or [transcript["response"]]:
             if frame != "[DONE]" and frame.get("usage"):
                 usage = frame["usage"]
@@ -176,7 +176,7 @@ def test_no_transcript_has_more_cached_or_reasoning_tokens_than_there_are() -> N
     ],
 )
 def test_a_whole_answer_has_its_finish_reason_and_no_streaming_only_usage(name: str, reason: str) -> None:
-    response = committed(name)["response"]
+    response = committed_transcript(name)["response"]
     assert response["choices"][0]["finish_reason"] == reason
     assert not {"time_to_first_token", "throughput_after_first_token", "emission_trigger"} & set(
         response["usage"]
@@ -184,7 +184,7 @@ def test_a_whole_answer_has_its_finish_reason_and_no_streaming_only_usage(name: 
 
 
 def test_the_minimal_answer_is_the_contracts_example() -> None:
-    response = committed("nonstream-minimal")["response"]
+    response = committed_transcript("nonstream-minimal")["response"]
     assert response["choices"][0]["message"]["content"] == "Hello!"
     assert {
         key: response["usage"][key] for key in ("prompt_tokens", "completion_tokens", "total_tokens")

@@ -16,14 +16,14 @@ NAMES = (
 LUNA = "Under the soft glow of the moon, Luna the unicorn…"
 
 
-def committed(name: str) -> dict[str, Any]:
+def committed_transcript(name: str) -> dict[str, Any]:
     return transcript("responses", f"{name}.json")
 
 
 def events_of(name: str) -> list[dict[str, Any]]:
     """The events of a committed stream before `[DONE]`."""
     events: list[dict[str, Any]]
-    *events, done = committed(name)["stream"]
+    *events, done = committed_transcript(name)["stream"]
     assert done == {"event": "done", "data": "[DONE]"}
     return events
 
@@ -37,7 +37,7 @@ def test_the_transcripts_that_the_contract_names_are_all_there_and_no_others() -
 
 
 def test_gt_1_is_the_example_of_the_contract() -> None:
-    response = committed("gt-1-nonstream-text")["response"]
+    response = committed_transcript("gt-1-nonstream-text")["response"]
     assert response["model"] == "gpt-4o"
     assert response["output"][0]["content"][0]["text"] == LUNA
     usage = {name: response["usage"][name] for name in ("input_tokens", "output_tokens", "total_tokens")}

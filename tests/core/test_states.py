@@ -20,7 +20,7 @@ TABLES = pytest.mark.parametrize(
 )
 
 
-def reached(table: StateTable[Any, Any], start: Enum) -> set[Enum]:
+def reachable_states(table: StateTable[Any, Any], start: Enum) -> set[Enum]:
     found, new = {start}, {start}
     while new:
         new = {following for (state, _), following in table.items() if state in new} - found
@@ -31,8 +31,8 @@ def reached(table: StateTable[Any, Any], start: Enum) -> set[Enum]:
 @TABLES
 def test_every_state_is_reached_and_leads_to_the_end(table: StateTable[Any, Any], end: Enum) -> None:
     states = set(type(end))
-    assert reached(table, table.start) == states
-    assert {state for state in states if end in reached(table, state)} == states
+    assert reachable_states(table, table.start) == states
+    assert {state for state in states if end in reachable_states(table, state)} == states
 
 
 @TABLES

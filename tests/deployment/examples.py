@@ -14,7 +14,7 @@ def example(name: str) -> str:
     return (DEPLOY / name).read_text("utf-8")
 
 
-def replaced(text: str, *changes: tuple[str, str]) -> str:
+def replace_all(text: str, *changes: tuple[str, str]) -> str:
     """The text with what depends on the machine put in its place; each of these is there exactly once."""
     for old, new in changes:
         assert text.count(old) == 1, old

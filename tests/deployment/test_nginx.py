@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.deployment.examples import example, replaced
+from tests.deployment.examples import example, replace_all
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.nginx import free_port, needs_nginx, nginx
 from tests.waiting import PATIENCE, poll
@@ -79,7 +79,7 @@ class ToThisMachine(aiohttp.abc.AbstractResolver):
 
 
 @contextlib.asynccontextmanager
-async def fronted(behind: Proxy, folder: Path) -> AsyncIterator[Front]:
+async def nginx_in_front(behind: Proxy, folder: Path) -> AsyncIterator[Front]:
     port = free_port()
     certificate(folder)
     changes = (
@@ -94,15 +94,15 @@ async def fronted(behind: Proxy, folder: Path) -> AsyncIterator[Front]:
     line = aiohttp.TCPConnector(ssl=trusted, resolver=ToThisMachine())
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
     async with (
-        nginx(folder, replaced(example("nginx.conf"), *changes)),
+        nginx(folder, replace_all(example("nginx.conf"), *changes)),
         aiohttp.ClientSession(connector=line, timeout=timeout) as session,
     ):
         front = Front(behind, session, port)
-        await answering(front)
+        await wait_until_answers(front)
         yield front
 
 
-async def answering(front: Front) -> None:
+async def wait_until_answers(front: Front) -> None:
     async def answers() -> bool:
         with contextlib.suppress(aiohttp.ClientConnectorError):
             async with front.session.get(f"{front.url}/livez") as reply:
@@ -120,7 +120,7 @@ async def front(tmp_path: Path) -> AsyncIterator[Front]:
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "release")}
     async with (
         fake_proxy(tmp_path, environment, fake_dialect="app-server", **settings) as behind,
-        fronted(behind, tmp_path) as front,
+        nginx_in_front(behind, tmp_path) as front,
     ):
         yield front
 
@@ -184,7 +184,7 @@ async def test_another_host_name_is_refused(front: Front) -> None:
 async def test_a_server_without_trusted_proxies_refuses_what_a_proxy_forwards(tmp_path: Path) -> None:
     async with (
         fake_proxy(tmp_path, api_key=KEY, allowed_hosts=NAME) as behind,
-        fronted(behind, tmp_path) as front,
+        nginx_in_front(behind, tmp_path) as front,
         front.session.get(f"{front.url}/v1/models", headers=AUTH) as reply,
     ):
         assert reply.status == 403

@@ -17,7 +17,7 @@ ANALYZE = shutil.which("systemd-analyze")
 pytestmark = pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed (Debian: systemd)")
 
 
-def verified(home: Path, unit: str) -> str:
+def systemd_complaints(home: Path, unit: str) -> str:
     """What systemd says of a user's unit; nothing where it has nothing to say."""
     script = home / "codex-proxy" / "scripts" / "start"
     script.parent.mkdir(parents=True)
@@ -40,15 +40,15 @@ def verified(home: Path, unit: str) -> str:
 
 
 def test_systemd_takes_the_unit_as_it_stands(tmp_path: Path) -> None:
-    assert verified(tmp_path, example("codex-proxy.service")) == ""
+    assert systemd_complaints(tmp_path, example("codex-proxy.service")) == ""
 
 
 def test_systemd_would_say_what_is_wrong(tmp_path: Path) -> None:
     wrong = example("codex-proxy.service").replace("KillMode=mixed", "KillMode=mixt")
-    assert "kill mode" in verified(tmp_path, wrong)
+    assert "kill mode" in systemd_complaints(tmp_path, wrong)
 
 
 @pytest.mark.parametrize("flags", [(), ("--port", "8080"), ("--upstream-url", 'http://127.0.0.1/a b"c$d%e;')])
 def test_systemd_takes_the_unit_that_is_installed(tmp_path: Path, flags: tuple[str, ...]) -> None:
     command = (sys.executable, "-P", "-m", "codex_proxy", "serve", *flags)
-    assert verified(tmp_path, unit_text(command, tmp_path / "projects", "/usr/bin:/bin")) == ""
+    assert systemd_complaints(tmp_path, unit_text(command, tmp_path / "projects", "/usr/bin:/bin")) == ""

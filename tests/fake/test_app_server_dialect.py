@@ -24,13 +24,13 @@ def without_extras(message: Any) -> Any:
     return message
 
 
-def prompted(messages: list[Message]) -> list[Message]:
+def without_unprompted(messages: list[Message]) -> list[Message]:
     """The messages that a request caused."""
     return [m for m in messages if m.get("method") not in UNPROMPTED]
 
 
 def test_the_stateless_flow_has_the_recorded_messages_and_fields_in_the_recorded_order() -> None:
-    real = prompted([json.loads(line) for line in recorded_lines("app-server", FLOW)])
+    real = without_unprompted([json.loads(line) for line in recorded_lines("app-server", FLOW)])
     sent = [json.loads(line) for line in recorded_lines("app-server", FLOW, "in")]
     marker = """[[fake:tool_calls_after_text calls=3 say='It is sunny.']] weather?"""
     fake: list[Message] = []
@@ -50,7 +50,7 @@ def test_the_stateless_flow_has_the_recorded_messages_and_fields_in_the_recorded
             elif message["method"] == "turn/interrupt":
                 fake += child.read_until(is_completed)
         fake += child.read_until(is_completed)
-    fake, real = prompted(fake), real[1:]
+    fake, real = without_unprompted(fake), real[1:]
     real = real[: next(i for i in reversed(range(len(real))) if is_completed(real[i])) + 1]
     # The real child races: an answer may come behind the notifications it causes.
     assert sorted(methods(fake)) == sorted(methods(real))
@@ -88,7 +88,7 @@ def test_a_turn_has_the_recorded_notifications_in_the_recorded_order(name: str, 
     optional = ("account/rateLimits/updated", "result")
     parts = ("item/reasoning/summaryPartAdded", "item/reasoning/summaryTextDelta")
     ignored = (*optional, *parts) if name == "reasoning" else optional
-    wanted = [m for m in methods(prompted(real)) if m not in ignored]
+    wanted = [m for m in methods(without_unprompted(real)) if m not in ignored]
     assert [m for m in methods(fake) if m not in ignored] == wanted
 
 

@@ -168,7 +168,7 @@ def no_descriptors(there: Scene) -> Iterator[None]:
 async def test_a_machine_that_has_no_room_for_a_process_says_so_until_it_has(
     there: Scene, lack: Callable[[Scene], Any]
 ) -> None:
-    async with answered(there, MODES) as ask:
+    async with open_connections(there, MODES) as ask:
         with lack(there):
             if isinstance(there.agent, AppServerAgent):
                 [process] = there.agent.pool.processes
@@ -181,7 +181,7 @@ async def test_a_machine_that_has_no_room_for_a_process_says_so_until_it_has(
 
 
 @asynccontextmanager
-async def answered(there: Scene, modes: list[Mode]) -> AsyncIterator[Callable[[Mode, str], Any]]:
+async def open_connections(there: Scene, modes: list[Mode]) -> AsyncIterator[Callable[[Mode, str], Any]]:
     """Asks on connections that are open already, one for each mode."""
     async with line(there) as one, line(there) as two, line(there) as three, line(there) as four:
         lines = dict(zip(modes, (one, two, three, four), strict=True))

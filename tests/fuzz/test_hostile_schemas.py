@@ -45,7 +45,7 @@ def asking(said: str, **more: Any) -> dict[str, Any]:
     return {"model": "codex-5", "messages": [{"role": "user", "content": said}], **more}
 
 
-def formatted(schema: Any) -> dict[str, Any]:
+def with_response_format(schema: Any) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
 
 
@@ -61,7 +61,7 @@ def tools(*schemas: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "schema", [{**DRAFT_4, "type": "object", "properties": {"a": {"enum": MIXED}}}, ANCHORS, IDS, DEEP, WIDE]
 )
-@pytest.mark.parametrize("place", [formatted, tools])
+@pytest.mark.parametrize("place", [with_response_format, tools])
 def test_a_schema_that_took_minutes_holds_nobody_up(schema: Any, place: Any, port: int) -> None:
     status, answer = answer_to(asking("[[fake:text say='{}']]", **place(schema)), port)
     assert status in (200, 400, 502), answer
@@ -75,5 +75,5 @@ def test_many_large_tools_hold_nobody_up(port: int) -> None:
 @pytest.mark.exhaustive
 def test_an_answer_that_cannot_be_checked_in_time_is_a_fault_with_a_name(port: int) -> None:
     said = "[[fake:text say='{\"a\": 1}']]"
-    status, answer = answer_to(asking(said, **formatted(DOUBLING)), port)
+    status, answer = answer_to(asking(said, **with_response_format(DOUBLING)), port)
     assert (status, answer["error"]["code"]) == (502, "schema_check_failed")

@@ -46,7 +46,7 @@ def asking(text: str, **more: Any) -> dict[str, Any]:
     return {"model": "codex-5", "max_tokens": 1024, "messages": [{"role": "user", "content": text}], **more}
 
 
-def shown(answer: Message) -> list[tuple[Any, ...]]:
+def blocks_of(answer: Message) -> list[tuple[Any, ...]]:
     """The blocks of an answer without what differs from one to the next: ids, and the model's state."""
     found: list[tuple[Any, ...]] = []
     for block in answer.content:
@@ -79,7 +79,7 @@ async def client(proxy: Proxy) -> AsyncIterator[AsyncAnthropic]:
 
 async def test_create_gives_a_whole_answer(client: AsyncAnthropic) -> None:
     answer = await client.messages.create(**asking("Hello."))
-    assert shown(answer) == [("text", TEXT)]
+    assert blocks_of(answer) == [("text", TEXT)]
     assert (answer.type, answer.role, answer.model) == ("message", "assistant", "codex-5")
     assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
     assert answer.usage.input_tokens > 0
@@ -110,7 +110,7 @@ async def test_what_the_sdk_makes_of_a_stream_is_the_whole_answer(
     async with client.messages.stream(**given) as stream:
         events = [event async for event in stream]
         streamed = await stream.get_final_message()
-    assert shown(streamed) == shown(whole)
+    assert blocks_of(streamed) == blocks_of(whole)
     assert (streamed.stop_reason, streamed.usage) == (whole.stop_reason, whole.usage)
     assert events[0].type == "message_start"
     assert events[-1].type == "message_stop"
@@ -177,7 +177,7 @@ async def test_an_image_of_the_sdk_reaches_the_agent(client: AsyncAnthropic) -> 
     answer = await client.messages.create(
         **{**asking(""), "messages": [{"role": "user", "content": content}]}
     )
-    assert "image" in str(shown(answer))
+    assert "image" in str(blocks_of(answer))
 
 
 async def test_structured_output_is_parsed(client: AsyncAnthropic) -> None:

@@ -149,11 +149,11 @@ BODIES = [
 ]
 
 
-def lengthened(value: Any) -> Iterator[tuple[str, Any]]:
+def lengthened_copies(value: Any) -> Iterator[tuple[str, Any]]:
     """Copies of a JSON value in which one string, or one name of a member, is very long, each with its path."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
-        for path, longer in [("", LONG)] if isinstance(each, str) else lengthened(each):
+        for path, longer in [("", LONG)] if isinstance(each, str) else lengthened_copies(each):
             whole = copy.copy(value)
             whole[key] = longer
             yield f".{key}{path}", whole
@@ -168,7 +168,7 @@ async def test_an_error_quotes_only_the_beginning_of_what_a_client_wrote(tmp_pat
     sizes = {}
     async with fake_proxy(tmp_path) as proxy:
         for path, body in BODIES:
-            for place, changed in lengthened({"model": "codex-5", **body}):
+            for place, changed in lengthened_copies({"model": "codex-5", **body}):
                 if within not in place:
                     continue
                 answer = await proxy.send("POST", path, changed)

@@ -22,7 +22,7 @@ CRASH = TurnEnded(Stop.FAILED, "provider", Failure(kind=FaultKind.AGENT_CRASHED,
 SAID: list[Event] = [ItemStarted(Message("m")), TextDelta("m", "Half"), ItemEnded("m", "incomplete")]
 
 
-class Given:
+class BatchSource:
     """A source of these batches."""
 
     continued = False
@@ -54,7 +54,7 @@ async def ask() -> AsyncIterator[Ask]:
     """Puts a source behind a port and gets the answer; a fault is a status."""
     clients = []
 
-    async def answer(source: Given, *, stream: bool = True) -> tuple[int, str]:
+    async def answer(source: BatchSource, *, stream: bool = True) -> tuple[int, str]:
         async def handler(request: web.Request) -> web.StreamResponse:
             renderer = ChatRenderer(id="chatcmpl-1", created=1, model="m", stream=stream)
             reader = LogReader(source, renderer, TurnTimings(Hands()))
@@ -80,19 +80,19 @@ async def ask() -> AsyncIterator[Ask]:
 
 
 async def test_a_failure_before_any_word_is_a_status(ask: Ask) -> None:
-    source = Given([TurnStarted()], [CRASH])
+    source = BatchSource([TurnStarted()], [CRASH])
     assert await ask(source) == (500, "")
     assert source.closed
 
 
 async def test_a_failure_in_the_batch_of_the_first_words_is_a_frame_behind_them(ask: Ask) -> None:
-    status, text = await ask(Given([*SAID, CRASH]))
+    status, text = await ask(BatchSource([*SAID, CRASH]))
     assert status == 200
     assert text.index('"Half"') < text.index('"agent_crashed"') < text.index("[DONE]")
 
 
 async def test_a_whole_answer_of_a_failed_turn_is_a_status_whatever_was_said(ask: Ask) -> None:
-    source = Given(SAID, [CRASH])
+    source = BatchSource(SAID, [CRASH])
     assert await ask(source, stream=False) == (500, "")
     assert source.closed
 
@@ -121,7 +121,7 @@ async def test_frames_of_a_long_text_are_taken_one_at_a_time() -> None:
         ItemEnded("m"),
         TurnEnded(Stop.STOP),
     ]
-    source = Given(answer)
+    source = BatchSource(answer)
     source.weight = len(text) + 100
     reader = LogReader(source, responses.renderer(stream=True), TurnTimings(Hands()))
     pieces: list[bytes] = []
@@ -133,7 +133,7 @@ async def test_frames_of_a_long_text_are_taken_one_at_a_time() -> None:
 
 
 async def test_a_push_that_leaves_frames_wakes_the_task() -> None:
-    class Pushing(Given):
+    class Pushing(BatchSource):
         async def wait(self, push: Push | None = None) -> None:
             assert push is not None
             pushed.append(push())

@@ -126,7 +126,7 @@ async def proxy(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield running
 
 
-async def nothing_is_left(proxy: Proxy, act: Callable[[], Awaitable[object]]) -> None:
+async def assert_nothing_is_left(proxy: Proxy, act: Callable[[], Awaitable[object]]) -> None:
     """Acts once for what is made once, then again, with nobody to collect what holds itself. A connection holds its
     last request until the next one, or until it closes: so there is one before, too."""
     await act()
@@ -187,7 +187,7 @@ async def test_a_request_that_is_over_leaves_nothing(
         got = (await proxy.send("POST", path, body)).status
         assert got == status if status else got >= 400
 
-    await nothing_is_left(proxy, ask)
+    await assert_nothing_is_left(proxy, ask)
 
 
 def message(text: str, **fields: Any) -> dict[str, Any]:
@@ -231,7 +231,7 @@ async def test_a_request_of_any_api_that_ends_in_any_way_leaves_nothing(
             await asking
         await proxy.settled()
 
-    await nothing_is_left(proxy, ask)
+    await assert_nothing_is_left(proxy, ask)
 
 
 PASSED_ON = {
@@ -268,7 +268,7 @@ async def test_a_request_that_an_upstream_answers_leaves_nothing(
             served.held.set()
             await proxy.settled()
 
-        await nothing_is_left(proxy, ask)
+        await assert_nothing_is_left(proxy, ask)
 
 
 @pytest.mark.sampled(every=3)
@@ -280,7 +280,7 @@ async def test_a_response_in_the_background_leaves_nothing(proxy: Proxy, stream:
         assert proxy.server.background is not None
         await until(lambda: not proxy.server.background._live)
 
-    await nothing_is_left(proxy, ask)
+    await assert_nothing_is_left(proxy, ask)
 
 
 async def test_a_client_that_leaves_in_the_middle_leaves_nothing(proxy: Proxy) -> None:
@@ -289,7 +289,7 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(proxy: Proxy) -
             await reply.content.readany()
         await proxy.settled()
 
-    await nothing_is_left(proxy, leave)
+    await assert_nothing_is_left(proxy, leave)
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(proxy: Proxy) -> None:
@@ -301,7 +301,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(pro
         await writer.drain()
         writer.close()
 
-    await nothing_is_left(proxy, leave)
+    await assert_nothing_is_left(proxy, leave)
 
 
 async def test_a_child_that_dies_leaves_nothing_of_its_turn(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ async def test_a_child_that_dies_leaves_nothing_of_its_turn(tmp_path: Path) -> N
             answer = await proxy.ask(chat("[[fake:text misbehave=crash at=4]]"))
             assert answer.status == 500
 
-        await nothing_is_left(proxy, ask)
+        await assert_nothing_is_left(proxy, ask)
         assert not [each for each in gc.get_objects() if type(each) is Child and each.alive]
 
 
@@ -323,7 +323,7 @@ async def test_turns_of_a_websocket_leave_nothing(proxy: Proxy) -> None:
             while (await socket.receive_json())["type"] != "response.completed":
                 pass
 
-        await nothing_is_left(proxy, ask)
+        await assert_nothing_is_left(proxy, ask)
 
 
 async def test_turns_that_wait_and_are_then_refused_leave_nothing(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ async def post(proxy: Proxy, body: Any, path: str = "/v1/messages?beta=true", **
     return await proxy.send("POST", path, body, headers=headers, **more)
 
 
-def folded(answer: Answer) -> dict[str, Any]:
+def folded_answer(answer: Answer) -> dict[str, Any]:
     return fold(frames(answer.text.encode()))
 
 
@@ -59,7 +59,7 @@ async def test_a_whole_answer_is_a_message(proxy: Proxy) -> None:
     assert answer.headers["request-id"] == answer.headers["x-request-id"]
 
 
-def _renamed(whole: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
+def _with_ids_of(whole: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
     """The answer with the ids of another one, and its state, in which there are ids."""
     pairs = zip(whole["content"], like["content"], strict=True)
     return {**whole, "content": [{**one, **_names_in(other)} for one, other in pairs]}
@@ -74,7 +74,7 @@ async def test_a_stream_is_server_sent_events_that_nobody_may_keep(proxy: Proxy)
     assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     assert answer.headers["Cache-Control"] == "no-cache"
     assert answer.headers["request-id"].startswith("req_")
-    assert folded(answer)["content"][0]["text"] == TEXT
+    assert folded_answer(answer)["content"][0]["text"] == TEXT
 
 
 async def test_what_changes_nothing_is_named(proxy: Proxy) -> None:
@@ -88,7 +88,7 @@ async def test_a_silent_stream_begins_and_is_kept_alive_by_pings(tmp_path: Path,
     kinds = [frame["type"] for frame in frames(answer.text.encode())]
     assert kinds[:2] == ["message_start", "ping"]
     assert kinds.count("message_start") == 1
-    assert folded(answer)["stop_reason"] == "end_turn"
+    assert folded_answer(answer)["stop_reason"] == "end_turn"
 
 
 async def test_what_the_agent_does_unseen_ends_no_silence(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_what_the_agent_does_unseen_ends_no_silence(tmp_path: Path) -> Non
         answer = await post(proxy, body(marker, tools=[tool()], stream=True))
     kinds = [frame["type"] for frame in frames(answer.text.encode())]
     assert "ping" in kinds
-    assert folded(answer)["content"][-1]["type"] == "tool_use"
+    assert folded_answer(answer)["content"][-1]["type"] == "tool_use"
 
 
 async def test_a_stop_sequence_ends_the_answer_and_is_reported(tmp_path: Path, dialect: str) -> None:
@@ -121,15 +121,15 @@ async def test_a_call_and_its_result(tmp_path: Path, dialect: str) -> None:
     tools = [tool()]
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
         first = await post(proxy, body("What is the weather in Rome?", tools=tools, stream=True))
-        call = folded(first)["content"][-1]
+        call = folded_answer(first)["content"][-1]
         assert (call["type"], call["name"]) == ("tool_use", "get_weather")
         messages = [
             *body("What is the weather in Rome?")["messages"],
-            {"role": "assistant", "content": folded(first)["content"]},
+            {"role": "assistant", "content": folded_answer(first)["content"]},
             spoken("user", result(call["id"], "sunny")),
         ]
         second = await post(proxy, body(tools=tools, messages=messages))
-    assert folded(first)["stop_reason"] == "tool_use"
+    assert folded_answer(first)["stop_reason"] == "tool_use"
     assert "sunny" in second.body["content"][0]["text"]
 
 
@@ -168,7 +168,7 @@ async def test_recorded_sessions_are_answered(tmp_path: Path) -> None:
         for name, entry in recordings(*RECORDED):
             answer = await post(proxy, entry["body"], entry["path"])
             assert answer.status == 200, (name, answer.text)
-            assert folded(answer)["role"] == "assistant"
+            assert folded_answer(answer)["role"] == "assistant"
 
 
 # --- faults before the first byte -------------------------------------------------------------------

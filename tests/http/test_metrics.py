@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
-async def measured(tmp_path: Path) -> AsyncIterator[Proxy]:
+async def proxy_with_metrics(tmp_path: Path) -> AsyncIterator[Proxy]:
     async with fake_proxy(tmp_path, {"FAKE_CODEX_MODELS": "any"}, metrics=True) as proxy:
         yield proxy
 
@@ -46,18 +46,18 @@ async def test_without_the_setting_there_is_no_such_path(proxy: Proxy) -> None:
     assert (await proxy.send("GET", "/metrics")).status == 404
 
 
-async def test_choice_counts_and_finish_reasons_are_counted(measured: Proxy) -> None:
-    await measured.ask(user())
-    await measured.ask(user("[[fake:length]]", stream=True, n=3))
-    await measured.ask(user("[[fake:future_finish_reason]]"))
-    await measured.ask(user("[[fake:error_500]]"))
+async def test_choice_counts_and_finish_reasons_are_counted(proxy_with_metrics: Proxy) -> None:
+    await proxy_with_metrics.ask(user())
+    await proxy_with_metrics.ask(user("[[fake:length]]", stream=True, n=3))
+    await proxy_with_metrics.ask(user("[[fake:future_finish_reason]]"))
+    await proxy_with_metrics.ask(user("[[fake:error_500]]"))
     responses = "/v1/responses"
-    await measured.send("POST", responses, json={"model": "codex-5", "input": "Hello"})
-    assert await value(measured, "choice_count_sum") == 1 + 3 + 1 + 1
-    assert await value(measured, "choice_count_count") == 4
+    await proxy_with_metrics.send("POST", responses, json={"model": "codex-5", "input": "Hello"})
+    assert await value(proxy_with_metrics, "choice_count_sum") == 1 + 3 + 1 + 1
+    assert await value(proxy_with_metrics, "choice_count_count") == 4
     reasons = {
         (labels["route"], labels["reason"]): count
-        for (name, pairs), count in (await samples(measured)).items()
+        for (name, pairs), count in (await samples(proxy_with_metrics)).items()
         if name == "codex_proxy_finish_reasons_total" and (labels := dict(pairs))
     }
     assert reasons == {
@@ -68,57 +68,63 @@ async def test_choice_counts_and_finish_reasons_are_counted(measured: Proxy) -> 
     }
 
 
-async def test_requests_are_counted_by_route_template_status_and_error(measured: Proxy) -> None:
-    await measured.ask(user())
-    await measured.ask(user(stream=True))
-    await measured.ask(user(n=0))
-    await measured.send("GET", "/v1/models/codex-5")
-    await measured.send("GET", "/v1/models/another-name-that-nobody-knows")
+async def test_requests_are_counted_by_route_template_status_and_error(proxy_with_metrics: Proxy) -> None:
+    await proxy_with_metrics.ask(user())
+    await proxy_with_metrics.ask(user(stream=True))
+    await proxy_with_metrics.ask(user(n=0))
+    await proxy_with_metrics.send("GET", "/v1/models/codex-5")
+    await proxy_with_metrics.send("GET", "/v1/models/another-name-that-nobody-knows")
     ok = {"route": CHAT, "method": "POST", "status": "200", "error": ""}
-    assert await value(measured, "requests_total", **ok) == 2
+    assert await value(proxy_with_metrics, "requests_total", **ok) == 2
     refused = ok | {"status": "400", "error": "invalid_request"}
-    assert await value(measured, "requests_total", **refused) == 1
+    assert await value(proxy_with_metrics, "requests_total", **refused) == 1
     one = {"route": "/v1/models/{id}", "method": "GET", "status": "200", "error": ""}
-    assert await value(measured, "requests_total", **one) == 2
+    assert await value(proxy_with_metrics, "requests_total", **one) == 2
 
 
-async def test_a_stream_that_fails_after_its_first_byte_is_counted_with_its_error(measured: Proxy) -> None:
-    answer = await measured.ask(user("[[fake:count n=30 misbehave=crash at=20]]", stream=True))
+async def test_a_stream_that_fails_after_its_first_byte_is_counted_with_its_error(
+    proxy_with_metrics: Proxy,
+) -> None:
+    answer = await proxy_with_metrics.ask(user("[[fake:count n=30 misbehave=crash at=20]]", stream=True))
     assert answer.status == 200
     labels = {"route": CHAT, "method": "POST", "status": "200", "error": "agent_crashed"}
-    assert await value(measured, "requests_total", **labels) == 1
+    assert await value(proxy_with_metrics, "requests_total", **labels) == 1
 
 
-async def test_paths_and_methods_that_do_not_exist_make_no_labels(measured: Proxy) -> None:
+async def test_paths_and_methods_that_do_not_exist_make_no_labels(proxy_with_metrics: Proxy) -> None:
     for path in ("/a", "/b", "/v1/c"):
-        await measured.send("GET", path)
-    await measured.send("PURGE", "/a")
-    counted = [dict(labels) for name, labels in await samples(measured) if "requests_total" in name]
+        await proxy_with_metrics.send("GET", path)
+    await proxy_with_metrics.send("PURGE", "/a")
+    counted = [dict(labels) for name, labels in await samples(proxy_with_metrics) if "requests_total" in name]
     assert {labels["route"] for labels in counted} == {"unknown"}
     unknown = {"route": "unknown", "method": "GET", "status": "404", "error": "not_found"}
-    assert await value(measured, "requests_total", **unknown) == 3
-    assert await value(measured, "requests_total", **unknown | {"method": "other"}) == 1
+    assert await value(proxy_with_metrics, "requests_total", **unknown) == 3
+    assert await value(proxy_with_metrics, "requests_total", **unknown | {"method": "other"}) == 1
 
 
-async def test_tokens_are_counted_by_kind_and_model_and_unknown_models_are_other(measured: Proxy) -> None:
+async def test_tokens_are_counted_by_kind_and_model_and_unknown_models_are_other(
+    proxy_with_metrics: Proxy,
+) -> None:
     said = "[[fake:text in=100 cached=40 out=20 reasoning=5]]"
     for model in ("codex-5", "CODEX-5:agent", "no-such-model-1", "no-such-model-2"):
-        answer = await measured.ask(user(said) | {"model": model})
+        answer = await proxy_with_metrics.ask(user(said) | {"model": model})
         assert answer.status == 200
     for model in ("codex-5", "other"):
         for kind, count in (("input", 100), ("cached_input", 40), ("output", 20), ("reasoning", 5)):
-            assert await value(measured, "tokens_total", kind=kind, model=model) == 2 * count
-    models = {dict(labels)["model"] for name, labels in await samples(measured) if "tokens_total" in name}
+            assert await value(proxy_with_metrics, "tokens_total", kind=kind, model=model) == 2 * count
+    models = {
+        dict(labels)["model"] for name, labels in await samples(proxy_with_metrics) if "tokens_total" in name
+    }
     assert models == {"codex-5", "other"}
 
 
-async def test_deltas_and_times_are_counted(measured: Proxy) -> None:
-    await measured.ask(user("[[fake:count n=30]]", stream=True))
-    assert await value(measured, "deltas_total", route=CHAT) == 30
-    assert await value(measured, "first_token_seconds_count", route=CHAT) == 1
-    assert await value(measured, "request_seconds_count", route=CHAT) == 1
-    first = await value(measured, "first_token_seconds_sum", route=CHAT)
-    assert 0 < first <= await value(measured, "request_seconds_sum", route=CHAT)
+async def test_deltas_and_times_are_counted(proxy_with_metrics: Proxy) -> None:
+    await proxy_with_metrics.ask(user("[[fake:count n=30]]", stream=True))
+    assert await value(proxy_with_metrics, "deltas_total", route=CHAT) == 30
+    assert await value(proxy_with_metrics, "first_token_seconds_count", route=CHAT) == 1
+    assert await value(proxy_with_metrics, "request_seconds_count", route=CHAT) == 1
+    first = await value(proxy_with_metrics, "first_token_seconds_sum", route=CHAT)
+    assert 0 < first <= await value(proxy_with_metrics, "request_seconds_sum", route=CHAT)
 
 
 async def test_an_open_stream_is_seen_with_its_turn_and_its_child(tmp_path: Path) -> None:
@@ -161,11 +167,11 @@ async def test_app_server_processes_and_their_restarts_are_seen(tmp_path: Path) 
         assert await value(proxy, "child_restarts_total") == 1
 
 
-async def test_what_serves_and_whether_it_could_is_reported(measured: Proxy) -> None:
-    assert await value(measured, "agent_ready") == 1
-    infos = [dict(labels) for name, labels in await samples(measured) if name == "codex_proxy_info"]
+async def test_what_serves_and_whether_it_could_is_reported(proxy_with_metrics: Proxy) -> None:
+    assert await value(proxy_with_metrics, "agent_ready") == 1
+    infos = [dict(labels) for name, labels in await samples(proxy_with_metrics) if name == "codex_proxy_info"]
     assert [info["agent"] for info in infos] == ["fake"]
-    assert await value(measured, "store_bytes") > 0
+    assert await value(proxy_with_metrics, "store_bytes") > 0
 
 
 async def test_without_a_store_it_has_no_size(tmp_path: Path) -> None:
@@ -198,13 +204,15 @@ async def test_without_one_this_machine_reads_them_even_where_clients_need_a_key
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
-async def test_without_one_nobody_behind_a_reverse_proxy_reads_them(measured: Proxy, header: str) -> None:
-    answer = await measured.send("GET", "/metrics", headers={header: "for=192.0.2.1"})
+async def test_without_one_nobody_behind_a_reverse_proxy_reads_them(
+    proxy_with_metrics: Proxy, header: str
+) -> None:
+    answer = await proxy_with_metrics.send("GET", "/metrics", headers={header: "for=192.0.2.1"})
     assert (answer.status, answer.error["code"]) == (403, "not_allowed")
 
 
-async def test_a_foreign_host_name_does_not_read_them(measured: Proxy) -> None:
-    assert (await measured.send("GET", "/metrics", headers={"Host": "evil.example"})).status == 403
+async def test_a_foreign_host_name_does_not_read_them(proxy_with_metrics: Proxy) -> None:
+    assert (await proxy_with_metrics.send("GET", "/metrics", headers={"Host": "evil.example"})).status == 403
 
 
 async def test_without_one_another_machine_does_not_read_them(tmp_path: Path) -> None:
@@ -230,10 +238,10 @@ def own_address() -> str:
 
 
 async def test_the_dashboard_and_the_document_name_the_metrics_that_there_are(
-    measured: Proxy, tmp_path: Path
+    proxy_with_metrics: Proxy, tmp_path: Path
 ) -> None:
-    await measured.ask(user(stream=True))
-    found = set(await samples(measured))
+    await proxy_with_metrics.ask(user(stream=True))
+    found = set(await samples(proxy_with_metrics))
     dead = {"dead": {"url": "http://127.0.0.1:1/v1"}}
     async with fake_proxy(tmp_path, metrics=True, store="memory", upstreams=dead) as several:
         await several.ask(user())
@@ -270,9 +278,9 @@ def test_without_metrics_nothing_is_counted() -> None:
     assert timings.deltas == 0
 
 
-async def test_a_loop_that_was_held_up_shows_it(measured: Proxy) -> None:
+async def test_a_loop_that_was_held_up_shows_it(proxy_with_metrics: Proxy) -> None:
     hold_up_the_loop(0.2)
-    await poll(lambda: value(measured, "event_loop_delay_seconds_count"))
-    assert await value(measured, "event_loop_delay_max_seconds") >= 0.1
-    within = await value(measured, "event_loop_delay_seconds_bucket", le="0.1")
-    assert await value(measured, "event_loop_delay_seconds_count") > within
+    await poll(lambda: value(proxy_with_metrics, "event_loop_delay_seconds_count"))
+    assert await value(proxy_with_metrics, "event_loop_delay_max_seconds") >= 0.1
+    within = await value(proxy_with_metrics, "event_loop_delay_seconds_bucket", le="0.1")
+    assert await value(proxy_with_metrics, "event_loop_delay_seconds_count") > within

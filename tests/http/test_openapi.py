@@ -34,7 +34,7 @@ from tests.surfaces.catalogs import catalog_of
 
 
 @pytest.fixture
-async def everything(tmp_path: Path) -> AsyncIterator[Proxy]:
+async def full_proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
     """A server with every route that there is."""
     async with fake_proxy(tmp_path, metrics=True, test_endpoints=True, ui=True) as proxy:
         yield proxy
@@ -51,9 +51,9 @@ def routes_of(found: dict[str, Any]) -> set[tuple[str, str]]:
     }
 
 
-async def test_every_route_is_in_the_document_and_the_other_way_round(everything: Proxy) -> None:
-    found = (await everything.send("GET", "/openapi.json")).body
-    runner = everything.server.runner
+async def test_every_route_is_in_the_document_and_the_other_way_round(full_proxy: Proxy) -> None:
+    found = (await full_proxy.send("GET", "/openapi.json")).body
+    runner = full_proxy.server.runner
     assert runner is not None
     app = runner.app
     own = {
@@ -130,7 +130,7 @@ CHAT_SCHEMA, RESPONSE_SCHEMA = says("ChatRequest"), says("ResponseRequest")
 CATALOG = catalog_of(any_model=True)
 
 
-def encoded(body: dict[str, Any]) -> bytes:
+def as_json(body: dict[str, Any]) -> bytes:
     """As JSON; the standard library's encoder takes lone surrogates and integers of any size."""
     return json.dumps(body).encode()
 
@@ -138,7 +138,7 @@ def encoded(body: dict[str, Any]) -> bytes:
 def refusal_of(parse: Any, body: dict[str, Any]) -> str:
     """Why the parser refuses it; empty where it takes it."""
     try:
-        parse(encoded(body))
+        parse(as_json(body))
     except Fault as fault:
         return fault.failure.message
     return ""
@@ -160,13 +160,13 @@ def parse_response(body: bytes) -> None:
 @pytest.mark.parametrize("body", [CHAT, LEGACY])
 def test_a_chat_request_with_everything_is_right_to_both(body: dict[str, Any]) -> None:
     assert [error.message for error in CHAT_SCHEMA.iter_errors(body)] == []
-    parse_chat(encoded(body))
+    parse_chat(as_json(body))
 
 
 @pytest.mark.parametrize("body", [RESPONSE, ITEMS])
 def test_a_response_request_with_everything_is_right_to_both(body: dict[str, Any]) -> None:
     assert [error.message for error in RESPONSE_SCHEMA.iter_errors(body)] == []
-    parse_response(encoded(body))
+    parse_response(as_json(body))
 
 
 MANY = settings(
@@ -245,7 +245,7 @@ def test_what_responses_always_refuses_is_no_part_of_its_schema(fields: dict[str
 # --- the schemas of answers and a server ----------------------------------------------------------
 
 
-def described(method: str, path: str, status: int) -> Any:
+def validator_of(method: str, path: str, status: int) -> Any:
     """A validator of what the document says of an answer."""
     content = whole_document()["paths"][path][method.lower()]["responses"][str(status)]["content"]
     schema = {**content["application/json"]["schema"], "components": whole_document()["components"]}
@@ -257,11 +257,11 @@ TOLD = {"role": "user", "content": "Hello."}
 
 
 @pytest.mark.exhaustive
-async def test_what_is_stored_is_answered_as_described(everything: Proxy) -> None:
+async def test_what_is_stored_is_answered_as_described(full_proxy: Proxy) -> None:
     async def send(method: str, path: str, body: Any = None, /, status: int = 200, **names: str) -> Any:
-        answer = await everything.send(method, "/v1" * (path in PREFIXED) + path.format(**names), body)
+        answer = await full_proxy.send(method, "/v1" * (path in PREFIXED) + path.format(**names), body)
         assert answer.status == status, answer.text
-        complaints = [error.message for error in described(method, path, status).iter_errors(answer.body)]
+        complaints = [error.message for error in validator_of(method, path, status).iter_errors(answer.body)]
         assert complaints == [], path
         return answer.body
 
@@ -305,22 +305,22 @@ PREFIXED = {endpoint.path for endpoint in ENDPOINTS if endpoint.versioned}
 @pytest.mark.parametrize(
     "scenario", ["text", "tool_calls", "function_call", "refusal", "reasoning", "multi_choice"]
 )
-async def test_frames_of_chat_are_as_described(everything: Proxy, scenario: str) -> None:
+async def test_frames_of_chat_are_as_described(full_proxy: Proxy, scenario: str) -> None:
     body = {
         "messages": [{"role": "user", "content": f"[[fake:{scenario}]]"}],
         "n": 2,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    frames = (await everything.ask(body)).frames
+    frames = (await full_proxy.ask(body)).frames
     assert frames.pop() == "[DONE]"
     for frame in frames:
         assert complaints(says("ChatCompletionChunk"), frame) == []
 
 
-async def test_a_frame_of_an_error_is_the_envelope(everything: Proxy) -> None:
+async def test_a_frame_of_an_error_is_the_envelope(full_proxy: Proxy) -> None:
     body = {"messages": [{"role": "user", "content": "[[fake:error_mid_text]]"}], "stream": True}
-    *_, error, done = (await everything.ask(body)).frames
+    *_, error, done = (await full_proxy.ask(body)).frames
     assert done == "[DONE]"
     assert complaints(says("Error"), error) == []
 
@@ -329,9 +329,9 @@ async def test_a_frame_of_an_error_is_the_envelope(everything: Proxy) -> None:
 @pytest.mark.parametrize(
     "scenario", ["text", "tool_calls", "refusal", "reasoning", "activity", "error_mid_text"]
 )
-async def test_events_of_responses_are_as_described(everything: Proxy, scenario: str) -> None:
+async def test_events_of_responses_are_as_described(full_proxy: Proxy, scenario: str) -> None:
     body = {"model": "codex-5", "input": f"[[fake:{scenario}]]", "stream": True, "store": False}
-    answer = await everything.send("POST", "/v1/responses", body)
+    answer = await full_proxy.send("POST", "/v1/responses", body)
     events = [
         json.loads(line.removeprefix("data: "))
         for line in answer.text.splitlines()

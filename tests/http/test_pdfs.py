@@ -64,19 +64,19 @@ def model_text(answer: Answer) -> str:
     return json.dumps(answer.body)
 
 
-def escaped(shown: str) -> str:
+def doubly_escaped(shown: str) -> str:
     """As it stands in an echo within an answer, both of which are JSON."""
     return json.dumps(json.dumps(shown)[1:-1])[1:-1]
 
 
 async def test_in_chat_the_model_gets_the_text_with_the_files_name(proxy: Proxy) -> None:
-    assert escaped(SHOWN) in model_text(await proxy.ask(chat(in_chat())))
+    assert doubly_escaped(SHOWN) in model_text(await proxy.ask(chat(in_chat())))
 
 
 @pytest.mark.exhaustive
 async def test_in_responses_too_and_the_text_is_what_is_kept(proxy: Proxy) -> None:
     answer = await proxy.send("POST", "/v1/responses", response(in_responses()))
-    assert escaped(SHOWN) in model_text(answer)
+    assert doubly_escaped(SHOWN) in model_text(answer)
     items = await proxy.send("GET", f"/v1/responses/{answer.body['id']}/input_items")
     assert items.body["data"][0]["content"][1] == {"type": "input_text", "text": SHOWN}
 
@@ -90,11 +90,11 @@ async def test_in_the_output_of_a_tool(proxy: Proxy) -> None:
         {"role": "tool", "tool_call_id": "call_1", "content": [in_chat()]},
     ]
     asked["tools"] = [{"type": "function", "function": {"name": "get_weather"}}]
-    assert escaped(SHOWN) in model_text(await proxy.ask(asked))
+    assert doubly_escaped(SHOWN) in model_text(await proxy.ask(asked))
     done = {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "call_1", "output": [in_responses()]}
     body = {"model": "codex-5", "input": [message(), done, output], "tools": [WEATHER]}
-    assert escaped(SHOWN) in model_text(await proxy.send("POST", "/v1/responses", body))
+    assert doubly_escaped(SHOWN) in model_text(await proxy.send("POST", "/v1/responses", body))
 
 
 @pytest.mark.exhaustive
@@ -115,7 +115,7 @@ async def test_a_pdf_in_a_conversation_is_stored_and_given_as_text(proxy: Proxy)
     added = await proxy.send("POST", f"/v1/conversations/{made.body['id']}/items", body)
     assert added.body["data"][0]["content"][1] == {"type": "input_text", "text": SHOWN}
     answer = await proxy.send("POST", "/v1/responses", response(conversation=made.body["id"]))
-    assert model_text(answer).count(escaped(SHOWN)) == 2
+    assert model_text(answer).count(doubly_escaped(SHOWN)) == 2
 
 
 @pytest.mark.exhaustive
@@ -127,7 +127,7 @@ async def test_a_pdf_sent_on_a_websocket_is_read_or_refused_by_name(proxy: Proxy
             event = await socket.receive_json(timeout=PATIENCE)
         await socket.send_json({"type": "response.create", **response(in_responses(LOCKED))})
         refused = await socket.receive_json(timeout=PATIENCE)
-    assert escaped(SHOWN) in json.dumps(event)
+    assert doubly_escaped(SHOWN) in json.dumps(event)
     assert (refused["status"], refused["error"]["param"]) == (400, "input[0].content[1].file_data")
 
 

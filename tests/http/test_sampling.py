@@ -14,11 +14,11 @@ from codex_proxy.http.server import _Connection
 from tests.http.serving import WEATHER, Mode, fake_agent, fake_proxy, proxy_of, until, user
 
 
-def sampling(folder: Path, *modes: Mode, **settings: Any) -> Any:
+def sampling_proxy(folder: Path, *modes: Mode, **settings: Any) -> Any:
     return proxy_of(fake_agent(*modes), folder, choices="sample", **settings)
 
 
-def folded(frames: list[Any], index: int) -> tuple[str, str | None]:
+def text_and_finish(frames: list[Any], index: int) -> tuple[str, str | None]:
     """What one choice said, and how it ended."""
     choices = [c for frame in frames if frame != "[DONE]" for c in frame["choices"] if c["index"] == index]
     assert [c["delta"].get("role") for c in choices] == ["assistant", *[None] * (len(choices) - 1)]
@@ -28,7 +28,7 @@ def folded(frames: list[Any], index: int) -> tuple[str, str | None]:
 
 
 async def test_the_choices_of_a_whole_answer_are_different_turns(tmp_path: Path) -> None:
-    async with sampling(tmp_path, "text", "length", "unicode") as proxy:
+    async with sampling_proxy(tmp_path, "text", "length", "unicode") as proxy:
         answer = (await proxy.ask(user(n=3))).body
     ChatCompletion.model_validate(answer)
     by_reason = {c["finish_reason"]: c["message"]["content"] for c in answer["choices"]}
@@ -38,17 +38,17 @@ async def test_the_choices_of_a_whole_answer_are_different_turns(tmp_path: Path)
 
 
 async def test_streamed_and_whole_choices_say_the_same(tmp_path: Path) -> None:
-    async with sampling(tmp_path, "text", "length") as proxy:
+    async with sampling_proxy(tmp_path, "text", "length") as proxy:
         whole = (await proxy.ask(user(n=2))).body["choices"]
         frames = (await proxy.ask(user(n=2, stream=True))).frames
     for frame in frames[:-1]:
         ChatCompletionChunk.model_validate(frame)
-    streamed = {folded(frames, index) for index in range(2)}
+    streamed = {text_and_finish(frames, index) for index in range(2)}
     assert streamed == {(c["message"]["content"], c["finish_reason"]) for c in whole}
 
 
 async def test_chunks_of_the_choices_are_interleaved_and_appear_in_ascending_order(tmp_path: Path) -> None:
-    async with sampling(tmp_path) as proxy:
+    async with sampling_proxy(tmp_path) as proxy:
         frames = (await proxy.ask(user("[[fake:text delay=150]]", n=2, stream=True))).frames
     indices = [choice["index"] for frame in frames[:-1] for choice in frame["choices"]]
     assert indices[:2] == [0, 1]
@@ -59,7 +59,7 @@ async def test_chunks_of_the_choices_are_interleaved_and_appear_in_ascending_ord
 
 async def test_usage_sums_the_answers_and_counts_the_prompt_once(tmp_path: Path) -> None:
     body = user("[[fake:text in=100 cached=40 out=7 reasoning=2]]", n=3)
-    async with sampling(tmp_path) as proxy:
+    async with sampling_proxy(tmp_path) as proxy:
         whole = (await proxy.ask(body)).body["usage"]
         frames = (await proxy.ask({**body, "stream": True, "stream_options": {"include_usage": True}})).frames
     for usage in (whole, frames[-2]["usage"]):
@@ -69,7 +69,7 @@ async def test_usage_sums_the_answers_and_counts_the_prompt_once(tmp_path: Path)
 
 
 async def test_calls_belong_to_the_choice_whose_turn_made_them(tmp_path: Path) -> None:
-    async with sampling(tmp_path, "tool_call", "text") as proxy:
+    async with sampling_proxy(tmp_path, "tool_call", "text") as proxy:
         answer = (await proxy.ask(user(n=2, tools=[WEATHER]))).body
     by_reason = {c["finish_reason"]: c["message"] for c in answer["choices"]}
     assert len(by_reason["tool_calls"]["tool_calls"]) == 1
@@ -77,7 +77,7 @@ async def test_calls_belong_to_the_choice_whose_turn_made_them(tmp_path: Path) -
 
 
 async def test_a_stop_sequence_ends_the_choice_that_meets_it_and_no_other(tmp_path: Path) -> None:
-    async with sampling(tmp_path, "text", "length") as proxy:
+    async with sampling_proxy(tmp_path, "text", "length") as proxy:
         answer = (await proxy.ask(user(n=2, stop="deterministic"))).body
     assert {(c["message"]["content"], c["finish_reason"]) for c in answer["choices"]} == {
         ("Hello from the ", "stop"),
@@ -90,7 +90,7 @@ async def test_one_failing_choice_fails_the_request_and_ends_its_siblings(
     tmp_path: Path, stream: bool
 ) -> None:
     never_ends = {"FAKE_CODEX_MISBEHAVE": "hang at=2"}
-    async with sampling(tmp_path, never_ends, "error_500") as proxy:
+    async with sampling_proxy(tmp_path, never_ends, "error_500") as proxy:
         answer = await proxy.ask(user(n=2, stream=stream))
         assert (answer.status, answer.error["code"]) == (502, "upstream_error")
         await proxy.settled()
@@ -111,14 +111,14 @@ async def test_where_one_choice_cannot_begin_none_goes_on_and_none_waits(
 
 
 async def test_each_turn_is_asked_for_one_answer(tmp_path: Path) -> None:
-    async with sampling(tmp_path) as proxy:
+    async with sampling_proxy(tmp_path) as proxy:
         answer = (await proxy.ask(user("[[fake:echo]]", n=2))).body
     heard = [json.loads(choice["message"]["content"]) for choice in answer["choices"]]
     assert [each.get("choices") or 1 for each in heard] == [1, 1]
 
 
 async def test_each_choice_takes_a_run_slot_and_waits_for_it(tmp_path: Path) -> None:
-    async with sampling(tmp_path, max_running_turns=1) as proxy:
+    async with sampling_proxy(tmp_path, max_running_turns=1) as proxy:
         answers = await asyncio.gather(*(proxy.ask(user(n=3)) for _ in range(2)))
     assert [answer.status for answer in answers] == [200, 200]
     assert all(len(answer.body["choices"]) == 3 for answer in answers)
@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_ends_every_choice(tmp_path: Path) -> None:
 async def test_an_agent_that_may_write_is_not_sampled(tmp_path: Path, sandbox: str) -> None:
     workdir = tmp_path / "work"
     workdir.mkdir()
-    async with sampling(tmp_path, sandbox=sandbox, workdir=workdir) as proxy:
+    async with sampling_proxy(tmp_path, sandbox=sandbox, workdir=workdir) as proxy:
         answer = await proxy.ask(user(n=2))
         assert (answer.status, answer.error["param"]) == (400, "n")
         assert (await proxy.ask(user(n=1))).status == 200
@@ -154,7 +154,7 @@ async def test_by_default_one_turn_answers_every_choice(tmp_path: Path) -> None:
 
 
 async def test_a_request_that_is_cancelled_repeatedly_leaves_no_choice_running(tmp_path: Path) -> None:
-    async with sampling(tmp_path, max_running_turns=1) as proxy:
+    async with sampling_proxy(tmp_path, max_running_turns=1) as proxy:
         scheduler, runner = proxy.server.runs, proxy.server.runner
         asking = asyncio.ensure_future(proxy.ask(user("[[fake:text misbehave=hang at=4]]", n=2)))
         await until(lambda: (len(scheduler._runs), scheduler.queued) == (1, 1))

@@ -16,7 +16,7 @@ HELD = user("[[fake:text hold=1]]", stream=True)
 """A stream that says one word, then waits for the release file."""
 
 
-def guarded(folder: Path, **settings: Any) -> Any:
+def one_stream_proxy(folder: Path, **settings: Any) -> Any:
     """A proxy that allows one stream, with a release file for held turns."""
     file = folder / "release"
     given = {"sse_max_concurrency": 1, "test_endpoints": True, "stream_release_file": str(file)}
@@ -33,7 +33,7 @@ def guard_lines(logged: list[Any]) -> list[tuple[Any, ...]]:
 
 
 async def test_the_guard_rejects_additional_streams_with_429(tmp_path: Path) -> None:
-    async with guarded(tmp_path) as proxy, proxy.open(HELD) as held:
+    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD) as held:
         await held.content.readline()
         answer = await proxy.ask(user(stream=True))
         assert answer.status == 429
@@ -45,13 +45,13 @@ async def test_the_guard_rejects_additional_streams_with_429(tmp_path: Path) -> 
 
 
 async def test_accepted_and_rejected_streams_have_the_state_of_the_limit_in_headers(tmp_path: Path) -> None:
-    async with guarded(tmp_path) as proxy, proxy.open(HELD) as held:
+    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD) as held:
         assert conc(held) == ("0", "1", "1")
         assert conc(await proxy.ask(user(stream=True))) == ("1", "1", "1")
 
 
 async def test_with_the_flag_off_no_header_and_no_endpoint_gives_the_guard_away(tmp_path: Path) -> None:
-    async with guarded(tmp_path, test_endpoints=False) as proxy, proxy.open(HELD) as held:
+    async with one_stream_proxy(tmp_path, test_endpoints=False) as proxy, proxy.open(HELD) as held:
         await held.content.readline()
         rejected = await proxy.ask(user(stream=True))
         assert rejected.status == 429
@@ -61,13 +61,13 @@ async def test_with_the_flag_off_no_header_and_no_endpoint_gives_the_guard_away(
 
 
 async def test_the_guard_counts_streams_only(tmp_path: Path) -> None:
-    async with guarded(tmp_path) as proxy, proxy.open(HELD) as held:
+    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD) as held:
         await held.content.readline()
         assert (await proxy.ask(user())).status == 200
 
 
 async def test_get_conc_returns_how_many_streams_are_open(tmp_path: Path) -> None:
-    async with guarded(tmp_path, sse_max_concurrency=None) as proxy:
+    async with one_stream_proxy(tmp_path, sse_max_concurrency=None) as proxy:
         assert (await proxy.send("GET", "/__test/conc")).body == {"conc": 0}
         async with proxy.open(HELD) as held:
             await held.content.readline()
@@ -77,7 +77,7 @@ async def test_get_conc_returns_how_many_streams_are_open(tmp_path: Path) -> Non
 
 
 async def test_release_writes_the_release_file_and_held_streams_end(tmp_path: Path) -> None:
-    async with guarded(tmp_path) as proxy, proxy.open(HELD) as held:
+    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD) as held:
         assert not (tmp_path / "release").exists()
         assert (await proxy.send("POST", "/__test/conc/release")).body == {"released": True}
         assert (tmp_path / "release").exists()
@@ -98,7 +98,7 @@ async def test_the_test_endpoints_do_not_answer_through_a_reverse_proxy(tmp_path
 
 
 async def test_a_slot_is_free_again_after_the_stream_has_finished(tmp_path: Path, logged: list[Any]) -> None:
-    async with guarded(tmp_path) as proxy:
+    async with one_stream_proxy(tmp_path) as proxy:
         for _ in range(3):
             assert (await proxy.ask(user(stream=True))).status == 200
             await until(lambda: proxy.streams == 0)
@@ -107,7 +107,7 @@ async def test_a_slot_is_free_again_after_the_stream_has_finished(tmp_path: Path
 
 
 async def test_a_slot_is_free_again_after_its_client_has_left(tmp_path: Path, logged: list[Any]) -> None:
-    async with guarded(tmp_path) as proxy:
+    async with one_stream_proxy(tmp_path) as proxy:
         async with proxy.open(HELD) as held:
             await held.content.readline()
         await proxy.settled()
@@ -118,7 +118,7 @@ async def test_a_slot_is_free_again_after_its_client_has_left(tmp_path: Path, lo
 
 
 async def test_a_slot_is_free_again_after_the_turn_has_failed(tmp_path: Path, logged: list[Any]) -> None:
-    async with guarded(tmp_path) as proxy:
+    async with one_stream_proxy(tmp_path) as proxy:
         assert (await proxy.ask(user("[[fake:error_500]]", stream=True))).status == 502
         assert proxy.streams == 0
         assert (await proxy.ask(user("[[fake:error_mid_text]]", stream=True))).status == 200
@@ -127,7 +127,7 @@ async def test_a_slot_is_free_again_after_the_turn_has_failed(tmp_path: Path, lo
 
 
 async def test_log_lines_are_keyed_by_req_id(tmp_path: Path, logged: list[Any]) -> None:
-    async with guarded(tmp_path) as proxy, proxy.open(HELD, headers={"x-request-id": "one"}) as held:
+    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD, headers={"x-request-id": "one"}) as held:
         await held.content.readline()
         await proxy.ask(user(stream=True), headers={"x-request-id": "two"})
     lines = [(line["req_id"], line["outcome"]) for line in logged if line.get("scope") == "sse_guard"]
@@ -137,7 +137,7 @@ async def test_log_lines_are_keyed_by_req_id(tmp_path: Path, logged: list[Any]) 
 async def test_acquisition_comes_before_the_child_is_spawned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with guarded(tmp_path) as proxy:
+    async with one_stream_proxy(tmp_path) as proxy:
         seen: list[int] = []
         opening = proxy.server.agent.open
 
@@ -153,7 +153,7 @@ async def test_acquisition_comes_before_the_child_is_spawned(
 
 
 async def test_of_many_streams_at_once_exactly_the_limit_is_accepted(tmp_path: Path) -> None:
-    async with guarded(tmp_path, sse_max_concurrency=3) as proxy:
+    async with one_stream_proxy(tmp_path, sse_max_concurrency=3) as proxy:
 
         async def one() -> Answer | None:
             async with proxy.open(HELD) as reply:
@@ -185,7 +185,7 @@ def test_a_released_slot_is_for_one_stream() -> None:
 
 
 async def test_sampled_choices_share_one_slot(tmp_path: Path) -> None:
-    async with guarded(tmp_path, choices="sample") as proxy:
+    async with one_stream_proxy(tmp_path, choices="sample") as proxy:
         answer: Answer = await proxy.ask(user(n=3, stream=True))
         assert answer.status == 200
         assert conc(answer) == ("0", "1", "1")

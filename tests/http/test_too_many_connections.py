@@ -20,7 +20,7 @@ def test_a_quarter_of_the_descriptors_is_left_for_agents_and_the_store() -> None
 
 
 @pytest.fixture
-def listening(proxy: Proxy) -> _Server:
+def small_server(proxy: Proxy) -> _Server:
     """The server, which takes three connections."""
     assert proxy.server.runner is not None
     server = proxy.server.runner.server
@@ -37,7 +37,7 @@ async def connect(proxy: Proxy, request: bytes = b"") -> tuple[asyncio.StreamRea
 
 
 async def test_connections_beyond_the_limit_get_a_503_until_others_are_closed(
-    proxy: Proxy, listening: _Server
+    proxy: Proxy, small_server: _Server
 ) -> None:
     body = json.dumps(user("[[fake:text misbehave=hang at=4]]", stream=True)).encode()
     held = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -54,13 +54,13 @@ async def test_connections_beyond_the_limit_get_a_503_until_others_are_closed(
             writer.close()
         for _, writer in busy:
             writer.close()
-        await until(lambda: not listening.connections)
+        await until(lambda: not small_server.connections)
         assert (await proxy.send("GET", "/healthz")).status == 200
     assert [line["limit"] for line in logged if line["event"] == "connections_refused"] == [3]
 
 
 async def test_of_idle_connections_beyond_the_limit_the_oldest_are_closed(
-    proxy: Proxy, listening: _Server
+    proxy: Proxy, small_server: _Server
 ) -> None:
     ask = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
     idle = [await connect(proxy, ask) for _ in range(3)]
@@ -73,11 +73,11 @@ async def test_of_idle_connections_beyond_the_limit_the_oldest_are_closed(
     for reader, _ in idle[:2]:
         async with asyncio.timeout(PATIENCE):
             await reader.read()  # until it is closed
-    await until(lambda: len(listening.connections) == 3)
+    await until(lambda: len(small_server.connections) == 3)
     idle[2][1].write(ask)
     assert b"HTTP/1.1 200 " in await idle[2][0].readuntil(b"HTTP/1.1 200 ")
     at_once = [socket.create_connection(("127.0.0.1", proxy.server.port)) for _ in range(5)]
-    await until(lambda: listening.connections)
+    await until(lambda: small_server.connections)
     loop = asyncio.get_running_loop()
     for each in at_once:
         each.setblocking(False)

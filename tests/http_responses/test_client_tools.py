@@ -111,11 +111,11 @@ async def test_a_deferred_tool_is_offered_once_a_search_has_found_it(proxy: Prox
         {"type": "tool_search_output", "call_id": "call_1", "execution": "client", "tools": [deferred]},
     ]
     after = await create(proxy, [prompt, *found, prompt], tools=[deferred, SEARCH], store=False)
-    names = [_offered(answer.body) for answer in (before, after)]
+    names = [_offered_names(answer.body) for answer in (before, after)]
     assert names == [["tool_search"], ["tool_search", "files__read"]]
 
 
-def _offered(body: Any) -> list[str]:
+def _offered_names(body: Any) -> list[str]:
     """The names of the tools that the fake agent was offered, which it repeats."""
     echoed = json.loads(body["output"][0]["content"][0]["text"])
     names: list[str] = echoed["tools"]
@@ -125,7 +125,7 @@ def _offered(body: Any) -> list[str]:
 async def test_without_a_search_of_the_clients_deferred_tools_are_offered_at_once(proxy: Proxy) -> None:
     deferred = FILES | {"tools": [READ | {"defer_loading": True}]}
     answer = await create(proxy, "[[fake:echo]]", tools=[deferred, {"type": "tool_search"}])
-    assert _offered(answer.body) == ["files__read"]
+    assert _offered_names(answer.body) == ["files__read"]
     assert answer.headers["x-codex-ignored-params"] == "tools[tool_search]"
 
 

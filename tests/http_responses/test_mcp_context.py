@@ -22,7 +22,7 @@ MODEL = "codex-5@openai"
 HELLO = {"type": "message", "role": "user", "content": "hello"}
 
 
-class Counting:
+class NumberedIds:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
 
@@ -74,7 +74,7 @@ def call(call_id: str) -> dict[str, Any]:
     }
 
 
-def approved(call_id: str) -> dict[str, Any]:
+def approval(call_id: str) -> dict[str, Any]:
     return {
         "type": "mcp_approval_response",
         "approval_request_id": f"mcpr_0123456789ab-{call_id}",
@@ -86,7 +86,7 @@ class Talk:
     """A conversation that is kept as it goes."""
 
     def __init__(self) -> None:
-        self._ids = Counting()
+        self._ids = NumberedIds()
         self._earlier: list[ContextItem] = []
         self._fresh: list[ContextItem] = []
 
@@ -158,7 +158,7 @@ def test_a_step_with_a_call_of_the_clients_has_both_outputs_in_the_order_of_the_
 
 def test_an_approved_call_is_where_the_model_made_it_and_its_output_at_the_approval() -> None:
     talk = Talk().asks(HELLO).answers([call("a")], [reasoning_item("rs_1"), call_item("a")])
-    talk.asks(approved("a"), HELLO)
+    talk.asks(approval("a"), HELLO)
     assert brief(talk.model_input()) == ["user", "reasoning*", "call a*", "output a to run", "user"]
     talk.answers([run("a", call("a")["id"]), message("Done.")], [message("Done.")]).asks(HELLO)
     assert brief(talk.model_input()) == [
@@ -173,7 +173,7 @@ def test_an_approved_call_is_where_the_model_made_it_and_its_output_at_the_appro
 
 
 def test_an_approved_call_whose_output_the_agent_reports_too_has_one_output() -> None:
-    talk = Talk().asks(HELLO).answers([call("a")], [call_item("a")]).asks(approved("a"))
+    talk = Talk().asks(HELLO).answers([call("a")], [call_item("a")]).asks(approval("a"))
     talk.answers([run("a", call("a")["id"]), message("Done.")], [gave("a"), message("Done.")]).asks(HELLO)
     assert brief(talk.model_input()) == ["user", "call a*", "output a*", "message*", "user"]
 
@@ -188,7 +188,7 @@ def test_calls_that_a_provider_numbers_anew_in_every_answer_are_all_sent_back() 
     for number in range(2):
         shown = run("a") | {"id": f"mcp_00000000000{number}-a"}
         talk.asks(HELLO).answers([shown, message("Done.")], [call_item("a"), gave("a"), message("Done.")])
-    talk.asks(HELLO).answers([call("a")], [call_item("a")]).asks(approved("a"))
+    talk.asks(HELLO).answers([call("a")], [call_item("a")]).asks(approval("a"))
     once = ["user", "call a*", "output a*", "message*"]
     assert brief(talk.model_input()) == [*once, *once, "user", "call a*", "output a to run"]
 
@@ -241,7 +241,7 @@ def _step(kinds: list[str], numbers: itertools.count[int], calls: list[str]) -> 
             outputs.append(gave(id))
         elif kind == "ask":
             shown.append(call(id))
-            answers.append(approved(id))
+            answers.append(approval(id))
         else:
             shown.append(call_item(id))
             answers.append(gave(id))

@@ -150,7 +150,7 @@ async def proxy(
         yield running
 
 
-async def printed(example: str) -> str:
+async def output_of_example(example: str) -> str:
     """What an example prints."""
     out = io.StringIO()
     await asyncio.to_thread(exec, example, {"__name__": "example", "print": partial(print, file=out)})
@@ -167,7 +167,7 @@ async def printed(example: str) -> str:
     ],
 )
 async def test_an_example_of_openais_runs_as_written(proxy: Proxy, example: str, last: str) -> None:
-    assert last in (await printed(example)).strip().splitlines()[-1]
+    assert last in (await output_of_example(example)).strip().splitlines()[-1]
 
 
 async def test_markers_can_be_switched_off(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ async def _all_told(store: Store, file: Path) -> bool:
 
 
 @dataclass
-class Found:
+class Outcome:
     """What the store and the receiver say when all is over."""
 
     ended: dict[str, str] = field(default_factory=dict)
@@ -99,9 +99,9 @@ async def one_life(folder: Path, target: Receiver, chance: random.Random, commit
 
 async def after_kills(
     folder: Path, commits: list[int | None], chance: random.Random, settings: dict[str, str] | None = None
-) -> Found:
+) -> Outcome:
     """One life for each of `commits`, and a last one that is not killed. What is known then."""
-    found = Found()
+    found = Outcome()
     async with receiver() as target:
         for commit in commits:
             await one_life(folder, target, chance, commit)

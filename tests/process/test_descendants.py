@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="no
 
 
 @pytest.fixture
-def wrapped() -> Iterator[subprocess.Popen[bytes]]:
+def wrapped_program() -> Iterator[subprocess.Popen[bytes]]:
     """A program that holds 64 MiB, started through a wrapper."""
     with subprocess.Popen(
         [sys.executable, "-c", WRAPPED, HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -31,8 +31,8 @@ def wrapped() -> Iterator[subprocess.Popen[bytes]]:
         child.stdin.close()
 
 
-def test_a_process_started_through_a_wrapper_counts(wrapped: subprocess.Popen[bytes]) -> None:
-    family = {wrapped.pid: start_time(wrapped.pid)} | descendants_of(wrapped.pid)
+def test_a_process_started_through_a_wrapper_counts(wrapped_program: subprocess.Popen[bytes]) -> None:
+    family = {wrapped_program.pid: start_time(wrapped_program.pid)} | descendants_of(wrapped_program.pid)
     assert len(family) == 2
     assert 64 * MIB < resident_bytes(family) < 150 * MIB
 

@@ -54,13 +54,13 @@ async def talks(child: Child, recorder: Recorder) -> None:
     assert (await recorder.lines(count + 1))[-1] == "hello"
 
 
-async def started() -> tuple[Child, Recorder]:
+async def spawn_echo() -> tuple[Child, Recorder]:
     recorder = Recorder()
     return await spawn(ECHO, recorder), recorder
 
 
 async def test_the_children_of_a_server_come_from_one_process_and_are_its_own(spawner: Spawner) -> None:
-    one, two = await started(), await started()
+    one, two = await spawn_echo(), await spawn_echo()
     forked = pid_of(spawner)
     for child, recorder in (one, two):
         assert psutil.Process(child.pid).ppid() == os.getpid()
@@ -70,12 +70,12 @@ async def test_the_children_of_a_server_come_from_one_process_and_are_its_own(sp
 
 
 async def test_the_death_of_the_spawner_touches_no_child_and_a_new_one_serves(spawner: Spawner) -> None:
-    child, recorder = await started()
+    child, recorder = await spawn_echo()
     first = pid_of(spawner)
     os.kill(first, signal.SIGKILL)
     await eventually(lambda: have_ended([first]))
     await talks(child, recorder)
-    later, its_recorder = await started()
+    later, its_recorder = await spawn_echo()
     assert pid_of(spawner) != first
     await talks(later, its_recorder)
     for each in (child, later):
@@ -84,7 +84,7 @@ async def test_the_death_of_the_spawner_touches_no_child_and_a_new_one_serves(sp
 
 async def test_a_spawner_that_is_closed_leaves_no_socket_even_if_its_end_was_not_read() -> None:
     spawner = use_spawner()
-    child, _ = await started()
+    child, _ = await spawn_echo()
     await child.end(grace=PATIENCE)
     process = spawner.process
     assert process is not None
@@ -94,7 +94,7 @@ async def test_a_spawner_that_is_closed_leaves_no_socket_even_if_its_end_was_not
 
 
 async def test_a_start_that_waits_when_the_spawner_dies_fails_with_an_error(spawner: Spawner) -> None:
-    child, _ = await started()
+    child, _ = await spawn_echo()
     os.kill(pid_of(spawner), signal.SIGSTOP)
     start = asyncio.create_task(spawn(ECHO, Recorder()))
     await asyncio.sleep(0)
@@ -108,7 +108,7 @@ async def test_a_start_that_waits_when_the_spawner_dies_fails_with_an_error(spaw
 async def test_a_start_that_a_stopped_spawner_does_not_answer_times_out_and_the_next_has_a_new_one(
     spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child, recorder = await started()
+    child, recorder = await spawn_echo()
     first = pid_of(spawner)
     os.kill(first, signal.SIGSTOP)
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.05)
@@ -118,7 +118,7 @@ async def test_a_start_that_a_stopped_spawner_does_not_answer_times_out_and_the_
         await spawn(ECHO, Recorder())
     assert refused.value.temporary
     monkeypatch.setattr(module, "ANSWER_SECONDS", PATIENCE)
-    later, its_recorder = await started()
+    later, its_recorder = await spawn_echo()
     await eventually(lambda: have_ended([first]))
     for each, its in ((child, recorder), (later, its_recorder)):
         await talks(each, its)
@@ -134,9 +134,9 @@ def one_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_beyond_the_limit_a_child_starts_when_another_has_printed_something(
     one_start_at_once: None, spawner: Spawner
 ) -> None:
-    first, recorder = await started()
+    first, recorder = await spawn_echo()
     descriptors = open_descriptors()
-    start = asyncio.create_task(started())
+    start = asyncio.create_task(spawn_echo())
     await asyncio.sleep(0)
     assert open_descriptors() == descriptors  # it has no pipes yet
     await talks(first, recorder)
@@ -150,7 +150,7 @@ async def test_a_child_that_prints_nothing_delays_the_next_start_for_a_short_tim
     one_start_at_once: None, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "START_SECONDS", 0.01)
-    for child, _ in [await started() for _ in range(3)]:
+    for child, _ in [await spawn_echo() for _ in range(3)]:
         await child.end(grace=PATIENCE)
 
 
@@ -159,18 +159,18 @@ async def test_starts_that_fail_or_are_cancelled_let_the_next_child_start(
 ) -> None:
     with pytest.raises(SpawnError, match="no such file"):
         await spawn(command("/nowhere/agent"), Recorder())
-    first, recorder = await started()
-    start = asyncio.create_task(started())
+    first, recorder = await spawn_echo()
+    start = asyncio.create_task(spawn_echo())
     await asyncio.sleep(0)
     start.cancel()
     await talks(first, recorder)
-    second, _ = await started()
+    second, _ = await spawn_echo()
     for child in (first, second):
         await child.end(grace=PATIENCE)
 
 
 async def test_a_start_that_is_cancelled_leaves_no_process(spawner: Spawner, tmp_path: Path) -> None:
-    child, _ = await started()
+    child, _ = await spawn_echo()
     os.kill(pid_of(spawner), signal.SIGSTOP)
     script = 'echo $$ > "$1"; while :; do sleep 100; done'
     start = asyncio.create_task(spawn(shell(script, str(tmp_path / "pid"), term_grace=0.05), Recorder()))
@@ -190,7 +190,7 @@ async def test_a_spawner_is_closed_when_the_last_fork_has_replied_even_if_it_has
     spawner: Spawner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     replace_warden(monkeypatch, tmp_path, "        setsid()\n", "        setsid()\n        sleep(0.2)\n")
-    child, _ = await started()
+    child, _ = await spawn_echo()
     start = asyncio.create_task(spawn(ECHO, Recorder()))
     await asyncio.sleep(0)
     start.cancel()
@@ -201,7 +201,7 @@ async def test_a_spawner_is_closed_when_the_last_fork_has_replied_even_if_it_has
 
 
 async def test_a_spawner_without_descriptors_is_a_temporary_error(spawner: Spawner) -> None:
-    child, _ = await started()
+    child, _ = await spawn_echo()
     open_now = psutil.Process(pid_of(spawner)).num_fds()
     soft, hard = resource.prlimit(pid_of(spawner), resource.RLIMIT_NOFILE)
     resource.prlimit(pid_of(spawner), resource.RLIMIT_NOFILE, (open_now + 2, hard))
@@ -209,7 +209,7 @@ async def test_a_spawner_without_descriptors_is_a_temporary_error(spawner: Spawn
         await spawn(ECHO, Recorder())
     assert refused.value.temporary
     resource.prlimit(pid_of(spawner), resource.RLIMIT_NOFILE, (soft, hard))
-    later, recorder = await started()
+    later, recorder = await spawn_echo()
     await talks(later, recorder)
     for each in (child, later):
         await each.end(grace=PATIENCE)
@@ -244,7 +244,7 @@ async def test_where_there_can_be_no_spawner_children_start_without_one(
 ) -> None:
     replace_warden(monkeypatch, tmp_path, old, new)
     with structlog.testing.capture_logs() as lines:
-        child, recorder = await started()
+        child, recorder = await spawn_echo()
     assert next(line["event"] for line in lines) in ("spawner_not_allowed", "spawner_ended_at_once")
     await talks(child, recorder)
     assert (await child.end(grace=PATIENCE)).code == 3
@@ -255,7 +255,7 @@ async def test_on_another_system_children_start_without_a_spawner(monkeypatch: p
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.delattr(os, "memfd_create")
     using = use_spawner()
-    child, recorder = await started()
+    child, recorder = await spawn_echo()
     await talks(child, recorder)
     assert (await child.end(grace=PATIENCE)).code == 3
     assert using.process is None
@@ -297,7 +297,7 @@ async def test_a_large_environment_reaches_the_child_whole(spawner: Spawner) -> 
 async def test_two_servers_share_a_spawner_until_both_have_stopped(spawner: Spawner) -> None:
     other = use_spawner()
     assert other is spawner
-    child, _ = await started()
+    child, _ = await spawn_echo()
     pid = pid_of(spawner)
     await other.close()
     assert not have_ended([pid])
@@ -427,7 +427,7 @@ async def test_a_thousand_kills_of_servers_spawners_wardens_and_children_leave_n
                 server.kill()
                 server.stdout.read()
                 kills["server"] += 1
-        await eventually(lambda: _left(before) == [])
+        await eventually(lambda: _new_processes(before) == [])
     finally:
         prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
     assert min(kills.values()) >= 50, kills
@@ -440,7 +440,7 @@ def _has_no_orphans(server: int) -> bool:
     return False
 
 
-def _left(before: set[psutil.Process]) -> list[psutil.Process]:
+def _new_processes(before: set[psutil.Process]) -> list[psutil.Process]:
     """The processes that run below this one, but for those that did before."""
     left = []
     for process in set(psutil.Process().children(recursive=True)) - before:

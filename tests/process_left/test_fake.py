@@ -40,7 +40,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def misbehaving(home: CodexHome, dialect: str, faults: str, drain: int = 0) -> AsyncIterator[Scene]:
+async def misbehaving_scene(
+    home: CodexHome, dialect: str, faults: str, drain: int = 0
+) -> AsyncIterator[Scene]:
     """A stream has begun, and the child and its grandchild have written down their pids."""
     pids = home.user / "pids"
     environment = fake_environment(pids, dialect) | {"PROXY_DRAIN_MS": str(drain)}
@@ -58,7 +60,7 @@ async def misbehaving(home: CodexHome, dialect: str, faults: str, drain: int = 0
         yield Scene(proxy, client, child, family)
 
 
-def uncollected(parent: int) -> list[psutil.Process]:
+def zombies_of(parent: int) -> list[psutil.Process]:
     """Children of the process that have ended, and that it has not waited for."""
     found = []
     for child in psutil.Process(parent).children():
@@ -82,7 +84,7 @@ def noted(file: Path) -> list[int]:
 
 @FAULTS
 async def test_a_client_that_leaves_ends_a_child_of_its_own(codex_home: CodexHome, faults: str) -> None:
-    async with misbehaving(codex_home, "proto", faults) as scene:
+    async with misbehaving_scene(codex_home, "proto", faults) as scene:
         await scene.talk.leave()
         await eventually(lambda: have_ended(scene.family))
 
@@ -92,7 +94,7 @@ async def test_a_client_that_leaves_ends_what_its_turn_left_on_a_shared_process(
     codex_home: CodexHome,
 ) -> None:
     """The process goes too, when it is idle: only its warden can end a process that belongs to nobody."""
-    async with misbehaving(codex_home, "app-server", "grandchild,hang") as scene:
+    async with misbehaving_scene(codex_home, "app-server", "grandchild,hang") as scene:
         await scene.talk.leave()
         await eventually(lambda: have_ended(scene.family))
         async with talk(scene.proxy.url, chat_request("[[fake:text]]")) as next_one:
@@ -105,7 +107,7 @@ async def test_a_client_that_leaves_ends_a_shared_process_that_ignores_interrupt
     codex_home: CodexHome,
 ) -> None:
     """It does not answer to the interrupt, so it is not used again."""
-    async with misbehaving(codex_home, "app-server", "grandchild,deaf,ignore_sigterm") as scene:
+    async with misbehaving_scene(codex_home, "app-server", "grandchild,deaf,ignore_sigterm") as scene:
         await scene.talk.leave()
         await eventually(lambda: have_ended(scene.family))
 
@@ -115,7 +117,7 @@ async def test_a_client_that_leaves_ends_a_shared_process_that_ignores_interrupt
 async def test_a_child_that_is_killed_ends_its_stream_with_an_error_and_leaves_nothing(
     codex_home: CodexHome, dialect: str
 ) -> None:
-    async with misbehaving(codex_home, dialect, "grandchild,hang") as scene:
+    async with misbehaving_scene(codex_home, dialect, "grandchild,hang") as scene:
         os.kill(scene.child, signal.SIGKILL)
         await eventually(lambda: have_ended(scene.family))
         await scene.talk.end()
@@ -127,13 +129,13 @@ async def test_a_child_that_is_killed_ends_its_stream_with_an_error_and_leaves_n
 async def test_the_kill_of_a_warden_ends_all_its_processes_and_the_server_goes_on(
     codex_home: CodexHome, dialect: str
 ) -> None:
-    async with misbehaving(codex_home, dialect, "grandchild,hang") as scene:
+    async with misbehaving_scene(codex_home, dialect, "grandchild,hang") as scene:
         warden = psutil.Process(scene.child).ppid()
         os.kill(warden, signal.SIGKILL)
         await scene.talk.end()
         assert scene.talk.error_code == "agent_crashed"
         await eventually(lambda: have_ended(scene.family))
-        await eventually(lambda: not uncollected(scene.proxy.pid))
+        await eventually(lambda: not zombies_of(scene.proxy.pid))
         async with talk(scene.proxy.url, chat_request("[[fake:text]]")) as next_one:
             await next_one.end()
             assert next_one.status == 200
@@ -145,7 +147,7 @@ async def test_the_kill_of_a_warden_ends_all_its_processes_and_the_server_goes_o
 async def test_the_kill_of_the_proxy_ends_all_its_processes(
     codex_home: CodexHome, dialect: str, faults: str
 ) -> None:
-    async with misbehaving(codex_home, dialect, faults) as scene:
+    async with misbehaving_scene(codex_home, dialect, faults) as scene:
         os.kill(scene.proxy.pid, signal.SIGKILL)
         await scene.talk.end()
         assert scene.talk.broken

@@ -63,7 +63,9 @@ def sleepers(proxy: ProxyProcess) -> list[int]:
 
 
 @asynccontextmanager
-async def running(home: CodexHome, command: str, *arguments: str, **environment: str) -> AsyncIterator[Scene]:
+async def running_command(
+    home: CodexHome, command: str, *arguments: str, **environment: str
+) -> AsyncIterator[Scene]:
     """A client has asked, and the command and what it starts is running."""
     expected = command.count("sleep")
     async with (
@@ -80,7 +82,7 @@ async def running(home: CodexHome, command: str, *arguments: str, **environment:
 async def test_a_client_that_leaves_ends_its_command(
     codex_home: CodexHome, command: str, sandbox: str
 ) -> None:
-    async with running(codex_home, command, "--sandbox", sandbox) as scene:
+    async with running_command(codex_home, command, "--sandbox", sandbox) as scene:
         await scene.talk.leave()
         await eventually(lambda: have_ended(scene.commands))
         async with talk(scene.proxy.url, chat_request("[[model:text say=Hi.]]")) as next_one:
@@ -92,7 +94,7 @@ async def test_a_client_that_leaves_ends_its_command(
 async def test_the_kill_of_an_agent_ends_its_command_and_its_stream_with_an_error(
     codex_home: CodexHome, command: str
 ) -> None:
-    async with running(codex_home, command, "--sandbox", "danger-full-access") as scene:
+    async with running_command(codex_home, command, "--sandbox", "danger-full-access") as scene:
         [agent] = scene.agents
         os.kill(agent, signal.SIGKILL)
         await eventually(lambda: have_ended(scene.family))
@@ -108,7 +110,7 @@ async def test_the_kill_of_an_agent_ends_its_command_and_its_stream_with_an_erro
 async def test_the_kill_of_the_proxy_ends_all_its_processes(
     codex_home: CodexHome, command: str, sandbox: str
 ) -> None:
-    async with running(codex_home, command, "--sandbox", sandbox) as scene:
+    async with running_command(codex_home, command, "--sandbox", sandbox) as scene:
         os.kill(scene.proxy.pid, signal.SIGKILL)
         await scene.talk.end()
         assert scene.talk.broken, "the connection is cut, not left half open"
@@ -120,7 +122,7 @@ async def test_a_proxy_that_gets_sigterm_ends_everything_and_sends_its_clients_a
     codex_home: CodexHome, command: str
 ) -> None:
     arguments = ("--sandbox", "danger-full-access")
-    async with running(codex_home, command, *arguments, PROXY_DRAIN_MS="200") as scene:
+    async with running_command(codex_home, command, *arguments, PROXY_DRAIN_MS="200") as scene:
         os.kill(scene.proxy.pid, signal.SIGTERM)
         await scene.talk.end()
         assert scene.talk.error_code == "service_unavailable"
@@ -130,7 +132,7 @@ async def test_a_proxy_that_gets_sigterm_ends_everything_and_sends_its_clients_a
 
 @COMMANDS
 async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, command: str) -> None:
-    async with running(codex_home, command, PROXY_DRAIN_MS="60000") as scene:
+    async with running_command(codex_home, command, PROXY_DRAIN_MS="60000") as scene:
         os.kill(scene.proxy.pid, signal.SIGINT)
         await eventually(lambda: any("stopping" in line for line in scene.proxy.said))
         os.kill(scene.proxy.pid, signal.SIGINT)

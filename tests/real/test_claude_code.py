@@ -59,7 +59,7 @@ async def client(model: AnthropicModel, tmp_path: Path) -> AsyncIterator[AsyncOp
         yield client
 
 
-def counted(calls: int) -> tuple[int, int, int]:
+def token_counts(calls: int) -> tuple[int, int, int]:
     """Input, what of it was cached, and output of some model calls."""
     return calls * (IN + CACHED + WRITTEN), calls * CACHED, calls * OUT
 
@@ -79,7 +79,7 @@ async def test_a_plain_turn_is_nothing_but_the_model(client: AsyncOpenAI, model:
     answer = await client.chat.completions.create(model="codex-5", messages=history)
     assert answer.choices[0].message.content == "You are Rumpel."
     assert answer.choices[0].finish_reason == "stop"
-    assert usage_of(answer) == counted(1)
+    assert usage_of(answer) == token_counts(1)
     assert len(model.requests) == 1
     assert model.texts_for_model()[:2] == [("user", "I am Rumpel."), ("assistant", "Noted.")]
     assert not model.last.get("tools")
@@ -113,7 +113,7 @@ async def test_both_calls_of_a_step_reach_the_client_and_its_outputs_the_model(
     assert calls is not None
     assert [json.loads(call.function.arguments)["city"] for call in calls] == ["Oslo", "Rome"]  # type: ignore[union-attr]
     assert [call.id for call in calls] == ["toolu_msg_0_0", "toolu_msg_0_1"]
-    assert usage_of(first) == counted(1)
+    assert usage_of(first) == token_counts(1)
     outputs: list[Any] = [
         {"role": "tool", "tool_call_id": call.id, "content": f"out {call.id}"} for call in calls
     ]
@@ -126,7 +126,7 @@ async def test_both_calls_of_a_step_reach_the_client_and_its_outputs_the_model(
         model="codex-5", messages=[*messages, said, *outputs], tools=[WEATHER]
     )
     assert second.choices[0].message.content == "Cold and warm."
-    assert usage_of(second) == counted(1)
+    assert usage_of(second) == token_counts(1)
     assert len(model.requests) == 2
     role, text = model.texts_for_model()[-1]
     assert role == "user"
@@ -215,7 +215,7 @@ async def test_an_answer_under_a_schema_is_the_structured_output(
     )
     assert answer.choices[0].message.content is not None
     assert json.loads(answer.choices[0].message.content) == {"name": "Rumpel"}
-    assert usage_of(answer) == counted(1)
+    assert usage_of(answer) == token_counts(1)
     assert [tool["name"] for tool in model.last["tools"]] == ["StructuredOutput"]
 
 
@@ -509,7 +509,7 @@ async def test_what_the_agent_does_is_shown_and_its_calls_are_counted(
             model="codex-5", messages=[user("Look.", {"tools": [call]}, {"text": "Seen."})]
         )
     assert "needle" in json.dumps(model.texts_for_model())
-    assert usage_of(answer) == counted(2)
+    assert usage_of(answer) == token_counts(2)
     shown: Any = answer.choices[0].message.model_dump()
     assert "a.txt" in shown["reasoning_content"]
 

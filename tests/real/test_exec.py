@@ -126,13 +126,13 @@ async def test_a_client_that_leaves_ends_the_child_and_its_commands(
     stream = await exec_proxy.client.chat.completions.create(
         **chat_request(plan([say("Now."), call("exec_command", cmd=command)], [say("Never.")])), stream=True
     )
-    await eventually(lambda: len(sleeping()) == 2)
+    await eventually(lambda: len(sleeping_processes()) == 2)
     await stream.close()
-    await eventually(lambda: not sleeping())
+    await eventually(lambda: not sleeping_processes())
     await eventually(lambda: exec_proxy.server.agent.processes().busy == 0)
 
 
-def sleeping() -> list[int]:
+def sleeping_processes() -> list[int]:
     """The processes of the command of this test."""
     return [
         each.pid

@@ -31,7 +31,7 @@ NO_IMAGES = {
 }
 
 
-def showing(url: str, system: str | None) -> dict[str, Any]:
+def request_with_image(url: str, system: str | None) -> dict[str, Any]:
     """A chat request with this image."""
     request = chat_request("", system=system)
     part = {"type": "image_url", "image_url": {"url": url}}
@@ -39,7 +39,7 @@ def showing(url: str, system: str | None) -> dict[str, Any]:
     return request
 
 
-def shown(model_server: ModelServer) -> list[str]:
+def images_in_last_call(model_server: ModelServer) -> list[str]:
     """The images of the last call of the model."""
     parts = []
     for item in items_of(model_server.calls[-1].body):
@@ -54,8 +54,8 @@ def shown(model_server: ModelServer) -> list[str]:
 async def test_every_format_that_is_taken_reaches_the_model(
     model_server: ModelServer, proxy: Proxy, system: str | None, data: bytes
 ) -> None:
-    await proxy.client.chat.completions.create(**showing(url_of(data, "image/jpg"), system))
-    [url] = shown(model_server)
+    await proxy.client.chat.completions.create(**request_with_image(url_of(data, "image/jpg"), system))
+    [url] = images_in_last_call(model_server)
     assert url.startswith("data:image/")
 
 
@@ -72,8 +72,8 @@ async def test_every_format_that_is_taken_reaches_the_model(
 async def test_base64_of_another_kind_reaches_the_model_as_the_usual_one(
     model_server: ModelServer, proxy: Proxy, system: str | None, url: str
 ) -> None:
-    await proxy.client.chat.completions.create(**showing(url, system))
-    assert shown(model_server) == [url_of(PNG)]
+    await proxy.client.chat.completions.create(**request_with_image(url, system))
+    assert images_in_last_call(model_server) == [url_of(PNG)]
 
 
 @BOTH_MODES
@@ -81,7 +81,7 @@ async def test_base64_of_another_kind_reaches_the_model_as_the_usual_one(
 async def test_what_the_agent_would_leave_out_is_400_that_names_the_part(
     model_server: ModelServer, proxy: Proxy, system: str | None, name: str
 ) -> None:
-    request = showing(NO_IMAGES[name], system)
+    request = request_with_image(NO_IMAGES[name], system)
     with pytest.raises(BadRequestError) as chat:
         await proxy.client.chat.completions.create(**request)
     last = len(request["messages"]) - 1
@@ -115,4 +115,4 @@ async def test_an_image_in_the_output_of_a_tool_is_held_to_the_same(
     await proxy.client.responses.create(
         model=MODEL, input=answered(f"data:image/jpeg;base64,{LINES}"), tools=[tool]
     )
-    assert shown(model_server) == [url_of(PNG)]
+    assert images_in_last_call(model_server) == [url_of(PNG)]

@@ -32,14 +32,14 @@ def outputs(model_server: ModelServer, number: int) -> list[Any]:
     return [output for _, output in outputs_of(model_server.calls[number])]
 
 
-def allowed(port: int) -> dict[str, Any]:
+def mcp_settings(port: int) -> dict[str, Any]:
     return {"mcp_allowed_urls": f"http://127.0.0.1:{port}/"}
 
 
 async def test_an_agentic_workflow_lists_calls_and_answers(
     proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
-    async with proxies.serving(**allowed(port)) as proxy:
+    async with proxies.serving(**mcp_settings(port)) as proxy:
         response = await proxy.client.responses.create(
             model=MODEL,
             input=plan([think(), say("Looking."), call("news__echo", text="sunny")], [say("It is sunny.")]),
@@ -64,7 +64,7 @@ async def test_a_stream_has_the_events_of_lists_and_calls(
     asking = plan([call("news__echo", text="a"), call("news__refuse")], [say("Done.")])
     tools: Any = [news(port, allowed_tools=["echo", "refuse"])]
     async with (
-        proxies.serving(**allowed(port)) as proxy,
+        proxies.serving(**mcp_settings(port)) as proxy,
         proxy.client.responses.stream(model=MODEL, input=asking, tools=tools) as stream,
     ):
         types = [event.type async for event in stream]
@@ -95,7 +95,7 @@ async def test_a_call_waits_for_its_approval_in_the_next_request(
     proxies: Proxies, model_server: ModelServer, port: int, approve: bool, kept: int
 ) -> None:
     tools = [news(port, require_approval="always")]
-    async with proxies.serving(kept_threads=kept, **allowed(port)) as proxy:
+    async with proxies.serving(kept_threads=kept, **mcp_settings(port)) as proxy:
         create = proxy.client.responses.create
         first = await create(
             model=MODEL, input=plan([think(), call("news__echo", text="a")], [say("Done.")]), tools=tools
@@ -134,7 +134,7 @@ async def test_a_call_waits_for_its_approval_in_the_next_request(
 
 
 async def test_a_list_is_made_once_in_a_chain(proxies: Proxies, model_server: ModelServer, port: int) -> None:
-    async with proxies.serving(**allowed(port)) as proxy:
+    async with proxies.serving(**mcp_settings(port)) as proxy:
         create = proxy.client.responses.create
         first = await create(model=MODEL, input="[[model:text]] Hi.", tools=[news(port)])
         last = await create(
@@ -150,7 +150,7 @@ async def test_a_list_is_made_once_in_a_chain(proxies: Proxies, model_server: Mo
 async def test_a_chain_shows_the_model_each_call_once_and_as_it_was(
     proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
-    async with proxies.serving(kept_threads=0, **allowed(port)) as proxy:
+    async with proxies.serving(kept_threads=0, **mcp_settings(port)) as proxy:
         create = proxy.client.responses.create
         first = await create(
             model=MODEL,
@@ -172,7 +172,7 @@ async def test_the_client_s_own_history_is_enough(
 ) -> None:
     """`store: false`: all items go back and forth."""
     tools = [news(port, require_approval="always")]
-    async with proxies.serving(**allowed(port)) as proxy:
+    async with proxies.serving(**mcp_settings(port)) as proxy:
         create = proxy.client.responses.create
         said: list[Any] = [{"role": "user", "content": plan([call("news__echo", text="a")], [say("Done.")])}]
         first = await create(model=MODEL, input=said, tools=tools, store=False)
@@ -194,7 +194,7 @@ async def test_the_client_s_own_history_is_enough(
 async def test_calls_beyond_max_tool_calls_are_not_made(
     proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
-    async with proxies.serving(**allowed(port)) as proxy:
+    async with proxies.serving(**mcp_settings(port)) as proxy:
         response = await proxy.client.responses.create(
             model=MODEL,
             input=plan([call("news__echo", text="a"), call("news__echo", text="b")], [say("Done.")]),

@@ -35,7 +35,7 @@ CALLS = [{"tools": [{"name": TOOL, "args": {"city": city}}]} for city in ("Bern"
 """What a model of Claude Code's says in two rounds of tools."""
 
 
-async def checked(package: Client, url: str, folder: Path, asked: dict[str, str] | None = None) -> None:
+async def check_package(package: Client, url: str, folder: Path, asked: dict[str, str] | None = None) -> None:
     """Fails where the package cannot do one of the checks."""
     if package.missing:
         pytest.skip(package.missing)
@@ -58,7 +58,7 @@ async def test_each_package_does_everything_on_the_real_codex(
         "images": plan([say('"images": 1')]),
         "cancel": plan([say("One"), wait(), say("two")]),
     }
-    await checked(package, proxy.url, tmp_path, asked)
+    await check_package(package, proxy.url, tmp_path, asked)
     assert any("data:image/png;base64," in json.dumps(each.body["input"]) for each in model_server.calls)
     await eventually(lambda: proxy.idle)
 
@@ -73,7 +73,7 @@ async def test_each_package_does_everything_on_the_real_claude_code(package: Cli
         "cancel": script({"text": "word word", "hold": "never"}),
     }
     async with anthropic_model() as model, claude_proxy(tmp_path, model) as (_, server):
-        await checked(package, f"http://127.0.0.1:{server.port}", tmp_path, asked)
+        await check_package(package, f"http://127.0.0.1:{server.port}", tmp_path, asked)
         assert any("<image>" in text for body in model.requests for _, text in model.texts_for_model(body))
         await eventually(lambda: len(model.gone) == 1)
         await eventually(lambda: server.agent.processes().busy == 0)
@@ -89,7 +89,9 @@ async def test_each_package_does_everything_on_an_upstream(package: Client, tmp_
         fake_proxy(folders[0]) as behind,
         proxy_before(f"{behind.url}/v1", folders[1]) as proxy,
     ):
-        await checked(package, proxy.url, tmp_path, {"tools": "[[fake:tool_call rounds=2 say='{outputs}']]"})
+        await check_package(
+            package, proxy.url, tmp_path, {"tools": "[[fake:tool_call rounds=2 say='{outputs}']]"}
+        )
         await eventually(lambda: behind.server.runs.running == 0)
 
 

@@ -68,7 +68,7 @@ KEY = "the key of a client"
 STORED = "stored for another key"
 
 
-def planted(proxies: Proxies, name: str) -> Path:
+def foreign_state_folder(proxies: Proxies, name: str) -> Path:
     """A state folder with something in it that looks like what another client has stored."""
     state = proxies.home.path.parent / name
     state.mkdir(exist_ok=True)
@@ -82,7 +82,10 @@ def planted(proxies: Proxies, name: str) -> Path:
 async def test_a_command_for_a_client_with_a_key_reads_nothing_that_the_server_keeps(
     proxies: Proxies, model_server: ModelServer, sandbox: str, agent: str
 ) -> None:
-    state, sign_in = planted(proxies, f"state-{agent}-{sandbox}"), proxies.home.path / "auth.json"
+    state, sign_in = (
+        foreign_state_folder(proxies, f"state-{agent}-{sandbox}"),
+        proxies.home.path / "auth.json",
+    )
     sign_in.write_text('{"OPENAI_API_KEY": "a sign-in"}')
     private = proxies.home.user / "private"
     private.write_text(SECRET)
@@ -106,7 +109,7 @@ async def test_a_temporary_folder_with_the_servers_own_files_is_not_written_to(
     own_proxies: Proxies, model_server: ModelServer, variable: str
 ) -> None:
     """The state folder of this test lies below /tmp, which commands may write to otherwise."""
-    state = planted(own_proxies, "state")
+    state = foreign_state_folder(own_proxies, "state")
     environment = {variable: str(state.parent)} if variable else {}
     async with running(own_proxies.home, environment, sandbox="workspace-write", state_dir=state) as proxy:
         output = await ran(proxy, model_server, f"touch within {state}/made {state.parent}/made; echo RAN")

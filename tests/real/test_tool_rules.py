@@ -37,7 +37,7 @@ def cities(loop: Loop) -> list[str]:
     return [json.loads(each.arguments)["city"] for each in functions_called(loop.answers[-1])]
 
 
-def spent(loop: Loop) -> list[int]:
+def tokens_per_request(loop: Loop) -> list[int]:
     """Tokens of each request; one model call has 120."""
     return [answer.usage.total_tokens for answer in loop.answers if answer.usage]
 
@@ -63,7 +63,7 @@ async def test_a_call_that_breaks_a_strict_schema_goes_back_to_the_model_unseen(
         loop.output(call_ids(loop.answers[0])[0], "sunny")
         last = await loop.ask()
     assert last.choices[0].message.content == "Done."
-    assert spent(loop) == [240, 120]
+    assert tokens_per_request(loop) == [240, 120]
     [(call_id, words)] = outputs_of(model_server.calls[1])
     assert call_id == "call_0_1"
     assert "schema" in words
@@ -136,7 +136,7 @@ async def test_a_call_that_nobody_can_answer_goes_back_to_the_model_unseen(
         loop.output(call_ids(first)[0], "sunny")
         last = await loop.ask()
     assert last.choices[0].message.content == "Done."
-    assert spent(loop) == [360, 120]
+    assert tokens_per_request(loop) == [360, 120]
     assert list(proxies.home.workdir.iterdir()) == []
     assert_grows(model_server.calls)
 
@@ -231,7 +231,7 @@ async def test_words_instead_of_a_required_call_are_thrown_away_and_asked_for_on
         answer = await loop.ask(tool_choice=choice)
     assert cities(loop) == ["Paris"]
     assert answer.choices[0].message.content == "Well then."
-    assert spent(loop) == [240]
+    assert tokens_per_request(loop) == [240]
     assert len(model_server.calls) == 2
     assert "thrown away" in developer_text(model_server.calls[1])
     assert "Why should I?" not in json.dumps(input_of(model_server.calls[1])[1:])

@@ -19,7 +19,7 @@ async def read(proxy: Proxy, path: str) -> dict[str, Any]:
     return found
 
 
-async def spent(proxy: Proxy) -> Counter[str]:
+async def usage_figures(proxy: Proxy) -> Counter[str]:
     """All figures of this model, of today and of yesterday where the day has just begun."""
     page = await read(proxy, "/usage?group_by=model&limit=2")
     results = [each for bucket in page["data"] for each in bucket["results"] if each["model"] == MODEL]
@@ -32,13 +32,13 @@ async def spent(proxy: Proxy) -> Counter[str]:
 
 
 async def test_usage_is_what_the_agent_counted_for_both_surfaces(proxy: Proxy) -> None:
-    before = await spent(proxy)
+    before = await usage_figures(proxy)
     chat = (await proxy.client.chat.completions.create(**chat_request("[[model:text say=Hi.]]"))).usage
     response = (await proxy.client.responses.create(model=MODEL, input="[[model:text say=Hi.]]")).usage
     assert chat is not None
     assert chat.prompt_tokens_details is not None
     assert response is not None
-    found = await spent(proxy)
+    found = await usage_figures(proxy)
     found.subtract(before)
     assert found == {
         "num_model_requests": 2,

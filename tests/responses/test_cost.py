@@ -51,7 +51,7 @@ def mcp_calls(count: int) -> list[dict[str, Any]]:
     return [{"type": "mcp_call", "id": f"mcp_{i}"} for i in range(count)]
 
 
-def renamed(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_other_ids(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The items with other ids, as those of a model that the client does not get."""
     return [{name: f"x{value}" if "id" in name else value for name, value in item.items()} for item in items]
 
@@ -59,12 +59,12 @@ def renamed(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 STORED: Final[dict[str, Callable[[int], tuple[list[dict[str, Any]], list[dict[str, Any]]]]]] = {
     "searches, which have no form of the model's": lambda n: (searches(n), searches(n)),
     "calls": lambda n: (calls(n), calls(n)),
-    "calls that the model did not make": lambda n: (calls(n), renamed(calls(n))),
+    "calls that the model did not make": lambda n: (calls(n), with_other_ids(calls(n))),
     "calls in another order": lambda n: (calls(n), calls(n)[::-1]),
     "calls of one id": lambda n: (calls(1) * n, calls(1) * n),
     "calls of tools of MCP": lambda n: (mcp_calls(n), calls(n)),
     "reasoning": lambda n: (reasoning_items(n), reasoning_items(n)),
-    "reasoning with other ids": lambda n: (reasoning_items(n), renamed(reasoning_items(n))),
+    "reasoning with other ids": lambda n: (reasoning_items(n), with_other_ids(reasoning_items(n))),
     "messages": lambda n: (messages(n), messages(n)),
     "more messages than the model's": lambda n: (messages(n), searches(n)),
     "messages behind searches": lambda n: (messages(n), [*searches(n), *messages(n)]),

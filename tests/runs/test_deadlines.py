@@ -48,14 +48,14 @@ class Hands:
         return sum(not timer.cancelled for _, _, timer, _, _ in self._timers)
 
 
-def watched(limits: Deadlines = LIMITS) -> tuple[Hands, DeadlineWatch, list[tuple[float, Failure]]]:
+def deadline_watch(limits: Deadlines = LIMITS) -> tuple[Hands, DeadlineWatch, list[tuple[float, Failure]]]:
     hands, expired = Hands(), list[tuple[float, Failure]]()
     watch = DeadlineWatch(limits, hands, lambda failure: expired.append((hands.now, failure)))
     return hands, watch, expired
 
 
 def test_nothing_visible_in_time_expires_though_there_are_signs_of_life() -> None:
-    hands, watch, expired = watched()
+    hands, watch, expired = deadline_watch()
     hands.move_to(9.0)
     watch.note_event(visible=False)
     hands.move_to(50.0)
@@ -67,7 +67,7 @@ def test_nothing_visible_in_time_expires_though_there_are_signs_of_life() -> Non
 
 
 def test_silence_expires_counted_from_the_last_sign_of_life() -> None:
-    hands, watch, expired = watched()
+    hands, watch, expired = deadline_watch()
     for second in (5.0, 25.0, 50.0):
         hands.move_to(second)
         watch.note_event(visible=True)
@@ -77,7 +77,7 @@ def test_silence_expires_counted_from_the_last_sign_of_life() -> None:
 
 
 def test_the_whole_answer_has_its_time_and_no_more() -> None:
-    hands, watch, expired = watched()
+    hands, watch, expired = deadline_watch()
     for second in range(0, 200, 5):
         hands.move_to(float(second))
         watch.note_event(visible=True)
@@ -85,14 +85,14 @@ def test_the_whole_answer_has_its_time_and_no_more() -> None:
 
 
 def test_it_expires_once_and_leaves_no_timer() -> None:
-    hands, _, expired = watched()
+    hands, _, expired = deadline_watch()
     hands.move_to(1000.0)
     assert len(expired) == 1
     assert hands.waiting == 0
 
 
 def test_a_stopped_watch_does_nothing() -> None:
-    hands, watch, expired = watched()
+    hands, watch, expired = deadline_watch()
     watch.stop()
     watch.stop()
     hands.move_to(1000.0)
@@ -101,7 +101,7 @@ def test_a_stopped_watch_does_nothing() -> None:
 
 
 def test_an_agent_that_is_made_to_wait_is_not_idle() -> None:
-    hands, watch, expired = watched()
+    hands, watch, expired = deadline_watch()
     watch.note_event(visible=True)
     hands.move_to(5.0)
     watch.pause()
@@ -113,7 +113,7 @@ def test_an_agent_that_is_made_to_wait_is_not_idle() -> None:
 
 
 def test_an_agent_that_was_made_to_wait_has_its_time_anew() -> None:
-    hands, watch, expired = watched(Deadlines(first=10.0, idle=30.0, total=1000.0))
+    hands, watch, expired = deadline_watch(Deadlines(first=10.0, idle=30.0, total=1000.0))
     watch.note_event(visible=True)
     watch.pause()
     hands.move_to(200.0)
@@ -123,7 +123,7 @@ def test_an_agent_that_was_made_to_wait_has_its_time_anew() -> None:
 
 
 def test_a_sign_of_life_makes_no_timer() -> None:
-    hands, watch, _ = watched()
+    hands, watch, _ = deadline_watch()
     for _ in range(1000):
         watch.note_event(visible=True)
     assert hands.waiting == 1

@@ -134,7 +134,7 @@ def test_what_a_reader_has_taken_for_somebody_else_is_its_backlog_until_it_is_pa
 # --- pushes ---------------------------------------------------------------------------------------
 
 
-class Pushed:
+class PushReader:
     """A reader that takes what is pushed as long as it is `able`."""
 
     def __init__(self, log: EventLog) -> None:
@@ -152,7 +152,7 @@ class Pushed:
 @virtual
 async def test_a_push_takes_what_is_appended_while_its_reader_goes_on_waiting() -> None:
     log = EventLog()
-    reader = Pushed(log)
+    reader = PushReader(log)
     await settle()
     log.append([note(1)], 10)
     log.append([note(2)], 10)
@@ -169,7 +169,7 @@ async def test_a_push_takes_what_is_appended_while_its_reader_goes_on_waiting() 
 @virtual
 async def test_what_a_push_leaves_is_backlog_and_ends_the_wait() -> None:
     log = EventLog()
-    reader = Pushed(log)
+    reader = PushReader(log)
     await settle()
     reader.able = False
     log.append([note(1)], 10)
@@ -184,7 +184,7 @@ async def test_what_a_push_leaves_is_backlog_and_ends_the_wait() -> None:
 @virtual
 async def test_an_error_of_a_push_is_its_readers() -> None:
     log = EventLog()
-    cursor, other = log.cursor(), Pushed(log)
+    cursor, other = log.cursor(), PushReader(log)
 
     def breaks() -> bool:
         raise ValueError("it breaks")
@@ -223,7 +223,7 @@ async def test_what_is_appended_by_a_push_comes_after_it() -> None:
 @virtual
 async def test_nothing_is_pushed_to_a_reader_that_does_not_wait() -> None:
     log = EventLog()
-    reader = Pushed(log)
+    reader = PushReader(log)
     await settle()
     reader.waiting.cancel()
     log.append([note(1)], 10)

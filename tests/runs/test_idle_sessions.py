@@ -63,7 +63,7 @@ class Nobody:
     def on_session_error(self, session: AgentSession) -> None: ...
 
 
-class Resting:
+class IdleSeat:
     """A seat at rest, and what became of it."""
 
     def __init__(self) -> None:
@@ -91,8 +91,8 @@ def put(
     key: bytes = KEY,
     thread: str = "",
     owner: str = "",
-) -> Resting:
-    resting = Resting()
+) -> IdleSeat:
+    resting = IdleSeat()
     resting.dialect.thread = thread
     threads.put(owner, key, resting.session, item_digests(seen)[0], pending or PendingOutputs())
     return resting
@@ -383,7 +383,7 @@ async def test_a_thread_that_is_kept_again_has_all_of_its_time_again() -> None:
 @virtual
 async def test_a_session_that_is_not_idle_is_closed() -> None:
     threads = kept_threads()
-    resting = Resting()
+    resting = IdleSeat()
     resting.dialect.can_resume = False
     threads.put("", KEY, resting.session, item_digests(SEEN)[0], PendingOutputs())
     assert resting.closed

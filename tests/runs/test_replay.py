@@ -16,7 +16,16 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import WordTransport, end_of, read, text_of
-from tests.runs.test_run_tools import GOOD, ToolAgent, go_on, managed, output, spent, step, words
+from tests.runs.test_run_tools import (
+    GOOD,
+    ToolAgent,
+    go_on,
+    output,
+    scheduler_of_tool_agent,
+    spent,
+    step,
+    words,
+)
 from tests.runs.virtual import settle, virtual
 
 HI = HistoryMessage("user", (TextPart("hi"),))
@@ -33,7 +42,7 @@ AGAIN = Turn(
 
 async def continue_on_thread() -> tuple[RunScheduler, ToolAgent, Run]:
     """A second request of a conversation, which goes on on the thread of the first."""
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     await scheduler.start(Turn(model="m", history=(HI,), mode="model"))
     agent.transports[0].say(*words("Hello."))
     await settle()
@@ -77,7 +86,7 @@ async def test_the_whole_history_is_sent_to_a_new_thread_and_the_client_sees_one
 
 @virtual
 async def test_the_outputs_of_calls_are_sent_to_a_new_thread_too() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     await scheduler.start(go_on())
     agent.transports[0].say(*step(("a", GOOD)))
     await settle()
@@ -123,7 +132,7 @@ async def test_what_the_client_has_seen_is_not_begun_again(seen: list[ItemStarte
 
 @virtual
 async def test_a_new_thread_on_a_process_that_was_gone_already_is_left_for_another() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(AGAIN)
     dies(agent.transports[0])
     await settle()
@@ -135,7 +144,7 @@ async def test_a_new_thread_on_a_process_that_was_gone_already_is_left_for_anoth
 
 @virtual
 async def test_a_turn_that_has_begun_is_not_repeated_on_another_process() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(AGAIN)
     agent.transports[0].say()  # it has answered, although there is nothing in it for the log
     dies(agent.transports[0])

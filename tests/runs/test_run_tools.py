@@ -105,7 +105,7 @@ class ToolAgent(WordAgent):
         return dialect
 
 
-def managed(kept: int = 8) -> tuple[RunScheduler, ToolAgent]:
+def scheduler_of_tool_agent(kept: int = 8) -> tuple[RunScheduler, ToolAgent]:
     agent = ToolAgent()
     limits = RunLimits(max_running=4, max_waiting=4, max_wait_seconds=30.0)
     scheduler = RunScheduler(agent, limits, Deadlines(), idle_limits=IdleLimits(kept))
@@ -155,7 +155,7 @@ def go_on(*ids: str, arguments: str = GOOD) -> Turn:
 @virtual
 @pytest.mark.parametrize("kept", [8, 0])
 async def test_a_turn_that_ends_with_calls_is_gone_on_with_by_their_outputs(kept: int) -> None:
-    scheduler, agent = managed(kept)
+    scheduler, agent = scheduler_of_tool_agent(kept)
     first = await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", GOOD), ("b", GOOD)))
     await settle()
@@ -179,7 +179,7 @@ async def test_a_turn_that_ends_with_calls_is_gone_on_with_by_their_outputs(kept
 
 @virtual
 async def test_a_violation_is_answered_at_once_and_the_same_turn_goes_on() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", BAD)))
     assert "break the tool's schema" in agent.last.replies["a"]
@@ -191,7 +191,7 @@ async def test_a_violation_is_answered_at_once_and_the_same_turn_goes_on() -> No
 
 @virtual
 async def test_what_we_answered_to_hidden_calls_goes_to_a_waiting_turn_with_the_client_s_outputs() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", BAD), ("b", GOOD)))
     await settle()
@@ -203,7 +203,7 @@ async def test_what_we_answered_to_hidden_calls_goes_to_a_waiting_turn_with_the_
 
 @virtual
 async def test_a_model_that_never_learns_fails_the_turn_and_its_thread_is_not_kept() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(ASKING)
     for _ in range(3):
         agent.transports[0].say(Notice("unoffered_call", "g"), StepCompleted())
@@ -220,7 +220,7 @@ REQUIRED = msgspec.structs.replace(ASKING, tool_choice="required")
 
 @virtual
 async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(REQUIRED)
     agent.transports[0].say(*words("No.", spent=7))
     await settle()
@@ -242,7 +242,7 @@ async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread(
 async def test_tokens_are_reported_as_partial_where_those_of_one_of_two_attempts_are_not_known(
     first: bool, second: bool, total: tuple[int, bool]
 ) -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(REQUIRED)
     for transport, known, events in (
         (0, first, words("No.", spent=7)),
@@ -256,7 +256,7 @@ async def test_tokens_are_reported_as_partial_where_those_of_one_of_two_attempts
 
 @virtual
 async def test_tokens_that_the_agent_reports_as_partial_are_reported_so() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(REQUIRED)
     for event in step(("a", GOOD), spent=5):
         if isinstance(event, UsageReported):
@@ -268,7 +268,7 @@ async def test_tokens_that_the_agent_reports_as_partial_are_reported_so() -> Non
 
 @virtual
 async def test_words_that_were_thrown_away_are_not_remembered() -> None:
-    scheduler, agent = managed(kept=0)
+    scheduler, agent = scheduler_of_tool_agent(kept=0)
     await scheduler.start(REQUIRED)
     agent.transports[0].say(*words("No."))
     await settle()
@@ -283,7 +283,7 @@ async def test_words_that_were_thrown_away_are_not_remembered() -> None:
 
 @virtual
 async def test_output_of_an_earlier_attempt_is_ignored() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(REQUIRED)
     agent.slow_to_finish = True
     agent.transports[0].say(*words("No."))
@@ -297,7 +297,7 @@ async def test_output_of_an_earlier_attempt_is_ignored() -> None:
 
 @virtual
 async def test_the_child_of_a_second_attempt_waits_for_a_slow_reader_too() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     agent.exclusive = True
     run = await scheduler.start(REQUIRED)
     cursor = run.log.cursor()
@@ -317,7 +317,7 @@ async def test_the_child_of_a_second_attempt_waits_for_a_slow_reader_too() -> No
 
 @virtual
 async def test_a_second_attempt_that_gets_no_session_fails_the_turn() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(REQUIRED)
     agent.fault = Fault(Failure(kind=FaultKind.SPAWN_FAILED, message="no"))
     agent.transports[0].say(*words("No."))
@@ -330,7 +330,7 @@ async def test_a_second_attempt_that_gets_no_session_fails_the_turn() -> None:
 
 @virtual
 async def test_a_client_that_leaves_between_two_attempts_gets_no_second_one() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(REQUIRED)
     agent.transports[0].say(*words("No."))
     run.interrupt()
@@ -342,7 +342,7 @@ async def test_a_client_that_leaves_between_two_attempts_gets_no_second_one() ->
 
 @virtual
 async def test_a_second_attempt_sees_what_is_remembered_too() -> None:
-    scheduler, agent = managed(kept=0)
+    scheduler, agent = scheduler_of_tool_agent(kept=0)
     await scheduler.start(ASKING)
     agent.transports[0].say(RawItem("reasoning", b'{"type":"reasoning"}'), *step(("a", GOOD)))
     await settle()
@@ -357,7 +357,7 @@ async def test_a_second_attempt_sees_what_is_remembered_too() -> None:
 
 @virtual
 async def test_a_second_try_begins_with_the_history_that_is_stored() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     thought = RawHistoryItem(b'{"type":"reasoning"}')
     await scheduler.start(REQUIRED, replay=(thought, USER))
     agent.transports[0].say(*words("No."))
@@ -370,7 +370,7 @@ async def test_a_second_try_begins_with_the_history_that_is_stored() -> None:
 
 @virtual
 async def test_nobody_else_gets_a_waiting_turn() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     await scheduler.start(ASKING, "ada")
     agent.transports[0].say(*step(("a", GOOD)))
     await settle()
@@ -389,7 +389,7 @@ async def test_a_memory_that_fails_costs_nothing_but_itself() -> None:
         async def recall(self, *given: Any) -> dict[bytes, bytes]:
             return {}
 
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     scheduler.memory = Broken()
     run = await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", GOOD)))
@@ -399,7 +399,7 @@ async def test_a_memory_that_fails_costs_nothing_but_itself() -> None:
 
 @virtual
 async def test_a_server_that_drains_keeps_no_more_threads() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     await scheduler.start(ASKING)
     draining = asyncio.create_task(scheduler.drain(1))
     await settle()
@@ -439,7 +439,7 @@ SLOW_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=LARGE)
 
 
 def checked() -> tuple[RunScheduler, ToolAgent, HeldChecks]:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     scheduler.checks = checks = HeldChecks()
     return scheduler, agent, checks
 
@@ -592,7 +592,7 @@ CLOSED_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=CLOSED)
 
 @virtual
 async def test_prose_under_a_schema_that_the_provider_ignored_is_asked_for_again() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(CLOSED_ANSWER)
     assert agent.last.began is not None
     assert agent.last.began.output_schema == CLOSED
@@ -609,7 +609,7 @@ async def test_prose_under_a_schema_that_the_provider_ignored_is_asked_for_again
 
 @virtual
 async def test_a_schema_that_only_has_to_be_closed_is_given_to_the_agent_closed() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     await scheduler.start(msgspec.structs.replace(CLOSED_ANSWER, output_schema=SCHEMA))
     assert agent.last.began is not None
     assert agent.last.began.output_schema == CLOSED
@@ -617,7 +617,7 @@ async def test_a_schema_that_only_has_to_be_closed_is_given_to_the_agent_closed(
 
 @virtual
 async def test_prose_that_comes_again_fails_the_turn() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(CLOSED_ANSWER)
     for lane in range(2):
         agent.transports[lane].say(*words("It is one."))
@@ -640,7 +640,7 @@ OPTIONAL_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=OPTION
 
 @virtual
 async def test_an_answer_under_a_schema_that_was_made_to_fit_comes_without_its_nulls() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(OPTIONAL_ANSWER)
     assert agent.last.began is not None
     assert agent.last.began.output_schema == OPTIONAL_FITTED
@@ -653,7 +653,7 @@ async def test_an_answer_under_a_schema_that_was_made_to_fit_comes_without_its_n
 
 @virtual
 async def test_a_thread_whose_answer_was_rewritten_goes_on_with_what_the_client_echoes() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     await scheduler.start(OPTIONAL_ANSWER)
     agent.transports[0].say(*words('{"x": "1", "y": null}'))
     await settle()
@@ -666,7 +666,7 @@ async def test_a_thread_whose_answer_was_rewritten_goes_on_with_what_the_client_
 
 @virtual
 async def test_a_second_attempt_has_the_schema_that_the_provider_has() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(OPTIONAL_ANSWER)
     agent.transports[0].say(*words("It is one."))
     await settle()

@@ -20,7 +20,7 @@ from tests.runs.virtual import settle, virtual
 SPAWN_FAILED = Failure(kind=FaultKind.SPAWN_FAILED, message="no")
 
 
-def managed(agent: WordAgent | None = None, **limits: float) -> tuple[RunScheduler, WordAgent]:
+def scheduler_and_agent(agent: WordAgent | None = None, **limits: float) -> tuple[RunScheduler, WordAgent]:
     agent = agent or WordAgent()
     given = RunLimits(**{"max_running": 2, "max_waiting": 2, "max_wait_seconds": 30.0, **limits})  # type: ignore[arg-type]
     return RunScheduler(agent, given, Deadlines()), agent
@@ -39,7 +39,7 @@ async def started(scheduler: RunScheduler) -> asyncio.Task[Run]:
 
 @virtual
 async def test_a_turn_takes_a_slot_and_gives_it_back_at_its_end() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_and_agent()
     await scheduler.start(TURN)
     assert scheduler.running == 1
     agent.transports[0].say(*deltas("Hi."), DONE)
@@ -49,7 +49,7 @@ async def test_a_turn_takes_a_slot_and_gives_it_back_at_its_end() -> None:
 
 @virtual
 async def test_who_waits_gets_the_slots_in_the_order_of_coming() -> None:
-    scheduler, agent = managed(max_running=1)
+    scheduler, agent = scheduler_and_agent(max_running=1)
     await scheduler.start(TURN)
     first, second = await started(scheduler), await started(scheduler)
     assert scheduler.queued == 2
@@ -69,7 +69,7 @@ async def test_who_waits_gets_the_slots_in_the_order_of_coming() -> None:
 
 @virtual
 async def test_a_newcomer_does_not_overtake_who_waits() -> None:
-    scheduler, agent = managed(max_running=1)
+    scheduler, agent = scheduler_and_agent(max_running=1)
     await scheduler.start(TURN)
     waiting = await started(scheduler)
     agent.transports[0].say(DONE)  # the slot is on its way to who waits
@@ -85,7 +85,7 @@ async def test_a_newcomer_does_not_overtake_who_waits() -> None:
 
 @virtual
 async def test_a_full_queue_is_refused_at_once() -> None:
-    scheduler, agent = managed(max_running=1, max_waiting=1)
+    scheduler, agent = scheduler_and_agent(max_running=1, max_waiting=1)
     await scheduler.start(TURN)
     waiting = await started(scheduler)
     with pytest.raises(Fault) as caught:
@@ -102,7 +102,7 @@ async def test_a_full_queue_is_refused_at_once() -> None:
 
 @virtual
 async def test_who_waits_too_long_is_refused() -> None:
-    scheduler, agent = managed(max_running=1, max_wait_seconds=30.0)
+    scheduler, agent = scheduler_and_agent(max_running=1, max_wait_seconds=30.0)
     run = await scheduler.start(TURN)
     began = asyncio.get_running_loop().time()
     with pytest.raises(Fault) as caught:
@@ -116,7 +116,7 @@ async def test_who_waits_too_long_is_refused() -> None:
 
 @virtual
 async def test_a_slot_that_comes_in_the_moment_of_the_refusal_is_not_lost() -> None:
-    scheduler, agent = managed(max_running=1, max_wait_seconds=30.0)
+    scheduler, agent = scheduler_and_agent(max_running=1, max_wait_seconds=30.0)
     run = await scheduler.start(TURN)
     loop = asyncio.get_running_loop()
     waiting = await started(scheduler)
@@ -131,7 +131,7 @@ async def test_a_slot_that_comes_in_the_moment_of_the_refusal_is_not_lost() -> N
 
 @virtual
 async def test_a_slot_that_comes_to_a_client_that_is_just_leaving_goes_on_to_the_next() -> None:
-    scheduler, agent = managed(max_running=1)
+    scheduler, agent = scheduler_and_agent(max_running=1)
     run = await scheduler.start(TURN)
     leaving, next_one = await started(scheduler), await started(scheduler)
     run.interrupt()  # the slot is given to the first of them
@@ -146,7 +146,7 @@ async def test_a_slot_that_comes_to_a_client_that_is_just_leaving_goes_on_to_the
 
 @virtual
 async def test_a_client_that_leaves_while_its_session_is_opened_gives_the_slot_back() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_and_agent()
     agent.gate = asyncio.Event()
     opening = await started(scheduler)
     assert scheduler.running == agent.opening == 1
@@ -158,7 +158,7 @@ async def test_a_client_that_leaves_while_its_session_is_opened_gives_the_slot_b
 
 @virtual
 async def test_a_client_that_leaves_right_when_its_session_is_open_gives_everything_back() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_and_agent()
     agent.gate = asyncio.Event()
     opening = await started(scheduler)
     agent.gate.set()
@@ -170,7 +170,7 @@ async def test_a_client_that_leaves_right_when_its_session_is_open_gives_everyth
 @virtual
 @pytest.mark.parametrize("fault", [Fault(SPAWN_FAILED), ZeroDivisionError("a fault of ours")])
 async def test_a_session_that_cannot_be_opened_gives_the_slot_back(fault: Exception) -> None:
-    scheduler, agent = managed(max_running=1)
+    scheduler, agent = scheduler_and_agent(max_running=1)
     agent.fault = fault
     for _ in range(3):
         with pytest.raises(type(fault)):
@@ -180,7 +180,7 @@ async def test_a_session_that_cannot_be_opened_gives_the_slot_back(fault: Except
 
 @virtual
 async def test_a_turn_that_breaks_in_its_first_step_ends_with_our_fault_and_holds_nothing() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_and_agent()
     agent.breaks = "begin"
     run = await scheduler.start(TURN)
     end = end_of(run)
@@ -193,7 +193,7 @@ async def test_a_turn_that_breaks_in_its_first_step_ends_with_our_fault_and_hold
 
 @virtual
 async def test_a_child_that_ends_while_its_run_begins_gives_the_slot_back() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_and_agent()
     agent.exclusive = True
     run = await scheduler.start(TURN)
     reader = agent.transports[0].reader
@@ -208,7 +208,7 @@ async def test_a_child_that_ends_while_its_run_begins_gives_the_slot_back() -> N
 
 @virtual
 async def test_draining_refuses_new_turns_and_those_that_wait_and_lets_running_ones_end() -> None:
-    scheduler, agent = managed(max_running=1)
+    scheduler, agent = scheduler_and_agent(max_running=1)
     run = await scheduler.start(TURN)
     waiting = await started(scheduler)
     draining = asyncio.create_task(scheduler.drain(10.0))
@@ -227,7 +227,7 @@ async def test_draining_refuses_new_turns_and_those_that_wait_and_lets_running_o
 
 @virtual
 async def test_what_does_not_end_in_its_time_of_grace_fails_and_is_never_called_complete() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_and_agent()
     run = await scheduler.start(TURN)
     agent.transports[0].say(*deltas("half an"))
     began = asyncio.get_running_loop().time()
@@ -244,7 +244,7 @@ async def test_what_does_not_end_in_its_time_of_grace_fails_and_is_never_called_
 
 @virtual
 async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_session_is_opened() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_and_agent()
     agent.gate = asyncio.Event()
     opening = await started(scheduler)
     draining = asyncio.create_task(scheduler.drain(10.0))
@@ -258,7 +258,7 @@ async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_s
 
 @virtual
 async def test_a_turn_whose_session_is_open_only_after_the_time_of_grace_fails_at_once() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_and_agent()
     agent.gate = asyncio.Event()
     opening = await started(scheduler)
     await scheduler.drain(1.0)
@@ -273,7 +273,7 @@ async def test_a_turn_whose_session_is_open_only_after_the_time_of_grace_fails_a
 
 @virtual
 async def test_an_idle_server_drains_at_once() -> None:
-    scheduler, _ = managed()
+    scheduler, _ = scheduler_and_agent()
     began = asyncio.get_running_loop().time()
     await scheduler.drain(10.0)
     assert asyncio.get_running_loop().time() == began
@@ -281,7 +281,7 @@ async def test_an_idle_server_drains_at_once() -> None:
 
 @virtual
 async def test_the_log_says_when_a_turn_begins_and_what_a_long_one_does() -> None:
-    scheduler, agent = managed()
+    scheduler, agent = scheduler_and_agent()
     with structlog.testing.capture_logs() as lines:
         await scheduler.start(TURN)
         await asyncio.sleep(1)

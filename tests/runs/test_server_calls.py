@@ -74,7 +74,7 @@ class Hands:
         return FOUND
 
 
-def managed(**deadlines: float) -> tuple[RunScheduler, WordAgent, Hands]:
+def scheduler_with_clock(**deadlines: float) -> tuple[RunScheduler, WordAgent, Hands]:
     agent = WordAgent()
     return RunScheduler(agent, RunLimits(), Deadlines(**deadlines)), agent, Hands()
 
@@ -89,7 +89,7 @@ async def asking(scheduler: RunScheduler, agent: WordAgent, hands: Hands) -> Run
 
 @virtual
 async def test_an_output_is_given_to_the_agent_and_its_turn_goes_on() -> None:
-    scheduler, agent, hands = managed()
+    scheduler, agent, hands = scheduler_with_clock()
     run = await asking(scheduler, agent, hands)
     assert hands.asked == [("desk__find", '{"x": 1}')]
     assert "answer ask1" not in agent.dialects[0].calls
@@ -104,7 +104,7 @@ async def test_an_output_is_given_to_the_agent_and_its_turn_goes_on() -> None:
 
 @virtual
 async def test_an_agent_that_waits_for_a_call_is_not_late() -> None:
-    scheduler, agent, hands = managed(idle=10.0, first=5.0)
+    scheduler, agent, hands = scheduler_with_clock(idle=10.0, first=5.0)
     run = await asking(scheduler, agent, hands)
     await asyncio.sleep(60)
     assert not run.ended
@@ -118,7 +118,7 @@ async def test_an_agent_that_waits_for_a_call_is_not_late() -> None:
 
 @virtual
 async def test_a_client_that_leaves_ends_the_call() -> None:
-    scheduler, agent, hands = managed()
+    scheduler, agent, hands = scheduler_with_clock()
     run = await asking(scheduler, agent, hands)
     run.interrupt()
     await settle()
@@ -129,7 +129,7 @@ async def test_a_client_that_leaves_ends_the_call() -> None:
 
 @virtual
 async def test_an_internal_error_in_a_call_is_a_failed_call() -> None:
-    scheduler, agent, hands = managed()
+    scheduler, agent, hands = scheduler_with_clock()
     hands.breaks = True
     run = await asking(scheduler, agent, hands)
     assert [event.text for event in read(run) if isinstance(event, OutputDelta)] == [BROKEN.text]
@@ -138,7 +138,7 @@ async def test_an_internal_error_in_a_call_is_a_failed_call() -> None:
 
 @virtual
 async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_history() -> None:
-    scheduler, agent, hands = managed()
+    scheduler, agent, hands = scheduler_with_clock()
     run = await scheduler.start(APPROVED, runner=hands)
     await settle()
     assert agent.transports == []
@@ -156,7 +156,7 @@ async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_hi
 
 @virtual
 async def test_a_client_that_leaves_before_its_approved_call_has_run_never_reaches_the_agent() -> None:
-    scheduler, agent, hands = managed()
+    scheduler, agent, hands = scheduler_with_clock()
     run = await scheduler.start(APPROVED, runner=hands)
     await settle()
     run.interrupt()
@@ -169,7 +169,7 @@ async def test_a_client_that_leaves_before_its_approved_call_has_run_never_reach
 
 @virtual
 async def test_an_agent_that_takes_no_turn_behind_an_approved_call_fails_the_run() -> None:
-    scheduler, agent, hands = managed()
+    scheduler, agent, hands = scheduler_with_clock()
     failure = Failure(kind=FaultKind.SPAWN_FAILED, message="no")
     run = await scheduler.start(APPROVED, runner=hands)
     agent.fault = Fault(failure)
@@ -181,7 +181,7 @@ async def test_an_agent_that_takes_no_turn_behind_an_approved_call_fails_the_run
 
 @virtual
 async def test_a_server_that_stops_ends_calls_that_run() -> None:
-    scheduler, agent, hands = managed()
+    scheduler, agent, hands = scheduler_with_clock()
     run = await asking(scheduler, agent, hands)
     await scheduler.close()
     assert hands.cancelled == 1
@@ -190,7 +190,7 @@ async def test_a_server_that_stops_ends_calls_that_run() -> None:
 
 @virtual
 async def test_an_agent_is_as_late_behind_a_list_of_tools_as_without_one() -> None:
-    scheduler, _, hands = managed(idle=100.0, first=5.0)
+    scheduler, _, hands = scheduler_with_clock(idle=100.0, first=5.0)
     listed: list[Event] = [ItemStarted(McpTools("mcpl_1", "desk")), ItemEnded("mcpl_1")]
     run = await scheduler.start(ASKING, runner=hands, first=listed)
     await asyncio.sleep(6)
@@ -201,7 +201,7 @@ async def test_an_agent_is_as_late_behind_a_list_of_tools_as_without_one() -> No
 
 @virtual
 async def test_an_internal_error_behind_an_approved_call_fails_the_run_instead_of_leaving_it_open() -> None:
-    scheduler, agent, hands = managed()
+    scheduler, agent, hands = scheduler_with_clock()
     run = await scheduler.start(APPROVED, runner=hands)
     agent.fault = ZeroDivisionError("a fault of ours")
     hands.go.set()
@@ -241,7 +241,7 @@ async def test_a_call_is_made_in_the_context_of_its_own_request() -> None:
             heard.append(of.get())
             return FOUND
 
-    scheduler, agent, _ = managed()
+    scheduler, agent, _ = scheduler_with_clock()
     for number in range(2):
         of.set(f"request {number}")
         await scheduler.start(ASKING, runner=Listening())

@@ -16,7 +16,7 @@ READ = 1 << 16
 """Bytes of one read of the pipe."""
 
 
-def held(run: Run) -> int:
+def held_bytes(run: Run) -> int:
     """Bytes that a log holds."""
     return sum(batch.size for batch in run.log.after(0))
 
@@ -38,11 +38,11 @@ async def test_one_stalled_client_among_a_hundred_is_cut_and_the_others_never_wa
         rounds += 1
         for lane in agent.transports:
             lane.say(TextDelta("a", "x"), size=READ)
-        most = max(most, held(stalled))
+        most = max(most, held_bytes(stalled))
         assert [text_of(cursor.take()) for _, cursor in reading] == ["x"] * len(reading), (
             "each has it at once"
         )
-        assert not any(held(run) for run, _ in reading)
+        assert not any(held_bytes(run) for run, _ in reading)
 
     assert most <= CUT_WATER + READ
     assert rounds <= CUT_WATER // READ + 1

@@ -36,13 +36,13 @@ def logged_text(lines: list[Any], of: str) -> str:
     return "".join(line["said"] for line in lines if line["event"] == "content" and line["of"] == of)
 
 
-def held(key: str = KEY) -> dict[str, str]:
+def bearer(key: str = KEY) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_chat_is_logged_with_its_answer(proxy: Proxy, logged: list[Any], stream: bool) -> None:
-    await proxy.ask(user(f"{ASKED} {KEY}", stream=stream), headers=held())
+    await proxy.ask(user(f"{ASKED} {KEY}", stream=stream), headers=bearer())
     assert "the question" in logged_text(logged, "request")
     assert "answer" in logged_text(logged, "answer")
     assert KEY not in repr(logged)
@@ -66,13 +66,13 @@ async def test_a_key_in_a_prompt_is_masked_whichever_header_has_it(
 
 
 async def test_a_request_that_is_refused_is_logged_as_it_came(proxy: Proxy, logged: list[Any]) -> None:
-    await proxy.ask(b'{"messages": no json', headers=held())
+    await proxy.ask(b'{"messages": no json', headers=bearer())
     assert logged_text(logged, "request") == '{"messages": no json'
     assert "invalid_request_error" in logged_text(logged, "answer")
 
 
 async def test_the_body_of_an_unknown_client_is_not_read_for_the_log(proxy: Proxy, logged: list[Any]) -> None:
-    await proxy.ask(user("the question"), headers=held("a-wrong-key"))
+    await proxy.ask(user("the question"), headers=bearer("a-wrong-key"))
     assert logged_text(logged, "request") == ""
     assert "a-wrong-key" not in repr(logged)
 
@@ -80,7 +80,7 @@ async def test_the_body_of_an_unknown_client_is_not_read_for_the_log(proxy: Prox
 async def test_frames_of_a_socket_are_logged(proxy: Proxy, logged: list[Any]) -> None:
     async with (
         aiohttp.ClientSession() as session,
-        session.ws_connect(f"{proxy.url}/v1/responses", headers=held()) as socket,
+        session.ws_connect(f"{proxy.url}/v1/responses", headers=bearer()) as socket,
     ):
         await socket.send_json({"type": "response.create", "model": "codex-5", "input": ASKED})
         while "response.completed" not in await socket.receive_str():

@@ -171,7 +171,7 @@ RAW = [
 ]
 
 
-async def everything(scene: Scene) -> list[tuple[int, str]]:
+async def send_every_request(scene: Scene) -> list[tuple[int, str]]:
     """Every kind of request, in whatever order they get through. The answers to those with a body."""
     answers = await asyncio.gather(
         *(scene.post("/v1/chat/completions?planted-query=planted-value", body) for body in CHATS),
@@ -269,7 +269,7 @@ async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
     }
     arguments = ("--log-level", "debug", "--log-format", format)
     async with serving(tmp_path, *arguments, **environment) as scene:
-        answers = await everything(scene)
+        answers = await send_every_request(scene)
         open_to_all = [await scene.get(path, Authorization="") for path in ("/healthz", "/readyz", "/livez")]
         metrics = await scene.get("/metrics", Authorization=f"Bearer {METRICS_KEY}")
         assert await scene.stop() == 0

@@ -97,7 +97,7 @@ def test_the_words_are_there_where_the_operator_wants_them() -> None:
     assert without == []
 
 
-def raised(*, from_: Exception | None = None, text: str = "planted") -> Exception:
+def raised_error(*, from_: Exception | None = None, text: str = "planted") -> Exception:
     try:
         raise ValueError(text) from from_
     except ValueError as error:
@@ -105,19 +105,19 @@ def raised(*, from_: Exception | None = None, text: str = "planted") -> Exceptio
 
 
 def test_an_exception_is_reported_with_what_it_came_of() -> None:
-    told = trace_of(raised(from_=KeyError("planted")))
+    told = trace_of(raised_error(from_=KeyError("planted")))
     assert told["caused_by"] == ["KeyError"]
     assert "planted" not in repr(told)
 
 
 def test_an_error_of_the_system_is_reported_with_its_symbol() -> None:
-    told = trace_of(raised(from_=OSError(errno.ENOSPC, "planted", "/planted")))
+    told = trace_of(raised_error(from_=OSError(errno.ENOSPC, "planted", "/planted")))
     assert told["caused_by"] == ["OSError ENOSPC"]
     assert "planted" not in repr(told)
 
 
 def test_a_group_is_reported_with_what_it_holds() -> None:
-    group = ExceptionGroup("planted", [raised(from_=OSError("planted")), TypeError("planted")])
+    group = ExceptionGroup("planted", [raised_error(from_=OSError("planted")), TypeError("planted")])
     assert trace_of(group)["caused_by"] == ["ValueError", "TypeError", "OSError"]
     assert trace_of(group)["raised"] == "ExceptionGroup"
 
@@ -125,5 +125,5 @@ def test_a_group_is_reported_with_what_it_holds() -> None:
 def test_a_long_row_of_causes_is_cut() -> None:
     error: Exception = KeyError()
     for _ in range(20):
-        error = raised(from_=error)
+        error = raised_error(from_=error)
     assert len(trace_of(error)["caused_by"]) == 5

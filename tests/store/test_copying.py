@@ -59,7 +59,7 @@ async def stores(
         await store.close()
 
 
-async def filled(store: Store) -> None:
+async def fill_store(store: Store) -> None:
     await store.add_conversation(conversation("conv_1", a="b"))
     await turn(store, "root")
     await turn(store, "leaf", after="root", append="conv_1")
@@ -77,7 +77,7 @@ async def filled(store: Store) -> None:
     await store.add_usage([UsageEntry(OWNER, "model", 3600, Figures(turns=2, input=1 << 40))])
 
 
-async def exported(store: Store) -> list[bytes]:
+async def exported_lines(store: Store) -> list[bytes]:
     lines: list[bytes] = []
     await store.export(lines.append)
     return lines
@@ -87,12 +87,12 @@ async def test_a_copy_has_everything_and_goes_on_as_the_first_would(
     stores: tuple[Store, Store],
 ) -> None:
     source, target = stores
-    await filled(source)
+    await fill_store(source)
     told: list[tuple[str, int]] = []
     count = await copying.copy(source, target, lambda table, copied: told.append((table, copied)))
     assert dict(told)["frames"] == 1200
     assert count == sum(dict(told).values())
-    assert await exported(target) == await exported(source)
+    assert await exported_lines(target) == await exported_lines(source)
     assert (await target.check()).damaged == ()
     assert await target.response(OWNER, "running") == await source.response(OWNER, "running")
     assert len(await target.frames(OWNER, "running", limit=2000)) == 1200
@@ -114,7 +114,7 @@ async def test_a_copy_that_was_interrupted_goes_on_where_it_ended(
     stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = stores
-    await filled(source)
+    await fill_store(source)
     small = tuple(table._replace(at_once=3 if table.name != "frames" else 500) for table in copying.TABLES)
     monkeypatch.setattr(copying, "TABLES", small)
     add_rows, left = target.add_rows, 0
@@ -136,15 +136,15 @@ async def test_a_copy_that_was_interrupted_goes_on_where_it_ended(
         except StoreUnavailable:
             again += 1
     assert again == 2
-    assert await exported(target) == await exported(source)
+    assert await exported_lines(target) == await exported_lines(source)
     assert await copying.copy(source, target, lambda table, copied: None) == 0
 
 
 async def test_a_target_with_data_of_its_own_is_left_as_it_is(stores: tuple[Store, Store]) -> None:
     source, target = stores
-    await filled(source)
+    await fill_store(source)
     await turn(target, "own")
-    before = await exported(target)
+    before = await exported_lines(target)
     with pytest.raises(StoreRefused, match="not of the source"):
         await copying.copy(source, target, lambda table, copied: None)
-    assert await exported(target) == before
+    assert await exported_lines(target) == before

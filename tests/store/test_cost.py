@@ -79,7 +79,7 @@ def last_of(connection: Connection) -> str:
     return str(connection.execute("SELECT id FROM responses ORDER BY seq DESC").fetchone()[0])
 
 
-def unconnected(connection: Connection, count: int, *, background: bool = False) -> None:
+def add_unconnected_responses(connection: Connection, count: int, *, background: bool = False) -> None:
     for number in range(count):
         given = response(f"resp_{number}", background=background)
         responses.add(connection, given, [item(f"in_{number}")], [], None, NOW)
@@ -90,7 +90,7 @@ def same_item(connection: Connection, count: int) -> None:
         responses.add(connection, response(f"resp_{number}"), [item("item")], [], None, NOW)
 
 
-def conversed(connection: Connection, count: int) -> None:
+def add_conversation_turns(connection: Connection, count: int) -> None:
     conversations.add(connection, conversation("conv"), [], ContextLimits(), NOW)
     for start in range(0, count, 20):
         given = [item(f"item_{number}") for number in range(start, min(count, start + 20))]
@@ -112,7 +112,7 @@ def pages(read: Callable[[PageRequest], object]) -> Callable[[], None]:
 # --- frames ---------------------------------------------------------------------------------------
 
 
-def streamed(connection: Connection, count: int, *, at_once: int = 1) -> None:
+def add_stream(connection: Connection, count: int, *, at_once: int = 1) -> None:
     responses.add(connection, response("resp", background=True), [], [], None, NOW)
     for start in range(0, count, at_once):
         frames = [(number, b"data: x" * 20) for number in range(start, min(count, start + at_once))]
@@ -155,7 +155,7 @@ def to_send(connection: Connection, count: int) -> None:
     )
 
 
-def sent(connection: Connection) -> None:
+def take_all_webhooks(connection: Connection) -> None:
     while found := keyed_rows.oldest_webhooks(connection, 50):
         for each in found:
             keyed_rows.drop_webhook(connection, each.event_id, each.url)
@@ -169,12 +169,12 @@ def swept(connection: Connection) -> None:
         pass
 
 
-def deleted(connection: Connection, id: str = "resp") -> None:
+def delete_response(connection: Connection, id: str = "resp") -> None:
     removal.delete(connection, responses.mark_deleted, OWNER, id)
     swept(connection)
 
 
-def pruned(what: Removed) -> Callable[[Connection], None]:
+def remove_all(what: Removed) -> Callable[[Connection], None]:
     def until_nothing_is_left(connection: Connection) -> None:
         while retention.remove(connection, what, NOW + 1, 50):
             swept(connection)
@@ -191,9 +191,9 @@ WRITES: Final[dict[str, tuple[int, Callable[[Connection, int], object]]]] = {
     "items of a response": (1000, one_response),
     "a chain of responses": (750, one_item_each),
     "responses with the same item": (750, same_item),
-    "items of a conversation": (1500, conversed),
-    "frames, one at a time": (2000, streamed),
-    "frames, many at once": (7500, lambda connection, n: streamed(connection, n, at_once=250)),
+    "items of a conversation": (1500, add_conversation_turns),
+    "frames, one at a time": (2000, add_stream),
+    "frames, many at once": (7500, lambda connection, n: add_stream(connection, n, at_once=250)),
     "entries of the step memory": (2500, entries),
     "one entry again and again": (2500, one_entry_again),
     "sums of usage": (3750, used),
@@ -219,20 +219,20 @@ READS: Final[dict[str, tuple[int, Callable[[Connection, int], object], Callable[
     ),
     "pages of a conversation": (
         800,
-        conversed,
+        add_conversation_turns,
         lambda c: pages(lambda page: ask(c, queries.page_of("conversation", OWNER, "conv", page)))(),
     ),
     "a conversation, item by item": (
         800,
-        conversed,
+        add_conversation_turns,
         lambda c: ask(c, queries.scan_conversation(OWNER, "conv", ContextLimits(), id)),
     ),
     "items by their ids": (
         400,
-        conversed,
+        add_conversation_turns,
         lambda c: ask(c, queries.find(OWNER, [id for (id,) in c.execute("SELECT id FROM items")])),
     ),
-    "frames in parts": (3000, streamed, frames_in_parts),
+    "frames in parts": (3000, add_stream, frames_in_parts),
     "usage": (1500, used, lambda c: ask(c, queries.usage(BY_DAY))),
     "entries by their keys": (1500, entries, keys),  # in the default run, which is all that newer Pythons run
 }  # fmt: skip
@@ -240,14 +240,14 @@ READS: Final[dict[str, tuple[int, Callable[[Connection, int], object], Callable[
 REMOVALS: Final[
     dict[str, tuple[int, Callable[[Connection, int], object], Callable[[Connection], object]]]
 ] = {
-    "a response of many items": (400, one_response, deleted),
-    "a response of many frames": (4000, streamed, deleted),
-    "responses by their age": (300, unconnected, pruned("responses")),
-    "a chain by its age": (300, one_item_each, pruned("responses")),
-    "frames by their age": (2500, streamed, pruned("frames")),
-    "entries by their age": (2500, entries, pruned("steps")),
-    "the oldest objects": (300, unconnected, shrunk),
-    "webhooks that were sent": (1000, to_send, sent),
+    "a response of many items": (400, one_response, delete_response),
+    "a response of many frames": (4000, add_stream, delete_response),
+    "responses by their age": (300, add_unconnected_responses, remove_all("responses")),
+    "a chain by its age": (300, one_item_each, remove_all("responses")),
+    "frames by their age": (2500, add_stream, remove_all("frames")),
+    "entries by their age": (2500, entries, remove_all("steps")),
+    "the oldest objects": (300, add_unconnected_responses, shrunk),
+    "webhooks that were sent": (1000, to_send, take_all_webhooks),
 }
 
 

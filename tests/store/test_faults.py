@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked_by_another(path: Path) -> Iterator[None]:
     """As if another process were in the middle of a write."""
     other = connect(str(path), 0.0)
     other.execute("BEGIN IMMEDIATE")
@@ -38,7 +38,7 @@ async def test_a_locked_file_makes_writes_unavailable_and_reads_go_on(
     file_store: SqliteStore, path: Path
 ) -> None:
     await turn(file_store, "resp_1")
-    with locked(path):
+    with locked_by_another(path):
         with pytest.raises(StoreUnavailable, match="locked by another process"):
             await turn(file_store, "resp_2")
         assert await file_store.response(OWNER, "resp_1") is not None
@@ -47,7 +47,7 @@ async def test_a_locked_file_makes_writes_unavailable_and_reads_go_on(
 
 
 async def test_all_who_wait_on_a_locked_file_fail_after_one_wait(path: Path, file_store: SqliteStore) -> None:
-    with locked(path):
+    with locked_by_another(path):
         outcomes = await asyncio.gather(
             *(turn(file_store, f"resp_{number}") for number in range(100)), return_exceptions=True
         )
@@ -57,7 +57,7 @@ async def test_all_who_wait_on_a_locked_file_fail_after_one_wait(path: Path, fil
 async def test_a_write_whose_caller_left_during_a_lock_is_done_as_a_whole(path: Path) -> None:
     store = await SqliteStore.open(path, clock=Hands(), lock_wait=30.0)
     await store.add_conversation(conversation("conv_1"))
-    with locked(path):
+    with locked_by_another(path):
         leaving = asyncio.create_task(turn(store, "resp_1", append="conv_1"))
         await asyncio.sleep(0)
         leaving.cancel()

@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 
 
 @pytest.fixture
-def writing(path: Path) -> Iterator[sqlite3.Connection]:
+def writer_connection(path: Path) -> Iterator[sqlite3.Connection]:
     connection = open_writer(path, 1.0)
     connection.execute("CREATE TABLE words (word TEXT)")
     yield connection
@@ -27,13 +27,13 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.fixture
-def readers(path: Path, writing: sqlite3.Connection) -> Iterator[Readers]:
+def readers(path: Path, writer_connection: sqlite3.Connection) -> Iterator[Readers]:
     readers = Readers(partial(open_reader, path, 1.0), "test.db")
     yield readers
     readers.close()
 
 
-class Reading:
+class PausedJob:
     """A job that counts twice, and waits in between until the test lets it go on."""
 
     def __init__(self) -> None:
@@ -52,18 +52,18 @@ def count(connection: sqlite3.Connection) -> int:
 
 
 async def test_a_read_sees_one_state_and_the_next_one_what_was_written_meanwhile(
-    readers: Readers, writing: sqlite3.Connection
+    readers: Readers, writer_connection: sqlite3.Connection
 ) -> None:
-    reading = Reading()
+    reading = PausedJob()
     task = asyncio.create_task(readers.run(reading))
     await asyncio.to_thread(reading.begun.wait, 30)
-    writing.execute("INSERT INTO words VALUES ('new')")
+    writer_connection.execute("INSERT INTO words VALUES ('new')")
     assert await readers.run(count) == 1
     reading.free.set()
     assert await task == (0, 0)
 
 
-async def test_connections_are_used_again(path: Path, writing: sqlite3.Connection) -> None:
+async def test_connections_are_used_again(path: Path, writer_connection: sqlite3.Connection) -> None:
     opened: list[sqlite3.Connection] = []
 
     def opener() -> sqlite3.Connection:
@@ -85,7 +85,7 @@ async def test_a_read_that_fails_harms_no_other(readers: Readers) -> None:
 
 async def test_too_many_reads_are_refused(readers: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers_module, "MAX_WAITING", 1)
-    reading = Reading()
+    reading = PausedJob()
     task = asyncio.create_task(readers.run(reading))
     await asyncio.to_thread(reading.begun.wait, 30)
     with pytest.raises(StoreUnavailable, match="too far behind"):
@@ -99,7 +99,7 @@ async def test_a_disk_that_hangs_does_not_hang_the_reader(
     readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers_module, "ANSWER_WAIT", 0.01)
-    reading = Reading()
+    reading = PausedJob()
     with pytest.raises(StoreUnavailable, match="did not answer"):
         await readers.run(reading)
     reading.free.set()

@@ -50,7 +50,7 @@ async def file_store(path: Path, clock: Hands, opened: Opened) -> AsyncIterator[
     await store.close()
 
 
-async def filled(store: Store, id: str, count: int) -> None:
+async def fill_conversation(store: Store, id: str, count: int) -> None:
     await store.add_conversation(conversation(id))
     for start in range(0, count, 1000):
         await store.append_items(OWNER, id, [item(f"item_{start + each}") for each in range(1000)])
@@ -60,7 +60,7 @@ async def filled(store: Store, id: str, count: int) -> None:
 async def test_while_a_large_conversation_is_removed_every_other_write_waits_for_one_piece_at_most(
     file_store: SqliteStore, opened: Opened
 ) -> None:
-    await filled(file_store, "conv_1", LARGE)
+    await fill_conversation(file_store, "conv_1", LARGE)
     pieces = Pieces(opened)
     assert await file_store.delete_conversation(OWNER, "conv_1")
     between = 0
@@ -96,7 +96,7 @@ async def test_what_a_process_has_left_is_removed_by_the_next_one(
 ) -> None:
     monkeypatch.setattr(removal, "PIECE", 10)
     store = await SqliteStore.open(path, clock=clock)
-    await filled(store, "conv_1", 1000)
+    await fill_conversation(store, "conv_1", 1000)
     await turn(store, "resp_1")
     await store.delete_conversation(OWNER, "conv_1")
     await store.close()
@@ -113,7 +113,7 @@ async def test_a_server_removes_at_its_start_what_the_last_one_has_left(
 ) -> None:
     monkeypatch.setattr(removal, "PIECE", 10)
     store = await SqliteStore.open(path, clock=clock)
-    await filled(store, "conv_1", 1000)
+    await fill_conversation(store, "conv_1", 1000)
     await store.delete_conversation(OWNER, "conv_1")
     await store.close()
     lifecycle = await open_store_lifecycle(Settings(store=str(path)), clock)
@@ -129,7 +129,7 @@ async def test_retention_removes_large_objects_in_pieces_too(
     make: Make, clock: Hands, opened: Opened
 ) -> None:
     store = await make(Retention(age=10, conversation_age=10))
-    await filled(store, "conv_1", 3000)
+    await fill_conversation(store, "conv_1", 3000)
     await store.add_response(response("resp_1"), input=[item(f"in_{number}") for number in range(3000)])
     clock.now += 20
     pieces = Pieces(opened)
@@ -175,7 +175,7 @@ async def test_the_stream_of_a_deleted_response_goes_in_pieces_though_others_con
 
 
 async def test_items_that_others_hold_stay_when_a_large_conversation_goes(store: Store) -> None:
-    await filled(store, "conv_1", 2000)
+    await fill_conversation(store, "conv_1", 2000)
     await store.add_conversation(conversation("conv_2"))
     await store.append_items(OWNER, "conv_2", [ItemReference("item_700"), ItemReference("item_1999")])
     await turn(store, "resp_1", append="conv_1")

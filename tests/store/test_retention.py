@@ -27,7 +27,7 @@ DAY = 86400.0
 UNLIMITED = Retention(age=None, max_responses=None, max_bytes=None)
 
 
-async def stored(store: Store, *ids: str) -> list[str]:
+async def stored_ids(store: Store, *ids: str) -> list[str]:
     return [id for id in ids if await store.response(OWNER, id) is not None]
 
 
@@ -35,7 +35,7 @@ async def test_what_is_young_few_and_small_stays(store: Store) -> None:
     await store.add_conversation(conversation("conv_1"))
     await turn(store, "resp_1", append="conv_1")
     assert await store.prune() == PruneResult()
-    assert await stored(store, "resp_1") == ["resp_1"]
+    assert await stored_ids(store, "resp_1") == ["resp_1"]
 
 
 async def test_responses_go_by_age_with_their_items(make: Make, clock: Hands) -> None:
@@ -44,7 +44,7 @@ async def test_responses_go_by_age_with_their_items(make: Make, clock: Hands) ->
     await turn(store, "young", created=clock.now + DAY)
     clock.now += 10 * DAY
     assert await store.prune() == PruneResult(responses=1)
-    assert await stored(store, "old", "young") == ["young"]
+    assert await stored_ids(store, "old", "young") == ["young"]
     assert (await store.stats()).items == 2
 
 
@@ -55,7 +55,7 @@ async def test_a_chain_that_is_still_continued_keeps_its_beginning(make: Make, c
     await turn(store, "leaf", after="root", created=clock.now + 9 * DAY)
     clock.now += 12 * DAY
     await store.prune()
-    assert await stored(store, "root", "aside", "leaf") == ["root", "leaf"]
+    assert await stored_ids(store, "root", "aside", "leaf") == ["root", "leaf"]
     assert await context_ids(store, "leaf") == ["in-root", "out-root", "in-leaf", "out-leaf"]
     clock.now += 10 * DAY
     assert await store.prune() == PruneResult(responses=2)
@@ -84,7 +84,7 @@ async def test_responses_go_by_count_the_oldest_first(make: Make, clock: Hands) 
         await turn(store, f"resp_{number}", created=clock.now + number / 100)
     clock.now += 120
     assert await store.prune() == PruneResult(responses=140)
-    assert await stored(store, "resp_139", "resp_140") == ["resp_140"]
+    assert await stored_ids(store, "resp_139", "resp_140") == ["resp_140"]
 
 
 async def test_the_conversation_that_was_continued_the_longest_time_ago_goes_as_a_whole(
@@ -95,10 +95,10 @@ async def test_the_conversation_that_was_continued_the_longest_time_ago_goes_as_
         [("a1", None), ("b1", None), ("a2", "a1"), ("b2", "b1"), ("a3", "a2"), ("c1", None)]
     ):
         await turn(store, id, after=after, created=clock.now + second)
-    assert await stored(store, "a1", "a2", "a3", "b1", "b2", "c1") == ["a1", "a2", "a3", "c1"]
+    assert await stored_ids(store, "a1", "a2", "a3", "b1", "b2", "c1") == ["a1", "a2", "a3", "c1"]
     assert len(await context_ids(store, "a3")) == 6
     await turn(store, "a2'", after="a2", created=clock.now + 9)
-    assert await stored(store, "a1", "a2", "a3", "a2'", "c1") == ["a1", "a2", "a3", "a2'"], (
+    assert await stored_ids(store, "a1", "a2", "a3", "a2'", "c1") == ["a1", "a2", "a3", "a2'"], (
         "a branch is another"
     )
 
@@ -110,12 +110,12 @@ async def test_a_conversation_that_a_turn_continues_is_spared_until_it_is_stored
     await turn(store, "a1", created=clock.now)
     await store.context(OWNER, "a1")
     await turn(store, "b1", created=clock.now + 1)
-    assert await stored(store, "a1", "b1") == ["a1"], "the other one had to go"
+    assert await stored_ids(store, "a1", "b1") == ["a1"], "the other one had to go"
     await turn(store, "a2", after="a1", created=clock.now + 2)
     await store.context(OWNER, "a2")  # of a turn that is never stored
     clock.now += 61
     await turn(store, "c1", created=clock.now)
-    assert await stored(store, "a1", "a2", "c1") == ["c1"]
+    assert await stored_ids(store, "a1", "a2", "c1") == ["c1"]
 
 
 async def test_only_finished_chains_count_as_conversations(make: Make, clock: Hands) -> None:
@@ -130,15 +130,15 @@ async def test_only_finished_chains_count_as_conversations(make: Make, clock: Ha
         )
     await turn(store, "a1", created=clock.now)
     await turn(store, "b1", created=clock.now + 1)
-    kept = await stored(store, "conv_0", "conv_2", "back_0", "back_2", "a1", "b1")
+    kept = await stored_ids(store, "conv_0", "conv_2", "back_0", "back_2", "a1", "b1")
     assert kept == ["conv_0", "conv_2", "back_0", "back_2", "b1"]
     for number in range(3):
         await store.update_response(OWNER, f"back_{number}", status="completed", json=b"{}")
-    kept = await stored(store, "back_0", "back_1", "back_2", "b1")
+    kept = await stored_ids(store, "back_0", "back_1", "back_2", "b1")
     assert kept == ["back_0", "back_1", "back_2"], "what has just ended is waited for"
     clock.now += 3601
     await turn(store, "c1", created=clock.now)
-    assert await stored(store, "back_0", "back_1", "back_2", "c1") == ["c1"]
+    assert await stored_ids(store, "back_0", "back_1", "back_2", "c1") == ["c1"]
 
 
 async def test_count_and_size_spare_what_is_being_worked_on(make: Make, clock: Hands) -> None:
@@ -161,7 +161,7 @@ async def test_size_takes_the_oldest_until_there_is_room(make: Make, clock: Hand
     assert (await store.stats()).bytes_used <= most
     assert 20 <= pruned.responses < 30
     first_kept = f"resp_{pruned.responses}"
-    assert await stored(store, f"resp_{pruned.responses - 1}", first_kept) == [first_kept]
+    assert await stored_ids(store, f"resp_{pruned.responses - 1}", first_kept) == [first_kept]
 
 
 async def test_size_takes_responses_and_conversations_by_their_last_use(make: Make, clock: Hands) -> None:

@@ -18,7 +18,7 @@ def entries(*pairs: tuple[bytes, bytes]) -> dict[bytes, bytes]:
     return dict(pairs)
 
 
-async def known(store: Store, *keys: bytes, owner: str = OWNER) -> dict[bytes, bytes]:
+async def recalled_items(store: Store, *keys: bytes, owner: str = OWNER) -> dict[bytes, bytes]:
     return await store.recall(owner, keys)
 
 
@@ -26,23 +26,23 @@ async def known(store: Store, *keys: bytes, owner: str = OWNER) -> dict[bytes, b
 async def test_steps_are_recalled_by_owner_and_key(store: Store, durable: bool) -> None:
     await store.remember(OWNER, entries((b"one", b"1"), (b"two", b"2")), durable=durable)
     assert await store.recall(OWNER, [b"one", b"never"]) == {b"one": b"1"}
-    assert await known(store, b"one", b"two", owner=OTHER) == {}
+    assert await recalled_items(store, b"one", b"two", owner=OTHER) == {}
 
 
 @pytest.mark.parametrize("durable", [True, False])
 async def test_a_step_that_is_remembered_again_is_replaced(store: Store, durable: bool) -> None:
     await store.remember(OWNER, entries((b"key", b"old")), durable=durable)
     await store.remember(OWNER, entries((b"key", b"new")), durable=durable)
-    assert await known(store, b"key") == {b"key": b"new"}
+    assert await recalled_items(store, b"key") == {b"key": b"new"}
 
 
 @pytest.mark.parametrize("durable", [True, False])
 async def test_a_step_is_forgotten_after_a_day(store: Store, clock: Hands, durable: bool) -> None:
     await store.remember(OWNER, entries((b"key", b"1")), durable=durable)
     clock.now += DAY - 1
-    assert await known(store, b"key") == {b"key": b"1"}
+    assert await recalled_items(store, b"key") == {b"key": b"1"}
     clock.now += 1
-    assert await known(store, b"key") == {}
+    assert await recalled_items(store, b"key") == {}
     await store.prune()
     assert (await store.stats()).steps == 0
 
@@ -52,7 +52,7 @@ async def test_a_later_step_in_ram_wins_over_the_one_on_disk_and_the_other_way_r
     await store.remember(OWNER, entries((b"a", b"ram")), durable=False)
     await store.remember(OWNER, entries((b"a", b"disk again")))
     await store.remember(OWNER, entries((b"b", b"ram")), durable=False)
-    assert await known(store, b"a", b"b") == {b"a": b"disk again", b"b": b"ram"}
+    assert await recalled_items(store, b"a", b"b") == {b"a": b"disk again", b"b": b"ram"}
 
 
 async def test_more_keys_than_a_statement_takes_are_recalled_at_once(store: Store) -> None:
@@ -66,25 +66,25 @@ async def test_ram_keeps_the_newest_by_count(make: Make) -> None:
     await store.remember(OWNER, entries((b"a", b"1"), (b"b", b"1"), (b"c", b"1")))
     await store.remember(OWNER, entries((b"a", b"2")))  # now the newest
     await store.remember(OWNER, entries((b"d", b"1")))
-    assert set(await known(store, *(bytes([each]) for each in b"abcd"))) == {b"a", b"c", b"d"}
+    assert set(await recalled_items(store, *(bytes([each]) for each in b"abcd"))) == {b"a", b"c", b"d"}
 
 
 async def test_ram_keeps_the_newest_by_bytes(make: Make) -> None:
     store = await make(memory=StepMemorySettings(kind="ram", max_bytes=10))
     await store.remember(OWNER, entries((b"a", b"x" * 6)))
     await store.remember(OWNER, entries((b"b", b"x" * 4)))
-    assert set(await known(store, b"a", b"b")) == {b"a", b"b"}
+    assert set(await recalled_items(store, b"a", b"b")) == {b"a", b"b"}
     await store.remember(OWNER, entries((b"b", b"x" * 5)))
-    assert set(await known(store, b"a", b"b")) == {b"b"}
+    assert set(await recalled_items(store, b"a", b"b")) == {b"b"}
     await store.remember(OWNER, entries((b"c", b"x" * 11)))
-    assert await known(store, b"b", b"c") == {}
+    assert await recalled_items(store, b"b", b"c") == {}
 
 
 async def test_memory_that_is_off_remembers_nothing(make: Make) -> None:
     store = await make(memory=StepMemorySettings(kind="off"))
     await store.remember(OWNER, entries((b"a", b"1")))
     await store.remember(OWNER, entries((b"b", b"1")), durable=False)
-    assert await known(store, b"a", b"b") == {}
+    assert await recalled_items(store, b"a", b"b") == {}
 
 
 async def test_what_may_not_be_kept_never_reaches_the_disk(file_store: Store, path: Path) -> None:

@@ -22,7 +22,7 @@ async def end_response(store: Store, *webhooks: PendingWebhook, status: str = "c
     )
 
 
-async def pending(store: Store) -> list[PendingWebhook]:
+async def due_webhooks(store: Store) -> list[PendingWebhook]:
     """What is in the outbox and due, which stays so."""
     found = await store.claim_webhooks(10)
     for each in found:
@@ -34,7 +34,7 @@ async def test_webhooks_come_with_the_end_the_oldest_first_and_no_more_than_was_
     store: Store,
 ) -> None:
     assert await end_response(store, ONE, ELSEWHERE, TWO)
-    assert await pending(store) == [ONE, ELSEWHERE, TWO]
+    assert await due_webhooks(store) == [ONE, ELSEWHERE, TWO]
     assert await store.claim_webhooks(2) == [ONE, ELSEWHERE]
 
 
@@ -55,30 +55,30 @@ async def test_a_webhook_that_waits_for_its_next_attempt_is_claimed_by_nobody(st
 async def test_an_end_that_comes_too_late_sends_nothing(store: Store) -> None:
     assert await end_response(store, ONE)
     assert not await end_response(store, TWO, status="cancelled")
-    assert await pending(store) == [ONE]
+    assert await due_webhooks(store) == [ONE]
 
 
 async def test_a_target_that_is_named_twice_gets_one_webhook(store: Store) -> None:
     assert await end_response(store, ONE, ONE)
-    assert await pending(store) == [ONE]
+    assert await due_webhooks(store) == [ONE]
 
 
 async def test_a_delivery_attempt_is_counted_and_the_webhook_keeps_its_place(store: Store) -> None:
     await end_response(store, ONE, TWO)
     tried = msgspec.structs.replace(ONE, tries=2)
     await store.retry_webhook(tried, 0.0)
-    assert await pending(store) == [tried, TWO]
+    assert await due_webhooks(store) == [tried, TWO]
 
 
 async def test_an_attempt_at_a_dropped_webhook_does_not_bring_it_back(store: Store) -> None:
     await end_response(store, ONE)
     await store.drop_webhook(ONE.event_id, ONE.url)
     await store.retry_webhook(ONE, 0.0)
-    assert await pending(store) == []
+    assert await due_webhooks(store) == []
 
 
 async def test_one_that_is_dropped_is_gone_for_its_target_alone(store: Store) -> None:
     await end_response(store, ONE, ELSEWHERE)
     await store.drop_webhook(ONE.event_id, ONE.url)
     await store.drop_webhook("evt_unknown", ONE.url)
-    assert await pending(store) == [ELSEWHERE]
+    assert await due_webhooks(store) == [ELSEWHERE]

@@ -16,7 +16,7 @@ from codex_proxy.store.values import StoreConflict, StoreUnavailable, UnsureWrit
 from tests.waiting import PATIENCE
 
 
-class Held:
+class BlockingJob:
     """A job that keeps the writer busy until the test lets it go on."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class Desk:
     def words(self) -> list[str]:
         return [row[0] for row in self.connection.execute("SELECT word FROM words ORDER BY rowid")]
 
-    async def busy(self) -> tuple[Held, asyncio.Task[None]]:
-        held = Held()
+    async def busy(self) -> tuple[BlockingJob, asyncio.Task[None]]:
+        held = BlockingJob()
         task = asyncio.create_task(self.writer.run(held))
         await asyncio.to_thread(held.begun.wait, 30)
         return held, task
@@ -72,7 +72,7 @@ def put_then_raise(connection: sqlite3.Connection) -> None:
     raise StoreConflict("id_taken", "no")
 
 
-async def submitted(*coroutines: object) -> list[asyncio.Task[object]]:
+async def submit_all(*coroutines: object) -> list[asyncio.Task[object]]:
     """Tasks that have all reached the writer's queue."""
     tasks = [asyncio.ensure_future(each) for each in coroutines]  # type: ignore[call-overload]
     await asyncio.sleep(0)
@@ -86,7 +86,7 @@ async def test_a_write_gives_its_value_after_its_commit(desk: Desk) -> None:
 
 async def test_writes_that_arrive_during_a_commit_share_the_next_one(desk: Desk) -> None:
     held, first = await desk.busy()
-    tasks = await submitted(*(desk.writer.run(put(str(number))) for number in range(50)))
+    tasks = await submit_all(*(desk.writer.run(put(str(number))) for number in range(50)))
     held.let_go()
     await asyncio.gather(first, *tasks)
     assert desk.statements.count("COMMIT") == 2
@@ -95,7 +95,7 @@ async def test_writes_that_arrive_during_a_commit_share_the_next_one(desk: Desk)
 
 async def test_a_write_that_raises_takes_only_itself_back(desk: Desk) -> None:
     held, first = await desk.busy()
-    tasks = await submitted(*(desk.writer.run(job) for job in (put("before"), put_then_raise, put("after"))))
+    tasks = await submit_all(*(desk.writer.run(job) for job in (put("before"), put_then_raise, put("after"))))
     held.let_go()
     outcomes = await asyncio.gather(first, *tasks, return_exceptions=True)
     assert [outcomes[1], type(outcomes[2]), outcomes[3]] == ["BEFORE", StoreConflict, "AFTER"]
@@ -104,7 +104,7 @@ async def test_a_write_that_raises_takes_only_itself_back(desk: Desk) -> None:
 
 async def test_a_mistake_in_a_statement_is_raised_as_it_is_and_harms_no_other(desk: Desk) -> None:
     held, first = await desk.busy()
-    tasks = await submitted(
+    tasks = await submit_all(
         desk.writer.run(lambda connection: connection.execute("SELEKT")), desk.writer.run(put("after"))
     )
     held.let_go()
@@ -117,7 +117,7 @@ async def test_the_one_write_that_does_not_fit_takes_no_other_with_it(desk: Desk
     pages = desk.connection.execute("PRAGMA page_count").fetchone()[0]
     desk.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
     held, first = await desk.busy()
-    tasks = await submitted(*(desk.writer.run(put(word)) for word in ("before", "x" * 100_000, "after")))
+    tasks = await submit_all(*(desk.writer.run(put(word)) for word in ("before", "x" * 100_000, "after")))
     held.let_go()
     outcomes = await asyncio.gather(first, *tasks, return_exceptions=True)
     assert type(outcomes[2]) is StoreUnavailable
@@ -132,7 +132,7 @@ async def test_a_caller_that_was_cancelled_has_its_write_done_as_a_whole(desk: D
         put("left")(connection)
         put("right")(connection)
 
-    (task,) = await submitted(desk.writer.run(pair))
+    (task,) = await submit_all(desk.writer.run(pair))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -145,7 +145,7 @@ async def test_a_caller_that_was_cancelled_has_its_write_done_as_a_whole(desk: D
 async def test_a_queue_that_grows_too_long_refuses_more(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "MAX_QUEUED", 3)
     held, first = await desk.busy()
-    tasks = await submitted(*(desk.writer.run(put(str(number))) for number in range(3)))
+    tasks = await submit_all(*(desk.writer.run(put(str(number))) for number in range(3)))
     with pytest.raises(StoreUnavailable, match="too far behind"):
         await desk.writer.run(put("one too many"))
     held.let_go()
@@ -158,7 +158,7 @@ async def test_more_writes_than_a_commit_takes_are_all_done(
 ) -> None:
     monkeypatch.setattr(writer_module, "MAX_BATCH", 10)
     held, first = await desk.busy()
-    tasks = await submitted(*(desk.writer.run(put(str(number))) for number in range(25)))
+    tasks = await submit_all(*(desk.writer.run(put(str(number))) for number in range(25)))
     held.let_go()
     await asyncio.gather(first, *tasks)
     assert desk.words == [str(number) for number in range(25)]
@@ -182,7 +182,7 @@ async def test_a_fault_of_our_own_is_raised_to_its_caller_and_ends_no_thread(
 
 async def test_a_disk_that_hangs_does_not_hang_the_caller() -> None:
     writer = Writer(connect(":memory:", 0.0), "test.db", answer_wait=0.01)
-    held = Held()
+    held = BlockingJob()
     with pytest.raises(UnsureWrite, match=r"did not answer within 0\.01 s"):
         await writer.run(held)
     held.let_go()
@@ -202,7 +202,7 @@ async def test_closing_commits_what_is_queued_and_takes_no_more(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, first = await desk.busy()
-    (task,) = await submitted(desk.writer.run(put("queued")))
+    (task,) = await submit_all(desk.writer.run(put("queued")))
     closing = asyncio.create_task(asyncio.to_thread(desk.writer.close))
     held.let_go()
     await closing
@@ -213,10 +213,10 @@ async def test_closing_commits_what_is_queued_and_takes_no_more(
 
 
 def test_an_event_loop_that_is_gone_does_not_stop_the_writer(desk: Desk) -> None:
-    held = Held()
+    held = BlockingJob()
 
     async def leave() -> None:
-        await submitted(desk.writer.run(held), desk.writer.run(put("left behind")))
+        await submit_all(desk.writer.run(held), desk.writer.run(put("left behind")))
         await asyncio.to_thread(held.begun.wait, 30)
 
     asyncio.run(leave())

@@ -152,42 +152,42 @@ def batches(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
     return (events[start : start + BATCH] for start in range(0, len(events), BATCH))
 
 
-def repaired(events: Sequence[Event]) -> list[list[Event]]:
+def repair_events(events: Sequence[Event]) -> list[list[Event]]:
     repair = TurnRepair()
     return [repair.feed(batch) for batch in batches(events)]
 
 
-def limited(events: Sequence[Event]) -> list[Any]:
+def limit_events(events: Sequence[Event]) -> list[Any]:
     limits = TurnLimits(chars=1 << 30, stop=["never", "wor never"], max_tokens=1 << 30)
-    return [limits.feed(batch) for batch in repaired(events)]
+    return [limits.feed(batch) for batch in repair_events(events)]
 
 
 def logged(events: Sequence[Event]) -> EventLog:
     log = EventLog()
     readers = [log.cursor() for _ in range(3)]
-    for number, batch in enumerate(repaired(events)):
+    for number, batch in enumerate(repair_events(events)):
         log.append(batch, BATCH)
         readers[number % 3].take()
     return log
 
 
-def rendered(make: Callable[[], Any]) -> Callable[[Sequence[Event]], Any]:
+def renderer_call(make: Callable[[], Any]) -> Callable[[Sequence[Event]], Any]:
     def read(events: Sequence[Event]) -> Any:
         renderer = make()
-        frames = [renderer.feed(batch) for batch in repaired(events)]
+        frames = [renderer.feed(batch) for batch in repair_events(events)]
         return frames, renderer.result(), renderer.spending()
 
     return read
 
 
 READERS: Final[dict[str, Callable[[Sequence[Event]], Any]]] = {
-    "repair": repaired,
-    "limits": limited,
+    "repair": repair_events,
+    "limits": limit_events,
     "log": logged,
-    "chat": rendered(lambda: chat.renderer(stream=True)),
-    "responses": rendered(lambda: responses.renderer(stream=True, encrypted_reasoning=True)),
-    "responses with activity": rendered(lambda: responses.renderer(stream=True, activity="items")),
-    "messages": rendered(lambda: messages.renderer(stream=True)),
+    "chat": renderer_call(lambda: chat.renderer(stream=True)),
+    "responses": renderer_call(lambda: responses.renderer(stream=True, encrypted_reasoning=True)),
+    "responses with activity": renderer_call(lambda: responses.renderer(stream=True, activity="items")),
+    "messages": renderer_call(lambda: messages.renderer(stream=True)),
 }
 
 

@@ -93,7 +93,7 @@ def kinds_of(hints: dict[str, Any]) -> set[tuple[str, str]]:
     return {(name, word) for word in literals(hints.get(name))}
 
 
-def unlisted(sdk: Any, model: type[BaseModel], path: str = "", seen: Any = ()) -> Iterator[str]:
+def unlisted_fields(sdk: Any, model: type[BaseModel], path: str = "", seen: Any = ()) -> Iterator[str]:
     """The paths of the fields of an SDK's object that the wire model does not have."""
     fields = fields_of(model)
     for name, hint in get_type_hints(sdk).items():
@@ -109,7 +109,7 @@ def unlisted(sdk: Any, model: type[BaseModel], path: str = "", seen: Any = ()) -
                 for other in counterparts(part, inner):
                     if is_taken_whole(other):
                         continue
-                    yield from unlisted(part, other, f"{path}{name}.", (*seen, (part, name)))
+                    yield from unlisted_fields(part, other, f"{path}{name}.", (*seen, (part, name)))
 
 
 def is_taken_whole(model: type[BaseModel]) -> bool:
@@ -140,7 +140,7 @@ def counterparts(sdk: Any, models: list[type[BaseModel]]) -> list[type[BaseModel
     ids=["chat", "responses", "input_tokens", "compact", "messages", "messages beta", "count_tokens"],
 )
 def test_every_field_of_the_sdk_is_in_a_list(sdk: Any, model: type[BaseModel], apart: frozenset[str]) -> None:
-    assert {path for path in unlisted(sdk, model) if path not in apart} == set()
+    assert {path for path in unlisted_fields(sdk, model) if path not in apart} == set()
 
 
 def objects_in(sdk: Any, seen: dict[Any, None]) -> dict[Any, None]:

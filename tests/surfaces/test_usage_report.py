@@ -14,7 +14,7 @@ MIDNIGHT = 19_675 * DAY
 NOW = MIDNIGHT + 10 * HOUR + 17.5
 
 
-def parsed(**query: Any) -> UsageReport:
+def report_for(**query: Any) -> UsageReport:
     return report_of([(name, str(value)) for name, value in query.items()], now=NOW)
 
 
@@ -39,38 +39,38 @@ def starts(answer: UsagePage) -> list[int]:
 
 
 def test_without_any_parameter_it_is_the_last_seven_days_with_today() -> None:
-    answer = page(parsed())
+    answer = page(report_for())
     assert starts(answer) == [MIDNIGHT - day * DAY for day in range(6, -1, -1)]
     assert (answer["has_more"], answer["next_page"]) == (False, None)
 
 
 def test_hours_are_the_last_24_with_this_one() -> None:
-    answer = page(parsed(bucket_width="1h"))
+    answer = page(report_for(bucket_width="1h"))
     assert len(answer["data"]) == 24
     assert answer["data"][-1]["start_time"] == MIDNIGHT + 10 * HOUR
     assert answer["data"][-1]["end_time"] == MIDNIGHT + 11 * HOUR
 
 
 def test_a_bucket_that_is_only_touched_is_there_as_a_whole() -> None:
-    report = parsed(start_time=MIDNIGHT - 1, end_time=MIDNIGHT + 1)
+    report = report_for(start_time=MIDNIGHT - 1, end_time=MIDNIGHT + 1)
     assert starts(page(report)) == [MIDNIGHT - DAY, MIDNIGHT]
-    assert starts(page(parsed(start_time=MIDNIGHT - DAY, end_time=MIDNIGHT))) == [MIDNIGHT - DAY]
+    assert starts(page(report_for(start_time=MIDNIGHT - DAY, end_time=MIDNIGHT))) == [MIDNIGHT - DAY]
 
 
 def test_pages_join_without_a_gap_and_the_last_says_that_it_is_the_last() -> None:
     question: dict[str, Any] = {"start_time": MIDNIGHT - 9 * DAY, "end_time": MIDNIGHT, "limit": 4}
     seen: list[int] = []
-    answer = page(parsed(**question))
+    answer = page(report_for(**question))
     for _ in range(2):
         assert answer["has_more"]
         seen += starts(answer)
-        answer = page(parsed(**question, page=answer["next_page"]))
+        answer = page(report_for(**question, page=answer["next_page"]))
     assert not answer["has_more"]
     assert seen + starts(answer) == [MIDNIGHT - day * DAY for day in range(9, 0, -1)]
 
 
 def test_a_result_has_every_figure() -> None:
-    (result,) = page(parsed(), row(MIDNIGHT))["data"][-1]["results"]
+    (result,) = page(report_for(), row(MIDNIGHT))["data"][-1]["results"]
     assert result == {
         "object": "usage.result",
         "input_tokens": 100,
@@ -101,7 +101,7 @@ def test_groups_are_named_in_each_result(query: list[tuple[str, str]]) -> None:
 
 
 def test_the_answer_names_where_usage_is_stored_and_since_when() -> None:
-    kept = [page(parsed(), durable=durable) for durable in (True, False)]
+    kept = [page(report_for(), durable=durable) for durable in (True, False)]
     assert [(each["kept"], each["kept_since"]) for each in kept] == [("disk", None), ("memory", 5)]
 
 

@@ -63,7 +63,7 @@ ITEMS = [
 BACK = [past(item) for item in ITEMS]
 
 
-def remembered(*visible: HistoryCall, **more: Any) -> dict[bytes, RememberedTurn]:
+def remembered_turns(*visible: HistoryCall, **more: Any) -> dict[bytes, RememberedTurn]:
     ids = [each.call_id for each in visible]
     fields = {"items": ITEMS, "hidden": {}, "calls": ids, "visible": ids, "said": "Hm.", "model": "m"} | more
     keys = [call_key(each) for each in visible]
@@ -82,30 +82,30 @@ def put_back(
 @pytest.mark.parametrize("echo", [[message("Hm.")], [message(""), message("Hm.")], []])
 def test_remembered_items_take_the_place_of_the_repeated_answer(echo: list[HistoryItem]) -> None:
     history: list[HistoryItem] = [QUESTION, *echo, call("a"), output("a"), MORE]
-    assert put_back(history, remembered(call("a"))) == [QUESTION, *BACK, output("a"), MORE]
+    assert put_back(history, remembered_turns(call("a"))) == [QUESTION, *BACK, output("a"), MORE]
 
 
 def test_calls_that_this_server_has_run_are_none_of_those_that_the_client_repeats() -> None:
     ran = HistoryCall("s", "files__read", "{}", by_server=True)
     gave = HistoryOutput("s", (TextPart("done"),), by_server=True)
     history: list[HistoryItem] = [QUESTION, ran, gave, message("Hm."), call("a"), output("a")]
-    assert put_back(history, remembered(call("a"))) == [QUESTION, *BACK, output("a")]
+    assert put_back(history, remembered_turns(call("a"))) == [QUESTION, *BACK, output("a")]
 
 
 def test_several_messages_are_recognised_as_a_client_joins_them() -> None:
-    memory = remembered(call("a"), said="One.\n\nTwo.")
+    memory = remembered_turns(call("a"), said="One.\n\nTwo.")
     assert put_back([message("One."), message("Two."), call("a")], memory) == BACK
     assert put_back([message("One.\n\nTwo."), call("a")], memory) == BACK
 
 
 def test_outputs_in_another_order_are_put_into_the_models() -> None:
     history: list[HistoryItem] = [QUESTION, call("a"), call("b"), output("b"), output("a"), MORE]
-    memory = remembered(call("a"), call("b"))
+    memory = remembered_turns(call("a"), call("b"))
     assert put_back(history, memory) == [QUESTION, *BACK, output("a"), output("b"), MORE]
 
 
 def test_hidden_outputs_stand_between_the_visible_ones_in_the_models_order() -> None:
-    memory = remembered(
+    memory = remembered_turns(
         call("a"), call("b"), calls=["h1", "a", "h2", "b"], hidden={"h1": "no", "h2": "later"}
     )
     history: list[HistoryItem] = [call("a"), call("b"), output("b"), output("a")]
@@ -119,14 +119,14 @@ def test_hidden_outputs_stand_between_the_visible_ones_in_the_models_order() -> 
 
 
 def test_an_output_that_is_missing_stays_missing_and_hidden_ones_are_given() -> None:
-    memory = remembered(call("a"), call("b"), calls=["a", "h", "b"], hidden={"h": "no"})
+    memory = remembered_turns(call("a"), call("b"), calls=["a", "h", "b"], hidden={"h": "no"})
     history: list[HistoryItem] = [call("a"), call("b"), output("b")]
     assert put_back(history, memory) == [*BACK, output("h", "no"), output("b")]
 
 
 def test_an_output_that_is_given_twice_or_to_no_call_is_kept() -> None:
     history: list[HistoryItem] = [call("a"), output("a", "1"), output("x"), output("a", "2")]
-    assert put_back(history, remembered(call("a"))) == [
+    assert put_back(history, remembered_turns(call("a"))) == [
         *BACK,
         output("a", "1"),
         output("x"),
@@ -136,7 +136,7 @@ def test_an_output_that_is_given_twice_or_to_no_call_is_kept() -> None:
 
 def test_several_remembered_turns_are_put_back_each_in_its_place() -> None:
     other = [raw("function_call", call_id="z")]
-    memory = remembered(call("a")) | remembered(call("z"), items=other, said="")
+    memory = remembered_turns(call("a")) | remembered_turns(call("z"), items=other, said="")
     history: list[HistoryItem] = [
         QUESTION,
         call("a"),
@@ -152,12 +152,17 @@ def test_several_remembered_turns_are_put_back_each_in_its_place() -> None:
 
 def test_an_answer_in_text_between_two_turns_is_its_own() -> None:
     history: list[HistoryItem] = [message("An answer."), QUESTION, message("Hm."), call("a"), output("a")]
-    assert put_back(history, remembered(call("a"))) == [message("An answer."), QUESTION, *BACK, output("a")]
+    assert put_back(history, remembered_turns(call("a"))) == [
+        message("An answer."),
+        QUESTION,
+        *BACK,
+        output("a"),
+    ]
 
 
 def test_reasoning_is_dropped_when_the_model_changed() -> None:
     history: list[HistoryItem] = [QUESTION, call("a"), output("a")]
-    assert put_back(history, remembered(call("a")), "other") == [QUESTION, *BACK[1:], output("a")]
+    assert put_back(history, remembered_turns(call("a")), "other") == [QUESTION, *BACK[1:], output("a")]
 
 
 # --- what is not ---------------------------------------------------------------------------------
@@ -180,21 +185,21 @@ def test_reasoning_is_dropped_when_the_model_changed() -> None:
 )
 def test_a_repeated_answer_that_says_something_else_is_used_as_it_is(echo: list[HistoryItem]) -> None:
     history: list[HistoryItem] = [QUESTION, *echo, output("a"), output("b"), MORE]
-    assert put_back(history, remembered(call("a"), call("b"))) == history
+    assert put_back(history, remembered_turns(call("a"), call("b"))) == history
 
 
 def test_a_call_id_that_was_used_again_with_other_arguments_is_not_taken() -> None:
     history: list[HistoryItem] = [QUESTION, call("a"), output("a"), MORE, call("a", '{"x":1}'), output("a")]
-    assert put_back(history, remembered(call("a"))) == [QUESTION, *BACK, *history[2:]]
+    assert put_back(history, remembered_turns(call("a"))) == [QUESTION, *BACK, *history[2:]]
 
 
 def test_a_call_that_stands_twice_in_a_history_serves_itself_both_times() -> None:
     history: list[HistoryItem] = [QUESTION, call("a"), output("a"), MORE, call("a"), output("a")]
-    assert put_back(history, remembered(call("a"))) == history
+    assert put_back(history, remembered_turns(call("a"))) == history
 
 
 def test_calls_of_two_turns_in_one_repeated_answer_are_used_as_they_are() -> None:
-    memory = remembered(call("a"), visible=["a", "b"]) | remembered(
+    memory = remembered_turns(call("a"), visible=["a", "b"]) | remembered_turns(
         call("b"), visible=["a", "b"], said="Else."
     )
     history: list[HistoryItem] = [call("a"), call("b"), output("a"), output("b")]
@@ -205,7 +210,7 @@ def test_calls_of_two_turns_in_one_repeated_answer_are_used_as_they_are() -> Non
     "history", [[], [QUESTION], [message("Hm."), MORE], [output("a")], [BACK[0], QUESTION]]
 )
 def test_a_history_without_calls_stays_as_it_is(history: list[HistoryItem]) -> None:
-    assert put_back(history, remembered(call("a"))) == history
+    assert put_back(history, remembered_turns(call("a"))) == history
 
 
 # --- reasoning that the client brings back itself --------------------------------------------------
@@ -223,7 +228,7 @@ def test_a_history_without_calls_stays_as_it_is(history: list[HistoryItem]) -> N
 def test_reasoning_that_was_remembered_comes_once(own: msgspec.Raw, before_text: bool) -> None:
     echo: list[HistoryItem] = [past(own), message("Hm.")] if before_text else [message("Hm."), past(own)]
     history: list[HistoryItem] = [QUESTION, *echo, call("a"), output("a")]
-    assert put_back(history, remembered(call("a"))) == [QUESTION, *BACK, output("a")]
+    assert put_back(history, remembered_turns(call("a"))) == [QUESTION, *BACK, output("a")]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +242,7 @@ def test_reasoning_that_was_remembered_comes_once(own: msgspec.Raw, before_text:
 )
 def test_reasoning_that_was_not_remembered_leaves_the_repeated_answer_as_it_is(own: msgspec.Raw) -> None:
     history: list[HistoryItem] = [QUESTION, past(own), call("a"), output("a")]
-    assert put_back(history, remembered(call("a"))) == history
+    assert put_back(history, remembered_turns(call("a"))) == history
 
 
 # --- keys and texts ------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def ram() -> RamStepMemory:
     return RamStepMemory(LIMITS, lambda: 0.0)
 
 
-async def remembered(items: list[bytes], policy: ToolPolicy, *, plain: bool = False) -> RamStepMemory:
+async def memory_with(items: list[bytes], policy: ToolPolicy, *, plain: bool = False) -> RamStepMemory:
     memory = ram()
     await memory.remember("me", entries_of(items, policy, "words/m", plain=plain))
     return memory
@@ -100,13 +100,13 @@ async def recall(
 
 
 async def test_a_repeated_answer_becomes_what_the_model_said() -> None:
-    memory = await remembered(raw(REASONING, WORDS, call_item("a"), call_item("b")), broker_of("a", "b"))
+    memory = await memory_with(raw(REASONING, WORDS, call_item("a"), call_item("b")), broker_of("a", "b"))
     found = await recall(memory, USER, *echo("a", "b"))
     assert found == [USER, REASONING, WORDS, call_item("a"), call_item("b"), output("a"), output("b")]
 
 
 async def test_text_that_the_client_left_out_comes_back_too() -> None:
-    memory = await remembered(raw(REASONING, WORDS, call_item("a")), broker_of("a"))
+    memory = await memory_with(raw(REASONING, WORDS, call_item("a")), broker_of("a"))
     assert await recall(memory, USER, *echo("a", said="")) == [
         USER,
         REASONING,
@@ -130,24 +130,24 @@ async def test_text_that_the_client_left_out_comes_back_too() -> None:
 async def test_a_repeated_answer_that_says_something_else_is_taken_as_it_is(
     history: list[HistoryItem],
 ) -> None:
-    memory = await remembered(raw(REASONING, WORDS, call_item("a")), broker_of("a"))
+    memory = await memory_with(raw(REASONING, WORDS, call_item("a")), broker_of("a"))
     assert await recall(memory, USER, *history) == [USER, *history]
 
 
 async def test_another_owner_gets_none_of_the_remembered_items() -> None:
-    memory = await remembered(raw(REASONING, call_item("a")), broker_of("a"))
+    memory = await memory_with(raw(REASONING, call_item("a")), broker_of("a"))
     history = echo("a", said="")
     assert await recall(memory, USER, *history, owner="you") == [USER, *history]
 
 
 async def test_another_model_gets_everything_but_the_reasoning() -> None:
-    memory = await remembered(raw(REASONING, call_item("a")), broker_of("a"))
+    memory = await memory_with(raw(REASONING, call_item("a")), broker_of("a"))
     found = await recall(memory, USER, *echo("a", said=""), identity="words/n")
     assert found == [USER, call_item("a"), output("a")]
 
 
 async def test_hidden_calls_have_the_outputs_that_we_gave() -> None:
-    memory = await remembered(raw(call_item("a"), call_item("b")), broker_of("a", "b", parallel=False))
+    memory = await memory_with(raw(call_item("a"), call_item("b")), broker_of("a", "b", parallel=False))
     found = await recall(memory, USER, *echo("a", said=""))
     deferred = HistoryOutput("b", (TextPart(DEFERRED),))
     assert found == [USER, call_item("a"), call_item("b"), output("a"), deferred]
@@ -155,7 +155,7 @@ async def test_hidden_calls_have_the_outputs_that_we_gave() -> None:
 
 async def test_calls_that_the_agent_answered_keep_their_outputs() -> None:
     items = raw(call_item("x", "exec_command"), output_item("x", "made"), REASONING, call_item("a"))
-    memory = await remembered(items, broker_of("a"))
+    memory = await memory_with(items, broker_of("a"))
     found = await recall(memory, USER, *echo("a", said=""))
     own = [call_item("x", "exec_command"), output_item("x", "made")]
     assert found == [USER, *own, REASONING, call_item("a"), output("a")]
@@ -175,13 +175,13 @@ async def test_calls_that_the_agent_answered_keep_their_outputs() -> None:
 async def test_calls_that_the_agent_has_not_answered_have_an_output_all_the_same(
     call: dict[str, Any], plain: bool, words: str
 ) -> None:
-    memory = await remembered(raw(call, call_item("a")), broker_of("a"), plain=plain)
+    memory = await memory_with(raw(call, call_item("a")), broker_of("a"), plain=plain)
     found = await recall(memory, USER, *echo("a", said=""))
     assert found == [USER, call, call_item("a"), HistoryOutput("x", (TextPart(words),)), output("a")]
 
 
 async def test_each_turn_of_a_conversation_gets_its_own() -> None:
-    memory = await remembered(raw(REASONING, call_item("a")), broker_of("a"))
+    memory = await memory_with(raw(REASONING, call_item("a")), broker_of("a"))
     await memory.remember("me", entries_of(raw(call_item("b")), broker_of("b"), "words/m"))
     found = await recall(memory, USER, *echo("a", said=""), *echo("b", said=""))
     assert found == [USER, REASONING, call_item("a"), output("a"), call_item("b"), output("b")]
@@ -286,7 +286,7 @@ def test_a_step_is_remembered_once_whatever_the_number_of_its_calls(shape: str) 
 
 async def test_a_step_of_many_calls_comes_back_with_its_reasoning() -> None:
     ids = [f"c{i}" for i in range(3000)]
-    memory = await remembered(raw(REASONING, *map(call_item, ids)), broker_of(*ids))
+    memory = await memory_with(raw(REASONING, *map(call_item, ids)), broker_of(*ids))
     assert len(memory) == 1
     found = await recall(memory, USER, *echo(*ids, said=""))
     assert found == [USER, REASONING, *map(call_item, ids), *map(output, ids)]

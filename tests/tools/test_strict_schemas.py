@@ -25,7 +25,7 @@ def raw(schema: Any) -> bytes:
     return json.dumps(schema).encode()
 
 
-def closed(**properties: Any) -> dict[str, Any]:
+def closed_object(**properties: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,
@@ -48,29 +48,29 @@ def in_strict_form(schema: Any) -> Any:
 
 
 STRING = {"type": "string"}
-NODE = closed(next={"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]})
+NODE = closed_object(next={"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]})
 
 
-def nested(levels: int) -> dict[str, Any]:
-    schema = closed()
+def nested_object(levels: int) -> dict[str, Any]:
+    schema = closed_object()
     for _ in range(levels - 1):
-        schema = closed(a=schema)
+        schema = closed_object(a=schema)
     return schema
 
 
 @pytest.mark.parametrize(
     "schema",
     [
-        closed(),
-        closed(a=STRING, b={"type": ["string", "null"], "description": "x"}),
-        closed(a={"type": "array", "items": closed(b=STRING), "minItems": 1}),
-        closed(a={"anyOf": [STRING, closed(b=STRING)]}),
-        closed(a={"type": "string", "enum": ["x"]}, b={"const": 1}),
-        closed(a={"type": "string", "pattern": "^x", "format": "date-time"}),
-        {**closed(a={"$ref": "#/$defs/node"}), "$defs": {"node": NODE}},
-        {**closed(a={"$ref": "#/definitions/node"}), "definitions": {"node": closed()}},
-        {**DRAFT_7, **closed(a=STRING), "title": "T"},
-        nested(10),
+        closed_object(),
+        closed_object(a=STRING, b={"type": ["string", "null"], "description": "x"}),
+        closed_object(a={"type": "array", "items": closed_object(b=STRING), "minItems": 1}),
+        closed_object(a={"anyOf": [STRING, closed_object(b=STRING)]}),
+        closed_object(a={"type": "string", "enum": ["x"]}, b={"const": 1}),
+        closed_object(a={"type": "string", "pattern": "^x", "format": "date-time"}),
+        {**closed_object(a={"$ref": "#/$defs/node"}), "$defs": {"node": NODE}},
+        {**closed_object(a={"$ref": "#/definitions/node"}), "definitions": {"node": closed_object()}},
+        {**DRAFT_7, **closed_object(a=STRING), "title": "T"},
+        nested_object(10),
     ],
 )
 def test_a_schema_of_the_subset_is_strict(schema: Any) -> None:
@@ -84,29 +84,29 @@ def test_a_schema_of_the_subset_is_strict(schema: Any) -> None:
         [],
         {},
         STRING,
-        {"anyOf": [closed()]},
-        {**closed(), "anyOf": [closed()]},
-        {"$ref": "#/$defs/a", "$defs": {"a": closed()}},
+        {"anyOf": [closed_object()]},
+        {**closed_object(), "anyOf": [closed_object()]},
+        {"$ref": "#/$defs/a", "$defs": {"a": closed_object()}},
         {"type": "object"},
-        {**closed(a=STRING), "additionalProperties": True},
-        {**closed(a=STRING), "required": []},
-        {**closed(a=STRING), "required": ["a", "b"]},
-        {**closed(a=STRING), "required": ["b"]},
-        closed(a={"type": "object"}),
-        closed(a={"type": ["object", "null"]}),
-        closed(a={"properties": {}}),
-        closed(a={}),
-        closed(a=True),
-        closed(a={"type": "array"}),
-        closed(a={"type": "array", "items": {"type": "object"}}),
-        closed(a={"anyOf": [{"type": "object"}]}),
-        closed(a={"$ref": "#/$defs/a", "description": "x"}),
-        closed(a={"$ref": "https://example.com/x"}),
-        {**closed(a=STRING), "$defs": {"b": {"type": "object"}}},
-        closed(a={"type": "string", "format": "uri"}),
-        closed(a={"type": "string", "enum": 5}),
+        {**closed_object(a=STRING), "additionalProperties": True},
+        {**closed_object(a=STRING), "required": []},
+        {**closed_object(a=STRING), "required": ["a", "b"]},
+        {**closed_object(a=STRING), "required": ["b"]},
+        closed_object(a={"type": "object"}),
+        closed_object(a={"type": ["object", "null"]}),
+        closed_object(a={"properties": {}}),
+        closed_object(a={}),
+        closed_object(a=True),
+        closed_object(a={"type": "array"}),
+        closed_object(a={"type": "array", "items": {"type": "object"}}),
+        closed_object(a={"anyOf": [{"type": "object"}]}),
+        closed_object(a={"$ref": "#/$defs/a", "description": "x"}),
+        closed_object(a={"$ref": "https://example.com/x"}),
+        {**closed_object(a=STRING), "$defs": {"b": {"type": "object"}}},
+        closed_object(a={"type": "string", "format": "uri"}),
+        closed_object(a={"type": "string", "enum": 5}),
         *(
-            closed(a={**STRING, keyword: value})
+            closed_object(a={**STRING, keyword: value})
             for keyword, value in {
                 "allOf": [STRING],
                 "oneOf": [STRING],
@@ -120,9 +120,9 @@ def test_a_schema_of_the_subset_is_strict(schema: Any) -> None:
                 "x-own": 1,
             }.items()
         ),
-        nested(11),
-        closed(**{f"p{n}": STRING for n in range(5_001)}),
-        closed(a={"type": "integer", "enum": list(range(1_001))}),
+        nested_object(11),
+        closed_object(**{f"p{n}": STRING for n in range(5_001)}),
+        closed_object(a={"type": "integer", "enum": list(range(1_001))}),
     ],
 )
 def test_a_schema_outside_of_the_subset_is_not_strict(schema: Any) -> None:
@@ -132,11 +132,11 @@ def test_a_schema_outside_of_the_subset_is_not_strict(schema: Any) -> None:
 def test_an_object_that_says_nothing_of_further_properties_is_closed() -> None:
     inner = {"type": "object", "properties": {"b": STRING}, "required": ["b"]}
     given = {"type": "object", "properties": {"a": {"type": "array", "items": inner}}, "required": ["a"]}
-    assert in_strict_form(given) == closed(a={"type": "array", "items": closed(b=STRING)})
+    assert in_strict_form(given) == closed_object(a={"type": "array", "items": closed_object(b=STRING)})
 
 
 def test_a_schema_that_is_strict_stays_as_it_is() -> None:
-    assert strict_form(raw(closed(a=STRING))) == StrictForm(raw(closed(a=STRING)))
+    assert strict_form(raw(closed_object(a=STRING))) == StrictForm(raw(closed_object(a=STRING)))
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_a_schema_that_is_strict_stays_as_it_is() -> None:
     [
         {"type": "object"},
         {"type": "object", "properties": {}},
-        {**closed(a=STRING), "additionalProperties": True},
-        {**closed(a=STRING), "additionalProperties": STRING},
+        {**closed_object(a=STRING), "additionalProperties": True},
+        {**closed_object(a=STRING), "additionalProperties": STRING},
         {**opened(a=STRING), "additionalProperties": STRING},
         {**opened(a=STRING), "patternProperties": {"x": STRING}},
         {**opened(a=STRING), "required": ["b"]},
@@ -163,7 +163,7 @@ def test_a_schema_that_is_strict_stays_as_it_is() -> None:
         opened(**{f"p{n}": STRING for n in range(5_001)}),
         {**opened(a={"$ref": "#/$defs/a"}), "$defs": {"a": {"$ref": "#/$defs/a"}}},
         {**opened(a={"$ref": "#/$defs/a"}), "$defs": {"a": {"$id": "x", "items": STRING, "type": "array"}}},
-        opened(a=closed(x=STRING), b={"$ref": "#/properties/a"}),
+        opened(a=closed_object(x=STRING), b={"$ref": "#/properties/a"}),
         opened(a={"$ref": "#/$defs/nowhere"}),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_schema_of_which_no_closed_one_says_the_same_has_no_strict_form(schema
 
 
 def test_a_wide_schema_is_recognised_in_no_time() -> None:
-    schema = raw(closed(**{f"p{n}": STRING for n in range(4_900)}))
+    schema = raw(closed_object(**{f"p{n}": STRING for n in range(4_900)}))
     assert strict_form(schema) == StrictForm(schema)
     assert_cpu_time_below(0.5, lambda: strict_form(schema))
 
@@ -202,12 +202,12 @@ COLOUR = {"enum": ["red"]}
         ({"anyOf": [STRING, COLOUR]}, {"anyOf": [STRING, COLOUR, NULL]}),
         ({"$ref": "#/$defs/colour"}, {"anyOf": [{"$ref": "#/$defs/colour"}, NULL]}),
         ({"type": "array", "items": STRING}, {"anyOf": [{"type": "array", "items": STRING}, NULL]}),
-        (opened("a", a=STRING), {"anyOf": [closed(a=STRING), NULL]}),
+        (opened("a", a=STRING), {"anyOf": [closed_object(a=STRING), NULL]}),
     ],
 )
 def test_an_optional_property_is_required_and_may_be_null(optional: Any, or_null: Any) -> None:
     given = {**opened("a", a=STRING, b=optional), "$defs": {"colour": COLOUR}}
-    assert in_strict_form(given) == {**closed(a=STRING, b=or_null), "$defs": {"colour": COLOUR}}
+    assert in_strict_form(given) == {**closed_object(a=STRING, b=or_null), "$defs": {"colour": COLOUR}}
     form = strict_form(raw(given))
     assert form is not None
     assert form.to_undo
@@ -215,7 +215,7 @@ def test_an_optional_property_is_required_and_may_be_null(optional: Any, or_null
 
 def test_the_contracts_own_example_fits() -> None:
     given = {"type": "object", "properties": {"name": STRING, "age": {"type": "integer"}}}
-    assert in_strict_form(given) == closed(
+    assert in_strict_form(given) == closed_object(
         name={"type": ["string", "null"]}, age={"type": ["integer", "null"]}
     )
     assert undo_strict_form(raw(given), '{"name": "Ada", "age": null}') == '{"name":"Ada"}'
@@ -243,7 +243,7 @@ MAYBE = {"$defs": {"maybe": {"type": ["string", "null"]}}}
 def test_where_null_is_a_value_of_an_optional_property_its_value_is_wrapped(nullable: Any) -> None:
     given = {**opened("a", a=STRING, b=nullable), **MAYBE}
     in_form = in_strict_form(given)["properties"]["b"]
-    assert in_form["anyOf"] == [closed(**{WRAPPER: nullable}), NULL]
+    assert in_form["anyOf"] == [closed_object(**{WRAPPER: nullable}), NULL]
     for said, undone in (
         ({"a": "x", "b": None}, {"a": "x"}),
         ({"a": "x", "b": {WRAPPER: None}}, {"a": "x", "b": None}),
@@ -304,7 +304,7 @@ def test_annotations_are_reported_in_the_description(annotated: Any, in_form: An
 
 def test_a_property_that_is_called_as_an_annotation_is_a_property() -> None:
     given = opened("default", default=STRING, examples={"const": {"default": 1}})
-    assert in_strict_form(given) == closed(
+    assert in_strict_form(given) == closed_object(
         default=STRING, examples={"anyOf": [{"const": {"default": 1}}, NULL]}
     )
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from tests.deployment.examples import example, replaced
+from tests.deployment.examples import example, replace_all
 from tests.nginx import free_port, nginx
 from tests.waiting import poll
 
@@ -26,7 +26,7 @@ async def balancer(folder: Path, ports: Sequence[int]) -> AsyncIterator[str]:
         ("server one:11435 ", f"server 127.0.0.1:{one} "),
         ("server two:11435 ", f"server 127.0.0.1:{two} "),
     )
-    async with nginx(folder, replaced(example("balancer.conf"), *changes)):
+    async with nginx(folder, replace_all(example("balancer.conf"), *changes)):
 
         async def listens() -> bool:
             with contextlib.suppress(OSError):

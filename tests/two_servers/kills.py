@@ -33,7 +33,7 @@ HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
 @dataclass
-class Found:
+class Outcome:
     """What clients were told, and what the database says when all is over."""
 
     urls: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Found:
         return wrong | {id for id in self.queued if self.statuses.get(id) not in ("completed", "failed")}
 
 
-async def ask_for_ever(found: Found, chance: random.Random) -> None:
+async def ask_for_ever(found: Outcome, chance: random.Random) -> None:
     """Asks either server, for chains of answers and for background responses."""
     previous: str | None = None
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
@@ -88,7 +88,7 @@ class Server:
     """Where clients find it."""
 
     async def live(
-        self, store: str, kills: int, found: Found, load: set[asyncio.Task[None]], chance: random.Random
+        self, store: str, kills: int, found: Outcome, load: set[asyncio.Task[None]], chance: random.Random
     ) -> None:
         """Starts and kills it so often."""
         settings = {"PROXY_STORE": store, "PROXY_QUEUE_WAIT": "60", **ENVIRONMENT}
@@ -103,11 +103,11 @@ class Server:
                 process.kill()
 
 
-async def after_kills(folder: Path, kills: int, chance: random.Random, *, balanced: bool = False) -> Found:
+async def after_kills(folder: Path, kills: int, chance: random.Random, *, balanced: bool = False) -> Outcome:
     """Kills each of two servers `kills` / 2 times, then waits until the leases of the last ones have run out. With
     `balanced`, clients ask nginx.
     """
-    found = Found()
+    found = Outcome()
     folders = [folder / name for name in ("one", "two", "last")]
     for each in folders:
         each.mkdir()

@@ -11,7 +11,7 @@ import pytest
 from tests.http.serving import fake_proxy, user
 from tests.upstreams.cases import CASES, Case, text
 from tests.upstreams.serving import Upstream, ask, raw_upstream, several
-from tests.upstreams.test_connections import HI, OK, ROLE, answer_text, sending, silent
+from tests.upstreams.test_connections import HI, OK, ROLE, answer_text, silent, talk_of
 from tests.upstreams.test_responses_upstream import THOUGHT, message, response_with
 from tests.waiting import eventually
 
@@ -35,7 +35,7 @@ async def test_an_upstream_that_fails_before_its_answer_is_asked_again(
         await proxy.settled()
 
 
-def failing(status: int, **headers: str) -> Case:
+def error_case(status: int, **headers: str) -> Case:
     return Case(status, headers, ['{"error":{"message":"Not now."}}'], [], "failed")
 
 
@@ -49,7 +49,7 @@ async def test_a_single_upstream_is_asked_again_by_default_as_one_of_a_table_is(
     good = text("Hello.") if agent == "openai-chat" else response_with(message("Hello."))
     async with fake_proxy(tmp_path, agent=agent, upstream_url=a.url) as proxy:
         for path, asked in (("/v1/chat/completions", user()), ("/v1/responses", {"input": "Hi"})):
-            a.script = [failing(status), failing(status), good]
+            a.script = [error_case(status), error_case(status), good]
             answer = await proxy.send("POST", path, {**asked, "model": "small", "stream": True})
             assert answer.status == 200
             assert answer_text(answer.text) == "Hello."
@@ -69,7 +69,7 @@ async def test_of_several_servers_in_a_row_only_the_first_asks_again(
         fake_proxy(tmp_path / "inner", agent="openai-chat", upstream_url=a.url) as inner,
         fake_proxy(tmp_path / "outer", agent="openai-chat", upstream_url=f"{inner.url}/v1") as outer,
     ):
-        a.script = [failing(500)] * 9
+        a.script = [error_case(500)] * 9
         answer = await outer.ask(ask("small"))
         assert (answer.status, answer.error["code"]) == (502, "upstream_error")
         assert len(a.asked) == 3
@@ -78,12 +78,12 @@ async def test_of_several_servers_in_a_row_only_the_first_asks_again(
 @pytest.mark.parametrize(
     ("case", "table", "asked"),
     [
-        (failing(500), {"retries": 0}, 1),
-        (failing(400), {}, 1),
-        (failing(401), {}, 1),
-        (failing(429, **{"retry-after": "31"}), {}, 1),
-        (failing(503, **{"retry-after": "2"}), {"retry_wait": 1}, 1),
-        (failing(500), {"retries": 1}, 2),
+        (error_case(500), {"retries": 0}, 1),
+        (error_case(400), {}, 1),
+        (error_case(401), {}, 1),
+        (error_case(429, **{"retry-after": "31"}), {}, 1),
+        (error_case(503, **{"retry-after": "2"}), {"retry_wait": 1}, 1),
+        (error_case(500), {"retries": 1}, 2),
         (CASES["cut_mid"], {}, 1),
     ],
     ids=[
@@ -111,7 +111,7 @@ async def test_a_single_upstream_that_keeps_failing_is_left_alone_for_a_while(
 ) -> None:
     table = {"url": a.url, "retries": 0}
     async with fake_proxy(tmp_path, agent="openai-chat", upstreams={"default": table}, metrics=True) as proxy:
-        a.script = [failing(500)] * 9
+        a.script = [error_case(500)] * 9
         statuses = [(await proxy.ask(ask("small"))).status for _ in range(6)]
         assert statuses == [*[502] * 5, 503]
         answer = await proxy.ask(ask("small"))
@@ -175,7 +175,7 @@ async def test_another_upstream_is_asked_after_silence_before_the_first_byte(
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 async def test_nobody_else_is_asked_after_the_first_word(path: str, b: Upstream, tmp_path: Path) -> None:
-    async with raw_upstream(sending(OK, ROLE, HI)) as url:
+    async with raw_upstream(talk_of(OK, ROLE, HI)) as url:
         upstreams = {"a": {"url": url, "fallback": ["b"], "retries": 2}, "b": {"url": b.url}}
         async with several(tmp_path, upstreams=upstreams) as proxy:
             body = {"model": "a/m", "stream": True} | (
@@ -263,7 +263,7 @@ async def test_a_failed_turn_is_repeated_where_it_is_the_only_one_that_may_run(
 ) -> None:
     monkeypatch.setattr("codex_proxy.agents.upstream.attempts.FIRST_WAIT", 0.001)
     async with several(tmp_path, upstreams={"a": {"url": a.url, "concurrency": 1, "retries": 1}}) as proxy:
-        a.script = [failing(500)]
+        a.script = [error_case(500)]
         answer = await proxy.ask(ask("a/small"))
         assert (answer.status, answer.headers["x-codex-attempts"]) == (200, "2")
         assert (await proxy.ask(ask("a/small"))).status == 200, "its place is free again"

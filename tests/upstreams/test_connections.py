@@ -44,7 +44,7 @@ HI_OF_RESPONSES = event({"type": "response.output_text.delta", "item_id": "msg_1
 KEY = "sk-operators-own"
 
 
-def sending(*pieces: bytes) -> Talk:
+def talk_of(*pieces: bytes) -> Talk:
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for piece in pieces:
             writer.write(piece)
@@ -96,26 +96,26 @@ AGENTS = {"openai-chat": ROLE, "openai-responses": CREATED}
 """The agents of upstreams, and how an answer begins that says nothing yet."""
 Bad = tuple[Talk, int, str]
 BEFORE_AN_ANSWER: dict[str, Bad] = {
-    "not HTTP": (sending(b"220 mail.example ESMTP\r\n"), 502, "upstream_error"),
-    "closes without a word": (sending(), 502, "upstream_disconnected"),
+    "not HTTP": (talk_of(b"220 mail.example ESMTP\r\n"), 502, "upstream_error"),
+    "closes without a word": (talk_of(), 502, "upstream_disconnected"),
     "resets": (reset, 502, "upstream_disconnected"),
-    "a broken chunk": (sending(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"), 502, "upstream_error"),
+    "a broken chunk": (talk_of(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"), 502, "upstream_error"),
     "endless headers": (endless_headers, 502, "upstream_error"),
     "a line of 100 MB": (endless_line, 502, "upstream_error"),
     "silence": (silent, 504, "request_timeout"),
-    "a redirection": (sending(REDIRECT), 502, "upstream_error"),
-    "packed though not asked": (sending(PACKED), 502, "upstream_error"),
-    "no such endpoint": (sending(NOT_FOUND), 500, "agent_misconfigured"),
-    "HTML": (sending(OK, b"<html>"), 502, "upstream_error"),
+    "a redirection": (talk_of(REDIRECT), 502, "upstream_error"),
+    "packed though not asked": (talk_of(PACKED), 502, "upstream_error"),
+    "no such endpoint": (talk_of(NOT_FOUND), 500, "agent_misconfigured"),
+    "HTML": (talk_of(OK, b"<html>"), 502, "upstream_error"),
 }  # fmt: skip
 
 
 def _bad_in_an_answer(begin: bytes) -> dict[str, Bad]:
     """What goes wrong behind this beginning of an answer."""
     return {
-        "closes after the beginning": (sending(OK, begin), 502, "upstream_disconnected"),
-        "closes in the middle of a line": (sending(OK, begin, b'data: {"choi'), 502, "upstream_disconnected"),
-        "closes too early for its length": (sending(TOO_LONG, begin), 502, "upstream_disconnected"),
+        "closes after the beginning": (talk_of(OK, begin), 502, "upstream_disconnected"),
+        "closes in the middle of a line": (talk_of(OK, begin, b'data: {"choi'), 502, "upstream_disconnected"),
+        "closes too early for its length": (talk_of(TOO_LONG, begin), 502, "upstream_disconnected"),
     }
 
 
@@ -131,7 +131,7 @@ def own_agent(proxy: Proxy) -> Any:
     return proxy.server.agent
 
 
-async def nothing_left(proxy: Proxy) -> None:
+async def wait_until_nothing_is_left(proxy: Proxy) -> None:
     """No turn, no exchange and no connection of the agent's."""
     await proxy.settled()
     agent = own_agent(proxy)
@@ -170,7 +170,7 @@ async def test_a_bad_upstream_is_a_fault_of_the_table(
         else:
             assert (answer.status, answer.error["code"]) == (status, code)
         assert url.split("/")[2] not in answer.text
-        await nothing_left(proxy)
+        await wait_until_nothing_is_left(proxy)
 
 
 @pytest.mark.sampled(every=4)
@@ -185,7 +185,7 @@ async def test_a_refusal_is_the_same_fault_of_both_agents(name: str, agent: str,
                 answer = await proxy.send("POST", path, _asking(path, streamed) | {"model": "small"})
                 assert answer.status == TABLE[FaultKind(case.fault or "")].status
                 assert case.message in answer.error["message"]
-                await nothing_left(proxy)
+                await wait_until_nothing_is_left(proxy)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -203,7 +203,7 @@ async def test_silence_in_the_middle_ends_the_answer_as_failed(agent: str, tmp_p
         frames = (await proxy.ask(user(stream=True) | {"model": "m"})).frames
         assert frames[-1] == "[DONE]"
         assert frames[-2]["error"]["code"] == "request_timeout"
-        await nothing_left(proxy)
+        await wait_until_nothing_is_left(proxy)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -214,7 +214,7 @@ async def test_nobody_is_there_and_the_server_starts_all_the_same(agent: str, tm
         assert "nothing listens at its address" in answer.error["message"]
         ready = await proxy.send("GET", "/readyz")
         assert (ready.status, "nothing listens at its address" in ready.text) == (503, True)
-        await nothing_left(proxy)
+        await wait_until_nothing_is_left(proxy)
 
 
 @pytest.mark.parametrize("name", ["silent", "endless", "no list", "not implemented"])
@@ -234,11 +234,11 @@ async def test_a_list_of_models_that_cannot_be_read_keeps_nobody_from_being_serv
     listing = {
         "silent": silent,
         "endless": endless,
-        "no list": sending(b"HTTP/1.1 200 OK\r\n\r\n<html>"),
-        "not implemented": sending(b"HTTP/1.1 501 Not Implemented\r\n\r\n"),
+        "no list": talk_of(b"HTTP/1.1 200 OK\r\n\r\n<html>"),
+        "not implemented": talk_of(b"HTTP/1.1 501 Not Implemented\r\n\r\n"),
     }
     async with (
-        raw_upstream(sending(OK, text("Hello.")), listing[name]) as url,
+        raw_upstream(talk_of(OK, text("Hello.")), listing[name]) as url,
         proxy_before(url, tmp_path) as proxy,
     ):
         if name == "endless":
@@ -246,7 +246,7 @@ async def test_a_list_of_models_that_cannot_be_read_keeps_nobody_from_being_serv
         assert (proxy.server.agent.trouble() is not None) == (name == "silent")
         answer = await proxy.ask(user() | {"model": "m"})
         assert (answer.status, answer_text(answer.text)) == (200, "Hello.")
-        await nothing_left(proxy)
+        await wait_until_nothing_is_left(proxy)
 
 
 @pytest.mark.parametrize(("agent", "stream"), [("openai-chat", True), ("openai-responses", False)])
@@ -258,7 +258,7 @@ async def test_an_answer_without_an_end_is_cut_off_and_blamed_on_the_model_serve
         answer = await proxy.ask(user() | {"model": "m", "stream": stream})
         assert (answer.status, answer.error["code"]) == (502, "upstream_error")
         assert "The model server's answer is too large." in answer.error["message"]
-        await nothing_left(proxy)
+        await wait_until_nothing_is_left(proxy)
 
 
 async def test_a_name_without_an_address_is_reported_as_such(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ async def test_connections_are_used_again(tmp_path: Path) -> None:
     async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
         for number in range(6):
             await proxy.ask(user(stream=bool(number % 2)))
-            await nothing_left(proxy)
+            await wait_until_nothing_is_left(proxy)
         assert len(server.peers) == 1
 
 
@@ -352,7 +352,7 @@ async def test_two_hundred_streams_at_once_keep_their_answers_apart_and_leave_no
                 server.held.set()
                 expected = [f"Answer {number}, and all of it." for number in range(count)]
                 assert await answers == expected
-                await nothing_left(proxy)
+                await wait_until_nothing_is_left(proxy)
             assert len(server.peers) <= count + 1  # one more has asked for the models
             assert server.open() <= count + 1
         await eventually(lambda: server.open() == 0)
@@ -385,7 +385,7 @@ async def test_a_client_that_leaves_closes_the_connection_to_the_upstream(path: 
             await reply.content.readany()
             await server.is_held.wait()
         await server.closed.wait()
-        await nothing_left(proxy)
+        await wait_until_nothing_is_left(proxy)
 
 
 @pytest.mark.parametrize("way", ["leaves", "cancels"])
@@ -411,7 +411,7 @@ async def test_the_connection_to_the_upstream_is_closed_within_50_ms(way: str, t
                 await proxy.send("POST", f"/v1/responses/{made.body['id']}/cancel")
             await server.closed.wait()
             took.append(loop.time() - begun)
-            await nothing_left(proxy)
+            await wait_until_nothing_is_left(proxy)
             if min(took) < 0.05:
                 break
     assert min(took) < 0.05
@@ -436,7 +436,7 @@ async def test_a_slow_client_holds_up_the_upstream(tmp_path: Path) -> None:
             [transport] = agent._transports
             await eventually(lambda: not transport._exchanges[-1]._may_read)
             assert written < 64 << 20, "the rest waits where it is made"
-        await nothing_left(proxy)
+        await wait_until_nothing_is_left(proxy)
 
 
 async def test_the_next_request_of_a_turn_waits_for_a_slow_client_too(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ async def test_the_next_request_of_a_turn_waits_for_a_slow_client_too(tmp_path: 
             assert not transport._exchanges[-1]._may_read
             transport.resume_reading()
             assert transport._exchanges[-1]._may_read
-        await nothing_left(proxy)
+        await wait_until_nothing_is_left(proxy)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -481,7 +481,7 @@ async def test_the_server_stops_while_the_upstream_is_silent(tmp_path: Path) -> 
         await eventually(lambda: proxy.server.runs.running)
         await proxy.server.runs.drain(0)
         assert (await asking).status == 503
-        await nothing_left(proxy)
+        await wait_until_nothing_is_left(proxy)
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -593,7 +593,7 @@ async def test_a_certificate_is_checked_and_one_of_the_operators_is_taken(tmp_pa
             assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
             assert "certificate" in answer.error["message"]
             assert server.asked == []
-            await nothing_left(proxy)
+            await wait_until_nothing_is_left(proxy)
         async with proxy_before(url, b, table={"ca_file": own}) as proxy:
             for path, body in (("/v1/chat/completions", user()), ("/v1/responses", {"input": "Hi"})):
                 answer = await proxy.send("POST", path, body | {"model": "small"})
@@ -621,7 +621,7 @@ async def test_a_websocket_is_answered_by_the_upstream_and_its_end_stops_it(tmp_
             await send(socket, "Hi", model="small")
             await server.is_held.wait()
         await server.closed.wait()
-        await nothing_left(proxy)
+        await wait_until_nothing_is_left(proxy)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -662,7 +662,7 @@ async def test_a_proxy_of_the_environment_that_fails_is_named_as_what_fails(
             assert "HTTP proxy of the environment" in answer.error["message"]
             assert ("HTTP 407" in answer.error["message"]) is is_there
             assert "127.0.0.1" not in answer.text
-            await nothing_left(proxy)
+            await wait_until_nothing_is_left(proxy)
 
 
 @pytest.mark.parametrize("scheme", ["http://", ""])
@@ -753,7 +753,7 @@ async def test_two_of_these_servers_work_in_a_row(tmp_path: Path) -> None:
         own, far = [await proxy.send("POST", "/v1/messages", message) for proxy in (inner, outer)]
         assert (far.status, far.body["content"]) == (200, own.body["content"])
         for proxy in (outer, middle):
-            await nothing_left(proxy)
+            await wait_until_nothing_is_left(proxy)
 
 
 async def test_a_client_that_leaves_stops_the_agent_behind_two_of_these_servers(tmp_path: Path) -> None:
@@ -767,7 +767,7 @@ async def test_a_client_that_leaves_stops_the_agent_behind_two_of_these_servers(
         await eventually(lambda: inner.server.runs.running)
         asking.cancel()
         for proxy in (outer, middle):
-            await nothing_left(proxy)
+            await wait_until_nothing_is_left(proxy)
         await inner.settled()
 
 

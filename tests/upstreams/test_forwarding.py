@@ -17,7 +17,7 @@ from tests.http.serving import WEATHER, Proxy, user
 from tests.mcp.serving import PROGRAM
 from tests.upstreams.cases import DONE, USAGE, Case, chunk, event, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, raw_upstream, upstream
-from tests.upstreams.test_connections import OK, sending
+from tests.upstreams.test_connections import OK, talk_of
 from tests.waiting import PATIENCE
 
 TOOL: Any = WEATHER
@@ -104,7 +104,7 @@ async def test_the_body_reaches_the_upstream_as_it_was_written(tmp_path: Path) -
 
     async def talk(reader: Any, writer: Any) -> None:
         came.append(await reader.readuntil(b"}]}"))
-        await sending(OK, stream({"content": "Hi"}))(reader, writer)
+        await talk_of(OK, stream({"content": "Hi"}))(reader, writer)
 
     async with raw_upstream(talk) as url, proxy_before(url, tmp_path) as proxy:
         body = (
@@ -254,7 +254,7 @@ async def test_what_breaks_off_behind_the_first_word_is_an_error_frame_behind_it
     rest: bytes, tmp_path: Path
 ) -> None:
     word = event(chunk({"content": "Hi"}))
-    async with raw_upstream(sending(OK, word, rest)) as url, proxy_before(url, tmp_path) as proxy:
+    async with raw_upstream(talk_of(OK, word, rest)) as url, proxy_before(url, tmp_path) as proxy:
         answer = await proxy.ask(request(stream=True) | {"model": "m"})
         assert answer.text.encode().startswith(word)
         assert [sorted(frame) for frame in answer.frames[1:-1]] == [["error"]]

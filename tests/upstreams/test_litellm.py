@@ -25,7 +25,7 @@ from openai import AsyncOpenAI
 from tests.http.serving import WEATHER, Proxy, fake_proxy
 from tests.upstreams.cases import call, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, upstream
-from tests.upstreams.test_connections import nothing_left
+from tests.upstreams.test_connections import wait_until_nothing_is_left
 
 PROGRAM = os.environ.get("TEST_LITELLM") or shutil.which("litellm")
 pytestmark = pytest.mark.skipif(
@@ -267,7 +267,7 @@ async def test_a_client_that_leaves_leaves_no_connection_to_litellm(proxy: Proxy
         await server.is_held.wait()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-        await nothing_left(proxy)
+        await wait_until_nothing_is_left(proxy)
         server.held.set()  # whether LiteLLM then leaves its own upstream is its affair: it does not always
 
 

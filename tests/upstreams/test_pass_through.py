@@ -34,7 +34,7 @@ EMBEDDED = {
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     path: str
     headers: dict[str, str]
     body: bytes
@@ -45,7 +45,7 @@ class Server:
     """A model server that answers by script, or else with `answer`, and remembers what it was asked."""
 
     url: str = ""
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ReceivedRequest] = field(default_factory=list)
     script: list[int] = field(default_factory=list)
     """The statuses of the next answers."""
     answer: bytes = json.dumps(EMBEDDED).encode()
@@ -73,7 +73,7 @@ class Server:
         async for part in request.content.iter_any():
             body += part
             self.received = len(body)
-        self.asked.append(Asked(request.path, dict(request.headers), body))
+        self.asked.append(ReceivedRequest(request.path, dict(request.headers), body))
         status = self.script.pop(0) if self.script else 200
         if status != 200:
             return web.json_response({"error": {"message": f"no: {KEY}"}}, status=status)

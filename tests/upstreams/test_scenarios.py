@@ -141,7 +141,7 @@ def asking(path: str) -> dict[str, Any]:
     return user("?") if path.endswith("completions") else {"model": "small", "input": "?"}
 
 
-def calling(agent: str, name: str, arguments: str, id: str = "call_a") -> bytes:
+def answer_with_call(agent: str, name: str, arguments: str, id: str = "call_a") -> bytes:
     """An upstream's answer with this call, in the API of the agent."""
     if agent == "openai-chat":
         return stream(call(name, arguments, id), finish="tool_calls")
@@ -150,7 +150,7 @@ def calling(agent: str, name: str, arguments: str, id: str = "call_a") -> bytes:
     )
 
 
-def saying(agent: str, said: str) -> bytes:
+def answer_with_text(agent: str, said: str) -> bytes:
     return text(said) if agent == "openai-chat" else response_with(message(said))
 
 
@@ -177,7 +177,7 @@ async def test_a_model_that_never_stops_calling_gets_an_error_and_then_the_turn_
     settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path), "max_tool_call_iterations": 2}
     async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent, **settings) as proxy:
         server.script = [
-            calling(agent, "files__echo", '{"text":"x"}', f"call_{number}") for number in range(9)
+            answer_with_call(agent, "files__echo", '{"text":"x"}', f"call_{number}") for number in range(9)
         ]
         answer = await proxy.send("POST", path, asking(path))
         outputs = [outputs_in(each.body) for each in server.asked]
@@ -193,7 +193,7 @@ async def test_a_call_of_a_tool_that_no_server_has_gives_the_model_an_error(
 ) -> None:
     settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path)}
     async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent, **settings) as proxy:
-        server.script = [calling(agent, "files__gone", "{}"), saying(agent, "Sorry.")]
+        server.script = [answer_with_call(agent, "files__gone", "{}"), answer_with_text(agent, "Sorry.")]
         answer = await proxy.send("POST", path, asking(path))
         told = outputs_in(server.asked[1].body)
     assert "Sorry." in answer.text
@@ -209,8 +209,8 @@ async def test_the_answer_behind_a_tool_that_runs_here_streams_while_the_upstrea
     settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path)}
     async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent, **settings) as proxy:
         server.script = [
-            calling(agent, "files__echo", '{"text":"x"}'),
-            saying(agent, "Early words." + " " * 40 + "And much later"),
+            answer_with_call(agent, "files__echo", '{"text":"x"}'),
+            answer_with_text(agent, "Early words." + " " * 40 + "And much later"),
         ]
         server.held.clear()
 
@@ -241,9 +241,9 @@ async def test_a_call_of_the_clients_streams_also_where_other_tools_run_here(
     arguments = json.dumps({"city": "x" * 4000})
     async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent, **settings) as proxy:
         server.script = [
-            calling(agent, "files__echo", '{"text":"x"}', "call_mcp"),
-            calling(agent, "get_weather", arguments, "call_own"),
-            saying(agent, "Sunny."),
+            answer_with_call(agent, "files__echo", '{"text":"x"}', "call_mcp"),
+            answer_with_call(agent, "get_weather", arguments, "call_own"),
+            answer_with_text(agent, "Sunny."),
         ]
         asked: dict[str, Any] = user("?", tools=[CHAT_TOOL], stream=True)
         answer = await proxy.ask(asked)

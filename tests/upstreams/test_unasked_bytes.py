@@ -14,7 +14,7 @@ from codex_proxy.agents.upstream.connections import UpstreamConnection
 from tests.http.serving import Proxy, user
 from tests.upstreams.cases import text
 from tests.upstreams.serving import proxy_before, raw_upstream
-from tests.upstreams.test_connections import nothing_left, own_agent
+from tests.upstreams.test_connections import own_agent, wait_until_nothing_is_left
 from tests.upstreams.test_responses_upstream import message, response_with
 from tests.waiting import eventually
 
@@ -96,7 +96,7 @@ async def test_bytes_between_two_requests_are_no_answer(
         for number in range(1, 5):
             said = await answer_text(proxy)
             assert said == f"Answer {number}." or (name == "no HTTP" and "not valid HTTP" in said)
-            await nothing_left(proxy)
+            await wait_until_nothing_is_left(proxy)
             if when == "with the answer":
                 continue
             connections = own_agent(proxy)._late.value.client._session.connector._conns

@@ -81,7 +81,7 @@ def fault(kind: FaultKind, most: int, **more: Any) -> Callable[[], None]:
     return check
 
 
-def accepted(**fields: Any) -> Callable[[], None]:
+def is_never_refused(**fields: Any) -> Callable[[], None]:
     """Such a request is never refused."""
 
     def check() -> None:
@@ -168,11 +168,13 @@ FOREIGN = {"type": "thinking", "thinking": "Hm.", "signature": "EqQB"}
 CASES: dict[str, Callable[[], None]] = {
     "400": fault(FaultKind.INVALID_REQUEST, SIX),
     "openai_shape": fault(FaultKind.REJECTED_BY_PROVIDER, SIX),
-    "400beta": accepted(betas=["of-tomorrow"]),
-    "400extra": accepted(context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
-    "400role": accepted(messages=[HELLO, {"role": "system", "content": "Be brief."}]),
-    "400maxtok": accepted(max_tokens=1_000_000),
-    "400thinking": accepted(messages=[HELLO, spoken("assistant", FOREIGN, "So."), HELLO]),
+    "400beta": is_never_refused(betas=["of-tomorrow"]),
+    "400extra": is_never_refused(
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    ),
+    "400role": is_never_refused(messages=[HELLO, {"role": "system", "content": "Be brief."}]),
+    "400maxtok": is_never_refused(max_tokens=1_000_000),
+    "400thinking": is_never_refused(messages=[HELLO, spoken("assistant", FOREIGN, "So."), HELLO]),
     "400toolong": fault(FaultKind.CONTEXT_LENGTH_EXCEEDED, 1),
     "400toolong2": fault(FaultKind.CONTEXT_LENGTH_EXCEEDED, 1),
     "401": fault(FaultKind.AGENT_NOT_AUTHENTICATED, 1),
@@ -205,7 +207,7 @@ CASES: dict[str, Callable[[], None]] = {
     "tool_endturn": ends_with_tool_use,
     "thinking_nosig": is_signed,
     "refusal": is_text,
-    "max_tokens": accepted(max_tokens=1),
+    "max_tokens": is_never_refused(max_tokens=1),
     "pause_turn": is_never_sent("pause_turn"),
     "ctx_exceeded": is_never_sent("model_context_window_exceeded"),
     "unknown_stop": is_never_sent("some_new_reason"),

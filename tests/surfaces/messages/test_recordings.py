@@ -14,7 +14,7 @@ from tests.surfaces.messages.asking import ANY_MODEL, read, recordings
 REQUESTS = dict(recordings())
 
 
-def parsed(entry: dict[str, Any]) -> ParsedMessages:
+def parse_entry(entry: dict[str, Any]) -> ParsedMessages:
     return read(json.dumps(entry["body"]).encode(), ANY_MODEL)
 
 
@@ -22,7 +22,7 @@ def parsed(entry: dict[str, Any]) -> ParsedMessages:
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_recorded_request_is_accepted(name: str) -> None:
     entry = REQUESTS[name]
-    answer = parsed(entry)
+    answer = parse_entry(entry)
     assert answer.turn.history
     assert answer.stream == bool(entry["body"].get("stream"))
     assert "x-anthropic-billing-header" not in repr(answer.turn.history)
@@ -34,7 +34,7 @@ def test_each_step_of_a_recorded_conversation_begins_with_all_of_the_step_before
     conversations: dict[str, list[tuple[bytes, ...]]] = {}
     steps = continued = 0
     for _, entry in recordings(session):
-        turn = parsed(entry).turn
+        turn = parse_entry(entry).turn
         prints, _ = item_digests(turn.history)
         known = conversations.setdefault(_conversation(entry), [])
         if known and len(prints) > len(known[-1]):

@@ -120,7 +120,7 @@ def test_a_required_call_of_a_server_without_tools_is_refused() -> None:
     assert chosen(allowed, []) == NamedTools(())
 
 
-def listing(label: str, *tools: Any, **more: Any) -> dict[str, Any]:
+def tool_list_item(label: str, *tools: Any, **more: Any) -> dict[str, Any]:
     return {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": label, "tools": list(tools), **more}
 
 
@@ -133,7 +133,9 @@ def test_the_newest_list_of_a_server_is_used_again() -> None:
         "annotations": {"readOnlyHint": False},
     }
     said = {"type": "message", "role": "user", "content": []}
-    known = newest_lists([listing("a", old), None, said, listing("b", old), listing("a", new)])
+    known = newest_lists(
+        [tool_list_item("a", old), None, said, tool_list_item("b", old), tool_list_item("a", new)]
+    )
     assert known["b"] == (ListedTool("read"),)
     (tool,) = known["a"]
     assert (tool.name, tool.description, tool.only_reads) == ("write", "Writes.", False)
@@ -143,13 +145,13 @@ def test_the_newest_list_of_a_server_is_used_again() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        listing("a", error="It is down."),
-        listing("a", {"name": "read"}),
-        listing("a", {"name": 1, "input_schema": {}}),
-        listing("a", {"name": "read", "input_schema": None}),
+        tool_list_item("a", error="It is down."),
+        tool_list_item("a", {"name": "read"}),
+        tool_list_item("a", {"name": 1, "input_schema": {}}),
+        tool_list_item("a", {"name": "read", "input_schema": None}),
     ],
 )
 def test_a_list_that_failed_or_makes_no_sense_is_not_used(broken: dict[str, Any]) -> None:
     assert newest_lists([broken]) == {}
-    good = listing("a", {"name": "read", "input_schema": {"type": "object"}})
+    good = tool_list_item("a", {"name": "read", "input_schema": {"type": "object"}})
     assert newest_lists([good, broken]) == {"a": (ListedTool("read"),)}

@@ -66,7 +66,7 @@ def custom(*texts: str) -> list[Event]:
     ]
 
 
-def refusing(*texts: str) -> list[Event]:
+def refusal_events(*texts: str) -> list[Event]:
     return [ItemStarted(Message("m")), *[RefusalDelta("m", text) for text in texts], ItemEnded("m")]
 
 
@@ -119,7 +119,7 @@ def test_a_message_begins_empty_and_ends_whole() -> None:
 
 
 def test_a_refusal_has_events_of_its_own() -> None:
-    stream = stream_events(turn(refusing("I ", "won't.")))
+    stream = stream_events(turn(refusal_events("I ", "won't.")))
     assert [payload["type"] for payload in stream[2:-1]] == [
         "response.output_item.added",
         "response.content_part.added",
