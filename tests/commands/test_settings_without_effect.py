@@ -176,9 +176,23 @@ async def test_the_banner_names_what_has_no_effect_and_no_agent(tmp_path: Path) 
     assert "  NO AGENT   none/model of [routes.long]\n" in lines
 
 
-@pytest.mark.parametrize(("agent", "unused"), [("codex-exec", True), ("codex-app-server", False)])
-def test_mcp_servers_have_no_effect_with_an_agent_that_takes_no_outputs_of_tools(
-    agent: str, unused: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("agent", "unused"),
+    [
+        ("codex-exec", {"mcp_config", "mcp_allowed_urls"}),
+        ("acp", {"web_search"}),
+        ("codex-app-server", set()),
+    ],
+)
+def test_a_setting_that_needs_a_capability_has_no_effect_with_an_agent_without_it(
+    agent: str, unused: set[str], tmp_path: Path
 ) -> None:
-    settings = Settings(agent=agent, workdir=tmp_path, mcp_config=tmp_path / "mcp.json")
-    assert settings_without_effect(settings) == (("mcp_config",) if unused else ())
+    settings = Settings(
+        agent=agent,
+        workdir=tmp_path,
+        mcp_config=tmp_path / "mcp.json",
+        mcp_allowed_urls="http://localhost:1/",
+        image_fetch="a.com",
+        web_search=False,
+    )
+    assert set(settings_without_effect(settings)) == unused

@@ -5,7 +5,7 @@ the start; other problems affect only their agent.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,8 +28,13 @@ if TYPE_CHECKING:
 WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
 SHARED_SETTINGS: Final = frozenset({"codex_model", "idle_timeout"})
 """Settings of agents that the server itself uses for all of them."""
-MCP_SETTINGS: Final = frozenset({"mcp_config", "mcp_allowed_urls"})
-"""Settings without effect if no agent takes the outputs of tools."""
+NEEDED_CAPABILITIES: Final[Mapping[str, Capability]] = {
+    "mcp_config": "tool_replies",
+    "mcp_allowed_urls": "tool_replies",
+    "image_fetch": "images",
+    "web_search": "web_search",
+}
+"""The capability without which a setting has no effect."""
 CODEX: Final = "codex"
 """The name of the agent `auto` if there are several agents."""
 
@@ -132,8 +137,7 @@ def settings_without_effect(
         capabilities = frozenset().union(
             *(able for kind in kinds for able in (kind.capabilities, *kind.variants.values()))
         )
-    if "tool_replies" not in capabilities:
-        of_some |= MCP_SETTINGS
+    of_some |= {name for name, needed in NEEDED_CAPABILITIES.items() if needed not in capabilities}
     unused = settings.of_server.model_fields_set & of_some - used
     return tuple(name for name in Settings.model_fields if name in unused)
 
