@@ -13,12 +13,14 @@ from typing import Final
 
 import asyncpg
 import pytest
+from openai import AsyncOpenAI
 
 from codex_proxy.app.store_lifecycle import open_store
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from tests.forking import run_command
+from tests.http.serving import Proxy
 from tests.http_responses.asking import create, events_of, saying, serving
 from tests.postgres import PostgresServer, server
 from tests.waiting import poll
@@ -161,70 +163,67 @@ async def relay_to(database: PostgresServer, folder: Path) -> AsyncIterator[Rela
         yield relay
 
 
-@pytest.mark.parametrize("stays_away", [False, True])
-async def test_a_response_whose_commit_got_no_answer_is_what_its_client_was_told(
-    postgres_server: PostgresServer,
-    postgres_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stays_away: bool,
-) -> None:
-    """If the database can be asked again, it is stored once; if not, its client gets an error, and it is removed
-    when the database is back."""
-    monkeypatch.setattr("codex_proxy.responses.saving.RETRY_SECONDS", 0.02)
+@pytest.fixture
+async def cut_at_end(
+    postgres_server: PostgresServer, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Relay, Proxy, AsyncOpenAI, str]]:
+    """A server whose connection to its database ends at the commit of a completed response; and the id of a
+    conversation."""
+    for module in ("background", "saving"):
+        monkeypatch.setattr(f"codex_proxy.responses.{module}.RETRY_SECONDS", 0.02)
     async with (
         relay_to(postgres_server, tmp_path) as relay,
         serving(tmp_path, store=relay.url) as (proxy, client),
     ):
         conversation = await client.conversations.create()
         relay.armed = b'"status":"completed"'
-        asking = asyncio.create_task(create(proxy, saying("Hello."), conversation=conversation.id))
-        await relay.cut.wait()
-        if not stays_away:
-            relay.open.set()
-        answer = await asking
+        yield relay, proxy, client, conversation.id
+
+
+@pytest.mark.parametrize("stays_away", [False, True])
+async def test_a_response_whose_commit_got_no_answer_is_what_its_client_was_told(
+    cut_at_end: tuple[Relay, Proxy, AsyncOpenAI, str], postgres_url: str, stays_away: bool
+) -> None:
+    """If the database can be asked again, it is stored once; if not, its client gets an error, and it is removed
+    when the database is back."""
+    relay, proxy, client, conversation = cut_at_end
+    asking = asyncio.create_task(create(proxy, saying("Hello."), conversation=conversation))
+    await relay.cut.wait()
+    if not stays_away:
         relay.open.set()
-        await proxy.settled()
-        connection = await asyncpg.connect(postgres_url)
-        stored = await connection.fetch("SELECT id FROM codex_proxy.responses WHERE NOT deleted")
-        await connection.close()
-        items = (await client.conversations.items.list(conversation.id)).data
-        assert len(items) == 2, "the commit was done, and done once"
-        if stays_away:
-            assert (answer.status, stored) == (503, [])
-            assert "list its items" in answer.error["message"]
-        else:
-            assert [row["id"] for row in stored] == [answer.body["id"]]
+    answer = await asking
+    relay.open.set()
+    await proxy.settled()
+    connection = await asyncpg.connect(postgres_url)
+    stored = await connection.fetch("SELECT id FROM codex_proxy.responses WHERE NOT deleted")
+    await connection.close()
+    items = (await client.conversations.items.list(conversation)).data
+    assert len(items) == 2, "the commit was done, and done once"
+    if stays_away:
+        assert (answer.status, stored) == (503, [])
+        assert "list its items" in answer.error["message"]
+    else:
+        assert [row["id"] for row in stored] == [answer.body["id"]]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_background_response_whose_commit_got_no_answer_ends_once(
-    postgres_server: PostgresServer,
-    postgres_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stream: bool,
+    cut_at_end: tuple[Relay, Proxy, AsyncOpenAI, str], stream: bool
 ) -> None:
-    monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.02)
-    async with (
-        relay_to(postgres_server, tmp_path) as relay,
-        serving(tmp_path, store=relay.url) as (proxy, client),
-    ):
-        conversation = await client.conversations.create()
-        relay.armed = b'"status":"completed"'
-        asking = asyncio.create_task(
-            create(proxy, saying("Hello."), background=True, stream=stream, conversation=conversation.id)
-        )
-        await relay.cut.wait()
-        relay.open.set()
-        answer = await asking
-        await proxy.settled()
-        if stream:
-            assert [event["type"] for event in events_of(answer.text)].count("response.completed") == 1
-        found = re.search(r"resp_[0-9a-f]{32}", answer.text)
-        assert found is not None
-        assert (await proxy.send("GET", f"/v1/responses/{found[0]}")).body["status"] == "completed"
-        assert len((await client.conversations.items.list(conversation.id)).data) == 2
+    relay, proxy, client, conversation = cut_at_end
+    asking = asyncio.create_task(
+        create(proxy, saying("Hello."), background=True, stream=stream, conversation=conversation)
+    )
+    await relay.cut.wait()
+    relay.open.set()
+    answer = await asking
+    await proxy.settled()
+    if stream:
+        assert [event["type"] for event in events_of(answer.text)].count("response.completed") == 1
+    found = re.search(r"resp_[0-9a-f]{32}", answer.text)
+    assert found is not None
+    assert (await proxy.send("GET", f"/v1/responses/{found[0]}")).body["status"] == "completed"
+    assert len((await client.conversations.items.list(conversation)).data) == 2
 
 
 async def test_a_server_without_its_database_does_not_start_and_says_why(
