@@ -195,7 +195,10 @@ def _fault_for(error: NotStored | StoreConflict | ContextTooLarge, given: Sequen
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")
     if isinstance(error, StoreConflict):
-        message = "The conversation already has an item with this id. Leave 'id' out."
+        message = (
+            "The conversation already has one of these items, or one is there twice. Leave out the 'id' of a new item, "
+            "and references to items that the conversation has."
+        )
         return bad_request(message, "items", "item_already_in_conversation")
     index = next((n for n, item in enumerate(given) if item.get("id") == error.id), 0)
     return bad_request(

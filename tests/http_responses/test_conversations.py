@@ -213,6 +213,9 @@ async def test_a_reference_to_nothing_and_an_id_that_is_taken_are_refused(proxy:
     assert (nothing.status, nothing.error["param"]) == (400, "items[0].id")
     taken = await proxy.send("POST", path, {"items": [item]})
     assert (taken.status, taken.error["code"]) == (400, "item_already_in_conversation")
+    again = await proxy.send("POST", path, {"items": [{"type": "item_reference", "id": "msg_1"}]})
+    assert again.error["code"] == "item_already_in_conversation"
+    assert "references to items that the conversation has" in again.error["message"]
 
 
 async def test_a_list_has_100_items_newest_first_unless_asked_otherwise(client: AsyncOpenAI) -> None:
