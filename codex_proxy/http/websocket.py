@@ -337,6 +337,11 @@ class _ResponsesSocket:
             raise bad_request("'background' is not supported on a WebSocket. Use POST.", "background")
         if body.get("generate") is False:
             raise bad_request("'generate': false is not supported: every turn is answered.", "generate")
+        if body.pop("stream_id", None) is not None:  # a client looks for it in the events of its lane
+            raise bad_request(
+                "'stream_id' is not supported: turns run one after the other. Open another connection.",
+                "stream_id",
+            )
         body["stream"] = True
         return parse(
             msgspec.json.encode(body),

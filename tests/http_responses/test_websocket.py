@@ -8,7 +8,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from openai.types.responses.responses_client_event import ResponseCreate
 
+from codex_proxy.surfaces.responses.wire import ResponseRequest
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.http_responses.asking import EVENT, check_events, saying
 from tests.waiting import PATIENCE
@@ -168,3 +170,20 @@ async def test_while_the_server_stops_none_is_opened_and_the_refusal_is_that_of_
 
 async def test_a_get_without_an_upgrade_is_a_405(proxy: Proxy) -> None:
     assert (await proxy.send("GET", "/v1/responses")).status == 405
+
+
+@pytest.mark.parametrize("field", [{"background": True}, {"generate": False}, {"stream_id": "lane_a"}])
+async def test_what_a_connection_cannot_do_is_refused_and_the_next_turn_runs(
+    proxy: Proxy, field: dict[str, Any]
+) -> None:
+    async with open_socket(proxy) as socket:
+        await send(socket, "Hi.", **field)
+        refusal = await error_of(socket)
+        assert (refusal["status"], refusal["param"]) == (400, *field)
+        assert (await answer_to(socket, "Hi."))["status"] == "completed"
+
+
+def test_every_field_of_the_sdks_frames_is_served_or_refused() -> None:
+    own = {"type", "generate", "stream_id"}
+    known = {field.alias or name for name, field in ResponseRequest.model_fields.items()}
+    assert set(ResponseCreate.model_fields) - known == own
