@@ -57,9 +57,8 @@ class StreamSlots:
         raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, f"{message} Try again when one has ended.")
 
     def release(self, request_id: str, owner: str, end: StreamEnd) -> None:
-        before = self.active
-        self._slots.leave(owner)
-        self._log("released", before, request_id, cause=end)
+        self._slots.leave(owner)  # first: whatever breaks after it, the place is free
+        self._log("released", self.active + 1, request_id, cause=end)
 
     def _log(self, outcome: str, before: int, request_id: str, **more: str) -> None:
         self._write(
