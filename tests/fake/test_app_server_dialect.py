@@ -90,6 +90,10 @@ def test_a_turn_has_the_recorded_notifications_in_the_recorded_order(name: str, 
     ignored = (*optional, *parts) if name == "reasoning" else optional
     wanted = [m for m in methods(without_unprompted(real)) if m not in ignored]
     assert [m for m in methods(fake) if m not in ignored] == wanted
+    retries = [
+        [m["params"]["willRetry"] for m in each if m.get("method") == "error"] for each in (fake, real)
+    ]
+    assert retries[0] == retries[1]
 
 
 def test_the_texts_of_faults_are_the_recorded_ones() -> None:
