@@ -7,11 +7,11 @@ when a later request brings the outputs. A turn that failed or was cancelled is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from codex_proxy.agents.acp.calls import ClientCalls
 from codex_proxy.agents.acp.client_tools import ACTING_KINDS, ClientTools
-from codex_proxy.agents.acp.failures import failure_of_error, failure_of_session, failure_of_text
+from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.messages import (
     CANCELLED,
     Input,
@@ -31,13 +31,12 @@ from codex_proxy.agents.acp.messages import (
 from codex_proxy.agents.acp.opening import SessionOpening
 from codex_proxy.agents.acp.program import Program, remake_program
 from codex_proxy.agents.acp.prompt import later_prompt
+from codex_proxy.agents.acp.turn_end import turn_end
 from codex_proxy.agents.acp.turn_states import STATES, TurnChange, TurnState
-from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
+from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.acp.usage import UsageCounter, counts_output
 from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
-from codex_proxy.agents.dialects.failures import BAD_ANSWER, stop_from_text
-from codex_proxy.core.empty_answers import DECLINED
 from codex_proxy.core.events import (
     ApprovalKind,
     ApprovalRequested,
@@ -48,21 +47,10 @@ from codex_proxy.core.events import (
     TurnStarted,
     UsageReported,
 )
-from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.json_values import object_at
 from codex_proxy.core.turn import Turn, without_content
-
-STOPS: Final = {
-    "end_turn": Stop.STOP,
-    "max_tokens": Stop.LENGTH,
-    "max_turn_requests": Stop.LENGTH,
-    "refusal": Stop.CONTENT_FILTER,
-    "cancelled": Stop.INTERRUPTED,
-}
-UNEXPLAINED: Final = Failure(
-    FaultKind.UPSTREAM_ERROR, "The agent ended its turn without an answer or a reason. Try again."
-)
 
 
 class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
@@ -301,7 +289,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             self._fail(failure_of_error(message.error, self._program.preset))
             return
         result = object_at(message.result)
-        end = self._end_in(result)
+        end = turn_end(result, self._reader, self._program.preset, rejected=self._rejected)
         usage = None if isinstance(end, Failure) else self._usage.read_result(result)
         if usage is not None:
             self._events.append(UsageReported(usage, "provider"))
@@ -311,37 +299,6 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             self._fail(end)
         else:
             self._end(end, well=end.stop is not Stop.INTERRUPTED)
-
-    def _end_in(self, result: dict[str, Any]) -> TurnEnded | Failure:
-        failure = self._failure_in(result)
-        if failure is not None:
-            return failure
-        stop = _cut_in(result) or STOPS.get(str(result.get("stopReason")))
-        return BAD_ANSWER if stop is None else TurnEnded(stop, "provider")
-
-    def _failure_in(self, result: dict[str, Any]) -> Failure | None:
-        """Returns why the turn has failed, if the result or the text before it tells."""
-        reader, preset = self._reader, self._program.preset
-        reported = session_failure(result.get("_meta"))
-        if reported is not None and reported.get("severity") == "error" and _cut_in(result) is None:
-            return failure_of_session(reported, preset)
-        held = reader.drop_held()
-        if held and result.get("usage") is None and not held.startswith(INFO):
-            return failure_of_text(held, preset)
-        if held.startswith(INFO) and result.get("usage") is None:
-            reader.events.append(Notice("agent_info", held.removeprefix(INFO)[:200]))
-        elif held:
-            reader.held = held
-        if result.get("stopReason") != "end_turn":
-            return None
-        if self._rejected and not (reader.spoke or reader.held) and _cut_in(result) is None:
-            return (
-                DECLINED  # the text before a request for permission announces something, and answers nothing
-            )
-        if result.get("usage") is not None or reported is not None:
-            return None
-        untold = preset.errors_as_text and not self._rejected
-        return UNEXPLAINED if untold or (preset.null_usage_fails and "usage" in result) else None
 
     def _fail(self, failure: Failure) -> None:
         self._end(TurnEnded.with_failure(failure))
@@ -363,9 +320,3 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         if self._state is TurnState.CANCELLING and not self._requests:
             self._change(TurnChange.STOPPED)
             self._opening.close(self.session)
-
-
-def _cut_in(result: dict[str, Any]) -> str | None:
-    """Returns how the answer was cut, if the agent's report of its failure says only that."""
-    reported = session_failure(result.get("_meta"))
-    return None if reported is None else stop_from_text(str(reported.get("title")))
