@@ -22,10 +22,11 @@ the client cancels. What is not named was not tried, or the client has no such f
 
 """
 BY_HAND = """
-Run once by hand, in November 2026: Agno, AutoGen, Claude Agent SDK, Cline CLI, Codex SDK, Continue CLI, CrewAI,
-Google ADK (by LiteLLM), Haystack, Instructor, LangGraph, llm (also with llm-ollama), Mastra, Mirascope, OpenAI Agents
-SDK (npm), Outlines, Semantic Kernel, ShellGPT, smolagents, Strands; and guidance, which needs
-`PROXY_LOGPROBS=ignore`.
+Run once by hand, in November 2026: Agno, Anthropic's SDK for Go, AutoGen, Claude Agent SDK, Cline CLI, clnkr, Codex
+SDK, Continue CLI, CrewAI, DSPy, Genkit (Chat Completions), Google ADK (by LiteLLM), gptel (Emacs; all four APIs),
+Haystack, huggingface/inference, Instructor, LangChain (Messages, Ollama), LangGraph, llm (also with llm-ollama),
+Mastra, Mirascope, OpenAI Agents SDK (npm), Outlines, Semantic Kernel, ruby-openai, ShellGPT, smolagents, Strands,
+Vercel AI SDK (Responses, Messages, Ollama); and guidance, which needs `PROXY_LOGPROBS=ignore`.
 """
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
 
