@@ -186,12 +186,15 @@ def test_a_start_imports_the_agent_that_serves_and_no_other(folder: Path, agent:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
-    of_agents = {line.partition(":")[0]: name for name, line in BUILT_IN.items()}
-    assert [name for module, name in of_agents.items() if module in imported] == [agent]
+    modules = {name: line.partition(":")[0] for name, line in BUILT_IN.items()}
+    assert imported & set(modules.values()) == {modules[agent]}
     parts = {name for name in imported if name.startswith("codex_proxy.agents.codex") and name.count(".") > 2}
     # What `protected_paths` asks for the binary is there for every agent, with the table of tested releases that it
-    # reads; the rest comes when the agent is made.
-    always = {"codex_proxy.agents.codex.program", "codex_proxy.agents.codex.tested"}
+    # reads; and the specs of all Codex agents name the capabilities of app-server. The rest comes with the agent.
+    always = {
+        f"codex_proxy.agents.{name}"
+        for name in ("codex.program", "codex.tested", "codex_app_server.contract")
+    }
     assert {name for name in parts if not name.endswith("spec")} <= always
 
 

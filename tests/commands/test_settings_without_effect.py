@@ -160,7 +160,7 @@ def test_a_target_of_a_route_without_an_agent_is_named(tmp_path: Path) -> None:
 async def test_the_banner_names_what_has_no_effect_and_no_agent(tmp_path: Path) -> None:
     routes = {"long": {"to": "none/model"}}
     cassettes = {"record": tmp_path / "cassettes", "pace": "2"}
-    settings = Settings(
+    settings = GivenSettings(
         agent="fake",
         port=0,
         workdir=tmp_path,
@@ -187,7 +187,7 @@ async def test_the_banner_names_what_has_no_effect_and_no_agent(tmp_path: Path) 
 def test_a_setting_that_needs_a_capability_has_no_effect_with_an_agent_without_it(
     agent: str, unused: set[str], tmp_path: Path
 ) -> None:
-    settings = Settings(
+    settings = GivenSettings(
         agent=agent,
         workdir=tmp_path,
         mcp_config=tmp_path / "mcp.json",
