@@ -185,6 +185,7 @@ async def run_to_end(
     return process.returncode, said.decode()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("program", "words"),
     [(NO_THREADS, "limit of processes is reached"), (FEW_FILES, "limit of open files is 127")],
@@ -199,6 +200,7 @@ async def test_a_command_says_what_the_machine_lacks(
     assert "Traceback" not in said
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("what", ["file", "folder"])
 @pytest.mark.parametrize("name", ["serve", "doctor"])
 async def test_a_store_that_may_not_be_written_is_refused(name: str, what: str, tmp_path: Path) -> None:

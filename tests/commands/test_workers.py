@@ -326,6 +326,7 @@ async def two_workers(folder: Path, **settings: str) -> AsyncIterator[Serving]:
         await process.wait()
 
 
+@pytest.mark.exhaustive
 async def test_requests_reach_all_workers_and_each_is_named(tmp_path: Path) -> None:
     async with two_workers(tmp_path) as serving:
         for number in (1, 2):

@@ -188,6 +188,7 @@ async def rest_of(socket: aiohttp.ClientWebSocketResponse) -> list[str]:
     return types
 
 
+@pytest.mark.exhaustive
 async def test_a_stream_that_does_not_end_in_time_gets_an_error_before_its_connection_is_closed(
     tmp_path: Path,
 ) -> None:
