@@ -156,6 +156,14 @@ class ProxyProcess:
         return self.process.returncode
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process has ended, also one that nobody waits for now, such as a warden of a server of other tests."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+
+
 @asynccontextmanager
 async def proxy_process(
     home: CodexHome, *arguments: str, environment: Mapping[str, str] | None = None

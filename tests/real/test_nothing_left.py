@@ -22,7 +22,7 @@ from openai import AsyncOpenAI
 
 from tests.real.acp_proxy import AGENTS, SHELL, environment_of
 from tests.real.claude_code import claude_path
-from tests.real.proxy import ADDRESS, client_of
+from tests.real.proxy import ADDRESS, client_of, has_ended
 from tests.real.scripted_apis import ScriptedApis, script, scripted_apis
 from tests.real.shared import living_on
 from tests.waiting import PATIENCE, eventually
@@ -85,13 +85,6 @@ def _runs(process: psutil.Process, *command: str) -> bool:
         return False
 
 
-def _gone(process: psutil.Process) -> bool:
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return True
-
-
 @asynccontextmanager
 async def serve_agent(agent: str, folder: Path, apis: ScriptedApis) -> AsyncIterator[Served]:
     work = folder / "work"
@@ -151,13 +144,13 @@ async def test_an_agent_that_is_killed_and_a_server_that_is_stopped_leave_nothin
         for warden in wardens:
             for child in warden.children():
                 child.send_signal(signal.SIGKILL)
-        await eventually(lambda: _gone(command))
+        await eventually(lambda: has_ended(command))
         await server.failed()
         await server.run_command()
         everything = first | server.below()
         server.process.send_signal(signal.SIGTERM)
         await server.process.wait()
-        await eventually(lambda: all(_gone(each) for each in everything))
+        await eventually(lambda: all(map(has_ended, everything)))
         await server.failed()
 
 
@@ -167,5 +160,5 @@ async def test_a_server_that_is_killed_leaves_nothing(agent: str, apis: Scripted
         everything = server.below()
         os.kill(server.process.pid, signal.SIGKILL)
         await server.process.wait()
-        await eventually(lambda: all(_gone(each) for each in everything))
+        await eventually(lambda: all(map(has_ended, everything)))
         await server.failed()

@@ -20,7 +20,7 @@ from codex_proxy.process.warden import SPAWNER_NAME, WARDEN_NAME
 from tests.real.codex_home import CodexHome
 from tests.real.model_server import ModelServer
 from tests.real.outside_sink import OutsideSink
-from tests.real.proxy import Proxy, chat_request, proxy
+from tests.real.proxy import Proxy, chat_request, has_ended, proxy
 from tests.real.release import codex_path
 from tests.real.shared import Proxies
 from tests.waiting import PATIENCE, eventually, poll
@@ -179,14 +179,6 @@ async def test_a_killed_process_fails_its_own_turns_and_the_next_one_takes_over(
         model_server.open_gate("go")
         assert (await rest_of(bystander)).endswith("and on.")
         await eventually(lambda: running.idle)
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Whether a process has ended, also one that nobody waits for now: a warden of a server of other tests."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.exhaustive
