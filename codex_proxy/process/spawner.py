@@ -63,7 +63,6 @@ than a CPU.
 FORBIDDEN: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EINVAL})
 """Errors of a fork that this machine does not allow at all."""
 
-SPAWNER_ENDED = "the process that starts children ended before it had started this one; try again"
 SILENT = (
     f"the process that starts children did not answer within {ANSWER_SECONDS:g} s and was replaced; try again"
 )
@@ -159,7 +158,6 @@ class SpawnerProcess:
         self.pid = self._process.pid
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[int]] = {}
-        self.answered = False
         self.exited = loop.create_future()
         """Done when the process has ended."""
         self._ended = loop.create_future()
@@ -212,7 +210,6 @@ class SpawnerProcess:
             if not answer:
                 self._fail_waiting()
                 return
-            self.answered = True
             number, pid, fault = map(int, answer.split())
             future = self._waiting.pop(number)
             if fault and not future.done():
@@ -232,7 +229,7 @@ class SpawnerProcess:
         self._on_end(self)
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ConnectionError(SPAWNER_ENDED))
+                future.set_exception(ConnectionError())
         self._waiting.clear()
 
     def _on_exit(self, code: int) -> None:
@@ -267,7 +264,7 @@ class Spawner:
         return msgspec.structs.replace(launched, slot=slot)
 
     async def _launch(self, command: Command) -> LaunchedChild:
-        """Starts the command by the spawner, or by `launch.launch` if there can be none."""
+        """Starts the command by the spawner, or by `launch.launch` if `_fork` returns None."""
         if not self._forbidden:
             program = find_program(command)
             with start_errors(program), Pipes() as pipes:
@@ -277,8 +274,8 @@ class Spawner:
         return launch(command)
 
     async def _fork(self, program: str, command: Command, pipes: Pipes) -> Warden | None:
-        """Returns the warden of `program` with the child's ends of the pipes; None if there can be no spawner. Raises
-        `OSError`, `ValueError` or `SpawnError`.
+        """Returns the warden of `program` with the child's ends of the pipes; None if there can be no spawner, or
+        it ended before it had forked. Raises `OSError`, `ValueError` or `SpawnError`.
         """
         with _arguments_file(program, command) as (file, size):
             *stdio, lifeline = pipes.child_ends
@@ -296,10 +293,8 @@ class Spawner:
                     self._loop, ForkedWarden(answer.result())
                 )  # it was forked in the moment of the cancellation
             raise
-        except ConnectionError as error:
-            if process.answered:
-                raise SpawnError(program, str(error), temporary=True) from error
-            log.warning("spawner_ended_at_once")
+        except ConnectionError:  # a fork replies before it runs the program: nothing has run
+            log.warning("spawner_ended")
         except OSError as error:
             if error.errno not in FORBIDDEN:
                 raise

@@ -197,7 +197,6 @@ async def test_a_turn_that_waits_for_a_process_that_dies_in_its_start_gets_the_r
                 if child.pid not in own and child.name().encode() in (WARDEN_NAME, SPAWNER_NAME):
                     child.kill()
                     wardens.append(child)
-        # The spawner is one of them, and a start that it takes while it dies fails, too.
         await eventually(lambda: all(map(has_ended, wardens)))
         for outcome in await asyncio.gather(*waiting, return_exceptions=True):
             assert outcome == "Hi." or (
