@@ -160,7 +160,7 @@ class ReplayAgent(AgentBase):
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         if isinstance(session, PlayedSession):
-            await session.transport.release(finished=finished)
+            await super().release(session, finished=finished)
         elif self.missing is not None:
             await self.missing.release(session, finished=finished)
 

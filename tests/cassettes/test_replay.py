@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from pathlib import Path
@@ -10,15 +11,18 @@ from typing import Any
 import openai
 import pytest
 
+from codex_proxy.agents.agent import Agent
 from codex_proxy.app.server import Server
 from codex_proxy.cassettes import recorder
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import write_new
-from codex_proxy.cassettes.player import LineReader
+from codex_proxy.cassettes.player import LineReader, PlayedTransport
+from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.views import turn_output
 from codex_proxy.core.faults import UserError
 from tests.cassettes.talking import LOOPS, chat_loop, messages_loop, openai_client, responses_loop, serving
-from tests.waiting import PATIENCE
+from tests.process.children import have_ended
+from tests.waiting import PATIENCE, eventually
 
 
 @pytest.mark.parametrize("dialect", ["app-server", "proto", "acp"])
@@ -111,6 +115,52 @@ async def test_missing_turns_are_asked_of_the_agent_and_recorded(tmp_path: Path)
     assert len(list(folder.iterdir())) == 2
     async with serving(tmp_path, cassettes={"replay": folder}) as server:
         assert await messages_loop(server) == first
+
+
+@pytest.mark.parametrize("end", ["killed", "closed"])
+async def test_the_processes_of_missing_turns_end_with_the_agent(end: str, tmp_path: Path) -> None:
+    async with serving(tmp_path, cassettes={"record": tmp_path / "c", "replay": tmp_path / "c"}) as server:
+        await _ask(server, "[[fake:text]]")
+        pids = [each.pid for each in _missing(server).each_process()]
+        assert pids
+        if end == "killed":
+            server.agent.kill()
+            await eventually(lambda: have_ended(pids))
+    assert have_ended(pids)
+
+
+async def test_the_process_of_a_missing_turn_alone_ends_with_it(tmp_path: Path) -> None:
+    cassettes = {"record": tmp_path / "c", "replay": tmp_path / "c"}
+    async with serving(tmp_path, fake_dialect="proto", cassettes=cassettes) as server:
+        await _ask(server, "[[fake:text]]")
+        await eventually(lambda: _missing(server).processes().busy == 0)
+
+
+def _missing(server: Server) -> Agent:
+    """The agent that gets the turns without a cassette."""
+    assert isinstance(server.agent, ReplayAgent)
+    assert server.agent.missing is not None
+    return server.agent.missing
+
+
+def _playbacks() -> list[str]:
+    names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
+    return [name for name in names if name == PlayedTransport._play.__qualname__]
+
+
+async def test_a_replay_ends_when_its_client_leaves(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    async with serving(tmp_path, cassettes={"record": folder}) as server:
+        await _ask(server, "[[fake:text n=3 delay=5]]")
+    async with (
+        serving(tmp_path, cassettes={"replay": folder, "pace": "0.0001"}) as server,
+        openai_client(server) as client,
+    ):
+        messages: Any = [{"role": "user", "content": "[[fake:text n=3 delay=5]]"}]
+        asking = asyncio.create_task(client.chat.completions.create(model="codex-5", messages=messages))
+        await eventually(_playbacks)
+        asking.cancel()
+        await eventually(lambda: not _playbacks())
 
 
 async def test_a_turn_that_is_still_being_written_is_not_asked_of_the_agent_again(
