@@ -177,7 +177,9 @@ class Program:
 
 
 class Gateway:
-    """An ASGI app in front of a server over HTTP: requires a token, redirects, and refuses a lost session."""
+    """An ASGI app in front of a server over HTTP: requires a token, redirects, answers no notification, and
+    refuses a lost session.
+    """
 
     def __init__(self, app: Any, program: Program, token: str | None, elsewhere: str) -> None:
         self.app, self.program, self.token, self.elsewhere = app, program, token, elsewhere
@@ -198,6 +200,18 @@ class Gateway:
                 return
             if path == "/away":
                 await answer(send, 307, self.elsewhere)
+                return
+            if path == "/silent":
+                scope, message = scope | {"path": "/mcp"}, await receive()
+                if b'"notifications/' in message.get("body", b""):
+                    await receive()  # returns when the client has closed the connection
+                    return
+                messages = [message]
+
+                async def replay() -> Any:
+                    return messages.pop() if messages else await receive()
+
+                await self.app(scope, replay, send)
                 return
         await self.app(scope, receive, send)
 

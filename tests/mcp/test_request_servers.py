@@ -345,6 +345,15 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_asked_to
     assert texts(await servers.call(server, "me", "echo", arguments(text="well"), LONG)) == ["well"]
 
 
+async def test_a_server_that_answers_no_notification_is_an_error_long_before_the_deadline_of_calls(
+    make: Make, streamable: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.mcp.http_transports.NOTIFICATION_SECONDS", 0.05)
+    servers = make(f"http://127.0.0.1:{streamable}/silent")
+    listing = await servers.tools(server_at(streamable, "/silent"), "me")
+    assert [fault.kind for fault in listing.faults] == [McpFaultKind.UNREACHABLE]
+
+
 @pytest.mark.exhaustive
 async def test_a_result_of_20_mb_is_cut_over_streamable_http_too(make: Make, streamable: int) -> None:
     servers = make(f"http://127.0.0.1:{streamable}/mcp")
