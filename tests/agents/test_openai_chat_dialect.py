@@ -489,6 +489,7 @@ def test_what_the_model_has_to_see_again_is_reported_as_items() -> None:
     [
         ("nothing_like_it", "{}", "unoffered_call", "is not a registered MCP tool"),
         ("files__read", '{"a":', "unreadable_arguments", "not JSON"),
+        pytest.param("files__read", "[" * 100_000, "unreadable_arguments", "not JSON", id="nested too deep"),
     ],
 )
 def test_the_model_gets_an_error_for_a_call_that_cannot_be_made(

@@ -127,4 +127,4 @@ class AttemptedTurn(SingleTurn):
         starts = [event for event in events if type(event) is TurnStarted]
         rest = [event for event in events if type(event) is not TurnStarted]
         served_by = ServedBy(self._name, self._on_answer())
-        return Step([*starts[:1], served_by, *rest], step.writes, step.close_stdin)
+        return Step([*starts, served_by, *rest], step.writes, step.close_stdin)
