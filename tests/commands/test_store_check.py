@@ -51,7 +51,7 @@ async def test_another_programs_database_fails(tmp_path: Path) -> None:
 
 
 async def test_a_file_below_a_file_cannot_be_created(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
+    (tmp_path / "file").touch(mode=0o700)
     check = await check_of_store(tmp_path, str(tmp_path / "file" / "store.sqlite3"))
     assert (check.status, "cannot be created" in check.message) == ("failed", True)
 
