@@ -31,7 +31,7 @@ from codex_proxy.store.values import (
     StoredItem,
 )
 from codex_proxy.surfaces import conversations as objects
-from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.conversations import parse_create, parse_items, parse_update
 from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
 from codex_proxy.surfaces.items import ItemDict, with_ids
@@ -186,7 +186,7 @@ def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float)
     return [
         ItemReference(item["id"])
         if item["type"] == "item_reference"
-        else StoredItem(item["id"], bytes(schema_json(item)), created=now)
+        else StoredItem(item["id"], json_bytes(item), created=now)
         for item in with_ids(given, service.ids)
     ]
 

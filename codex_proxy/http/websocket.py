@@ -27,10 +27,11 @@ from codex_proxy.http.middleware.request_context import CLIENT, EMPTY_HEADER
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.routing import ROUTED, next_target
 from codex_proxy.http.stream_slots import stream_slot
-from codex_proxy.responses.context import Context, ContextItem, context_item, encode_item, read_context
+from codex_proxy.responses.context import Context, ContextItem, context_item, read_context
 from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
+from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.body import decode_object
 from codex_proxy.surfaces.request_options import ParseContext
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
@@ -344,7 +345,7 @@ class _ResponsesSocket:
             )
         body["stream"] = True
         return parse(
-            msgspec.json.encode(body),
+            json_bytes(body),
             pdfs,
             context=ParseContext(self._client.settings, self._client.catalog, hints_of(self._request)),
         )
@@ -368,7 +369,7 @@ class _ResponsesSocket:
 
 
 def _weight_of(items: Sequence[ContextItem]) -> int:
-    shown = sum(len(encode_item(each.shown)) for each in items if each.shown is not None)
+    shown = sum(len(json_bytes(each.shown)) for each in items if each.shown is not None)
     return shown + sum(len(each.model.item) for each in items if each.model is not None)
 
 

@@ -19,7 +19,7 @@ from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import ContextTooLarge, NotFinished, NotStored, StoredItem
 from codex_proxy.surfaces import conversations as conversation_objects
-from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, references_of, resolve_references, with_ids
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.context import InputEstimate, ParsedContext
@@ -83,7 +83,7 @@ async def read_context(
         ContextItem(item) if stored is None else msgspec.structs.replace(context_item(stored), shown=item)
         for item, stored in own
     )
-    kept = tuple(stored or StoredItem(item["id"], encode_item(item), created=now) for item, stored in own)
+    kept = tuple(stored or StoredItem(item["id"], json_bytes(item), created=now) for item, stored in own)
     size += sum(stored.size for _, stored in own if stored is not None)
     return Context(tuple(earlier), fresh, kept, size)
 
@@ -123,14 +123,6 @@ async def _own_items(
                 raise references_too_large(str(error)) from None
     whole = resolve_references(given, {id: _decode_item(item) for id, item in found.items()})
     return [(item, found.get(item["id"])) for item in _with_distinct_ids(with_ids(whole, ids), ids)]
-
-
-def encode_item(item: ItemDict) -> bytes:
-    """Encodes an item by msgspec, which is ten times as fast for large images."""
-    try:
-        return msgspec.json.encode(item)
-    except OverflowError:  # an integer of more than 64 bits, in a schema
-        return bytes(schema_json(item))
 
 
 def context_item(stored: StoredItem) -> ContextItem:

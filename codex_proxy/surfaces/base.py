@@ -4,7 +4,6 @@ a stream, and the bases of renderers. Source: docs/contract.md#streams.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypedDict, Unpack
@@ -71,8 +70,8 @@ def raw_text(text: str) -> msgspec.Raw:
 
 
 def schema_json(schema: Any) -> msgspec.Raw:
-    """Encodes a client's schema, which may have integers of any size."""
-    return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
+    """Returns a client's schema, or other JSON, encoded."""
+    return msgspec.Raw(_encode(schema))
 
 
 def activity_line(item: Item) -> str | None:

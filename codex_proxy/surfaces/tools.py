@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -66,15 +65,10 @@ def model_name(name: str) -> str:
 def input_of(arguments: str) -> str | None:
     """Returns the arguments if they are a JSON object, else None."""
     text = arguments.strip() or "{}"
-    readers: tuple[Callable[[str], Any], ...] = (msgspec.json.decode, _decode_strictly)
-    for read in readers:  # the second one reads numbers of any size
-        try:
-            return text.encode("utf-8").decode() if isinstance(read(text), dict) else None
-        except msgspec.ValidationError:
-            continue
-        except UNREADABLE:
-            return None
-    return None
+    try:
+        return text.encode("utf-8").decode() if isinstance(msgspec.json.decode(text), dict) else None
+    except UNREADABLE:
+        return None
 
 
 def whole_input(arguments: str, *, custom: bool, complete: bool) -> str | None:
@@ -85,13 +79,6 @@ def whole_input(arguments: str, *, custom: bool, complete: bool) -> str | None:
     if not complete and (found is None or not arguments.strip()):
         return None
     return (b'{"input":%b}' % json_text(arguments)).decode() if found is None else found
-
-
-def _decode_strictly(text: str) -> Any:
-    def refuse_constant(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON")
-
-    return json.loads(text, parse_constant=refuse_constant)
 
 
 class HistoryWithCalls:

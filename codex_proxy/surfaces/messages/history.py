@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -20,7 +18,7 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.core.json_values import object_at, objects_in
-from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.body import unsupported_value
 from codex_proxy.surfaces.messages import wire
 from codex_proxy.surfaces.messages.blocks import (
@@ -240,7 +238,7 @@ class _History(HistoryWithCalls):
             return None
         if not id.endswith(" "):
             self._seen.add(id)
-        return RawHistoryItem(msgspec.json.encode(item))
+        return RawHistoryItem(json_bytes(item))
 
 
 def _past_call(block: dict[str, Any]) -> HistoryCall | None:
@@ -248,7 +246,7 @@ def _past_call(block: dict[str, Any]) -> HistoryCall | None:
     if not (isinstance(call_id, str) and call_id and isinstance(name, str) and name):
         # No result could refer to it.
         return None
-    arguments = bytes(schema_json(object_at(block, "input"))).decode()
+    arguments = json_bytes(object_at(block, "input")).decode()
     return HistoryCall(call_id, model_name(name), arguments)
 
 

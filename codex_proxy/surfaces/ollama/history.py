@@ -10,7 +10,7 @@ from typing import Final
 
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Part, TextPart
 from codex_proxy.surfaces.attachments import image_part
-from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.ollama import wire
 from codex_proxy.surfaces.tools import HistoryWithCalls, model_name
 
@@ -72,7 +72,7 @@ class _History(HistoryWithCalls):
 
     def _call(self, call: wire.PastCall, made_id: str) -> None:
         call_id = call.id if call.id and call.id not in self.calls else made_id
-        arguments = bytes(schema_json(call.function.arguments or {})).decode("utf-8")
+        arguments = json_bytes(call.function.arguments or {}).decode()
         past = HistoryCall(call_id, model_name(call.function.name), arguments)
         self.add_call(past)
 

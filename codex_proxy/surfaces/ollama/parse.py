@@ -11,7 +11,7 @@ import msgspec
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import ClientName, HistoryItem, HistoryMessage, TextPart, Tool
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.base import json_bytes, schema_json
 from codex_proxy.surfaces.body import check_length, invalid_value, parse_as, unsupported_value
 from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED, FieldNotes, ignored_fields
 from codex_proxy.surfaces.models import (
@@ -123,7 +123,7 @@ def _fill_in(request: OllamaGenerateRequest, model: str) -> FillInRequest:
     if stops := stops_of(options.stop):
         body["stop"] = stops
     stream = request.stream is not False
-    return FillInRequest(model_asked=request.model, stream=stream, body=bytes(schema_json(body)))
+    return FillInRequest(model_asked=request.model, stream=stream, body=json_bytes(body))
 
 
 def known_name(name: str, catalog: ModelCatalog) -> str:

@@ -5,7 +5,6 @@ INVALID_REQUEST. Sources: OpenAI's types, requests of Codex 0.163 and 0.169.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from codex_proxy.core.items import ClientName, Tool
 from codex_proxy.core.tool_names import offered_name
-from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.base import json_bytes, schema_json
 from codex_proxy.surfaces.body import validate
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses import wire_tools as wire
@@ -98,7 +97,7 @@ def search_result_text(item: ItemDict) -> str:
         {"name": given.tool.name, "description": given.tool.description}
         for given in client_tools(validate(_listed, item["tools"], "tools"))
     ]
-    return json.dumps({"tools": found}, ensure_ascii=False)
+    return json_bytes({"tools": found}).decode()
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
@@ -106,16 +105,11 @@ def as_function_item(item: ItemDict) -> ItemDict:
     if item.get("call_id") is None:
         return item
     if item["type"] == "tool_search_call":
-        return {
-            **item,
-            "type": "function_call",
-            "name": TOOL_SEARCH,
-            "arguments": _compact(item["arguments"]),
-        }
+        return _function_call(item, TOOL_SEARCH, item["arguments"])
     if item["type"] == "local_shell_call":
         given = item["action"].items()
         action = {name: value for name, value in given if name != "type" and value not in (None, {})}
-        return {**item, "type": "function_call", "name": LOCAL_SHELL, "arguments": _compact(action)}
+        return _function_call(item, LOCAL_SHELL, action)
     if item["type"] == "local_shell_call_output":
         return {**item, "type": "function_call_output"}
     if item["type"] == "tool_search_output":
@@ -123,8 +117,8 @@ def as_function_item(item: ItemDict) -> ItemDict:
     return item
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def _function_call(item: ItemDict, name: str, arguments: Any) -> ItemDict:
+    return {**item, "type": "function_call", "name": name, "arguments": json_bytes(arguments).decode()}
 
 
 def _tool(tool: wire.FunctionTool | wire.CustomTool, namespace: str | None) -> Tool:

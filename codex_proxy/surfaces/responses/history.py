@@ -22,7 +22,7 @@ from codex_proxy.core.items import (
     Role,
     TextPart,
 )
-from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses import mcp_history
 from codex_proxy.surfaces.responses.client_tools import as_function_item, name_of
@@ -250,7 +250,7 @@ def _nothing(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def _raw(item: ItemDict) -> list[HistoryItem]:
-    return [RawHistoryItem(bytes(schema_json(item)))]
+    return [RawHistoryItem(json_bytes(item))]
 
 
 _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {

@@ -12,7 +12,7 @@ import msgspec
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.items import McpApproval, McpCall, McpTools
 from codex_proxy.core.json_values import UNREADABLE, value_at
-from codex_proxy.surfaces.base import json_text, raw_text, schema_json
+from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
 
 if TYPE_CHECKING:
     from codex_proxy.surfaces.responses.output import OutputItem
@@ -93,7 +93,7 @@ def error_text(error: Any) -> str:
             if all(isinstance(text, str) for text in texts):
                 return "\n".join(texts)
         error = error.get("message", error)
-    return error if isinstance(error, str) else bytes(schema_json(error)).decode()
+    return error if isinstance(error, str) else json_bytes(error).decode()
 
 
 def texts_as_array(text: str) -> str:

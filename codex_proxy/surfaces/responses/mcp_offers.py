@@ -13,7 +13,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.tool_names import ListedTool
 from codex_proxy.core.turn import NamedTools, ToolChoice
-from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer
 from codex_proxy.surfaces.responses.wire_tools import McpApprovalFilter, McpToolFilter
 
@@ -122,8 +122,8 @@ def _read_tools(tools: Any) -> tuple[ListedTool, ...] | None:
         ListedTool(
             tool.name,
             tool.description or "",
-            bytes(schema_json(tool.input_schema)),
-            None if tool.annotations is None else bytes(schema_json(tool.annotations)),
+            json_bytes(tool.input_schema),
+            None if tool.annotations is None else json_bytes(tool.annotations),
         )
         for tool in read
     )
