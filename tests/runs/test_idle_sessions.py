@@ -21,7 +21,7 @@ from codex_proxy.core.items import (
     TextPart,
     Tool,
 )
-from codex_proxy.core.turn import NamedTools, Turn
+from codex_proxy.core.turn import NamedTools, Origin, Turn
 from codex_proxy.runs.idle_sessions import (
     CLOSED_SECONDS,
     ClosedSession,
@@ -480,9 +480,39 @@ def test_a_thread_serves_only_its_owner() -> None:
     assert thread_key("me", BASE) != thread_key("you", BASE)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("history", SEEN), ("stop", ("x",)), ("max_tokens", 5), ("parallel_tool_calls", False), ("choices", 2)],
-)
-def test_what_only_we_look_at_may_change(field: str, value: Any) -> None:
-    assert thread_key("me", BASE) == thread_key("me", msgspec.structs.replace(BASE, **{field: value}))
+MAY_CHANGE = {
+    "history": SEEN,
+    "stop": ("x",),
+    "max_tokens": 5,
+    "parallel_tool_calls": False,
+    "choices": 2,
+    "reports_stop": True,
+    "max_server_steps": 1,
+    "max_server_calls": 1,
+    "schema_field": "text.format",
+    "json_object": True,
+    "origin": Origin(key="k"),
+    "instructions_in_outputs": True,
+}
+"""What this server itself applies, or what is in the history as well."""
+NEVER_WITH_A_KEPT_SESSION = {
+    "owner",
+    "confine_reads",
+    "permissions",
+    "sampling",
+    "passed_fields",
+    "forwarded",
+}
+"""The owner is compared for itself, and decides the next two; the others are for upstreams, which keep no session."""
+
+
+@pytest.mark.parametrize("field", MAY_CHANGE)
+def test_what_no_thread_depends_on_may_change(field: str) -> None:
+    assert thread_key("me", BASE) == thread_key(
+        "me", msgspec.structs.replace(BASE, **{field: MAY_CHANGE[field]})
+    )
+
+
+def test_each_field_of_a_turn_is_known_to_the_comparison_of_threads() -> None:
+    """A new field must become a part of `thread_key`, or have a reason here why a thread does not depend on it."""
+    assert {*DIFFERENT, *MAY_CHANGE, *NEVER_WITH_A_KEPT_SESSION} == set(Turn.__struct_fields__)
