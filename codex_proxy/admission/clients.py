@@ -109,7 +109,7 @@ class Clients:
 
     @property
     def trouble(self) -> str | None:
-        """See `KeySource.trouble`."""
+        """Why the newest keys could not be read, if so."""
         return self._source.trouble
 
     def is_valid(self, digest: str) -> bool:

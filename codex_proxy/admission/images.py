@@ -97,7 +97,7 @@ class ImageFetcher:
             raise _image_fault(parsed, "could not be fetched") from None
 
     async def close(self) -> None:
-        """May be called twice."""
+        """Ends running requests. May be called twice."""
         self._closed = True
         session, self._session = self._session, None
         if session is not None:

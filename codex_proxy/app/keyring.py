@@ -60,7 +60,7 @@ class Keyring:
     def __init__(self, path: Path, api_key: str | None, clock: Clock) -> None:
         """The file at `path` need not exist. Raises `KeysError`."""
         self.trouble: str | None = None
-        """See `KeySource.trouble`."""
+        """Why the newest keys could not be read, if so; older ones then stay valid."""
         self._path = path
         self._api_key = api_key
         self._clock = clock

@@ -98,13 +98,13 @@ class McpToolSource:
         self._checks = checks
 
     def check(self, offers: Sequence[McpOffer]) -> None:
-        """See `ToolSource`."""
+        """Raises `Fault` if the request may not name one of these servers."""
         for offer in offers:
             self._remote.check(_named_server(offer), f"{offer.param}.server_url")
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """See `ToolSource`. The reason why a server has no tools is in its `mcp_list_tools` item or, for an
-        operator's server, in the log.
+        """Returns the tools of the request's servers and, with `operators`, of the operator's. If a server has none,
+        the reason is in its `mcp_list_tools` item or, for an operator's server, in the log. Raises `Fault`.
         """
         offers = request.offers
         has_operators = operators and bool(self._servers.labels)

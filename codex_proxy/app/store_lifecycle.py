@@ -82,12 +82,12 @@ class StoreLifecycle:
             log.warning(
                 "clock_behind",
                 days=round(behind / 86400),
-                reason="the store was used later than now: what is stored before the clock is set right will look old, "
-                "and be removed so many days too early",
+                reason="the clock is behind the last use of the store: set it right, because what is stored meanwhile "
+                "will be removed too early by as many days",
             )
 
     def write_address(self, url: str) -> None:
-        """See `StoreLock.write_address`."""
+        """Writes this server's address into the lock, for a second server's error."""
         if self._lock is not None:
             self._lock.write_address(url)
 

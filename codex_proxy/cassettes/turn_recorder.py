@@ -44,11 +44,11 @@ Entry = tuple[float, str, Any]
 
 
 DECODED: Final = set[type]()
-"""The types of messages that also come as lines, as found so far."""
+"""The types of messages, among those seen so far, that are recorded as lines and not as objects."""
 
 
 class SessionRecorder:
-    """Records a session, which may serve several turns. Implements `agents.processes.session.SessionRecorder`."""
+    """Records a session, which may serve several turns, as an `agents.processes.session.SessionRecorder`."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -111,7 +111,7 @@ class SessionRecorder:
 
 
 class TurnRecorder:
-    """Implements `runs.observers.TurnRecorder`."""
+    """Records one turn, as a `runs.observers.TurnRecorder`."""
 
     def __init__(self, turn: Turn, agent: Agent, first: Sequence[Event], on_end: Callable[[], None]) -> None:
         self.turn = turn

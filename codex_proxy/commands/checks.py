@@ -147,7 +147,9 @@ async def spawner_check() -> Check:
     why = await why_no_spawner()
     check = CheckBuilder("spawner", usable=not why)
     return check.ok(
-        f"Each child process starts an interpreter first: {why}." if why else "Child processes can be forked."
+        f"Child processes cannot be forked, and start more slowly: {why}."
+        if why
+        else "Child processes can be forked."
     )
 
 

@@ -23,7 +23,7 @@ DECLINED: Final = Failure(
 
 
 class TurnSigns(msgspec.Struct):
-    """What a turn has shown beside its items."""
+    """What explains an empty answer, beside the turn's items."""
 
     has_asked: bool = False
     """Whether the agent has asked for a permission or for input, which is declined."""

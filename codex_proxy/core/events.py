@@ -197,7 +197,7 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
     item_id: str = ""
     kind: ToolKind = "function"
     old_form: bool = False
-    """See `ToolCall.old_form`."""
+    """Whether the model server gave the call as `function_call`."""
     item_reported: bool = False
     """Whether the call's item was already reported; only the client answers such a call."""
 

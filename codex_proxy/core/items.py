@@ -192,7 +192,7 @@ class McpCall(msgspec.Struct, frozen=True, gc=False):
     approval_request_id: str | None = None
     choice: int | None = None
     old_form: bool = False
-    """See `ToolCall.old_form`."""
+    """Whether the model server gave the call as `function_call`."""
 
 
 class McpApproval(msgspec.Struct, frozen=True, gc=False):

@@ -272,7 +272,7 @@ class LogReader:
         return self._renderer.open()
 
     def break_off(self, failure: Failure) -> bytes:
-        """See `Renderer.break_off`."""
+        """Ends the answer with a failure. Returns the bytes that end a begun stream."""
         return self._renderer.break_off(failure)
 
     def result(self) -> bytes:

@@ -342,7 +342,7 @@ class Child:
             self._report_end()
 
     def break_off(self) -> None:
-        """See `Breakable`. The child is killed, and reported as ended."""
+        """Kills the child, and reports it as ended."""
         release_all(self.kill, self._report_end)
 
     def _report_end(self) -> None:

@@ -69,7 +69,9 @@ def confine(writable: list[str], readable: list[str] | None = None) -> None:
         # Fails without effect for anybody but root, who alone has them.
         for capability in INSPECTION_CAPABILITIES:
             libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-    _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "new privileges cannot be refused")
+    _check(
+        libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "privileges of setuid programs cannot be switched off"
+    )
     _check(libc.syscall(RESTRICT_SELF, ruleset, 0), "the rules cannot be enforced")
     os.close(ruleset)
 

@@ -409,7 +409,7 @@ class Run:
             self._append(self._repair.feed([ended]), 0)
 
     def break_off(self) -> None:
-        """See `Breakable`. Clients and the slot do not wait for a time limit."""
+        """Fails the turn at once, so that clients and the slot do not wait for a time limit."""
         recorder, self._recorder = self._recorder, None
         session, self._session = self._session, None
         failure = msgspec.structs.replace(UNFORESEEN, repeatable=not self._acted)

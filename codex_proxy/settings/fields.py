@@ -430,7 +430,7 @@ class Settings(SourcedSettings):
 
     @property
     def unknown_variables(self) -> dict[str, str]:
-        """See `load.unknown_variables`."""
+        """The variables that begin with `PROXY_` and set nothing, each with a hint at what may be meant."""
         return self._unknown_variables
 
     @property

@@ -173,7 +173,9 @@ def is_listed(kind: Kind, owner: str, id: str, item_id: str) -> Query[bool]:
 
 
 def find(owner: str, ids: Sequence[str], limits: ContextLimits | None = None) -> Query[dict[str, StoredItem]]:
-    """See `Store.find_items`. No content is fetched of items that are too large together."""
+    """Returns the owner's items that clients see, by id: the newest of several. No content is fetched of items that are
+    too large together.
+    """
     counts = Counter(ids)
     # The first row has the bytes of all, too.
     sql = f"""
@@ -254,7 +256,7 @@ def item(owner: str, id: str, item_id: str) -> Query[StoredItem | None]:
 def scan_conversation(
     owner: str, id: str, limits: ContextLimits, visit: Callable[[StoredItem], object]
 ) -> Query[None]:
-    """See `Store.scan_conversation`."""
+    """Calls `visit` with each item of a conversation. Raises `NotStored`, or `ContextTooLarge`."""
 
     def convert(rows: Iterator[Row]) -> None:
         visit_items(_require_row(rows, "conversation", id), rows, limits, visit)
@@ -277,7 +279,7 @@ def visit_items(
 
 
 def context(dialect: Dialect, owner: str, id: str) -> Query[list[ChainTurn]]:
-    """See `Store.context`."""
+    """Returns the chain that ends with this response, oldest first. Raises `NotStored`."""
 
     def convert(rows: Iterator[Row]) -> list[ChainTurn]:
         return turns_of(chain([_require_row(rows, "response", id)], rows))
@@ -296,7 +298,7 @@ _NEWEST: Final = f"""
 def newest(
     dialect: Dialect, kind: Kind, owner: str, search: str, before: int, limit: int, make: Callable[[Row], T]
 ) -> Query[Page[T]]:
-    """Returns the newest objects before a row, and whether there are more. See `Store.newest_responses`."""
+    """Returns the newest objects before a row that contain the text `search`, and whether there are more."""
     select, text = (_RESPONSES, "json") if kind == "response" else (_CONVERSATIONS, "metadata")
     has_id, has_text = (dialect.has_text.format(each) for each in (dialect.as_bytes.format("id"), text))
 
@@ -318,7 +320,7 @@ LEFT JOIN @responses AS above ON above.seq = nearest.parent ORDER BY nearest.seq
 
 
 def tree(dialect: Dialect, owner: str, id: str) -> Query[list[TreeNode]]:
-    """See `Store.response_tree`."""
+    """Returns the responses with the same first response, parents first. Raises `NotStored`."""
 
     def convert(rows: Iterator[Row]) -> list[TreeNode]:
         found = chain([_require_row(rows, "response", id)], rows)

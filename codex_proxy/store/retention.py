@@ -41,10 +41,10 @@ class Rule(NamedTuple):
 
 
 JUMP_SECONDS: Final = 2 * 86400.0
-"""Seconds: a clock that is further than this ahead of the last use may be wrong."""
+"""A clock that is more seconds than this ahead of the last use may be wrong."""
 STEADY_SECONDS: Final = 3600.0
-"""Seconds after which a clock that seemed wrong is believed, if nobody has corrected it: the store was not used for
-so long.
+"""A clock that seemed wrong is believed after these seconds without a correction: then the store was really unused
+for so long.
 """
 CORRECTION_SECONDS: Final = 60.0
 

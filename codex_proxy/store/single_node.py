@@ -23,7 +23,7 @@ from codex_proxy.store.values import DELIVERY_SECONDS, PendingWebhook, lease_los
 
 
 class SingleNodeLeases:
-    """Implements `Leases`."""
+    """The leases of the only node, in RAM."""
 
     def __init__(self, unfinished: Callable[[], Awaitable[list[Key]]], clock: Clock) -> None:
         """`unfinished` returns the background responses that have not ended, oldest first."""

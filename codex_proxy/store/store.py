@@ -329,7 +329,7 @@ class Store(ABC):
 
     @abstractmethod
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
-        """See `UsageLedger.add_usage`."""
+        """Adds all entries, or none if it raises."""
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
         return await self._ask(queries.usage(query))

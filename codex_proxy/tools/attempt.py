@@ -67,11 +67,11 @@ class Attempt:
         return self._check_answer(self.policy.feed(events))
 
     def on_tool_output(self, request_id: str, output: ToolOutput) -> PolicyResult:
-        """See `ToolPolicy.on_tool_output`."""
+        """Takes the output of a call that ran here."""
         return self._check_answer(self.policy.on_tool_output(request_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
-        """See `ToolPolicy.with_verdicts`."""
+        """Takes the results of `checks`, and handles what came meanwhile."""
         if self.check is not None and self.check.checks:
             return self._with_check(PolicyResult(self.check.with_verdicts(verdicts)))
         return self._check_answer(self.policy.with_verdicts(verdicts))

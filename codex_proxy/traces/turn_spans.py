@@ -57,7 +57,7 @@ _FIRST: Final = VISIBLE - {TurnEnded}
 
 
 class TurnSpans:
-    """Implements `runs.observers.TurnObserver`."""
+    """Makes the spans of one turn from its events, as a `runs.observers.TurnObserver`."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class TurnSpans:
         self._ended = False
 
     def add(self, events: Sequence[Event]) -> None:
-        """See `TurnObserver`. Most batches are text, and cost two lookups."""
+        """Begins and ends the spans that the events are about. Most batches are text, and cost two lookups."""
         if self._content is not None:
             self._content.add(events)
         if not self._seen_first and not _FIRST.isdisjoint(map(type, events)):

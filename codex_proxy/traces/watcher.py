@@ -92,7 +92,7 @@ REQUEST_TRACE: Final[ContextVar[RequestTrace | None]] = ContextVar("request_trac
 
 
 class Traces:
-    """Implements `runs.observers.TurnWatcher`."""
+    """Traces the turns of requests, as a `runs.observers.TurnWatcher`."""
 
     def __init__(self, provider: TracerProvider, *, content: bool) -> None:
         """`content`: the spans also get what is said."""

@@ -16,14 +16,14 @@ MEMORY_BYTES: Final = 768 << 20
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Is `text` valid under the schema; without a text, is the schema valid or, with `wants_form`, what is its strict
-    form.
+    """What a worker has to find out: whether `text` is valid under the schema; without a text, whether the schema is
+    valid or, with `wants_form`, its strict form.
     """
 
     schema: bytes
     text: str | None = None
     in_strict_form: bool = False
-    """See `TextCheck`."""
+    """Whether the text is for the strict form, whose placeholders are removed first."""
     wants_form: bool = False
 
 

@@ -31,8 +31,8 @@ ACTING_KINDS: Final[Mapping[str, Literal["command", "file_change"]]] = {
     "delete": "file_change",
     "move": "file_change",
 }
-"""What a tool call of ACP's kinds does, if it acts. A client tool's call never has these kinds, except in Codex's
-adapter.
+"""ACP's kinds of tool calls that run a command or change a file. Calls of the client's tools never have these kinds,
+except in Codex's adapter.
 """
 
 

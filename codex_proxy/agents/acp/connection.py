@@ -89,7 +89,7 @@ class AcpConnection:
     def receive(
         self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
     ) -> ReceivedMessages:
-        """Refuses, in `writes`, requests of no channel."""
+        """Sorts messages by channel, and adds their lines to `routed`. Refuses, in `writes`, requests of no channel."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         for line in lines:

@@ -84,11 +84,11 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error_log: str = ""
     """A regular expression for lines of stderr about a failed model call, with the groups `session` and `error`."""
     silence_hint: str = ""
-    """See `AgentSession.silence_hint`."""
+    """What the agent is probably doing if it sends nothing for long, for the client."""
     reopens: bool = False
     """Whether the agent can open a closed session with all its messages, also in another process."""
     max_output: int | None = 10_000
-    """See `AgentSession.max_output`."""
+    """Maximum bytes of a tool's output that the agent does not cut; None: any."""
     declining_env: Mapping[str, str] = {}
     """Replaces variables of `env` if this server declines all that the agent asks for, so that the model is not offered
     it.

@@ -67,7 +67,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
     preset: AcpPreset
     declared: DeclaredFeatures = DeclaredFeatures()
     unconfined: bool = False
-    """See `AcpLaunch`."""
+    """The setting `acp.unconfined`: the agent need not ask before it acts."""
     confined: bool = False
     """Whether this server confines it to the turn's sandbox."""
 

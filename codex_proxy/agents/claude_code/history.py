@@ -134,7 +134,7 @@ class PendingLines:
         self._takes_mark = takes_mark
 
     def next(self) -> tuple[bytes, bool]:
-        """Removes the next lines, up to one of the user. Returns their bytes, and whether that was the last."""
+        """Removes and returns the lines up to the user's next one, as bytes, and whether none is left."""
         writes = []
         while self._lines:
             line = self._lines.pop(0)

@@ -171,8 +171,8 @@ def _text_check(takes_mark: bool, version: str) -> Check:
     if takes_mark:
         return checking.ok("It takes what a client writes as text: a command in it was not run.")
     message = (
-        f"Claude Code {version} ran a command in a text that was marked as nobody's typing. Messages that begin "
-        "with / get a line break before them."
+        f"Claude Code {version} runs a command that a client's message begins with, although the message is marked "
+        "as text. So this server puts a line break before messages that begin with /."
     )
     return checking.warning(message, "Update it with `claude update`.")
 

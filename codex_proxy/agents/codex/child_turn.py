@@ -30,7 +30,7 @@ class ChildTurn(SingleTurn):
     `_error_text`.
     """
 
-    _unframed_error: ClassVar[str | None] = None
+    _kind_of_plain_text: ClassVar[str | None] = None
     """The name in `codexErrorInfo` that stands for an error text without a status, if any."""
 
     def __init__(self) -> None:
@@ -77,5 +77,5 @@ class ChildTurn(SingleTurn):
         if stop is not None:
             self._end(stop, "error")
             return
-        kind = self._unframed_error if text else None
+        kind = self._kind_of_plain_text if text else None
         self._end(Stop.FAILED, "error", failure_from_text(text, kind=kind))

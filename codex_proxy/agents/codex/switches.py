@@ -12,7 +12,7 @@ SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
 
 
 class Switch(NamedTuple):
-    """A pair for `-c`; `value` is TOML."""
+    """One setting for Codex's `-c KEY=VALUE`; `value` is TOML."""
 
     key: str
     value: str

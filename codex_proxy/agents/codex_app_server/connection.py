@@ -165,7 +165,7 @@ class AppServerConnection:
     def receive(
         self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
     ) -> ReceivedMessages:
-        """Refuses requests of no channel."""
+        """Sorts messages by channel, and adds their lines to `routed`. Refuses requests of no channel."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         # Most lines are notifications of the same thread as the line before: they need only be decoded.

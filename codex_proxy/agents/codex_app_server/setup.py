@@ -119,7 +119,7 @@ def pool_limits(settings: Settings) -> PoolLimits:
 
 
 async def make_app_server(context: AgentContext) -> Agent:
-    """Raises `NoAgentError` or `Fault`."""
+    """Makes the agent `codex-app-server`. Raises `NoAgentError` or `Fault`."""
     settings = context.settings
     processes = await prepare_app_server(context)
     warm_plain = settings.builtin_tools == "never"

@@ -106,7 +106,7 @@ def decode(line: bytes) -> tuple[Line | None, bool]:
 
 class CodexExec(ChildTurn):
     # The body of a provider's 400 comes as it is, without its status.
-    _unframed_error = "other"
+    _kind_of_plain_text = "other"
 
     def __init__(self) -> None:
         super().__init__()

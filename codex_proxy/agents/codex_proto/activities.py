@@ -1,4 +1,6 @@
-"""The agent's own activities, one line each, with new ids; its call ids only connect beginning and end."""
+"""Converts the agent's own activities to items with new ids, each described in one line. Codex's call ids only match an
+activity's end with its beginning.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def proto_argv(
 
 
 async def make_proto(context: AgentContext) -> Agent:
-    """Raises `NoAgentError` or `Fault`."""
+    """Makes the agent `codex-proto`. Raises `NoAgentError` or `Fault`."""
     program, settings, environ = codex_program(context), context.settings, context.environ
     version = await find_version(program, child_environment(environ))
     if not await speaks_proto(program, child_environment(environ)):

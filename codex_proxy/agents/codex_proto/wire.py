@@ -162,8 +162,8 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
 
 
 def plain_delta(line: bytes) -> str | None:
-    """Returns the text of a line that is a delta in 0.42's form without a choice, else None. Most lines are; this is
-    twice as fast as decoding a `Msg`.
+    """Returns the text of a line that is a delta in 0.42's form without `choice`; None for others. Most lines are such
+    deltas, and this is twice as fast as decoding a `Msg`.
     """
     if not line.startswith(_DELTA_HEAD):
         return None

@@ -59,7 +59,7 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
     def can_resume(self) -> bool: ...
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """See `Dialect.resume`. Fails the turn if `can_resume` has become False."""
+        """Starts another turn, or continues one that waits for outputs; fails if `can_resume` has become False."""
         if not self.can_resume:
             self._fail(CONVERSATION_LOST)
             return self._take_step()

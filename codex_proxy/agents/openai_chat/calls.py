@@ -34,7 +34,7 @@ class Call:
         self.input: CustomInput | None = None
         """Reads a custom tool's input."""
         self.old_form = False
-        """See `ToolCall.old_form`."""
+        """Whether the server gave the call as `function_call`."""
         self._seen = 0
         """How many pieces `is_complete` has read. The fields below are what it knows of them."""
         self._depth = 0

@@ -33,7 +33,7 @@ _CUT_OFF_STOPS: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER})
 
 
 def make_dialect(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Message]:
-    """See `MakeDialect`."""
+    """Returns the dialect of a turn, forwarded or not. `model`: the upstream's name for it."""
     if turn.forwarded is not None:
         return ForwardedTurn(turn.forwarded, model, context)
     return OpenAIChat(model, context)

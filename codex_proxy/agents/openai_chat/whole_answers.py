@@ -44,7 +44,7 @@ class WholeAnswer:
             self._add_choice(self._choices.setdefault(index, {"index": index, "message": {}}), choice)
 
     def whole(self) -> dict[str, Any]:
-        """May be called once."""
+        """Returns the joined answer. May be called once."""
         for into, name in self._texts:
             text = into[name]
             if isinstance(text, _Text):

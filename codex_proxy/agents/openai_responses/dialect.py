@@ -127,5 +127,5 @@ def _is_error(event: dict[str, Any]) -> bool:
 
 
 def make_dialect(turn: Turn, model: str, context: UpstreamContext) -> OpenAIResponses:
-    """See `MakeDialect`."""
+    """Returns the dialect of a turn. `model`: the upstream's name for it."""
     return OpenAIResponses(model, context)

@@ -57,7 +57,7 @@ FileStamp = tuple[int, int, int]
 
 class PooledTransport(Protocol):
     async def release(self, *, finished: bool) -> None:
-        """See `Transport.release`."""
+        """Ends the use of the process. `finished` False: the agent may still work, so it gets no new turns."""
 
 
 P = TypeVar("P", bound=PooledProcess)
@@ -111,7 +111,7 @@ class ProcessGroup(Generic[P]):
         self.last_failure: Failure | None = None
 
     async def acquire(self, open: Callable[[P], T]) -> T:
-        """See `ProcessPool.acquire`."""
+        """Calls `open` with the least busy process; waits until one is free. Raises `Fault`."""
         self._drain_outdated()
         key, waiting = assign(self._process_infos(), self._limits), len(self._waiting)
         if key is not None:
@@ -156,7 +156,7 @@ class ProcessGroup(Generic[P]):
         return [each.process for each in self.entries.values() if each.state is not ProcessState.STARTING]
 
     def readiness_failure(self) -> Failure | None:
-        """See `ProcessPool.readiness_failure`."""
+        """Returns the failure with which a new turn would end now, if so."""
         if self.last_failure is not None:
             return self.last_failure
         now = self._pool.now()

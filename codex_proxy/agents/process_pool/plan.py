@@ -70,7 +70,7 @@ class PoolLimits(msgspec.Struct, frozen=True):
 ONE_TURN = PoolLimits(
     min_processes=0, max_processes=MANY, max_turns_running=1, busy_from=2, max_turns_served=1
 )
-"""For processes that serve a single turn."""
+"""The limits of processes that serve a single turn."""
 
 
 class PoolMaintenance(msgspec.Struct, frozen=True):

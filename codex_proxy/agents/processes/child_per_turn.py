@@ -53,7 +53,7 @@ class ChildTransport(PooledProcess):
         self._early = bytearray()
 
     async def start(self, command: Command) -> None:
-        """Raises `SpawnError`."""
+        """Starts the child. Raises `SpawnError`."""
         self._child = await spawn(command, self)
 
     def take(self) -> Self:
@@ -123,7 +123,7 @@ class ChildTransport(PooledProcess):
         self._note_change()
 
     def break_off(self) -> None:
-        """See `Breakable`. A part of the output is lost."""
+        """Fails the turn, since a part of the output is lost; kills a child without a turn."""
         if self._reader is not None:
             self._reader.fail(UNFORESEEN)
         else:
@@ -188,7 +188,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     models: tuple[AgentModel, ...]
     any_model: bool
     warning: str = ""
-    """See `Agent`."""
+    """What the operator should know: the agent does less, or is confined less, than its settings suggest."""
     ahead: bool = False
     """Whether a child may be started before its turn is known: the command is the same, and the program does nothing
     before it reads stdin.

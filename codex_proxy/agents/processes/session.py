@@ -158,7 +158,7 @@ class AgentSession:
             self._closed = thread, new_items
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
-        """See `Dialect.resume`."""
+        """Starts another turn, or continues one that waits for outputs. The session has not seen `new_items`."""
         if self.origin is not None:
             turn = msgspec.structs.replace(turn, model=self.turn.model)
         self._do(self._dialect.resume, turn, self._unmark(new_items))
@@ -167,7 +167,7 @@ class AgentSession:
         return items if self.origin is None else self.origin.unmark(items)
 
     def answer(self, request_id: str, reply: Reply) -> None:
-        """See `Dialect.answer`. An output that the agent would cut is replaced by a failed one that says so."""
+        """Answers a request. An output that the agent would cut is replaced by a failed one that says so."""
         if isinstance(reply, ToolReply) and not self.takes_whole(reply.parts):
             reply = ToolReply((TextPart(TOO_LARGE.format(self.max_output)),), success=False)
         self._do(self._dialect.answer, request_id, reply)
@@ -214,7 +214,7 @@ class AgentSession:
         self.transport.set_idle(idle)
 
     def pause_reading(self) -> bool:
-        """Makes the child wait. Returns False, and goes on, if it serves other sessions."""
+        """Stops reading, so that the child waits. Returns False, and reads on, if the child serves other sessions."""
         if self.transport.exclusive and not self._paused and not self._closing:
             self._paused = True
             self.transport.pause_reading()
@@ -267,7 +267,7 @@ class AgentSession:
             self._release_when_finished()
 
     def break_off(self) -> None:
-        """See `Breakable`."""
+        """Tells the owner of an error in this server's code, and releases the session as not finished."""
         listener, self.listener = self.listener, None
         try:
             if listener is not None:

@@ -168,7 +168,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             self._give_up(broken)
 
     def break_off(self) -> None:
-        """See `Breakable`. A part of the output is lost, so no turn on the process can go on."""
+        """Fails all turns on the process, since a part of the output is lost, and kills it."""
         self._give_up(UNFORESEEN)
 
     def _give_up(self, failure: Failure) -> None:

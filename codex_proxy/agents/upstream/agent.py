@@ -266,7 +266,9 @@ class UpstreamAgent(AgentBase):
 
     def _concurrency_failure(self) -> Failure:
         most = self.config.concurrency
-        message = f"{self._title} has {most} turns of this server, which is its limit. Try again later."
+        message = (
+            f"{self._title} already runs {most} turns of this server, which is its limit. Try again later."
+        )
         return Failure(FaultKind.CONCURRENCY_EXCEEDED, message, retry_after=5)
 
     def _breaker_failure(self) -> Failure:

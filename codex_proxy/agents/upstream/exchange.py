@@ -263,7 +263,7 @@ class Exchange:
             self._stop()
 
     def break_off(self) -> None:
-        """See `Breakable`."""
+        """Ends the exchange as failed, and closes its connection."""
         self._ended.set()
         stopped, deliver = self._stopped, self._deliver
         self._stop()

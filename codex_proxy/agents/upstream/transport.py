@@ -121,7 +121,7 @@ class UpstreamTransport:
         self._deliver([message], 0)
 
     def break_off(self) -> None:
-        """See `Breakable`."""
+        """Fails the turn without a further attempt."""
         self._deliver([NoAttempt(UNFORESEEN)], 0)
 
     def _make_current(self, opened: OpenAttempt) -> Attempt:

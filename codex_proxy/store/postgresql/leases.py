@@ -102,7 +102,7 @@ FROM codex_proxy.nodes WHERE {_SEEN} ORDER BY started, id"""
 
 
 class PostgresLeases:
-    """Implements `Leases`."""
+    """The leases of this node, in PostgreSQL."""
 
     def __init__(self, database: Database) -> None:
         self.id = uuid.uuid4().hex

@@ -90,7 +90,7 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows)
         return 0
 
     async def close(self) -> None:
-        """Raises `StoreUnavailable`."""
+        """Waits for operations that have begun. Raises `StoreUnavailable`."""
         await self._end_sweeping()
         await self.leases.close()
         await self._database.close()

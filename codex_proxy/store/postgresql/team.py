@@ -57,7 +57,7 @@ SELECT EXISTS (SELECT FROM removed) AS removed"""
 
 
 class PostgresTeam:
-    """Implements `store.team.Team`."""
+    """The keys and requests of all nodes, in PostgreSQL."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -112,7 +112,7 @@ def scan(
     limits: ContextLimits,
     visit: Callable[[StoredItem], object],
 ) -> None:
-    """See `Store.scan_context`."""
+    """Calls `visit` with each item of the chain, oldest first. Raises `NotStored`, `NotFinished`, `ContextTooLarge`."""
     found = connection.execute(
         "SELECT seq, unfinished FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()

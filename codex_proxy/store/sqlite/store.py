@@ -250,7 +250,7 @@ class SqliteStore(Store):
         await self._write(_add_rows, table, rows)
 
     async def close(self) -> None:
-        """Raises `StoreUnavailable` after `CLOSE_WAIT` seconds."""
+        """Waits for operations that have begun. Raises `StoreUnavailable` after `CLOSE_WAIT` seconds."""
         await self._end_sweeping()
         await asyncio.to_thread(self._close)
 

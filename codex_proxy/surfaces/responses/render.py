@@ -146,7 +146,7 @@ class ResponsesRenderer(Renderer):
         return b"".join(self._take_frames())
 
     def take_frames(self) -> list[tuple[int, bytes]]:
-        """Returns new numbered frames without `[DONE]`, if they are kept."""
+        """Returns the new frames with their numbers, without `[DONE]`; none without `keep_frames`."""
         taken, self._frames = self._frames or [], None if self._frames is None else []
         return taken
 
