@@ -4,15 +4,15 @@ of the model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.claude_code.messages import string_in
 from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.core.events import ApprovalKind
 from codex_proxy.core.items import Activity, ActivityKind
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, text_at
 
 KINDS: Final[dict[str, ActivityKind]] = {
     "Bash": "command",
@@ -32,17 +32,15 @@ KINDS: Final[dict[str, ActivityKind]] = {
 }
 
 
-class _CallDescription(msgspec.Struct, frozen=True):
-    """The arguments that may describe a call; the first string is shown."""
-
-    command: msgspec.Raw = msgspec.Raw()
-    file_path: msgspec.Raw = msgspec.Raw()
-    notebook_path: msgspec.Raw = msgspec.Raw()
-    url: msgspec.Raw = msgspec.Raw()
-    query: msgspec.Raw = msgspec.Raw()
-    pattern: msgspec.Raw = msgspec.Raw()
-    path: msgspec.Raw = msgspec.Raw()
-    description: msgspec.Raw = msgspec.Raw()
+PERMISSIONS: Final[Mapping[ActivityKind, ApprovalKind]] = {
+    "command": "command",
+    "file_change": "file_change",
+    "mcp_call": "mcp",
+}
+DESCRIBING: Final = (
+    *("command", "file_path", "notebook_path", "url", "query", "pattern", "path", "description"),
+)
+"""The arguments that may describe a call; the first text among them is shown."""
 
 
 def kind_of(tool: str) -> ActivityKind:
@@ -59,14 +57,7 @@ def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
 
 
 def permission_of(tool: str) -> ApprovalKind:
-    match kind_of(tool):
-        case "command":
-            return "command"
-        case "file_change":
-            return "file_change"
-        case "mcp_call":
-            return "mcp"
-    return "permission"
+    return PERMISSIONS.get(kind_of(tool), "permission")
 
 
 class _Block(msgspec.Struct, frozen=True):
@@ -88,8 +79,7 @@ def _text(input: msgspec.Raw | None) -> str:
     if not input:
         return ""
     try:
-        value = msgspec.json.decode(input, type=_CallDescription)
+        value = msgspec.json.decode(input)
     except UNREADABLE:
         return ""
-    fields = (getattr(value, name) for name in _CallDescription.__struct_fields__)
-    return one_line(next((text for text in map(string_in, fields) if text is not None), ""))
+    return one_line(next((text for name in DESCRIBING if (text := text_at(value, name))), ""))

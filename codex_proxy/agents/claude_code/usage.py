@@ -4,6 +4,8 @@ the input tokens of a `Usage` include the cache. Each request reports the tokens
 
 from __future__ import annotations
 
+from msgspec.structs import astuple
+
 from codex_proxy.agents.claude_code.messages import StreamTokens
 from codex_proxy.core.events import Usage
 
@@ -42,15 +44,8 @@ class TurnUsage:
         """Returns the call's tokens, from its `message_delta` or else its `message_start`."""
         begun, last = self._begun, tokens or StreamTokens()
         self._begun = StreamTokens()
-        usage = usage_of(
-            StreamTokens(
-                _first_known(last.input_tokens, begun.input_tokens),
-                _first_known(last.cache_read_input_tokens, begun.cache_read_input_tokens),
-                _first_known(last.cache_creation_input_tokens, begun.cache_creation_input_tokens),
-                _first_known(last.output_tokens, begun.output_tokens),
-                last.output_tokens_details or begun.output_tokens_details,
-            )
-        )
+        counts = zip(astuple(last), astuple(begun), strict=True)
+        usage = usage_of(StreamTokens(*(earlier if count is None else count for count, earlier in counts)))
         self._calls += usage
         return usage
 
@@ -65,7 +60,3 @@ class TurnUsage:
     @property
     def request(self) -> Usage:
         return self._calls.since(self._before)
-
-
-def _first_known(value: int | None, otherwise: int | None) -> int | None:
-    return otherwise if value is None else value
