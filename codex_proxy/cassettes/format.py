@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.cassettes.content import Content
-from codex_proxy.cassettes.pieces import find_runs, is_json, is_utf8, with_text
+from codex_proxy.cassettes.pieces import find_runs, is_utf8, with_text
 from codex_proxy.cassettes.settings import CassetteError
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, is_json
 from codex_proxy.files.private import create
 
 VERSION: Final = 1

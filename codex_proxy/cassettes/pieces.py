@@ -10,8 +10,6 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.core.json_values import UNREADABLE
-
 _STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """Matches the JSON of a string, without its quotes."""
 _STEP: Final = 1 << 20
@@ -132,19 +130,6 @@ def _end_of_string(line: bytes, start: int) -> int:
     while (found := _STRING.match(line, end, end + _STEP)) is not None and found.end() > end:
         end = found.end()
     return end
-
-
-def is_json(data: bytes) -> bool:
-    """Whether the bytes are JSON, in UTF-8."""
-    try:
-        _decode(data)
-        data.decode()
-    except UNREADABLE:
-        return False
-    return True
-
-
-_decode: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def is_utf8(text: bytes) -> bool:

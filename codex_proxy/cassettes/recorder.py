@@ -30,14 +30,13 @@ from codex_proxy.cassettes.format import (
     text_of,
     write_new,
 )
-from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import Scrubber, TurnIds, zero_numbers
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.cassettes.turn_recorder import MAX_BYTES, TurnRecorder
 from codex_proxy.core.events import Event, ItemStarted, Stop
 from codex_proxy.core.items import McpTools
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, is_json
 from codex_proxy.core.safety import MIN_SECRET_CHARS
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import create, make_folder

@@ -27,11 +27,11 @@ from codex_proxy.agents.recorded import (
     without_unread_field,
 )
 from codex_proxy.cassettes.format import Line, Session
-from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.player import PlayedSession
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Tool
+from codex_proxy.core.json_values import is_json
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.tools.policy import ToolOutput

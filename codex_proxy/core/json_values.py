@@ -7,6 +7,8 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any, Final
 
+import msgspec
+
 UNREADABLE: Final = (ValueError, RecursionError)
 """The errors of decoding JSON, by `json` or msgspec: it is malformed, or no Unicode, or nested too deep."""
 
@@ -48,6 +50,19 @@ def objects_in(value: object) -> list[dict[str, Any]]:
 
 
 # --- what it costs --------------------------------------------------------------------------------
+
+
+def is_json(data: bytes) -> bool:
+    """Whether the bytes are JSON, in UTF-8. Numbers may have any size."""
+    try:
+        _decode_raw(data)
+        data.decode()
+    except UNREADABLE:
+        return False
+    return True
+
+
+_decode_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 LONG_JSON: Final = 1 << 20
 """Maximum bytes that are decoded however many values they are."""

@@ -25,7 +25,7 @@ from codex_proxy.core.items import (
     output_content,
     texts_of,
 )
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, is_json
 from codex_proxy.core.step_memory import StepMemory
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import ToolPolicy
@@ -200,13 +200,7 @@ def _unanswered_calls(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
 
 
 def _missing_output(call: _Head) -> str:
-    try:
-        msgspec.json.decode(call.arguments or "{}")
-    except msgspec.ValidationError:
-        pass  # a number that is larger than any here: the agent reads it
-    except UNREADABLE:
-        return UNREADABLE_CALL
-    return UNSUPPORTED + (call.name or "")
+    return UNSUPPORTED + (call.name or "") if is_json((call.arguments or "{}").encode()) else UNREADABLE_CALL
 
 
 # --- putting them back ----------------------------------------------------------------------------

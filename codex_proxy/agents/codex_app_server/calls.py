@@ -17,7 +17,7 @@ from codex_proxy.agents.dialects.conversions import custom_input, function_param
 from codex_proxy.agents.dialects.tool_names import OfferedTools
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import is_json
 from codex_proxy.core.limits import ITEM_SIZE
 from codex_proxy.core.tool_names import generated_name
 
@@ -148,7 +148,7 @@ class ModelItems:
             if self._plain:  # in agent mode it may be one of the agent's own tools
                 self._events.append(Notice("unoffered_call", call.name))
             self._await_agent_output(call)
-        elif head.type == "function_call" and not _is_valid_json(call.arguments):
+        elif head.type == "function_call" and not is_json(call.arguments.strip().encode() or b"{}"):
             self._events.append(Notice("unreadable_arguments", call.name))
             self._await_agent_output(call)
         elif not self.has_call(call.call_id):
@@ -230,15 +230,3 @@ def _tool_call_request(
     if tool.kind == "custom" and as_function:
         text = custom_input(text)
     return ToolCallRequested(call_id, call_id, tool.name, text, item_id or call_id, tool.kind)
-
-
-def _is_valid_json(arguments: str) -> bool:
-    if not arguments.strip():
-        return True
-    try:
-        msgspec.json.decode(arguments, type=msgspec.Raw)
-    except msgspec.ValidationError:
-        return True
-    except UNREADABLE:
-        return False
-    return True
