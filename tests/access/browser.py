@@ -112,19 +112,6 @@ class Pages:
         return app
 
 
-@asynccontextmanager
-async def serving(pages: Pages) -> AsyncIterator[int]:
-    """The port of a server that gives them out."""
-    runner = web.AppRunner(pages.application(), access_log=None)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
-
-
 OWN_PATHS = (b"GET /page/", b"GET /script", b"POST /found", b"GET /redirect", b"POST /redirect")
 
 

@@ -19,9 +19,10 @@ from aiohttp import web
 
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
-from tests.access.browser import Page, Pages, browser, rebound, required_browser, serving
+from tests.access.browser import Page, Pages, browser, rebound, required_browser
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.waiting import PATIENCE
+from tests.web_application import serve_application
 
 FOREIGN = ("same-site", "cross-site", "rebound")
 STOLEN = ("chatcmpl-", "resp_", "conv_", '"object"', "codex-5", "pong")
@@ -61,7 +62,7 @@ async def _tour(program: str, folder: Path) -> Tour:
     started = folder / "started"
     pages = Pages()
     async with AsyncExitStack() as stack:
-        port = await stack.enter_async_context(serving(pages))
+        port = await stack.enter_async_context(serve_application(pages.application()))
         proxy = await stack.enter_async_context(
             fake_proxy(
                 folder,

@@ -14,8 +14,9 @@ import structlog
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.wrong_keys import MAX_WAITING, WRONG_KEYS, WrongKeys
 from tests.access.keyed import bearing, keyed_proxy, look_now, refusal_of, write_keys, write_text
-from tests.http.serving import WEATHER, Hands, Proxy, fake_proxy, until, user
+from tests.http.serving import Hands, Proxy, fake_proxy, until, user
 from tests.waiting import poll
+from tests.weather_tool import CHAT_WEATHER
 
 
 @pytest.fixture
@@ -375,7 +376,7 @@ async def test_a_new_key_of_the_same_name_goes_on_with_what_is_stored(tmp_path: 
 
 
 async def test_an_idle_session_and_the_memory_of_a_step_serve_their_own_key_alone(tmp_path: Path) -> None:
-    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
+    strict = {"type": "function", "function": {**CHAT_WEATHER["function"], "strict": True}}
     asked: dict[str, Any] = {
         "model": "codex-5",
         "tools": [strict],

@@ -16,8 +16,9 @@ from codex_proxy.http.middleware.access import MAX_HEADER_BYTES, MAX_HEADERS, MA
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from codex_proxy.http.websocket import MAX_WAITING
 from codex_proxy.surfaces.body import MAX_BRACKETS, MAX_DEPTH, MAX_ITEMS, MAX_VALUES, decode_object
-from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, until, user
+from tests.http.serving import Answer, Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
+from tests.weather_tool import CHAT_WEATHER
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
@@ -102,7 +103,7 @@ async def test_long_conversations_are_within_the_limits_that_nobody_has_set(prox
     assert error_facts(await proxy.send("POST", path, body_of(path, MAX_ITEMS + 1)))[0] == 400
 
 
-@pytest.mark.parametrize(("path", "tool"), [(CHAT, WEATHER), (RESPONSES, TOOL)])
+@pytest.mark.parametrize(("path", "tool"), [(CHAT, CHAT_WEATHER), (RESPONSES, TOOL)])
 async def test_tools_are_as_many_as_openai_takes(proxy: Proxy, path: str, tool: dict[str, Any]) -> None:
     answer = await proxy.send("POST", path, {**body_of(path, 1), "tools": [tool] * 129})
     assert error_facts(answer) == (400, "array_above_max_length", "tools")

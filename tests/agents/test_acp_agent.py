@@ -30,7 +30,6 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.process.child import Command
 from tests.http.serving import (
     ENVIRONMENT,
-    WEATHER,
     Answer,
     Proxy,
     fake_agent,
@@ -40,6 +39,7 @@ from tests.http.serving import (
     until,
     user,
 )
+from tests.weather_tool import CHAT_WEATHER
 
 
 def acp(folder: Path, environment: dict[str, str] | None = None, **settings: Any) -> Any:
@@ -123,7 +123,7 @@ async def test_a_call_is_answered_by_a_later_request_over_http_and_over_stdio(
     tmp_path: Path, faults: str
 ) -> None:
     async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": faults}) as proxy:
-        asked = user("[[fake:tool_call]]", tools=[WEATHER])
+        asked = user("[[fake:tool_call]]", tools=[CHAT_WEATHER])
         first = await proxy.ask(asked)
         assert first.body["choices"][0]["finish_reason"] == "tool_calls"
         assert first.headers["x-codex-mode"] == "agent"
@@ -137,14 +137,14 @@ async def test_a_call_is_answered_by_a_later_request_over_http_and_over_stdio(
 
 async def test_calls_of_one_step_come_together(tmp_path: Path) -> None:
     async with acp(tmp_path) as proxy:
-        first = await proxy.ask(user("[[fake:tool_calls]]", tools=[WEATHER]))
+        first = await proxy.ask(user("[[fake:tool_calls]]", tools=[CHAT_WEATHER]))
         assert len(message_of(first)["tool_calls"]) == 2
 
 
 async def test_the_endpoint_of_a_session_is_closed_with_it_and_accepts_no_other_token(tmp_path: Path) -> None:
     async with acp(tmp_path, kept_threads=0) as proxy:
         server = agent_of(proxy)._tool_server
-        asked = user("[[fake:tool_call]]", tools=[WEATHER])
+        asked = user("[[fake:tool_call]]", tools=[CHAT_WEATHER])
         first = await proxy.ask(asked)
         assert first.status == 200
         await until(lambda: not server._endpoints)
@@ -163,12 +163,12 @@ async def test_an_agent_that_never_asks_for_the_tools_is_prompted_all_the_same(
 ) -> None:
     monkeypatch.setattr("codex_proxy.agents.acp.tool_server.UNTESTED_LIST_SECONDS", 0.05)
     async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "lists_never"}) as proxy:
-        assert (await proxy.ask(user("[[fake:text]]", tools=[WEATHER]))).status == 200
+        assert (await proxy.ask(user("[[fake:text]]", tools=[CHAT_WEATHER]))).status == 200
 
 
 async def test_an_operator_who_wants_no_agent_turns_has_requests_with_tools_refused(tmp_path: Path) -> None:
     async with acp(tmp_path, builtin_tools="never") as proxy:
-        answer = await proxy.ask(user(tools=[WEATHER]))
+        answer = await proxy.ask(user(tools=[CHAT_WEATHER]))
         assert (answer.status, answer.error["code"]) == (400, "unsupported_by_agent")
 
 
@@ -237,7 +237,7 @@ async def test_responses_under_a_schema_are_checked_as_chat_is(tmp_path: Path, s
 
 async def test_an_answer_under_a_schema_may_come_after_calls_of_tools(tmp_path: Path) -> None:
     async with acp(tmp_path) as proxy:
-        asked = user(f"[[fake:tool_call say='{ROME}']]", tools=[WEATHER], **IN_CHAT)
+        asked = user(f"[[fake:tool_call say='{ROME}']]", tools=[CHAT_WEATHER], **IN_CHAT)
         first = await proxy.ask(asked)
         assert first.body["choices"][0]["finish_reason"] == "tool_calls"
         second = await proxy.ask(continued_request(asked, first, *outputs_of(first)))
@@ -293,7 +293,7 @@ async def test_a_session_is_opened_ahead_of_the_next_turn(tmp_path: Path, at_onc
         process = await opened_ahead(proxy)
         channel = process.connection.ahead
         assert process.turns_running == 0
-        with_tools = await proxy.ask(user("[[fake:echo]]", tools=[WEATHER]))
+        with_tools = await proxy.ask(user("[[fake:echo]]", tools=[CHAT_WEATHER]))
         assert json.loads(message_of(with_tools)["content"])["tools"], (
             "it is told its tools at a session's start"
         )
@@ -363,7 +363,7 @@ async def closed_conversation(proxy: Proxy, **more: Any) -> dict[str, Any]:
     return continued_request(asked, first, {"role": "user", "content": "[[fake:echo]]"})
 
 
-@pytest.mark.parametrize("tools", [[], [WEATHER]])
+@pytest.mark.parametrize("tools", [[], [CHAT_WEATHER]])
 async def test_a_conversation_whose_session_was_closed_goes_on_in_it(
     tmp_path: Path, tools: list[dict[str, Any]]
 ) -> None:
@@ -457,7 +457,7 @@ async def test_parallel_calls_that_are_asked_for_are_named_where_the_agent_canno
 ) -> None:
     async with acp(tmp_path) as proxy:
         for stream in (True, False):
-            asked = user("[[fake:text]]", tools=[WEATHER], stream=stream, parallel_tool_calls=True)
+            asked = user("[[fake:text]]", tools=[CHAT_WEATHER], stream=stream, parallel_tool_calls=True)
             answer = await proxy.ask(asked)
             assert answer.headers["x-codex-ignored-params"] == "parallel_tool_calls"
             assert (

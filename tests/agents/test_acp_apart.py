@@ -21,7 +21,8 @@ from codex_proxy.agents.acp.agent import AcpAgent, AcpLaunch
 from codex_proxy.agents.acp.presets import AcpPreset, Apart
 from codex_proxy.process.child import Command
 from tests.access.keyed import bearing, file_in, write_keys
-from tests.http.serving import ENVIRONMENT, WEATHER, Answer, Proxy, proxy_of, until, user
+from tests.http.serving import ENVIRONMENT, Answer, Proxy, proxy_of, until, user
+from tests.weather_tool import CHAT_WEATHER
 
 ANN, BOB = ({"headers": bearing(name)} for name in ("ann", "bob"))
 PLAIN = {"X-Codex-Mode": "model"}
@@ -65,7 +66,9 @@ def arguments_of(answer: Answer) -> Any:
 def weather_request(city: str, **more: Any) -> dict[str, Any]:
     """A request whose model calls the weather tool, and says in the end what it was told."""
     arguments = json.dumps({"city": city})
-    return user(f"[[fake:tool_call args='{arguments}' say='It is {{outputs}}.']]", tools=[WEATHER], **more)
+    return user(
+        f"[[fake:tool_call args='{arguments}' say='It is {{outputs}}.']]", tools=[CHAT_WEATHER], **more
+    )
 
 
 def with_output(asked: dict[str, Any], answer: Answer, text: str) -> dict[str, Any]:
@@ -116,7 +119,7 @@ async def test_a_client_that_leaves_does_not_disturb_the_others_waiting_call(
     async with proxy_with_shared_servers(tmp_path, apart) as (proxy, _):
         asked = weather_request("Oslo")
         first = await proxy.ask(asked, **ANN)
-        leaving = user("[[fake:count n=100000 delay=5]]", tools=[WEATHER], stream=True)
+        leaving = user("[[fake:count n=100000 delay=5]]", tools=[CHAT_WEATHER], stream=True)
         async with proxy.open(leaving, **BOB) as reply:
             assert await reply.content.readline()
         await proxy.settled()
@@ -131,7 +134,7 @@ async def test_processes_with_tools_are_used_again_by_the_same_key_only_and_are_
     async with proxy_with_shared_servers(tmp_path, "processes") as (proxy, agent):
 
         async def ask(key: dict[str, Any], said: str) -> None:
-            answer = await proxy.ask(user(f'[[fake:text say="{said}"]]', tools=[WEATHER]), **key)
+            answer = await proxy.ask(user(f'[[fake:text say="{said}"]]', tools=[CHAT_WEATHER]), **key)
             assert message_of(answer)["content"] == said
 
         def owners() -> list[str]:

@@ -26,6 +26,7 @@ from codex_proxy.core.faults import UserError
 from tests.commands.codexes import Done, command, environment
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.waiting import PATIENCE, eventually
+from tests.web_application import serve_application
 
 SAYS = "Hello from the deterministic fake agent."
 
@@ -130,13 +131,8 @@ async def other_server(body: bytes, status: int = 200) -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_route("*", "/{any:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serve_application(app) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(

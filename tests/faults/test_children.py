@@ -11,9 +11,8 @@ import pytest
 from codex_proxy.core.faults import FaultKind
 from tests.faults.answers import is_broken_stream, is_call, is_good, is_status
 from tests.faults.scene import MODES, Dialect, Mode, Scene
-from tests.http import serving as chat_tools
 from tests.http.serving import Answer
-from tests.http_responses import asking as response_tools
+from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -156,7 +155,8 @@ def paths_to(row: Row, dialect: Dialect) -> list[int]:
 
 
 def tool_for(mode: Mode) -> dict[str, Any]:
-    return chat_tools.WEATHER if mode.surface == "chat" else response_tools.WEATHER
+    tool: dict[str, Any] = CHAT_WEATHER if mode.surface == "chat" else RESPONSES_WEATHER
+    return tool
 
 
 def prompt_of(row: Row, place: int) -> str:

@@ -17,9 +17,10 @@ from typing import Any, Final
 import pytest
 
 from tests.faults.places import APIS, PLACES, SOON, answer_at, assert_failed
-from tests.http.serving import WEATHER, Proxy
+from tests.http.serving import Proxy
 from tests.upstreams.cases import DONE, chunk, event
 from tests.upstreams.serving import Talk, proxy_before, raw_upstream
+from tests.weather_tool import CHAT_WEATHER
 
 HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 CHUNKED: Final = HEAD.replace(b"connection: close", b"transfer-encoding: chunked")
@@ -160,7 +161,7 @@ def request_of(api: str, wire: Wire, *, stream: bool) -> tuple[str, dict[str, An
     """Path and body."""
     say = [{"role": "user", "content": "Hi"}]
     body: dict[str, Any] = {"model": "m", "stream": stream}
-    function = WEATHER["function"]
+    function = CHAT_WEATHER["function"]
     assert isinstance(function, dict)
     if api == "responses":
         tools = [{"type": "function", **function}]
@@ -170,7 +171,9 @@ def request_of(api: str, wire: Wire, *, stream: bool) -> tuple[str, dict[str, An
         return "/v1/messages", body | {"max_tokens": 100, "messages": say} | (
             {"tools": [tool]} if wire.tools else {}
         )
-    return "/v1/chat/completions", body | {"messages": say} | ({"tools": [WEATHER]} if wire.tools else {})
+    return "/v1/chat/completions", body | {"messages": say} | (
+        {"tools": [CHAT_WEATHER]} if wire.tools else {}
+    )
 
 
 async def answer_of(there: Served, api: str, wire: Wire, place: str, *, stream: bool) -> tuple[int, str]:

@@ -212,22 +212,6 @@ def user(text: str = "Hello.", **fields: Any) -> dict[str, Any]:
     return {"model": "codex-5", "messages": [{"role": "user", "content": text}], **fields}
 
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
-"""The tool of the scenarios with calls."""
-
-
 class Hands:
     """A clock whose hands a test turns."""
 

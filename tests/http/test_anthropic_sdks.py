@@ -19,20 +19,11 @@ from pydantic import BaseModel, SecretStr
 from tests.fuzz.requests import PIXEL
 from tests.http.serving import Proxy, fake_proxy
 from tests.waiting import PATIENCE
+from tests.weather_tool import MESSAGES_WEATHER
 
 pytestmark = pytest.mark.sampled(every=2)
 
 TEXT = "Hello from the deterministic fake agent."
-WEATHER: Any = {
-    "name": "get_weather",
-    "description": "Weather of a city",
-    "input_schema": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-}
 
 
 class GetWeather(BaseModel):
@@ -105,7 +96,7 @@ async def test_create_gives_a_whole_answer(client: AsyncAnthropic) -> None:
 async def test_what_the_sdk_makes_of_a_stream_is_the_whole_answer(
     client: AsyncAnthropic, marker: str
 ) -> None:
-    given = asking(f"[[fake:{marker}]]", tools=[WEATHER], thinking={"type": "adaptive"})
+    given = asking(f"[[fake:{marker}]]", tools=[MESSAGES_WEATHER], thinking={"type": "adaptive"})
     whole = await client.messages.create(**given)
     async with client.messages.stream(**given) as stream:
         events = [event async for event in stream]
@@ -270,7 +261,7 @@ async def test_langchain_folds_a_stream_to_what_it_gets_whole(langchain: ChatAnt
 
 
 async def test_langchain_calls_tools_and_sends_their_results(langchain: ChatAnthropic) -> None:
-    model = langchain.bind_tools([WEATHER])
+    model = langchain.bind_tools([MESSAGES_WEATHER])
     whole = await model.ainvoke("[[fake:tool_calls]]")
     folded: Any = None
     async for chunk in model.astream("[[fake:tool_calls]]"):

@@ -51,11 +51,12 @@ from codex_proxy.surfaces.responses.parse import ParsedResponse
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.policy import ToolPolicy
-from tests.http.serving import WEATHER, Proxy, fake_proxy, until, user
+from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.pictures import PNG
 from tests.upstreams.cases import Case
 from tests.upstreams.serving import proxy_before, upstream
 from tests.waiting import out_of_patience
+from tests.weather_tool import CHAT_WEATHER
 
 pytestmark = pytest.mark.sampled(every=2, first=1)
 
@@ -162,12 +163,12 @@ def response(text: str, **fields: Any) -> dict[str, Any]:
         pytest.param(CHAT, chat("Hello."), 200, id="chat"),
         pytest.param(CHAT, chat("Hello.", stream=True), 200, id="chat, streamed"),
         pytest.param(CHAT, chat("Hello.", n=3), 200, id="chat, several choices"),
-        pytest.param(CHAT, chat("[[fake:tool_call]]", tools=[WEATHER]), 200, id="chat, tools"),
+        pytest.param(CHAT, chat("[[fake:tool_call]]", tools=[CHAT_WEATHER]), 200, id="chat, tools"),
         pytest.param(
             CHAT, chat("[[fake:text]]", response_format={"type": "json_object"}), 502, id="chat, a hidden second try"
         ),
         pytest.param(
-            CHAT, chat("[[fake:text]]", tools=[WEATHER], tool_choice="required"), 502, id="chat, no required call"
+            CHAT, chat("[[fake:text]]", tools=[CHAT_WEATHER], tool_choice="required"), 502, id="chat, no required call"
         ),
         pytest.param(CHAT, b"{", 400, id="no JSON"),
         pytest.param(CHAT, chat("Hello.", n=99), 400, id="not valid"),
@@ -236,7 +237,10 @@ async def test_a_request_of_any_api_that_ends_in_any_way_leaves_nothing(
 
 PASSED_ON = {
     "a chat": (CHAT, {"messages": chat("Hello.")["messages"]}),
-    "a chat with a tool": (CHAT, {"messages": [{"role": "user", "content": "Hello."}], "tools": [WEATHER]}),
+    "a chat with a tool": (
+        CHAT,
+        {"messages": [{"role": "user", "content": "Hello."}], "tools": [CHAT_WEATHER]},
+    ),
     "a response": (RESPONSES, {"input": "Hello."}),
     "no turn": ("/v1/embeddings", {"input": "Hello."}),
 }
@@ -350,7 +354,10 @@ async def test_a_thread_that_is_used_again_has_nothing_of_the_turn_before(tmp_pa
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
 
         async def ask() -> None:
-            for path, body in ((CHAT, chat("Hello.")), (CHAT, chat("[[fake:tool_call]]", tools=[WEATHER]))):
+            for path, body in (
+                (CHAT, chat("Hello.")),
+                (CHAT, chat("[[fake:tool_call]]", tools=[CHAT_WEATHER])),
+            ):
                 assert (await proxy.send("POST", path, body)).status == 200
 
         await ask()

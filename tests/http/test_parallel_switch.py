@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from codex_proxy.app.server import make_server
-from tests.http.serving import ENVIRONMENT, WEATHER, fake_proxy, running, settings_of, user
+from tests.http.serving import ENVIRONMENT, fake_proxy, running, settings_of, user
+from tests.weather_tool import CHAT_WEATHER
 
 SWITCH = "--config parallel_tool_calls=true"
 
@@ -35,7 +36,7 @@ async def test_calls_that_come_interleaved_are_serialised_call_after_call(
 ) -> None:
     settings = settings_of(tmp_path, enable_parallel_tool_calls=enabled)
     async with running(await make_server(settings, ENVIRONMENT)) as proxy:
-        answer = await proxy.ask(user("[[fake:tool_calls_interleaved]]", stream=True, tools=[WEATHER]))
+        answer = await proxy.ask(user("[[fake:tool_calls_interleaved]]", stream=True, tools=[CHAT_WEATHER]))
     assert indices(answer.frames[:-1]) == [0, 0, 0, 1, 1]
 
 
@@ -52,5 +53,5 @@ async def test_parallel_tool_calls_false_gives_one_call_at_a_time(
     tmp_path: Path, dialect: str, prompt: str
 ) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
-        answer = await proxy.ask(user(prompt, tools=[WEATHER], parallel_tool_calls=False))
+        answer = await proxy.ask(user(prompt, tools=[CHAT_WEATHER], parallel_tool_calls=False))
     assert len(answer.body["choices"][0]["message"]["tool_calls"]) == 1

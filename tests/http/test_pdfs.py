@@ -15,8 +15,8 @@ from codex_proxy.app import server as app
 from codex_proxy.workers import pdf_reader
 from tests import pdfs
 from tests.http.serving import Answer, Proxy, fake_proxy, until
-from tests.http_responses.asking import WEATHER
 from tests.waiting import PATIENCE, poll
+from tests.weather_tool import RESPONSES_WEATHER
 
 HELLO = pdfs.pdf("Hello from the file.")
 SHOWN = '<file name="a.pdf">\n[page 1 of 1]\nHello from the file.\n</file>'
@@ -93,7 +93,7 @@ async def test_in_the_output_of_a_tool(proxy: Proxy) -> None:
     assert doubly_escaped(SHOWN) in model_text(await proxy.ask(asked))
     done = {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "call_1", "output": [in_responses()]}
-    body = {"model": "codex-5", "input": [message(), done, output], "tools": [WEATHER]}
+    body = {"model": "codex-5", "input": [message(), done, output], "tools": [RESPONSES_WEATHER]}
     assert doubly_escaped(SHOWN) in model_text(await proxy.send("POST", "/v1/responses", body))
 
 

@@ -11,7 +11,8 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from codex_proxy.http.server import _Connection
-from tests.http.serving import WEATHER, Mode, fake_agent, fake_proxy, proxy_of, until, user
+from tests.http.serving import Mode, fake_agent, fake_proxy, proxy_of, until, user
+from tests.weather_tool import CHAT_WEATHER
 
 
 def sampling_proxy(folder: Path, *modes: Mode, **settings: Any) -> Any:
@@ -70,7 +71,7 @@ async def test_usage_sums_the_answers_and_counts_the_prompt_once(tmp_path: Path)
 
 async def test_calls_belong_to_the_choice_whose_turn_made_them(tmp_path: Path) -> None:
     async with sampling_proxy(tmp_path, "tool_call", "text") as proxy:
-        answer = (await proxy.ask(user(n=2, tools=[WEATHER]))).body
+        answer = (await proxy.ask(user(n=2, tools=[CHAT_WEATHER]))).body
     by_reason = {c["finish_reason"]: c["message"] for c in answer["choices"]}
     assert len(by_reason["tool_calls"]["tool_calls"]) == 1
     assert "tool_calls" not in by_reason["stop"]

@@ -15,8 +15,9 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel, ConfigDict, SecretStr
 
-from tests.http.serving import WEATHER, Proxy, fake_proxy
+from tests.http.serving import Proxy, fake_proxy
 from tests.waiting import PATIENCE
+from tests.weather_tool import CHAT_WEATHER
 
 pytestmark = pytest.mark.sampled(every=2, first=1)
 
@@ -145,7 +146,7 @@ async def test_the_raw_response_helper_shows_headers_and_parses(client: AsyncOpe
 
 async def test_a_tool_loop_comes_back_with_the_output(client: AsyncOpenAI) -> None:
     messages: list[Any] = user("[[fake:tool_call]]")
-    request: dict[str, Any] = {"model": "codex-5", "tools": [WEATHER]}
+    request: dict[str, Any] = {"model": "codex-5", "tools": [CHAT_WEATHER]}
     first = (await client.chat.completions.create(messages=messages, **request)).choices[0].message
     assert first.tool_calls is not None
     messages.append(first.model_dump())
@@ -221,7 +222,7 @@ async def test_langchain_folds_a_stream_to_what_it_gets_whole(proxy: Proxy) -> N
 
 
 async def test_langchain_calls_tools_streamed_and_whole(proxy: Proxy) -> None:
-    model = langchain(proxy).bind_tools([json.loads(json.dumps(WEATHER))])
+    model = langchain(proxy).bind_tools([json.loads(json.dumps(CHAT_WEATHER))])
     whole = await model.ainvoke("[[fake:tool_calls]]")
     folded: Any = None
     async for chunk in model.astream("[[fake:tool_calls]]"):

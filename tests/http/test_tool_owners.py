@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.http.serving import WEATHER, fake_proxy
+from tests.http.serving import fake_proxy
+from tests.weather_tool import CHAT_WEATHER
 
-STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
+STRICT = {"type": "function", "function": {**CHAT_WEATHER["function"], "strict": True}}
 ASKED: dict[str, Any] = {
     "model": "codex-5",
     "tools": [STRICT],

@@ -10,16 +10,8 @@ from typing import Any
 import pytest
 
 from codex_proxy.app.server import make_server
-from tests.http.serving import (
-    ENVIRONMENT,
-    WEATHER,
-    Answer,
-    Proxy,
-    fake_proxy,
-    running,
-    settings_of,
-    user,
-)
+from tests.http.serving import ENVIRONMENT, Answer, Proxy, fake_proxy, running, settings_of, user
+from tests.weather_tool import CHAT_WEATHER
 
 
 @pytest.fixture
@@ -86,7 +78,7 @@ async def real_proto(tmp_path: Path, codex: Path) -> AsyncIterator[Proxy]:
 async def test_what_the_agent_cannot_do_is_400_that_names_the_parameter_and_the_agent(
     real_proto: Proxy,
 ) -> None:
-    answer = await real_proto.ask(user(tools=[WEATHER]))
+    answer = await real_proto.ask(user(tools=[CHAT_WEATHER]))
     assert answer.status == 400
     assert (answer.error["param"], answer.error["code"]) == ("tools", "unsupported_by_agent")
     assert "codex-proto" in answer.error["message"]

@@ -17,19 +17,6 @@ from tests.waiting import PATIENCE
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
-WEATHER: dict[str, Any] = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "The weather in a city.",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-    "strict": False,
-}
-
 
 def client_of(proxy: Proxy, key: str = "no key") -> AsyncOpenAI:
     """The official SDK. It retries nothing: a test wants the first answer."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from aiohttp import web
 
 from tests.waiting import PATIENCE
+from tests.web_application import serve_application
 
 SECRET = "whsec_c2VjcmV0IGZvciB0ZXN0cw=="
 
@@ -45,14 +46,9 @@ async def receiver(*statuses: int) -> AsyncIterator[Receiver]:
     receiving = Receiver(list(statuses))
     application = web.Application()
     application.router.add_post("/hook", receiving.take)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    receiving.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    try:
+    async with serve_application(application) as port:
+        receiving.url = f"http://127.0.0.1:{port}/hook"
         yield receiving
-    finally:
-        await runner.cleanup()
 
 
 def count_undelivered(store: Path) -> int:

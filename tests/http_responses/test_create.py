@@ -10,7 +10,8 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 
 from tests.http.serving import Proxy
-from tests.http_responses.asking import WEATHER, create, events_of, saying, types_of
+from tests.http_responses.asking import create, events_of, saying, types_of
+from tests.weather_tool import RESPONSES_WEATHER
 
 TEXT_TYPES = [
     "response.created",
@@ -65,7 +66,7 @@ async def test_a_call_is_answered_by_its_output_and_the_previous_id(client: Asyn
     first = await client.responses.create(
         model="codex-5",
         input="""[[fake:tool_call name=get_weather args='{"city":"Paris"}' say="{outputs}"]]""",
-        tools=[WEATHER],  # type: ignore[list-item]
+        tools=[RESPONSES_WEATHER],
     )
     (call,) = [item for item in first.output if item.type == "function_call"]
     assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
@@ -73,7 +74,7 @@ async def test_a_call_is_answered_by_its_output_and_the_previous_id(client: Asyn
         model="codex-5",
         previous_response_id=first.id,
         input=[{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}],
-        tools=[WEATHER],  # type: ignore[list-item]
+        tools=[RESPONSES_WEATHER],
     )
     assert "sunny" in second.output_text
 
@@ -142,14 +143,14 @@ async def test_an_unknown_output_that_brings_its_call_is_made_whole(proxy: Proxy
         "arguments": "{}",
     }
     user = {"role": "user", "content": "[[fake:echo]]"}
-    answer = await create(proxy, [output, user], tools=[WEATHER])
+    answer = await create(proxy, [output, user], tools=[RESPONSES_WEATHER])
     echo = answer.body["output"][0]["content"][0]["text"]
     assert "get_weather" in echo
     assert "sunny" in echo
 
 
 async def test_unanswered_calls_of_the_previous_response_are_a_400(proxy: Proxy) -> None:
-    first = await create(proxy, "[[fake:tool_call name=get_weather]]", tools=[WEATHER])
+    first = await create(proxy, "[[fake:tool_call name=get_weather]]", tools=[RESPONSES_WEATHER])
     answer = await create(proxy, "Never mind.", previous_response_id=first.body["id"])
     assert answer.status == 400
     assert answer.error["message"].startswith("No tool output found for function call")
@@ -170,7 +171,9 @@ async def test_parallel_calls_reasoning_and_activity_are_streamed_as_the_sdk_wan
         ("content_filter", "response.incomplete"),
         ("multi_message", "response.output_text.delta"),
     ):
-        events = events_of((await create(proxy, f"[[fake:{scenario}]]", stream=True, tools=[WEATHER])).text)
+        events = events_of(
+            (await create(proxy, f"[[fake:{scenario}]]", stream=True, tools=[RESPONSES_WEATHER])).text
+        )
         assert type in types_of(events), scenario
         final = events[-1]["response"]
         done = [event["item"] for event in events if event["type"] == "response.output_item.done"]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy, frames_of
-from tests.http_responses.asking import WEATHER, create
+from tests.http_responses.asking import create
+from tests.weather_tool import RESPONSES_WEATHER
 
 
 @pytest.fixture
@@ -47,9 +48,9 @@ async def test_a_whole_answer_and_a_context_that_is_too_long_still_have_a_status
 
 async def test_the_output_of_a_ready_call_is_taken_in_the_next_request(proxy: Proxy) -> None:
     prompt = """[[fake:tool_call name=get_weather say="{outputs}"]]"""
-    first = (await create(proxy, prompt, tools=[WEATHER])).body
+    first = (await create(proxy, prompt, tools=[RESPONSES_WEATHER])).body
     output = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "sunny"}
-    second = await create(proxy, [output], previous_response_id=first["id"], tools=[WEATHER])
+    second = await create(proxy, [output], previous_response_id=first["id"], tools=[RESPONSES_WEATHER])
     assert "sunny" in json.dumps(second.body["output"])
 
 

@@ -10,7 +10,8 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.http_responses.asking import WEATHER, client_of, create, events_of, saying, serving
+from tests.http_responses.asking import client_of, create, events_of, saying, serving
+from tests.weather_tool import RESPONSES_WEATHER
 
 EVERY_PATH = pytest.mark.parametrize(
     ("method", "path"),
@@ -124,7 +125,7 @@ async def test_store_false_leaves_nothing_behind(tmp_path: Path) -> None:
         response = await client.responses.create(
             model="codex-5",
             input=f"""{secret} [[fake:tool_call name=get_weather args='{{"city":"Paris"}}']]""",
-            tools=[WEATHER],  # type: ignore[list-item]
+            tools=[RESPONSES_WEATHER],
             store=False,
         )
         assert response.store is False  # type: ignore[attr-defined]

@@ -18,6 +18,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.web_application import serve_application
+
 IN, CACHED, WRITTEN, OUT = 200, 1000, 50, 34
 """What every call is counted as: input beside the cache, read from it, written to it, output."""
 
@@ -166,14 +168,10 @@ async def anthropic_model() -> AsyncIterator[AnthropicModel]:
     model = AnthropicModel()
     app = web.Application(client_max_size=1 << 26)
     app.router.add_post("/v1/messages", model.handle)
-    runner = web.AppRunner(app, handler_cancellation=True)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        model.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        yield model
-    finally:
-        for gate in model.gates.values():
-            gate.set()
-        await runner.cleanup()
+    async with serve_application(app) as port:
+        model.url = f"http://127.0.0.1:{port}"
+        try:
+            yield model
+        finally:
+            for gate in model.gates.values():
+                gate.set()

@@ -20,6 +20,7 @@ from aiohttp import web
 from tests.real.model_events import Act, Drop, Event, Gate, Headers, HttpAnswer, Pause, Reply
 from tests.real.model_scenarios import choose, play
 from tests.waiting import PATIENCE
+from tests.web_application import serve_application
 
 Ending = Literal["completed", "client_gone", "dropped", "refused", "shut_down"]
 
@@ -162,14 +163,8 @@ async def model_server() -> AsyncIterator[ModelServer]:
     application = web.Application(client_max_size=1 << 28)  # a whole history arrives in one body
     application.router.add_post("/v1/responses", server.responses)
     application.router.add_route("*", "/{path:.*}", server.other)
-    # handler_cancellation: a handler ends the moment its client hangs up, also when it is silent
-    runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        server.port = runner.addresses[0][1]
-        yield server
-    finally:
-        server.close()
-        await runner.cleanup()
+    async with serve_application(application) as server.port:
+        try:
+            yield server
+        finally:
+            server.close()

@@ -20,6 +20,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from aiohttp import web
 
+from tests.web_application import serve_application
+
 IN, CACHED, OUT, THOUGHT = 1200, 1000, 34, 7
 """What every call is counted as: input, what of it was cached, output, what of it was thought."""
 BREAK_SECONDS = 0.1
@@ -378,11 +380,6 @@ async def scripted_apis() -> AsyncIterator[ScriptedApis]:
     apis = ScriptedApis()
     app = web.Application(client_max_size=1 << 26)
     app.router.add_route("*", "/{tail:.*}", apis.handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        apis.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with serve_application(app) as port:
+        apis.url = f"http://127.0.0.1:{port}"
         yield apis
-    finally:
-        await runner.cleanup()

@@ -22,17 +22,10 @@ from tests.real.acp_proxy import AGENTS, SHELL, acp_proxy, agent_processes
 from tests.real.scripted_apis import CACHED, IN, OUT, ScriptedApis, script, scripted_apis
 from tests.real.shared import living_on
 from tests.waiting import eventually
+from tests.weather_tool import CHAT_WEATHER
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.parametrize("agent", AGENTS, scope="module")]
 
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Weather of a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 TAKES_IMAGES = frozenset({"gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp"})
 TELLS_NO_CACHE = frozenset({"gemini"})
 
@@ -92,13 +85,13 @@ async def test_a_clients_tool_is_called_and_its_output_comes_in_a_later_request(
     client, _ = served
     call = {"name": "get_weather", "args": {"city": "Oslo"}}
     messages: list[Any] = [user("Weather?", {"text": "I ask.", "tools": [call]}, {"text": "It is cold."})]
-    first = await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
+    first = await client.chat.completions.create(model="codex-5", messages=messages, tools=[CHAT_WEATHER])
     assert first.choices[0].finish_reason == "tool_calls"
     calls: Any = first.choices[0].message.tool_calls
     assert [json.loads(each.function.arguments) for each in calls] == [{"city": "Oslo"}]
     messages.append(first.choices[0].message.model_dump(exclude_none=True))
     messages.append({"role": "tool", "tool_call_id": calls[0].id, "content": "minus 5 degrees"})
-    second = await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
+    second = await client.chat.completions.create(model="codex-5", messages=messages, tools=[CHAT_WEATHER])
     assert second.choices[0].message.content == "It is cold."
     assert any("minus 5 degrees" in json.dumps(body) for body in apis.bodies)
     assert sum("SCRIPT" in json.dumps(body) for body in apis.bodies) >= 2
@@ -119,7 +112,7 @@ async def test_the_tokens_of_a_part_of_a_turn_are_those_of_its_model_call_or_a_m
     exact = []
     for number in range(4):
         answer: Any = await client.chat.completions.create(
-            model="codex-5", messages=messages, tools=[WEATHER]
+            model="codex-5", messages=messages, tools=[CHAT_WEATHER]
         )
         said, usage = answer.choices[0].message, answer.usage
         exact.append("estimated" not in usage.model_extra)

@@ -23,8 +23,8 @@ from tests.access.keyed import file_in, key_of, write_keys
 from tests.real.acp_proxy import AGENTS, acp_proxy
 from tests.real.scripted_apis import ScriptedApis, script, scripted_apis
 from tests.real.shared import living_on
-from tests.real.test_acp import WEATHER
 from tests.waiting import PATIENCE
+from tests.weather_tool import CHAT_WEATHER
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.parametrize("agent", AGENTS, scope="module")]
 MODES = ["agent", "model"]
@@ -66,7 +66,7 @@ class Conversation:
 
     async def ask(self) -> Any:
         answer = await self._client.chat.completions.create(
-            model="codex-5", messages=self._messages, tools=[WEATHER], extra_headers=self._headers
+            model="codex-5", messages=self._messages, tools=[CHAT_WEATHER], extra_headers=self._headers
         )
         return answer.choices[0].message
 
@@ -124,7 +124,11 @@ async def test_a_client_that_leaves_does_not_disturb_the_others_waiting_call(
     waiting = Conversation(ann, "Oslo", "agent")
     await waiting.call()
     prompt = f"Go. {script({'text': 'word ' * 400, 'delay': 0.05})}"
-    leaving: Any = {"model": "codex-5", "messages": [{"role": "user", "content": prompt}], "tools": [WEATHER]}
+    leaving: Any = {
+        "model": "codex-5",
+        "messages": [{"role": "user", "content": prompt}],
+        "tools": [CHAT_WEATHER],
+    }
     stream = await bob.chat.completions.create(**leaving, stream=True)
     async for chunk in stream:
         if chunk.choices and chunk.choices[0].delta.content:
@@ -150,7 +154,7 @@ async def test_a_call_at_the_sessions_tool_server_that_its_own_model_did_not_mak
     async with acp_proxy(agent, tmp_path, apis.url) as (client, _):
         prompt = f"Go. {script({'text': 'word ' * 400, 'delay': 0.05})}"
         stream = await client.chat.completions.create(
-            model="codex-5", messages=[{"role": "user", "content": prompt}], tools=[WEATHER], stream=True
+            model="codex-5", messages=[{"role": "user", "content": prompt}], tools=[CHAT_WEATHER], stream=True
         )
         async for chunk in stream:
             if chunk.choices and chunk.choices[0].delta.content:

@@ -23,17 +23,10 @@ from tests.real.claude_proxy import claude_processes, claude_proxy, environment_
 from tests.real.proxy import client_of
 from tests.real.shared import living_on
 from tests.waiting import eventually
+from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
 pytestmark = pytest.mark.exhaustive
 
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Weather of a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 TWO_CALLS = [
     {"name": "mcp__client__get_weather", "args": {"city": "Oslo"}},
     {"name": "mcp__client__get_weather", "args": {"city": "Rome"}},
@@ -107,7 +100,7 @@ async def test_both_calls_of_a_step_reach_the_client_and_its_outputs_the_model(
         PLAIN,
         user("Weather?", {"text": "I ask.", "tools": TWO_CALLS}, {"text": "Cold and warm."}),
     ]
-    first = await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
+    first = await client.chat.completions.create(model="codex-5", messages=messages, tools=[CHAT_WEATHER])
     calls = first.choices[0].message.tool_calls
     assert first.choices[0].finish_reason == "tool_calls"
     assert calls is not None
@@ -123,7 +116,7 @@ async def test_both_calls_of_a_step_reach_the_client_and_its_outputs_the_model(
     if way == "replayed":  # another history: the conversation that is kept does not fit
         messages[0] = {"role": "system", "content": "Be very brief."}
     second = await client.chat.completions.create(
-        model="codex-5", messages=[*messages, said, *outputs], tools=[WEATHER]
+        model="codex-5", messages=[*messages, said, *outputs], tools=[CHAT_WEATHER]
     )
     assert second.choices[0].message.content == "Cold and warm."
     assert usage_of(second) == token_counts(1)
@@ -137,11 +130,10 @@ async def test_both_calls_of_a_step_reach_the_client_and_its_outputs_the_model(
 
 
 async def test_tools_of_the_client_by_responses(client: AsyncOpenAI, model: AnthropicModel) -> None:
-    tool: Any = {"type": "function", "strict": False, **WEATHER["function"]}
     first = await client.responses.create(
         model="codex-5",
         instructions="Be brief.",
-        tools=[tool],
+        tools=[RESPONSES_WEATHER],
         input="Weather? " + script({"tools": TWO_CALLS[:1]}, {"text": "Cold."}),
     )
     [call] = first.output
@@ -150,7 +142,7 @@ async def test_tools_of_the_client_by_responses(client: AsyncOpenAI, model: Anth
     second = await client.responses.create(
         model="codex-5",
         instructions="Be brief.",
-        tools=[tool],
+        tools=[RESPONSES_WEATHER],
         previous_response_id=first.id,
         input=[{"type": "function_call_output", "call_id": call.call_id, "output": "minus 5"}],
     )
@@ -163,7 +155,7 @@ async def test_a_tool_loop_goes_on_after_a_restart_of_the_server(
 ) -> None:
     messages = [PLAIN, user("Weather?", {"tools": TWO_CALLS[:1]}, {"text": "Cold."})]
     async with claude_proxy(tmp_path, model) as (client, _):
-        first = await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
+        first = await client.chat.completions.create(model="codex-5", messages=messages, tools=[CHAT_WEATHER])
     said = first.choices[0].message
     assert said.tool_calls is not None
     output = {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "minus 5"}
@@ -171,7 +163,7 @@ async def test_a_tool_loop_goes_on_after_a_restart_of_the_server(
         second = await client.chat.completions.create(
             model="codex-5",
             messages=[*messages, said.model_dump(exclude_none=True), output],  # type: ignore[list-item]
-            tools=[WEATHER],
+            tools=[CHAT_WEATHER],
         )
     assert second.choices[0].message.content == "Cold."
     assert model.texts_for_model()[-1] == ("user", "<output minus 5>")
@@ -181,7 +173,7 @@ async def test_arguments_are_streamed_as_the_model_writes_them(client: AsyncOpen
     stream = await client.chat.completions.create(
         model="codex-5",
         messages=[PLAIN, user("Weather?", {"tools": TWO_CALLS[:1]})],
-        tools=[WEATHER],
+        tools=[CHAT_WEATHER],
         stream=True,
     )
     pieces = [
@@ -391,7 +383,7 @@ async def test_a_thinking_block_that_is_signed_reaches_the_model_again_after_a_r
     """It comes from the store, whose answers another process of Claude Code is given."""
     step = {"think": "hm", "signature": "Sig/+=", "text": "I ask.", "tools": TWO_CALLS[:1]}
     asked: Any = {"model": "codex-5", "instructions": "Be brief."}
-    asked["tools"] = [{"type": "function", "strict": False, **WEATHER["function"]}]
+    asked["tools"] = [RESPONSES_WEATHER]
     async with claude_proxy(tmp_path, model) as (client, _):
         first = await client.responses.create(**asked, input="Weather? " + script(step, {"text": "Cold."}))
     output: Any = {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "minus 5"}

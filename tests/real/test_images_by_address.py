@@ -16,6 +16,7 @@ from tests.real.model_server import ModelServer
 from tests.real.proxy import proxy as serving
 from tests.real.shared import living_on
 from tests.real.test_sdk_answers import PNG
+from tests.web_application import serve_application
 
 
 @living_on()
@@ -27,12 +28,8 @@ async def address() -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_get("/dot.png", image)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    port = runner.addresses[0][1]
-    yield f"http://127.0.0.1:{port}"
-    await runner.cleanup()
+    async with serve_application(app) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def images(model_server: ModelServer) -> list[str]:

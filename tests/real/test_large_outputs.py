@@ -16,7 +16,7 @@ from codex_proxy.app.server import Server
 from tests.real.acp_proxy import AGENTS, acp_proxy
 from tests.real.scripted_apis import ScriptedApis, script, scripted_apis
 from tests.real.shared import living_on
-from tests.real.test_acp import WEATHER
+from tests.weather_tool import CHAT_WEATHER
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.parametrize("agent", AGENTS, scope="module")]
 SIZES = [20, 60, 150, 400, 600]
@@ -55,7 +55,7 @@ async def test_an_output_reaches_the_model_whole(
     call = {"name": "get_weather", "args": {"city": "Oslo"}}
     prompt = f"Weather? {script({'text': 'I ask.', 'tools': [call]}, {'text': 'It is cold.'})}"
     messages: list[Any] = [{"role": "user", "content": prompt}]
-    first = await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
+    first = await client.chat.completions.create(model="codex-5", messages=messages, tools=[CHAT_WEATHER])
     said: Any = first.choices[0].message
     output = output_of(size * 1000, lines=lines)
     messages += [
@@ -65,9 +65,9 @@ async def test_an_output_reaches_the_model_whole(
     apis.bodies.clear()
     if agent == "copilot" and size >= 400:  # more than its model's window takes
         with pytest.raises(openai.BadRequestError, match="prompt budget"):
-            await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
+            await client.chat.completions.create(model="codex-5", messages=messages, tools=[CHAT_WEATHER])
         return
-    second = await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
+    second = await client.chat.completions.create(model="codex-5", messages=messages, tools=[CHAT_WEATHER])
     assert second.choices[0].message.content
     whole = json.dumps(output)[1:-1]
     nested = json.dumps(whole)[1:-1]

@@ -18,12 +18,8 @@ from tests.real.proxy import Proxy
 from tests.real.shared import Proxies
 from tests.real.tool_loop import SETTINGS, assert_grows, input_of, types_of
 from tests.waiting import PATIENCE
+from tests.weather_tool import MESSAGES_WEATHER
 
-TOOL: dict[str, Any] = {
-    "name": "get_weather",
-    "description": "The weather in a city.",
-    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-}
 STEPS = [
     [think("I look."), say("Both."), call(city="Paris"), call(city="Rome")],
     [think("More."), call(city="Oslo")],
@@ -74,7 +70,7 @@ async def test_each_steps_reasoning_reaches_the_model_again_in_its_place(
 ) -> None:
     """`forgotten`: nothing is kept here, so that it comes back in the client's own history."""
     proxy = await proxies.of(**SETTINGS[way])
-    loop = Loop(proxy, plan(*STEPS, [say("Sunny.")]), tools=[TOOL], thinking={"type": "adaptive"})
+    loop = Loop(proxy, plan(*STEPS, [say("Sunny.")]), tools=[MESSAGES_WEATHER], thinking={"type": "adaptive"})
     last = await loop.run()
     assert [block.type for block in last.content][:1] == ["text"]
     first, second, third = model_server.calls
@@ -98,7 +94,7 @@ async def test_a_conversation_keeps_the_providers_cache_key(
 ) -> None:
     """Also with a system message behind the results, as Claude Code has it."""
     proxy = await proxies.of()
-    loop = Loop(proxy, plan(*STEPS, [say("Sunny.")]), tools=[TOOL], thinking={"type": "adaptive"})
+    loop = Loop(proxy, plan(*STEPS, [say("Sunny.")]), tools=[MESSAGES_WEATHER], thinking={"type": "adaptive"})
     await loop.run({"role": "system", "content": "Be brief."})
     assert len({request.body["prompt_cache_key"] for request in model_server.calls}) == 1
     assert "<system-reminder>\nBe brief.\n</system-reminder>" in json.dumps(
@@ -111,7 +107,7 @@ async def test_without_state_in_the_history_nothing_is_shown_of_it(
     proxies: Proxies, model_server: ModelServer
 ) -> None:
     proxy = await proxies.of(reasoning_state="server")
-    loop = Loop(proxy, plan(*STEPS, [say("Sunny.")]), tools=[TOOL], thinking={"type": "adaptive"})
+    loop = Loop(proxy, plan(*STEPS, [say("Sunny.")]), tools=[MESSAGES_WEATHER], thinking={"type": "adaptive"})
     await loop.run()
     assert "redacted_thinking" not in json.dumps(loop.messages)
     assert len(reasoning_in(model_server.calls[-1])) == 2

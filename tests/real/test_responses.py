@@ -20,17 +20,8 @@ from tests.real.proxy import Proxy
 from tests.real.shared import EVERY_WAY, Proxies, Restarts
 from tests.real.tool_loop import assert_grows, input_of, types_of
 from tests.waiting import eventually, poll
+from tests.weather_tool import RESPONSES_WEATHER
 
-WEATHER: dict[str, Any] = {
-    "type": "function",
-    "name": "get_weather",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-}
 PNG = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9aw"
     "AAAABJRU5ErkJggg=="
@@ -103,7 +94,7 @@ async def test_a_tool_loop_by_previous_id_sees_its_reasoning_and_outputs_in_orde
     proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     step = [think(), say("Let me look."), call(city="Paris"), call(city="Rome")]
-    async with talk_of(proxies, way, tools=[WEATHER]) as talk:
+    async with talk_of(proxies, way, tools=[RESPONSES_WEATHER]) as talk:
         answer = await talk.ask(plan(step, step, [think(), say("Done.")]))
         while calls_of(answer):
             outputs = list(reversed(outputs_for(answer)))
@@ -126,7 +117,7 @@ async def test_a_tool_loop_by_previous_id_sees_its_reasoning_and_outputs_in_orde
 async def test_a_conversation_carries_the_model_s_own_items(
     proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with talk_of(proxies, way, tools=[WEATHER]) as talk:
+    async with talk_of(proxies, way, tools=[RESPONSES_WEATHER]) as talk:
         conversation = (await (await talk.client()).conversations.create()).id
         first = await talk.ask(
             plan([think(), call(city="Paris")], [think(), say("Sunny.")]), conversation=conversation
@@ -147,7 +138,7 @@ async def test_encrypted_reasoning_goes_to_the_client_and_back_with_nothing_stor
 ) -> None:
     """As Codex itself asks: `store: false`, and all of the context in each request."""
     asking = {"store": False, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "thread-1"}
-    async with talk_of(proxies, "restarted", tools=[WEATHER], **asking) as talk:
+    async with talk_of(proxies, "restarted", tools=[RESPONSES_WEATHER], **asking) as talk:
         user = {"role": "user", "content": plan([think(), call(city="Paris")], [say("Sunny.")])}
         first = await talk.ask([user])
         echoed = [item.model_dump(exclude_none=True) for item in first.output]
@@ -313,7 +304,7 @@ async def test_of_an_answer_cut_at_a_stop_sequence_the_model_sees_what_its_clien
 async def test_a_call_deleted_from_a_conversation_is_deleted_with_its_hidden_item(
     proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with talk_of(proxies, "replayed", tools=[WEATHER]) as talk:
+    async with talk_of(proxies, "replayed", tools=[RESPONSES_WEATHER]) as talk:
         client = await talk.client()
         conversation = (await client.conversations.create()).id
         first = await talk.ask(

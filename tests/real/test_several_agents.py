@@ -27,6 +27,7 @@ from tests.real.release import codex_path
 from tests.real.scripted_apis import ScriptedApis, script, scripted_apis
 from tests.real.shared import living_on
 from tests.waiting import PATIENCE, eventually
+from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
 pytestmark = [
     pytest.mark.exhaustive,
@@ -37,15 +38,6 @@ pytestmark = [
 ]
 
 NAMES = ("codex", "claude-code", "gemini", "mock")
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Weather of a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
-TOOL: Any = {"type": "function", "strict": False, **WEATHER["function"]}
 
 
 @dataclass(frozen=True)
@@ -149,7 +141,7 @@ async def chat(served: Several, name: str) -> str:
     call = {"name": "get_weather", "args": {"city": name}}
     steps = {"text": "I ask.", "tools": [call]}, {"text": f"It is cold in {name}."}
     messages: list[Any] = [{"role": "user", "content": prompt(f"Weather of {name}?", *steps)}]
-    asked: Any = {"model": served.models[name], "tools": [WEATHER]}
+    asked: Any = {"model": served.models[name], "tools": [CHAT_WEATHER]}
     first = await served.client.chat.completions.with_raw_response.create(**asked, messages=messages)
     assert first.headers["x-codex-agent"] == name
     said: Any = first.parse().choices[0].message
@@ -164,7 +156,7 @@ async def respond(served: Several, name: str) -> str:
     """The answer of an agent to a request of the Responses API."""
     step = {"text": f"A response of {name}."}
     response = await served.client.responses.create(
-        model=served.models[name], tools=[TOOL], input=prompt(f"Hi, {name}.", step)
+        model=served.models[name], tools=[RESPONSES_WEATHER], input=prompt(f"Hi, {name}.", step)
     )
     return response.output_text
 
@@ -229,18 +221,18 @@ async def test_a_conversation_goes_on_with_another_agent_without_what_only_the_f
 ) -> None:
     step = {"think": "hm", "signature": "OnlyForItsMaker", "text": "Noted, Rumpel."}
     first = await served.client.responses.create(
-        model=served.models[one], tools=[TOOL], input=prompt("I am Rumpel.", step)
+        model=served.models[one], tools=[RESPONSES_WEATHER], input=prompt("I am Rumpel.", step)
     )
     again = await served.client.responses.create(
         model=served.models[one],
-        tools=[TOOL],
+        tools=[RESPONSES_WEATHER],
         previous_response_id=first.id,
         input=prompt("Once more.", {"text": "Rumpel."}),
     )
     served.apis.bodies.clear()
     second = await served.client.responses.create(
         model=served.models[other],
-        tools=[TOOL],
+        tools=[RESPONSES_WEATHER],
         previous_response_id=again.id,
         input=prompt("Who am I?", {"text": "You are Rumpel."}),
     )

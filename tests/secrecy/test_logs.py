@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from tests.secrecy.planting import METRICS_KEY, PLANTED, WEBHOOK_SECRET, Scene, picture, serving
+from tests.web_application import serve_application
 
 FUNCTION: dict[str, Any] = {
     "name": "planted-tool",
@@ -250,10 +252,6 @@ async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
 
     app = web.Application()
     app.router.add_post("/planted-hook", hook)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    port = runner.addresses[0][1]
     server = {
         "command": sys.executable,
         "args": [str(MCP_PROGRAM), "stdio"],
@@ -264,17 +262,19 @@ async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
         "PROXY_FAKE_DIALECT": dialect,
         "PROXY_MCP_CONFIG": str(tmp_path / "mcp.json"),
         "PROXY_MCP_ALLOWED_URLS": "http://localhost:1",
-        "PROXY_WEBHOOKS_URLS": f"http://planted-user:planted-password@127.0.0.1:{port}/planted-hook?planted-query",
         "PROXY_WEBHOOKS_SECRET": WEBHOOK_SECRET,
     }
     arguments = ("--log-level", "debug", "--log-format", format)
-    async with serving(tmp_path, *arguments, **environment) as scene:
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(serve_application(app))
+        hook_url = f"http://planted-user:planted-password@127.0.0.1:{port}/planted-hook?planted-query"
+        environment["PROXY_WEBHOOKS_URLS"] = hook_url
+        scene = await stack.enter_async_context(serving(tmp_path, *arguments, **environment))
         answers = await send_every_request(scene)
         open_to_all = [await scene.get(path, Authorization="") for path in ("/healthz", "/readyz", "/livez")]
         metrics = await scene.get("/metrics", Authorization=f"Bearer {METRICS_KEY}")
         assert await scene.stop() == 0
         written, logged = scene.written, scene.log.read_text("utf-8")
-    await runner.cleanup()
     assert PLANTED.findall(written) == []
     if format == "json":
         assert [line for line in logged.splitlines() if not line.startswith("{")] == []

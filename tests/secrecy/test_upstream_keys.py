@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from codex_proxy.agents.upstream.secrets import HIDDEN, Secrets, SecretsReader
 from tests.agents.test_openai_chat_pass_through import cut
 from tests.http.conftest import logged as logged
-from tests.http.serving import WEATHER, Proxy, user
+from tests.http.serving import Proxy, user
 from tests.upstreams.cases import DONE, USAGE, Case, chunk, event
 from tests.upstreams.serving import Upstream, proxy_before, upstream
 from tests.upstreams.test_responses_upstream import CALLED, THOUGHT, message, response_with
 from tests.upstreams.test_responses_upstream import event as of_responses
+from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
 KEY = "sk-operators_own.0123456789"
 HEADER = "team/secret/9876543210"
@@ -107,13 +108,17 @@ SAID: dict[str, tuple[str, list[Any]]] = {
     "errors": ("openai-chat", list(refusals())),
     "errors of Responses": ("openai-responses", list(refusals())),
 }
-TOOL: Any = {"type": "function", **WEATHER["function"]}  # type: ignore[dict-item]
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", user() | {"model": "small"}),
-    ("/v1/chat/completions", user() | {"model": "small", "tools": [WEATHER]}),
+    ("/v1/chat/completions", user() | {"model": "small", "tools": [CHAT_WEATHER]}),
     (
         "/v1/responses",
-        {"model": "small", "input": "Hi", "tools": [TOOL], "include": ["reasoning.encrypted_content"]},
+        {
+            "model": "small",
+            "input": "Hi",
+            "tools": [RESPONSES_WEATHER],
+            "include": ["reasoning.encrypted_content"],
+        },
     ),
     ("/v1/messages", {"model": "small", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}),
 ]
@@ -158,7 +163,7 @@ async def test_a_key_that_an_upstream_repeats_anywhere_reaches_nobody(
         assert not file.is_file() or KEY.encode() not in file.read_bytes()
 
 
-@pytest.mark.parametrize("tools", [[], [WEATHER]], ids=["passed on", "rendered"])
+@pytest.mark.parametrize("tools", [[], [CHAT_WEATHER]], ids=["passed on", "rendered"])
 async def test_a_key_that_a_model_says_in_pieces_is_not_recognised(tools: list[Any], tmp_path: Path) -> None:
     """The limit: each piece is a part of the model's text, and only the client joins them."""
     halves = (KEY[:9], KEY[9:])

@@ -11,9 +11,10 @@ from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 
 from codex_proxy.traces.watcher import MAX_CALLS
 from tests.forked_fake import no_forks
-from tests.http.serving import WEATHER, Proxy, user
+from tests.http.serving import Proxy, user
 from tests.traces.traced import facts, is_below, one, recorded_traces, spans_named, traced_proxy
 from tests.upstreams.serving import upstream
+from tests.weather_tool import CHAT_WEATHER
 
 CLIENT_TRACE, CLIENT_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = {"traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01"}
@@ -21,7 +22,7 @@ TRACEPARENT = {"traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01"}
 
 async def loop(proxy: Proxy, headers: dict[str, str]) -> None:
     """A tool loop over two requests."""
-    body = user("[[fake:tool_call]]", tools=[WEATHER])
+    body = user("[[fake:tool_call]]", tools=[CHAT_WEATHER])
     said = (await proxy.ask(body, headers=headers)).body["choices"][0]["message"]
     output = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "sunny"}
     body["messages"] += [said, output]

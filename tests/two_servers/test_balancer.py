@@ -13,8 +13,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from tests.http.serving import WEATHER, Proxy, fake_proxy
-from tests.http_responses.asking import WEATHER as FUNCTION
+from tests.http.serving import Proxy, fake_proxy
 from tests.http_responses.asking import saying
 from tests.http_responses.receiving import SECRET, receiver
 from tests.http_responses.test_mcp import CALLS, weather
@@ -23,6 +22,7 @@ from tests.mcp.serving import web_server
 from tests.nginx import needs_nginx
 from tests.two_servers.balancer import KEY, SETTINGS, balancer
 from tests.waiting import PATIENCE, poll
+from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
 pytestmark = needs_nginx
 
@@ -86,19 +86,21 @@ async def test_a_tool_loop_of_chat_completions(front: Front) -> None:
     messages: list[Any] = [{"role": "user", "content": CALL}]
     for _ in range(3):
         first = await front.openai.chat.completions.create(
-            model="codex-5", messages=messages, tools=[WEATHER]
+            model="codex-5", messages=messages, tools=[CHAT_WEATHER]
         )
         (call,) = first.choices[0].message.tool_calls
         output = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
         answered = [*messages, first.choices[0].message.to_dict(), output]
-        last = await front.openai.chat.completions.create(model="codex-5", messages=answered, tools=[WEATHER])
+        last = await front.openai.chat.completions.create(
+            model="codex-5", messages=answered, tools=[CHAT_WEATHER]
+        )
         assert last.choices[0].message.content == "Seen: sunny"
         messages = [*answered, last.choices[0].message.to_dict(), {"role": "user", "content": CALL}]
 
 
 @pytest.mark.exhaustive
 async def test_a_tool_loop_of_messages_with_thinking(front: Front) -> None:
-    function: Any = WEATHER["function"]
+    function: Any = CHAT_WEATHER["function"]
     tool = {"name": "get_weather", "input_schema": function["parameters"]}
     messages: list[Any] = [{"role": "user", "content": CALL}]
     given: Any = {"model": "codex-5", "max_tokens": 1024, "tools": [tool], "thinking": {"type": "adaptive"}}
@@ -122,12 +124,12 @@ async def test_a_chain_of_responses_with_tools(front: Front) -> None:
     previous = None
     for number in range(6):
         first = await front.openai.responses.create(
-            model="codex-5", input=CALL, tools=[FUNCTION], previous_response_id=previous
+            model="codex-5", input=CALL, tools=[RESPONSES_WEATHER], previous_response_id=previous
         )
         (call,) = first.output
         output = {"type": "function_call_output", "call_id": call.call_id, "output": f"sunny {number}"}
         last = await front.openai.responses.create(
-            model="codex-5", input=[output], tools=[FUNCTION], previous_response_id=first.id
+            model="codex-5", input=[output], tools=[RESPONSES_WEATHER], previous_response_id=first.id
         )
         assert last.output_text == f"Seen: sunny {number}"
         previous = last.id

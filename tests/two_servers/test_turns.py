@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from tests.http.serving import Proxy, until
-from tests.http_responses.asking import WEATHER, create, saying
+from tests.http_responses.asking import create, saying
 from tests.http_responses.test_mcp import CALLS, settings, weather
 from tests.http_responses.test_websocket import answer_to, open_socket
 from tests.mcp.serving import web_server
 from tests.two_servers.conftest import HELD, MakePair, Pair, let_leases_run_out, third_server
+from tests.weather_tool import RESPONSES_WEATHER
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +118,12 @@ async def test_twenty_turns_at_once_on_both_servers_leave_a_conversation_in_one_
 
 async def test_the_output_of_a_call_arrives_at_another_server_than_the_call_was_made_on(pair: Pair) -> None:
     prompt = '[[fake:tool_call args=\'{"city": "Paris"}\' say="Seen: {outputs}"]]'
-    first = await create(pair.one, prompt, tools=[WEATHER])
+    first = await create(pair.one, prompt, tools=[RESPONSES_WEATHER])
     (call,) = first.body["output"]
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "Sunny."}
-    second = await create(pair.two, [output], tools=[WEATHER], previous_response_id=first.body["id"])
+    second = await create(
+        pair.two, [output], tools=[RESPONSES_WEATHER], previous_response_id=first.body["id"]
+    )
     assert second.body["output"][0]["content"][0]["text"] == "Seen: Sunny."
 
 

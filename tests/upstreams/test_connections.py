@@ -21,7 +21,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.settings.fields import Settings
 from codex_proxy.surfaces.fault_table import TABLE
-from tests.http.serving import ENVIRONMENT, WEATHER, Proxy, fake_proxy, running, user
+from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, running, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.mcp.serving import certificate
 from tests.upstreams.cases import CASES, Case, chunk, event, text
@@ -35,6 +35,7 @@ from tests.upstreams.serving import (
 )
 from tests.upstreams.test_responses_upstream import message, response_with
 from tests.waiting import PATIENCE, eventually
+from tests.weather_tool import CHAT_WEATHER
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 ROLE = event(chunk({"role": "assistant", "content": ""}))
@@ -745,7 +746,7 @@ async def test_two_of_these_servers_work_in_a_row(tmp_path: Path) -> None:
                 own = await inner.send("POST", path, {**body, "stream": streamed})
                 far = await outer.send("POST", path, {**body, "model": "fake-model", "stream": streamed})
                 assert (far.status, answer_text(far.text)) == (200, answer_text(own.text))
-        asking = user("[[fake:tool_call]]", tools=[WEATHER])
+        asking = user("[[fake:tool_call]]", tools=[CHAT_WEATHER])
         own, far = [await proxy.ask({**asking, "model": "fake-model"}) for proxy in (inner, outer)]
         calls = [each.body["choices"][0]["message"]["tool_calls"] for each in (own, far)]
         assert calls[0][0]["function"] == calls[1][0]["function"]

@@ -12,15 +12,14 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from tests.http.serving import WEATHER, Proxy, user
+from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
 from tests.upstreams.cases import CASES, DONE, USAGE, Case, call, chunk, event, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, upstream
 from tests.upstreams.test_scenarios import mcp_config
 from tests.waiting import eventually, poll
+from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
-CHAT_TOOL: Any = WEATHER
-TOOL: Any = {"type": "function", **CHAT_TOOL["function"], "strict": False}
 PARIS = '{"city":"Paris"}'
 
 
@@ -56,7 +55,7 @@ async def test_chat_streams_what_the_upstream_means(name: str, client: AsyncOpen
     made: dict[int, list[str]] = {}
     try:
         answer = await client.chat.completions.create(
-            model=name, messages=[{"role": "user", "content": "weather?"}], tools=[CHAT_TOOL], stream=True,
+            model=name, messages=[{"role": "user", "content": "weather?"}], tools=[CHAT_WEATHER], stream=True,
             stream_options={"include_usage": True},
         )  # fmt: skip
         async for part in answer:
@@ -87,7 +86,9 @@ async def test_chat_streams_what_the_upstream_means(name: str, client: AsyncOpen
 async def test_responses_streams_what_the_upstream_means(name: str, client: AsyncOpenAI) -> None:
     case, last, text = CASES[name], None, ""
     try:
-        answer = await client.responses.create(model=name, input="weather?", tools=[TOOL], stream=True)
+        answer = await client.responses.create(
+            model=name, input="weather?", tools=[RESPONSES_WEATHER], stream=True
+        )
         async for event in answer:
             last = event
             if event.type in ("response.output_text.delta", "response.refusal.delta"):
@@ -112,8 +113,8 @@ async def test_responses_streams_what_the_upstream_means(name: str, client: Asyn
 @pytest.mark.parametrize("name", CASES)
 async def test_a_whole_answer_is_what_the_upstream_means(name: str, proxy: Proxy) -> None:
     case = CASES[name]
-    chat = await proxy.ask(user("weather?", tools=[WEATHER]) | {"model": name})
-    body = {"model": name, "input": "weather?", "tools": [TOOL]}
+    chat = await proxy.ask(user("weather?", tools=[CHAT_WEATHER]) | {"model": name})
+    body = {"model": name, "input": "weather?", "tools": [RESPONSES_WEATHER]}
     response = await proxy.send("POST", "/v1/responses", body)
     if case.fault is not None:
         assert chat.status >= 400
@@ -141,7 +142,7 @@ async def test_sampling_reaches_the_upstream_as_it_is(proxy: Proxy, server: Upst
         "logit_bias": {"5": -1},
         "top_k": 3,
     }
-    answer = await proxy.ask(user(**sampling, max_tokens=5, stop=["x"], tools=[WEATHER]))
+    answer = await proxy.ask(user(**sampling, max_tokens=5, stop=["x"], tools=[CHAT_WEATHER]))
     assert "x-codex-ignored-params" not in answer.headers
     assert {name: server.asked[-1].body[name] for name in sampling} == sampling
     assert (server.asked[-1].body["max_tokens"], server.asked[-1].body["stop"]) == (5, ["x"])
@@ -154,7 +155,7 @@ async def test_sampling_reaches_the_upstream_as_it_is(proxy: Proxy, server: Upst
 
 async def test_tool_choice_is_a_parameter_and_not_part_of_the_prompt(proxy: Proxy, server: Upstream) -> None:
     server.script = [stream(call("get_weather", PARIS), finish="tool_calls")]
-    await proxy.ask(user(tools=[WEATHER], tool_choice="required"))
+    await proxy.ask(user(tools=[CHAT_WEATHER], tool_choice="required"))
     asked = server.asked[-1].body
     assert asked["tool_choice"] == {"type": "function", "function": {"name": "get_weather"}}
     assert [message["role"] for message in asked["messages"]] == ["user"]
@@ -164,7 +165,7 @@ async def test_a_model_that_does_not_make_a_required_call_is_asked_once_more(
     proxy: Proxy, server: Upstream
 ) -> None:
     server.script = [text("Sunny."), stream(call("get_weather", PARIS), finish="tool_calls")]
-    answer = await proxy.ask(user(tools=[WEATHER], tool_choice="required"))
+    answer = await proxy.ask(user(tools=[CHAT_WEATHER], tool_choice="required"))
     assert answer.body["choices"][0]["finish_reason"] == "tool_calls"
     assert "get_weather" in server.asked[1].body["messages"][-1]["content"]
 
@@ -180,7 +181,7 @@ async def test_a_call_of_a_tool_that_is_not_allowed_is_hidden_and_the_model_gets
         stream(call("other", "{}"), finish="tool_calls"),
         stream(call("get_weather", '{"city":"Paris"}', "call_b"), finish="tool_calls"),
     ]
-    asked = user(tools=[WEATHER, other], stream=streamed) | {"model": "small"}
+    asked = user(tools=[CHAT_WEATHER, other], stream=streamed) | {"model": "small"}
     choice = {"type": "allowed_tools", "allowed_tools": allowed}
     answer = await proxy.ask({**asked, "tool_choice": choice})
     assert answer.status == 200
@@ -241,7 +242,7 @@ async def test_an_answer_that_is_reported_anew_keeps_what_openais_wire_has(
     streamed: bool, proxy: Proxy, server: Upstream
 ) -> None:
     server.script = [b"".join(map(event, DETAILED)) + DONE]
-    asked = user("Hi", tools=[WEATHER]) | {"model": "small"}
+    asked = user("Hi", tools=[CHAT_WEATHER]) | {"model": "small"}
     if not streamed:
         body = (await proxy.ask(asked)).body
         [message] = [each["message"] for each in body["choices"]]
@@ -340,7 +341,7 @@ async def test_fields_that_are_the_upstreams_own_reach_it_where_the_answer_is_re
         "stop": ["END"],
         "seed": 7,
     }
-    answer = await proxy.ask(user(tools=[WEATHER], **fields) | {"model": "small"})
+    answer = await proxy.ask(user(tools=[CHAT_WEATHER], **fields) | {"model": "small"})
     assert answer.status == 200
     assert answer.headers["x-codex-passed-params"] == "x_own"
     assert "x-codex-ignored-params" not in answer.headers
@@ -411,11 +412,11 @@ async def test_new_models_of_the_upstream_are_found_while_the_server_runs(
 async def test_a_tool_loop_of_chat_goes_round(client: AsyncOpenAI, server: Upstream) -> None:
     server.script = [stream({"content": "Let me see."}, call("get_weather", PARIS), finish="tool_calls")]
     messages: list[Any] = [{"role": "user", "content": "weather?"}]
-    first = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_TOOL])
+    first = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_WEATHER])
     message = first.choices[0].message
     assert message.tool_calls is not None
     messages += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny"}]
-    second = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_TOOL])
+    second = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_WEATHER])
     assert second.choices[0].message.content == "Hello."
     asked = server.asked[-1].body["messages"]
     assert [each["role"] for each in asked] == ["user", "assistant", "tool"]
@@ -428,7 +429,7 @@ async def test_a_tool_loop_of_responses_goes_on_from_what_is_stored(
     strict: bool, client: AsyncOpenAI, server: Upstream
 ) -> None:
     server.script = [stream(call("get_weather", PARIS), finish="tool_calls")]
-    tool = TOOL | {"strict": strict}
+    tool = RESPONSES_WEATHER | {"strict": strict}
     first = await client.responses.create(model="small", input="weather?", tools=[tool])
     [made] = [item for item in first.output if item.type == "function_call"]
     output: Any = {"type": "function_call_output", "call_id": made.call_id, "output": "sunny"}
@@ -514,7 +515,9 @@ async def test_a_call_that_breaks_a_strict_schema_is_hidden_and_asked_for_again(
 ) -> None:
     wrong, right = (stream(call("get_weather", given), finish="tool_calls") for given in ("{}", PARIS))
     server.script = [wrong, right]
-    answer = await client.responses.create(model="small", input="weather?", tools=[TOOL | {"strict": True}])
+    answer = await client.responses.create(
+        model="small", input="weather?", tools=[RESPONSES_WEATHER | {"strict": True}]
+    )
     assert [item.arguments for item in answer.output if item.type == "function_call"] == [PARIS]
     assert "break the tool's schema" in server.asked[1].body["messages"][-1]["content"]
     assert answer.usage is not None
@@ -545,7 +548,7 @@ async def test_reasoning_of_the_upstream_is_shown_and_not_sent_back(
 async def test_an_id_that_the_upstream_gives_again_or_that_is_too_long_becomes_another(
     strict: bool, client: AsyncOpenAI, server: Upstream
 ) -> None:
-    tool = TOOL | {"strict": strict}
+    tool = RESPONSES_WEATHER | {"strict": strict}
     ids = ("call_a", "call_a", "x" * 65)
     server.script = [stream(call("get_weather", PARIS, id), finish="tool_calls") for id in ids]
     items: list[Any] = [{"role": "user", "content": "weather?"}]

@@ -13,14 +13,14 @@ import pytest
 from openai import AsyncOpenAI
 
 from codex_proxy.http.app_keys import USAGE as USAGE_BOOK
-from tests.http.serving import WEATHER, Proxy, user
+from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
 from tests.upstreams.cases import DONE, USAGE, Case, chunk, event, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, raw_upstream, upstream
 from tests.upstreams.test_connections import OK, talk_of
 from tests.waiting import PATIENCE
+from tests.weather_tool import CHAT_WEATHER
 
-TOOL: Any = WEATHER
 HEARD = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
 FILE = {"type": "file", "file": {"file_id": "file-1"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "low"}}
@@ -86,7 +86,7 @@ async def test_several_choices_and_log_probabilities_are_the_upstreams(
     async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client:
         answer: Any = await client.chat.completions.create(
             model="small", messages=[{"role": "user", "content": "?"}], n=2, logprobs=True, top_logprobs=1,
-            tools=[TOOL], stream=True,
+            tools=[CHAT_WEATHER], stream=True,
         )  # fmt: skip
         said = {
             choice.index: choice async for part in answer for choice in part.choices if choice.delta.content
@@ -135,7 +135,7 @@ async def test_developers_become_system_for_servers_that_know_no_other(
     assert server.asked[-1].body["messages"] == [{"role": "system", "content": "Be brief."}, messages[1]]
 
 
-@pytest.mark.parametrize("tools", [[], [WEATHER]])
+@pytest.mark.parametrize("tools", [[], [CHAT_WEATHER]])
 async def test_audio_files_and_addresses_of_images_reach_the_upstream(
     tools: list[Any], proxy: Proxy, server: Upstream
 ) -> None:
@@ -165,7 +165,7 @@ async def test_parts_of_a_type_that_nobody_here_knows_reach_the_upstream_and_are
 ) -> None:
     content = [{"type": "text", "text": "What is it?"}, SEEN]
     messages = [{"role": "user", "content": content}]
-    more: dict[str, Any] = {"tools": [WEATHER]} if with_tools else {}
+    more: dict[str, Any] = {"tools": [CHAT_WEATHER]} if with_tools else {}
     answer = await proxy.ask({"model": "small", "messages": messages, **more})
     assert answer.status == 200
     assert server.asked[-1].body["messages"] == messages
@@ -176,7 +176,7 @@ async def test_such_a_part_is_refused_by_its_place_where_it_cannot_go_as_it_was_
     proxy: Proxy, server: Upstream, tmp_path: Path
 ) -> None:
     calls = {"role": "assistant", "content": [SEEN]}
-    answer = await proxy.ask(user() | {"messages": [*user()["messages"], calls], "tools": [WEATHER]})
+    answer = await proxy.ask(user() | {"messages": [*user()["messages"], calls], "tools": [CHAT_WEATHER]})
     assert (answer.status, answer.error["param"]) == (400, "messages[1].content[0].type")
     assert "'text', 'refusal'" in answer.error["message"]
     (tmp_path / "b").mkdir()
@@ -215,7 +215,7 @@ async def test_usage_is_requested_recorded_and_sent_if_the_client_asked(
 
 async def test_max_tokens_are_counted_by_the_upstream_alone(proxy: Proxy, server: Upstream) -> None:
     server.script = [text("many many words " * 20)] * 2
-    for more in ({}, {"tools": [WEATHER]}):
+    for more in ({}, {"tools": [CHAT_WEATHER]}):
         answer = await proxy.ask(request(max_tokens=5, **more))
         assert answer.body["choices"][0]["message"]["content"] == "many many words " * 20
         assert server.asked[-1].body["max_tokens"] == 5

@@ -22,10 +22,11 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from tests.http.serving import WEATHER, Proxy, fake_proxy
+from tests.http.serving import Proxy, fake_proxy
 from tests.upstreams.cases import call, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, upstream
 from tests.upstreams.test_connections import wait_until_nothing_is_left
+from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
 PROGRAM = os.environ.get("TEST_LITELLM") or shutil.which("litellm")
 pytestmark = pytest.mark.skipif(
@@ -36,8 +37,6 @@ pytestmark = pytest.mark.skipif(
 KEY = "sk-of-litellm-1234567890"
 KEY_BEHIND = "sk-of-its-upstream-0987654321"
 HI: Any = [{"role": "user", "content": "Hi"}]
-CHAT_TOOL: Any = WEATHER
-TOOL: Any = {"type": "function", **CHAT_TOOL["function"], "strict": False}
 PARIS = '{"city":"Paris"}'
 MOCKS = {
     "mock": "Hello there.",
@@ -191,18 +190,18 @@ async def test_a_tool_loop_goes_round_on_both_apis(client: AsyncOpenAI, server: 
     called = stream(call("get_weather", PARIS), finish="tool_calls")
     server.script = [called, text("Sunny."), called, text("Sunny.")]
     messages: list[Any] = [{"role": "user", "content": "weather?"}]
-    first = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_TOOL])
+    first = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_WEATHER])
     message = first.choices[0].message
     assert message.tool_calls is not None
     messages += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny"}]
-    last = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_TOOL])
+    last = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_WEATHER])
     assert last.choices[0].message.content == "Sunny."
-    created = await client.responses.create(model="small", input="weather?", tools=[TOOL])
+    created = await client.responses.create(model="small", input="weather?", tools=[RESPONSES_WEATHER])
     [made] = [item for item in created.output if item.type == "function_call"]
     assert (made.name, json.loads(made.arguments)) == ("get_weather", {"city": "Paris"})
     output: Any = {"type": "function_call_output", "call_id": made.call_id, "output": "sunny"}
     answer = await client.responses.create(
-        model="small", input=[output], tools=[TOOL], previous_response_id=created.id
+        model="small", input=[output], tools=[RESPONSES_WEATHER], previous_response_id=created.id
     )
     assert answer.output_text == "Sunny."
     assert [each["role"] for each in server.asked[-1].body["messages"]] == ["user", "assistant", "tool"]

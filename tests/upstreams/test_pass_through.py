@@ -23,6 +23,7 @@ from codex_proxy.http.body import BODY_BUDGET
 from codex_proxy.http.pass_through import MAX_FORM_HEAD
 from tests.http.serving import Answer, Proxy, fake_proxy, until
 from tests.upstreams.serving import proxy_before
+from tests.web_application import serve_application
 
 KEY = "a-long-secret-of-the-upstream"
 EMBEDDED = {
@@ -96,14 +97,9 @@ async def serving() -> AsyncIterator[Server]:
     app = web.Application(client_max_size=64 << 20)
     app.router.add_get("/v1/models", server.models)
     app.router.add_post("/v1/{path:.*}", server.any)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    try:
+    async with serve_application(app) as port:
+        server.url = f"http://127.0.0.1:{port}/v1"
         yield server
-    finally:
-        await runner.cleanup()
 
 
 @pytest.fixture

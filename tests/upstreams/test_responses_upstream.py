@@ -12,13 +12,12 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from tests.http.serving import WEATHER, Proxy, user
+from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
 from tests.upstreams.cases import Case
 from tests.upstreams.serving import Upstream, proxy_before, upstream
+from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
-CHAT_TOOL: Any = WEATHER
-TOOL: Any = {"type": "function", **CHAT_TOOL["function"], "strict": False}
 PARIS = '{"city":"Paris"}'
 USAGE = {
     "input_tokens": 11,
@@ -256,7 +255,7 @@ PATCHED = {
 async def test_arguments_and_inputs_stream_as_the_upstream_writes_them(
     bare: bool, client: AsyncOpenAI, server: Upstream
 ) -> None:
-    tools: list[Any] = [TOOL, {"type": "custom", "name": "patch"}]
+    tools: list[Any] = [RESPONSES_WEATHER, {"type": "custom", "name": "patch"}]
     server.script = [response_with(THOUGHT, CALLED, PATCHED, bare=bare)] * 2
     stream = await client.responses.create(model="small", input="?", tools=tools, stream=True)
     events = [each async for each in stream]
@@ -277,18 +276,18 @@ async def test_encrypted_reasoning_goes_back_in_front_of_its_call(
     server.script = [response_with(THOUGHT, CALLED), response_with(message("Sunny."))]
     if surface == "chat":
         messages: list[Any] = [{"role": "user", "content": "weather?"}]
-        first = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_TOOL])
+        first = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_WEATHER])
         made = first.choices[0].message
         assert made.tool_calls is not None
         messages += [made, {"role": "tool", "tool_call_id": made.tool_calls[0].id, "content": "sunny"}]
-        last = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_TOOL])
+        last = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_WEATHER])
         assert last.choices[0].message.content == "Sunny."
     else:
-        created = await client.responses.create(model="small", input="weather?", tools=[TOOL])
+        created = await client.responses.create(model="small", input="weather?", tools=[RESPONSES_WEATHER])
         [called] = [item for item in created.output if item.type == "function_call"]
         output: Any = {"type": "function_call_output", "call_id": called.call_id, "output": "sunny"}
         answer = await client.responses.create(
-            model="small", input=[output], tools=[TOOL], previous_response_id=created.id
+            model="small", input=[output], tools=[RESPONSES_WEATHER], previous_response_id=created.id
         )
         assert answer.output_text == "Sunny."
     items = server.asked[-1].body["input"]
@@ -325,7 +324,7 @@ async def test_what_a_request_asks_for_reaches_the_upstream(client: AsyncOpenAI,
     server.script = [response_with(message('{"a": 1}'))]
     await client.responses.create(
         model="small", input="?", instructions="Be brief.", parallel_tool_calls=False,
-        reasoning={"effort": "low", "summary": "auto"}, tools=[TOOL, {"type": "web_search"}],
+        reasoning={"effort": "low", "summary": "auto"}, tools=[RESPONSES_WEATHER, {"type": "web_search"}],
         text=text, **given,
     )  # fmt: skip
     asked = server.asked[-1].body

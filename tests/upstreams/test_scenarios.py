@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from tests.http.serving import WEATHER, frames_of, user
+from tests.http.serving import frames_of, user
 from tests.mcp.serving import PROGRAM
 from tests.upstreams.cases import DONE, call, chunk, event, stream, text
 from tests.upstreams.serving import proxy_before, upstream
 from tests.upstreams.test_connections import two_folders
 from tests.upstreams.test_responses_upstream import CALLED as CALLED_ITEM
 from tests.upstreams.test_responses_upstream import message, response_with
+from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
-CHAT_TOOL: Any = WEATHER
-TOOL: Any = {"type": "function", **CHAT_TOOL["function"], "strict": False}
 PARIS = '{"city":"Paris"}'
 LEGACY: list[dict[str, Any]] = [
     {"function_call": {"name": "get_weather", "arguments": ""}},
@@ -59,7 +58,7 @@ async def test_a_scenario_has_the_profiles_events(name: str, tmp_path: Path) -> 
         proxy_before(server.url, tmp_path, responses_profile="open-responses-server") as proxy,
     ):
         server.script = [sent]
-        body = {"model": "small", "input": "?", "tools": [TOOL], "stream": True}
+        body = {"model": "small", "input": "?", "tools": [RESPONSES_WEATHER], "stream": True}
         *frames, done = frames_of((await proxy.send("POST", "/v1/responses", body)).text)
     assert done == "[DONE]"
     response = frames[-1]["response"]
@@ -105,7 +104,7 @@ async def test_a_legacy_call_of_a_tool_that_runs_here_is_reported_as_one_and_the
 async def test_a_client_of_tools_gets_a_legacy_call_in_the_form_that_it_knows(tmp_path: Path) -> None:
     async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
         server.script = [stream(*LEGACY, finish="function_call")]
-        answer = await proxy.ask(user("?", tools=[CHAT_TOOL]))
+        answer = await proxy.ask(user("?", tools=[CHAT_WEATHER]))
     choice = answer.body["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": PARIS}
@@ -116,7 +115,7 @@ async def test_a_scenario_has_openais_events(name: str, tmp_path: Path) -> None:
     sent, _, said = SCENARIOS[name]
     async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
         server.script = [sent]
-        body = {"model": "small", "input": "?", "tools": [TOOL], "stream": True}
+        body = {"model": "small", "input": "?", "tools": [RESPONSES_WEATHER], "stream": True}
         answer = await proxy.send("POST", "/v1/responses", body)
     lines = [line[6:] for line in answer.text.split("\n") if line.startswith("data: {")]
     frames = [frame for frame in map(json.loads, lines) if "type" in frame]
@@ -245,7 +244,7 @@ async def test_a_call_of_the_clients_streams_also_where_other_tools_run_here(
             answer_with_call(agent, "get_weather", arguments, "call_own"),
             answer_with_text(agent, "Sunny."),
         ]
-        asked: dict[str, Any] = user("?", tools=[CHAT_TOOL], stream=True)
+        asked: dict[str, Any] = user("?", tools=[CHAT_WEATHER], stream=True)
         answer = await proxy.ask(asked)
         frames = [frame for frame in frames_of(answer.text) if frame != "[DONE]"]
         deltas = [each for frame in frames for each in frame["choices"][0]["delta"].get("tool_calls", ())]
@@ -257,7 +256,7 @@ async def test_a_call_of_the_clients_streams_also_where_other_tools_run_here(
             "tool_calls": [{"id": "call_own", "type": "function", "function": function}],
         }
         output = {"role": "tool", "tool_call_id": "call_own", "content": "sunny"}
-        await proxy.ask(user("?", tools=[CHAT_TOOL]) | {"messages": [*asked["messages"], made, output]})
+        await proxy.ask(user("?", tools=[CHAT_WEATHER]) | {"messages": [*asked["messages"], made, output]})
         assert list(outputs_in(server.asked[-1].body)) == ["call_mcp", "call_own"], (
             "what ran here is remembered"
         )
@@ -277,7 +276,7 @@ async def test_a_server_of_responses_stands_before_another_of_these_servers(
         proxy_before(f"{inner.url}/v1", b, agent="openai-responses") as outer,
     ):
         server.script = [stream(call("get_weather", PARIS), finish="tool_calls"), text("Hello there.")]
-        tool = WEATHER if path.endswith("completions") else TOOL
+        tool = CHAT_WEATHER if path.endswith("completions") else RESPONSES_WEATHER
         called = await outer.send("POST", path, asking(path) | {"model": "small", "tools": [tool]})
         assert "Paris" in called.text
         answer = await outer.send("POST", path, asking(path) | {"model": "small"})

@@ -24,11 +24,11 @@ from codex_proxy.core.faults import FaultKind, UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 from codex_proxy.surfaces.fault_table import TABLE
-from tests.http.serving import WEATHER
 from tests.upstreams.cases import CASES, Case, call, stream, text
 from tests.upstreams.serving import NOWHERE, Upstream, ask, raw_upstream, several
 from tests.upstreams.test_connections import silent
 from tests.waiting import eventually
+from tests.weather_tool import CHAT_WEATHER
 
 
 async def test_the_operators_list_of_models_is_the_one_that_counts(a: Upstream, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_reasoning_goes_back_to_its_upstream_with_the_clients_calls(
     called = stream({"reasoning_content": "Hm."}, call("get_weather", "{}"), finish="tool_calls")
     async with several(tmp_path, upstreams={"a": table}) as proxy:
         a.script = [called, text("Sunny.")]
-        asked = ask("a/small", tools=[WEATHER])
+        asked = ask("a/small", tools=[CHAT_WEATHER])
         made = (await proxy.ask(asked)).body["choices"][0]["message"]
         output = {"role": "tool", "tool_call_id": "call_a", "content": "sunny"}
         messages = [*asked["messages"], {"role": "assistant", "tool_calls": made["tool_calls"]}, output]
@@ -409,8 +409,8 @@ async def test_every_dialect_means_the_same_with_every_preset(
     a.models = [{"id": name} for name in CASES]
     async with several(tmp_path, upstreams={"p": table}) as proxy:
         for name, case in CASES.items():
-            whole = await proxy.ask(ask(f"p/{name}", tools=[WEATHER]))
-            streamed = await proxy.ask(ask(f"p/{name}", tools=[WEATHER], stream=True))
+            whole = await proxy.ask(ask(f"p/{name}", tools=[CHAT_WEATHER]))
+            streamed = await proxy.ask(ask(f"p/{name}", tools=[CHAT_WEATHER], stream=True))
             response = await proxy.send("POST", "/v1/responses", {"model": f"p/{name}", "input": "weather?"})
             if case.stop == "failed":
                 wanted = TABLE[FaultKind(case.fault or "")]
