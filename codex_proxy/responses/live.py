@@ -40,13 +40,14 @@ class ServerTasks:
         return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine to its end, even if the caller is cancelled."""
+        """Runs a coroutine to its end, even if the caller is cancelled: then nobody gets its `Fault`."""
         task = self.spawn(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not task.done():
-                await asyncio.wait({task})
+            await asyncio.wait({task})
+            with contextlib.suppress(Fault):
+                task.result()
             raise
 
     async def close(self) -> None:

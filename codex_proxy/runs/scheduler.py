@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
@@ -49,8 +49,8 @@ from codex_proxy.workers.slots import Slot, Slots
 log = structlog.get_logger(__name__)
 
 
-REMEMBER_SECONDS = 30.0
-"""Seconds for storing the turn's calls."""
+MEMORY_SECONDS = 10.0
+"""Seconds for reading the step memory, and for writing to it."""
 
 
 MAX_NAME = 100
@@ -292,7 +292,9 @@ class RunScheduler:
         return Attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
-        history = await recalled_history(turn, owner, self.memory, self.agent_and_model(turn))
+        history = turn.history
+        async with _logged_failure_of_memory():
+            history = await recalled_history(turn, owner, self.memory, self.agent_and_model(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def agent_and_model(self, turn: Turn) -> str:
@@ -347,11 +349,8 @@ class RunScheduler:
     async def _remember(self, run: Run) -> None:
         plain = run.turn.mode == "model"
         entries = entries_of(run.raw_items, run.attempt.policy, self.agent_and_model(run.turn), plain=plain)
-        try:
-            async with asyncio.timeout(REMEMBER_SECONDS):
-                await self.memory.remember(run.turn.owner, entries, durable=self._runs[run].durable)
-        except Exception:
-            log.exception("step_memory_failed")  # without it the answer is still right
+        async with _logged_failure_of_memory():
+            await self.memory.remember(run.turn.owner, entries, durable=self._runs[run].durable)
 
     def report_limits(self, run: Run, json: bytes) -> None:
         self.agent_of(run.turn).limits.update(json)
@@ -483,3 +482,15 @@ def _end_of(error: BaseException) -> TurnEnded:
 
 def _no_room(message: str) -> Fault:
     return Fault.of(FaultKind.CONCURRENCY_EXCEEDED, f"{message} Try again later.", retry_after=5)
+
+
+@contextlib.asynccontextmanager
+async def _logged_failure_of_memory() -> AsyncIterator[None]:
+    """Logs what the block raises, and ends it after `MEMORY_SECONDS`: without the step memory an answer is still right,
+    and Chat Completions and Messages work while the store does not.
+    """
+    try:
+        async with asyncio.timeout(MEMORY_SECONDS):
+            yield
+    except Exception:
+        log.exception("step_memory_failed")

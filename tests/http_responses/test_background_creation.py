@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from codex_proxy.core.faults import Fault
 from codex_proxy.responses.background import create_in_background
+from codex_proxy.responses.live import ServerTasks
 from codex_proxy.store.checksums import checksum
+from codex_proxy.store.health import UNAVAILABLE
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoreUnavailable, UnsureWrite
 from tests.http.serving import Proxy, until
@@ -76,6 +80,28 @@ async def test_a_creation_whose_write_is_too_slow_for_its_client_leaves_nothing_
     answer = await create(proxy, saying("Hello."), background=True)
     assert answer.status == 503
     await until(lambda: statuses(proxy) == {})
+
+
+async def test_a_failed_write_whose_client_has_left_is_no_unhandled_exception() -> None:
+    unhandled: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unhandled.append(context))
+    begun, fails = asyncio.Event(), asyncio.Event()
+
+    async def fail_to_write() -> None:
+        begun.set()
+        await fails.wait()
+        raise Fault(UNAVAILABLE)
+
+    caller = loop.create_task(ServerTasks().run(fail_to_write()))
+    await begun.wait()
+    caller.cancel()
+    loop.call_soon(fails.set)
+    await asyncio.wait({caller})
+    assert caller.cancelled()
+    del caller
+    gc.collect()
+    assert unhandled == []
 
 
 async def test_what_cannot_be_recovered_at_the_start_is_as_soon_as_the_store_takes_it(

@@ -387,14 +387,20 @@ async def test_a_memory_that_fails_costs_nothing_but_itself() -> None:
             raise OSError("the disk is full")
 
         async def recall(self, *given: Any) -> dict[bytes, bytes]:
-            return {}
+            raise OSError("the database is away")
 
-    scheduler, agent = scheduler_of_tool_agent()
+    scheduler, agent = scheduler_of_tool_agent(kept=0)
     scheduler.memory = Broken()
     run = await scheduler.start(ASKING)
     agent.transports[0].say(*step(("a", GOOD)))
     await settle()
     assert end_of(run).stop == Stop.TOOL_CALLS
+    again = await scheduler.start(go_on("a"))
+    assert agent.last.began is not None
+    assert agent.last.began.history == go_on("a").history
+    agent.transports[1].say(*words("Fine."))
+    await settle()
+    assert end_of(again).stop == Stop.STOP
 
 
 @virtual

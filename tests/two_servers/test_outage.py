@@ -12,6 +12,16 @@ from tests.postgres import server
 from tests.two_servers.conftest import HELD, MakePair
 from tests.waiting import poll
 
+CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+AFTER_A_CALL = {
+    "model": "codex-5",
+    "messages": [
+        {"role": "user", "content": "How is the weather?"},
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "Sunny."},
+    ],
+}
+
 
 async def until_ready(proxy: Proxy, status: int) -> None:
     async def seen() -> bool:
@@ -61,10 +71,18 @@ async def test_what_was_acknowledged_before_postgresql_stopped_under_load_is_the
             else:
                 assert answer.status == 503, answer.text
 
+    async def chat_for_ever(proxy: Proxy) -> None:
+        """Sends outputs of calls, whose turns may be in the database."""
+        while True:
+            answer = await proxy.send("POST", "/v1/chat/completions", AFTER_A_CALL)
+            assert answer.status == 200, answer.text
+
     with server() as own:
         async with pair_with(store=own.url) as pair:
             proxies = (pair.one, pair.two)
-            load = [asyncio.create_task(ask_for_ever(proxy)) for proxy in proxies * 2]
+            load = [
+                asyncio.create_task(ask(proxy)) for ask in (ask_for_ever, chat_for_ever) for proxy in proxies
+            ]
             await until(lambda: len(acknowledged) > 5)
             await asyncio.to_thread(own.stop, mode)
             for proxy in proxies:
