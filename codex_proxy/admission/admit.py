@@ -49,7 +49,7 @@ class Admission:
         *,
         images: ImageFetcher | None,
         tools: ToolSource | None,
-        agent_able_to: Callable[[str], str | None],
+        agent_able_to: Callable[[str], str],
     ) -> None:
         self._agent = agent
         self._checks = checks
@@ -144,37 +144,37 @@ class Admission:
             raise bad_request(NO_MCP, f"{offers[0].param}.server_url", "invalid_mcp_server")
         self._tools.check(offers)
         if "tool_replies" not in agent.capabilities:
-            message = f"The agent {agent.name} does not support MCP servers in requests."
-            raise self._unsupported_fault(message, "tool_replies", offers[0].param)
+            what = "does not support MCP servers in requests"
+            raise self._unsupported_fault(agent, what, "tool_replies", offers[0].param)
         if not client.mcp:
             raise Fault.of(FaultKind.NOT_ALLOWED, MCP_NOT_ALLOWED, param=offers[0].param)
 
     def _check_capabilities(self, turn: Turn, agent: Agent, fields: FieldNames) -> None:
         able = agent.capabilities
         if turn.tools and "client_tools" not in able:
-            message = f"The agent {agent.name} does not support tools of the client."
-            raise self._unsupported_fault(message, "client_tools", "tools")
+            raise self._unsupported_fault(
+                agent, "does not support tools of the client", "client_tools", "tools"
+            )
         if turn.mode == "model" and "plain_model" not in able and turn.tools:
-            message = f"The agent {agent.name} supports tools only in agent turns, which are switched off."
-            raise self._unsupported_fault(message, "plain_model", "tools")
+            what = "supports tools only in agent turns, which are switched off"
+            raise self._unsupported_fault(agent, what, "plain_model", "tools")
         if "images" not in able:
             for index, item in enumerate(turn.history):
                 if isinstance(item, HistoryMessage) and any(
                     isinstance(part, ImagePart) for part in item.parts
                 ):
-                    message = f"The agent {agent.name} does not support images."
-                    raise self._unsupported_fault(message, "images", fields.input_item.format(index))
+                    field = fields.input_item.format(index)
+                    raise self._unsupported_fault(agent, "does not support images", "images", field)
 
-    def _unsupported_fault(self, message: str, capability: str, field: str) -> Fault:
+    def _unsupported_fault(self, agent: Agent, what: str, capability: str, field: str) -> Fault:
+        """Returns the fault of a request that needs `capability`. `what` says what the agent cannot do."""
         here = [name for name, each in self._agent.members.items() if capability in each.capabilities]
-        able = self._agent_able_to(capability)
         if here:
             advice = f"Use a model of {' or '.join(here)} instead."
-        elif able is not None:
-            advice = f"To allow this, the operator must start the server with --agent {able}."
         else:
-            advice = "No agent supports it."
-        return bad_request(f"{message} {advice}", field, "unsupported_by_agent")
+            able = self._agent_able_to(capability)
+            advice = f"To allow this, the operator must start the server with --agent {able}."
+        return bad_request(f"The agent {agent.name} {what}. {advice}", field, "unsupported_by_agent")
 
 
 def _with_mode_for_tools(turn: Turn, agent: Agent, client: Client) -> Turn:

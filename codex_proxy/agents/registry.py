@@ -55,9 +55,9 @@ def specs() -> tuple[AgentSpec, ...]:
     return tuple(_load(line) for line in BUILT_IN.values())
 
 
-def agent_able_to(capability: str) -> str | None:
+def agent_able_to(capability: str) -> str:
     """Returns the first built-in agent with the capability, for advice."""
-    return next((spec.name for spec in specs() if capability in spec.capabilities), None)
+    return next(spec.name for spec in specs() if capability in spec.capabilities)
 
 
 def check_name(agent: str, plugin: str | None) -> None:

@@ -156,11 +156,6 @@ class _IdleSession(msgspec.Struct, frozen=True):
     pending: PendingOutputs
     until: float
 
-    @property
-    def thread(self) -> str:
-        """The id with which the agent can reopen the session, if it waits for no outputs, which closing loses."""
-        return "" if self.pending.visible else self.session.thread
-
 
 class ClosedSession(msgspec.Struct, frozen=True):
     """A closed session for the next turn, and the items that it does not contain."""
@@ -261,8 +256,9 @@ class IdleSessions:
             new = None if fresh is None else _accepted_items(kept.pending, fresh, turn)
             if new is None:
                 continue
-            if not _reach_the_model(kept.session, new):
-                self._drop(kept.session)  # in a new session they are part of the prompt
+            outputs = (item.parts for item in new if isinstance(item, HistoryOutput))
+            if not all(map(kept.session.takes_whole, outputs)):
+                self._drop(kept.session)  # in a new session they are part of the prompt, uncut
                 continue
             del self._kept[id(kept.session)]
             kept.session.set_idle(False)
@@ -310,7 +306,8 @@ class IdleSessions:
         kept = self._kept.pop(id(session), None)
         if kept is None:
             return
-        thread = kept.thread
+        # Closing loses outputs for which it waits.
+        thread = "" if kept.pending.visible else session.thread
         session.close()
         if thread:
             self._closed.pop(thread, None)
@@ -353,11 +350,6 @@ def _accepted_items(
     ):
         return None
     return (*outputs[:-1], _with_instructions(outputs[-1], behind))
-
-
-def _reach_the_model(session: AgentSession, items: Sequence[HistoryItem]) -> bool:
-    """Whether the agent gives all of these outputs to its model, uncut."""
-    return all(session.takes_whole(item.parts) for item in items if isinstance(item, HistoryOutput))
 
 
 def _is_instruction(item: HistoryItem) -> bool:

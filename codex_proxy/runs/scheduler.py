@@ -378,14 +378,10 @@ class RunScheduler:
         )
 
     def _begin_session(self, run: Run, session: ReusedSession | AgentSession) -> None:
-        try:
-            if not isinstance(session, ReusedSession):
-                on_released = partial(self._on_released, agent=self.agent_of(run.turn).name)
-                session.claim(run, asyncio.get_running_loop(), on_released)
-            run.begin_session(session)
-        except BaseException:
-            self._give_up(session)
-            raise
+        if not isinstance(session, ReusedSession):
+            on_released = partial(self._on_released, agent=self.agent_of(run.turn).name)
+            session.claim(run, asyncio.get_running_loop(), on_released)
+        run.begin_session(session)
 
     def _give_up(self, session: ReusedSession | AgentSession | None) -> None:
         if isinstance(session, ReusedSession):

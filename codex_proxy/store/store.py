@@ -305,8 +305,6 @@ class Store(ABC):
     # --- the step memory ------------------------------------------------------------------------
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
-        if not entries:
-            return
         if durable and self._memory.kind == "disk":
             await self._save_steps(owner, entries)
             for key in entries:  # an older one in RAM must not hide it

@@ -216,8 +216,6 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         """Opens a session for a turn. Raises `Fault` if the program or the server of the client's tools cannot be
         started.
         """
-        if not turn.workdir:
-            turn = msgspec.structs.replace(turn, workdir=self._launch.workdir)
         plain = None
         if turn.mode == "model":  # a plain model would act on nothing
             if self._trial is not None:
@@ -254,8 +252,9 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         declared = process.connection.declared
         assert declared is not None
         servers = () if endpoint is None else (endpoint.server_entry(http=declared.http_tools),)
-        fits = endpoint is None and not (declared.system_prompt and _is_instructed(turn))
-        ahead = process.take_ahead(turn.workdir) if fits else None
+        takes_system = declared.system_prompt
+        instructed = takes_system and first_prompt(turn.history[:1], takes_system=True).system
+        ahead = None if instructed or endpoint is not None else process.take_ahead(turn.workdir)
         channel = process.open_channel() if ahead is None else ahead
         program = self._launch.program(declared)
         dialect = AcpTurn(channel, program, _new_id, servers=servers, ahead=ahead is not None, alone=alone)
@@ -314,10 +313,6 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self._models = options.models()
         if options.model is None:
             self.capabilities -= {"model_choice"}
-
-
-def _is_instructed(turn: Turn) -> bool:
-    return bool(first_prompt(turn.history[:1], takes_system=True).system)
 
 
 def _new_id(prefix: str) -> str:

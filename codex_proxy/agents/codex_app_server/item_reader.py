@@ -84,12 +84,6 @@ def activity_of(item: ThreadItem) -> Activity | None:
     return Activity(item.id, kind, " ".join(described(item).split()))
 
 
-def plan_activity(id: str, steps: list[PlanStep]) -> Activity:
-    return Activity(
-        id, "plan", "; ".join(f"{_STEP_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps)
-    )
-
-
 class ItemReader:
     """The caller empties `events`."""
 
@@ -197,7 +191,9 @@ class ItemReader:
 
     def plan_updated(self, params: Params) -> None:
         self._plans += 1
-        plan = plan_activity(f"plan_{self._plans}", msgspec.json.decode(params.plan, type=list[PlanStep]))
+        steps = msgspec.json.decode(params.plan, type=list[PlanStep])
+        text = "; ".join(f"{_STEP_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps)
+        plan = Activity(f"plan_{self._plans}", "plan", text)
         self.events += [ItemStarted(plan), ItemEnded(plan.id)]
 
 

@@ -83,8 +83,6 @@ class CodexExecAgent(ChildPerTurnAgent):
     async def close(self) -> None:
         self._reads.close()
         await super().close()
-        while self._folders:
-            self._folders.popitem()[1].close()
 
 
 def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles:
