@@ -13,10 +13,8 @@ from typing import Any
 import msgspec
 
 from codex_proxy.agents.codex_app_server.calls import agent_name, dynamic_tool
-from codex_proxy.agents.dialects.conversions import custom_arguments
-from codex_proxy.agents.dialects.response_items import text_type_of
+from codex_proxy.agents.dialects.response_items import history_item
 from codex_proxy.core.items import (
-    HistoryCall,
     HistoryItem,
     HistoryMessage,
     HistoryOutput,
@@ -24,8 +22,6 @@ from codex_proxy.core.items import (
     Part,
     RawHistoryItem,
     TextPart,
-    content_of,
-    output_content,
     texts_of,
 )
 from codex_proxy.core.turn import Turn
@@ -52,7 +48,8 @@ def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any
     for index, each in enumerate(history, first):
         if isinstance(each, RawHistoryItem):
             out.append(msgspec.Raw(each.json))
-        elif (item := _history_item(each)) is not None:
+        elif not isinstance(each, HistoryMessage) or each.parts:
+            item = history_item(each, detail_of=_detail, name_of=agent_name)
             given = None if isinstance(each, HistoryOutput) else each.id
             item["id"] = _usable_id(item["type"], given) or ID_PREFIXES[item["type"]] + _digest(index, item)
             out.append(item)
@@ -67,26 +64,6 @@ def _usable_id(type: str, id: str | None) -> str | None:
 def _digest(index: int, item: dict[str, Any]) -> str:
     content = json.dumps([index, item], ensure_ascii=True).encode()
     return hashlib.sha256(content).hexdigest()[:32]
-
-
-def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any] | None:
-    if isinstance(item, HistoryMessage):
-        if not item.parts:
-            return None
-        content = content_of(item.parts, text_type_of(item.role), _detail)
-        message = {"type": "message", "role": item.role, "content": content}
-        return message | ({"phase": item.phase} if item.phase else {})
-    if isinstance(item, HistoryOutput):
-        return {
-            "type": "function_call_output",
-            "call_id": item.call_id,
-            "output": output_content(item.parts, _detail),
-        }
-    name = agent_name(item.name)
-    call: dict[str, Any] = {"type": "function_call", "call_id": item.call_id, "name": name}
-    # The agent has no custom tools: a custom call goes in as a call of a function with one string.
-    call["arguments"] = item.arguments if item.kind == "function" else custom_arguments(item.arguments)
-    return call
 
 
 def _detail(part: ImagePart) -> str:

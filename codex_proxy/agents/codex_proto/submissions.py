@@ -10,18 +10,15 @@ from typing import Any, TypeGuard
 import msgspec
 
 from codex_proxy.agents.dialects.json_lines import encode_line
-from codex_proxy.agents.dialects.response_items import text_type_of
+from codex_proxy.agents.dialects.response_items import history_item
 from codex_proxy.agents.dialects.transcript import flatten
 from codex_proxy.core.items import (
-    HistoryCall,
     HistoryItem,
     HistoryMessage,
-    HistoryOutput,
     Part,
     RawHistoryItem,
     TextPart,
     Tool,
-    content_of,
 )
 from codex_proxy.core.turn import NamedTools, Turn
 
@@ -103,14 +100,7 @@ def _is_user(item: HistoryItem) -> TypeGuard[HistoryMessage]:
 def _response_item(item: HistoryItem) -> object:
     if isinstance(item, RawHistoryItem):
         return msgspec.Raw(item.json)
-    if isinstance(item, HistoryCall):
-        call = {"type": "function_call", "call_id": item.call_id, "name": item.name}
-        return {**call, "arguments": item.arguments}
-    if isinstance(item, HistoryOutput):
-        output = content_of(item.parts, "input_text")
-        return {"type": "function_call_output", "call_id": item.call_id, "output": output}
-    content = content_of(item.parts, text_type_of(item.role))
-    return {"type": "message", "role": item.role, "content": content}
+    return history_item(item, detail_of=lambda image: image.detail)
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

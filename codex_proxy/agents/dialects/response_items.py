@@ -1,12 +1,22 @@
-"""Writes raw items of the Responses API, which an agent's answer leaves for later turns."""
+"""Writes items of the Responses API: a history's, and the raw ones that an agent's answer leaves for later turns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from codex_proxy.agents.dialects.conversions import custom_arguments
 from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.core.events import RawItem, ToolCallRequested
-from codex_proxy.core.items import Part, output_content
+from codex_proxy.core.items import (
+    DetailOf,
+    HistoryCall,
+    HistoryMessage,
+    HistoryOutput,
+    Part,
+    content_of,
+    output_content,
+)
 
 
 def raw_message(id: str, text: str) -> RawItem:
@@ -26,5 +36,27 @@ def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
     return RawItem("function_call_output", encode(item))
 
 
-def text_type_of(role: str) -> str:
-    return "output_text" if role == "assistant" else "input_text"
+def history_item(
+    item: HistoryMessage | HistoryCall | HistoryOutput,
+    *,
+    detail_of: DetailOf,
+    name_of: Callable[[str], str] = str,
+    as_function: bool = True,
+) -> dict[str, Any]:
+    """Converts an item of a history. `detail_of` and `name_of` return what the agent gets for an image's detail and a
+    tool's name. `as_function`: custom tools are functions for the agent.
+    """
+    if isinstance(item, HistoryMessage):
+        text_type = "output_text" if item.role == "assistant" else "input_text"
+        content = content_of(item.parts, text_type, detail_of)
+        message = {"type": "message", "role": item.role, "content": content}
+        return message | ({"phase": item.phase} if item.phase else {})
+    custom = item.kind == "custom" and not as_function
+    if isinstance(item, HistoryOutput):
+        kind = "custom_tool_call_output" if custom else "function_call_output"
+        return {"type": kind, "call_id": item.call_id, "output": output_content(item.parts, detail_of)}
+    ids = {"call_id": item.call_id, "name": name_of(item.name)}
+    if custom:
+        return {"type": "custom_tool_call", **ids, "input": item.arguments}
+    arguments = item.arguments if item.kind == "function" else custom_arguments(item.arguments)
+    return {"type": "function_call", **ids, "arguments": arguments}

@@ -8,19 +8,16 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema, custom_arguments
+from codex_proxy.agents.dialects.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema
 from codex_proxy.agents.dialects.loose_values import encode
-from codex_proxy.agents.dialects.response_items import text_type_of
+from codex_proxy.agents.dialects.response_items import history_item
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
     HistoryMessage,
     HistoryOutput,
-    ImagePart,
     RawHistoryItem,
     Tool,
-    content_of,
-    output_content,
 )
 from codex_proxy.core.json_values import UNREADABLE, text_at
 from codex_proxy.core.turn import Turn
@@ -127,38 +124,19 @@ def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -
     for item in history:
         if isinstance(item, RawHistoryItem):
             items.append(msgspec.Raw(item.json))
-        elif isinstance(item, HistoryMessage):
-            if item.parts:
-                items.append(_message(item))
-        elif isinstance(item, HistoryCall):
-            items.append(_call(item, as_function=CUSTOM in refused))
-        else:
-            items.append(output_item(item, as_function=CUSTOM in refused))
+        elif not isinstance(item, HistoryMessage) or item.parts:
+            items.append(input_item(item, refused))
     return items
 
 
-def output_item(output: HistoryOutput, *, as_function: bool = False) -> dict[str, Any]:
-    """Returns an output as an item. `as_function`: a custom tool's output as a function's."""
-    custom = output.kind == "custom" and not as_function
-    kind = "custom_tool_call_output" if custom else "function_call_output"
-    return {"type": kind, "call_id": output.call_id, "output": output_content(output.parts, _detail)}
-
-
-def _message(item: HistoryMessage) -> dict[str, Any]:
-    content = content_of(item.parts, text_type_of(item.role), _detail)
-    if item.role == "assistant":
-        content = [part | {"annotations": []} if part["type"] == "output_text" else part for part in content]
-    message = {"type": "message", "role": item.role, "content": content}
-    return message | ({"phase": item.phase} if item.phase else {})
-
-
-def _call(call: HistoryCall, *, as_function: bool) -> dict[str, Any]:
-    head = {"call_id": call.call_id, "name": call.name}
-    if call.kind == "custom" and not as_function:
-        return {"type": "custom_tool_call", **head, "input": call.arguments}
-    arguments = custom_arguments(call.arguments) if call.kind == "custom" else call.arguments
-    return {"type": "function_call", **head, "arguments": arguments or "{}"}
-
-
-def _detail(image: ImagePart) -> str:
-    return image.detail or "auto"
+def input_item(
+    item: HistoryMessage | HistoryCall | HistoryOutput, refused: Collection[str] = ()
+) -> dict[str, Any]:
+    as_function = CUSTOM in refused
+    made = history_item(item, detail_of=lambda image: image.detail or "auto", as_function=as_function)
+    for part in made.get("content", ()):
+        if part["type"] == "output_text":
+            part["annotations"] = []
+    if made.get("arguments") == "":
+        made["arguments"] = "{}"
+    return made

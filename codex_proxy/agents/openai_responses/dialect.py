@@ -11,7 +11,7 @@ from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.openai_responses.answer import Call, ResponsesAnswer
-from codex_proxy.agents.openai_responses.body import input_items, output_item, refused_field, request_body
+from codex_proxy.agents.openai_responses.body import input_item, input_items, refused_field, request_body
 from codex_proxy.agents.upstream.failures import NO_JSON, TOO_LONG
 from codex_proxy.agents.upstream.stream import StreamEvent
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
@@ -70,8 +70,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         return request_body(self._turn, self._model, items, self._refused)
 
     def _put_output(self, call: ToolCallRequested, parts: tuple[Part, ...]) -> Event:
-        as_function = "custom" in self._refused
-        item = output_item(HistoryOutput(call.call_id, parts, call.kind), as_function=as_function)
+        item = input_item(HistoryOutput(call.call_id, parts, call.kind), self._refused)
         self._turn_items.append(item)
         return RawItem(item["type"], encode(item))
 
