@@ -210,19 +210,24 @@ class Supervisor:
     async def _keep_running(self, number: int) -> None:
         backoff = RestartBackoff()
         while not self._stopping.is_set():
-            worker = self._workers.get(number)
-            if worker is None:
-                worker = self._workers[number] = await self._start(number)
-            if not await self._until_stopping(worker.wait()):
-                return
-            self._processes.discard(worker)
-            if self._workers[number] is not worker:
-                continue  # it was replaced
-            del self._workers[number]
+            try:
+                worker = self._workers.get(number) or await self._start(number)
+            except OSError as error:  # the machine lacks memory or processes, which passes
+                serves_since = math.inf
+                facts: dict[str, Any] = {"reason": error.strerror}
+            else:
+                self._workers[number] = worker
+                if not await self._until_stopping(worker.wait()):
+                    return
+                self._processes.discard(worker)
+                if self._workers[number] is not worker:
+                    continue  # it was replaced
+                del self._workers[number]
+                serves_since, facts = worker.serves_since, {"status": await worker.wait()}
             now = time.monotonic()
-            backoff = backoff.after_failure(now, now - worker.serves_since)
+            backoff = backoff.after_failure(now, now - serves_since)
             pause = backoff.pause_seconds(now)
-            log.error("worker_ended", number=number, status=await worker.wait(), restart_after=pause)
+            log.error("worker_ended", number=number, restart_after=pause, **facts)
             await self._until_stopping(asyncio.sleep(pause))
 
     async def _until_stopping(self, waiting: Coroutine[Any, Any, object]) -> bool:
@@ -242,7 +247,11 @@ class Supervisor:
 
     async def _reload(self) -> None:
         for number in self._numbers:
-            new = await self._start(number)
+            try:
+                new = await self._start(number)
+            except OSError as error:
+                log.error("not_reloaded", number=number, text=f"No process can be started: {error.strerror}.")
+                return
             if not await new.wait_started():
                 self._processes.discard(new)
                 log.error(

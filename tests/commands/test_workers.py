@@ -49,10 +49,12 @@ for line in sys.stdin:
 class Started:
     """A supervisor of workers that do nothing, and what it has printed."""
 
-    def __init__(self, folder: Path, program: str = SERVES, count: int = 2) -> None:
+    def __init__(
+        self, folder: Path, program: str = SERVES, count: int = 2, interpreter: str = sys.executable
+    ) -> None:
         self.folder = folder
         self.said: list[str] = []
-        command = (sys.executable, "-I", "-S", "-c", program, str(folder))
+        command = (interpreter, "-I", "-S", "-c", program, str(folder))
         self.supervisor = Supervisor(command, count, PATIENCE, lambda text, **_: self.said.append(text))
         self.running = asyncio.create_task(self.supervisor.run())
 
@@ -149,6 +151,25 @@ async def test_a_reload_with_what_does_not_start_leaves_the_workers_as_they_are(
         await eventually(lambda: any(line["event"] == "not_reloaded" for line in logs))
     assert [two.pids(number) for number in (1, 2)] == [[pid] for pid in before]
     assert all(map(psutil.pid_exists, before))
+
+
+async def test_a_worker_that_cannot_be_started_is_tried_again_and_a_reload_says_so(tmp_path: Path) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.symlink_to(sys.executable)
+    with capture_logs() as logs:
+        started = Started(tmp_path, interpreter=str(interpreter))
+        first, second = await started.serving(1), await started.serving(2)
+        interpreter.unlink()
+        started.supervisor.reload()
+        await eventually(lambda: [line for line in logs if line["event"] == "not_reloaded"])
+        os.kill(second, signal.SIGKILL)
+        await eventually(lambda: [line for line in logs if "reason" in line])
+        interpreter.symlink_to(sys.executable)
+        assert psutil.pid_exists(await started.serving(2, processes=2))
+        started.supervisor.reload()
+        await eventually(lambda: not psutil.pid_exists(first))
+        started.supervisor.stop()
+        assert await started.ended() == 0
 
 
 async def test_stopping_ends_every_worker(two: Started) -> None:
