@@ -80,9 +80,6 @@ def pace_of(text: str) -> Pace:
     return lambda seconds: seconds / factor
 
 
-async def _nothing_to_flush() -> None: ...
-
-
 class ReplayAgent(AgentBase):
     """An `Agent` that plays a folder of cassettes; `missing` gets the turns without one."""
 
@@ -94,9 +91,9 @@ class ReplayAgent(AgentBase):
         folder: Folder,
         pace: Pace,
         missing: Agent | None = None,
-        flush: Callable[[], Awaitable[None]] = _nothing_to_flush,
+        flush: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`flush` waits until the turns of `missing` are in the folder."""
+        """`flush` comes with `missing`: it waits until the turns of that agent are in the folder."""
         super().__init__()
         self.folder = folder
         self.missing = missing
@@ -150,7 +147,7 @@ class ReplayAgent(AgentBase):
             return found
         content = content_of(turn.requested)
         cassette = self.folder.find(content)
-        if cassette is None and self.missing is not None:
+        if cassette is None and self._flush is not None:
             await self._flush()
             self.folder.refresh()
             return self.folder.find(content)

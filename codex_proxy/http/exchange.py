@@ -96,9 +96,6 @@ class TurnTimings:
                 self._on_empty(events[-1].empty)
 
     def _count(self, events: Sequence[Event]) -> None:
-        if len(events) == 1 and isinstance(events[0], ForwardedBytes):
-            self.deltas += events[0].deltas
-            return
         kinds = list(map(type, events))
         self.deltas += sum(map(kinds.count, DELTAS))
         if ForwardedBytes in kinds:
@@ -316,7 +313,7 @@ async def stream_response(
         return stream.begun or reader.refusal is None
 
     try:
-        while not reader.finished:
+        while True:
             has_more = await silence.wait_for(reader.wait(push))
             data = reader.take() if has_more else reader.open() + comment()
             if not stream.begun and reader.refusal is not None:
@@ -326,19 +323,13 @@ async def stream_response(
             if data:
                 await stream.write(data)
                 silence.reset()
-        return await stream.close()
     except ConnectionError:
         raise
     except Exception as error:
         if not stream.begun:
             raise
         # Its status has gone out: the rest of the stream says that the turn has failed.
-        return await stream.close(reader.break_off(_failure_in_stream(error)))
+        failure = error.failure if isinstance(error, Fault) else log_unforeseen(error)
+        return await stream.close(reader.break_off(failure))
     finally:
         release_all(silence.stop, stream.stop, reader.close)
-
-
-def _failure_in_stream(error: Exception) -> Failure:
-    if isinstance(error, Fault):
-        return error.failure
-    return log_unforeseen(error)

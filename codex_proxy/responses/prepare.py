@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import accumulate
 
 import msgspec
 
@@ -226,9 +227,8 @@ def shorter_context(prepared: PreparedResponse, failure: Failure | None) -> Cont
     cuts = [place for place, item in enumerate(items) if place and (item.shown or {}).get("role") == "user"]
     if not cuts or context.shortened:
         return None
-    sizes = [_size(item) for item in items]
-    half = sum(sizes) / 2
-    cut = next((place for place in cuts if sum(sizes[:place]) >= half), cuts[-1])
+    before = [0, *accumulate(map(_size, items))]
+    cut = next((place for place in cuts if 2 * before[place] >= before[-1]), cuts[-1])
     kept = len(context.earlier)
     return msgspec.structs.replace(
         context, earlier=context.earlier[cut:], fresh=context.fresh[max(0, cut - kept) :], shortened=True
