@@ -175,7 +175,7 @@ def _is_shared(parameter: Parameter) -> bool:
 
 def _parameters(endpoint: Endpoint) -> str:
     """Returns the names of the shared parameters, and a line for each of the endpoint's own."""
-    listed = [each for each in endpoint.parameters if each.place != "path"]
+    listed = endpoint.parameters
     shared = ", ".join(f"`{each.name}`" for each in listed if _is_shared(each))
     own = [
         f"- `{each.name}` ({_values(each)}): {each.description}" for each in listed if not _is_shared(each)
@@ -193,7 +193,7 @@ def shared_parameters() -> str:
         (each.name, _values(each), each.description)
         for endpoint in ENDPOINTS
         for each in endpoint.parameters
-        if _is_shared(each) and each.place != "path"
+        if _is_shared(each)
     )
     return "\n".join(f"- `{name}` ({values}): {meaning}" for name, values, meaning in shared)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -99,6 +100,9 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     """
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
+    """Those in the query and headers."""
+    ids: Mapping[str, str] = {}
+    """What the parameters in the path are, by name."""
     body: str | None = None
     """The schema component of the request body."""
     body_required: bool = True
@@ -111,6 +115,12 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     @property
     def summary(self) -> str:
         return " ".join((self.handler.__doc__ or "").partition("\n\n")[0].split())
+
+    @property
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        """The parameters, those in the path first."""
+        in_path = re.findall(r"\{(\w+)\}", self.path)
+        return (*(Parameter(name, "path", TEXT, self.ids[name]) for name in in_path), *self.parameters)
 
     @property
     def answers(self) -> dict[str, AnswerType | tuple[AnswerType, ...] | str]:

@@ -105,17 +105,26 @@ _LISTED: Final = (
     _INCLUDE,
 )
 _TIME: Final = {"type": "integer", "minimum": 0, "maximum": LATEST}
-_RESPONSE_ID: Final = Parameter("id", "path", TEXT, "Id of a response.")
-_CONVERSATION_ID: Final = Parameter("id", "path", TEXT, "Id of a conversation.")
-_ITEM_ID: Final = Parameter("item_id", "path", TEXT, "Id of an item of this conversation.")
 
 _CONTEXT_WORDS: Final = (
     "`input`, `previous_response_id` or `conversation` is required. The last two cannot be combined."
 )
 
-_response: Final = partial(Endpoint, chapter="Responses", errors="responses")
-_conversation: Final = partial(Endpoint, chapter="Conversations", kind="stored", errors="responses")
-_model: Final = partial(Endpoint, chapter="Models", kind="read", also_anthropic=True)
+_response: Final = partial(Endpoint, chapter="Responses", errors="responses", ids={"id": "Id of a response."})
+_conversation: Final = partial(
+    Endpoint,
+    chapter="Conversations",
+    kind="stored",
+    errors="responses",
+    ids={"id": "Id of a conversation.", "item_id": "Id of an item of this conversation."},
+)
+_model: Final = partial(
+    Endpoint,
+    chapter="Models",
+    kind="read",
+    also_anthropic=True,
+    ids={"id": "A name from the list. It may contain slashes."},
+)
 _server: Final = partial(Endpoint, chapter="The server itself", kind="open", versioned=False)
 _test: Final = partial(
     Endpoint, chapter="The server itself", kind="read", versioned=False, counted=False, needs=TEST_ENDPOINTS
@@ -128,8 +137,9 @@ _OLLAMA_WORDS: Final = (
 )
 _WITH_FILES: Final = ("/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations")
 
-_TURN_NUMBER: Final = Parameter("id", "path", TEXT, "Number of a turn.")
-_page: Final = partial(Endpoint, chapter="The page", versioned=False, needs=page.PAGE)
+_page: Final = partial(
+    Endpoint, chapter="The page", versioned=False, needs=page.PAGE, ids={"id": "Number of a turn."}
+)
 
 
 def _ollama(route: str, handler: Handler, answer: AnswerType, **more: Any) -> Endpoint:
@@ -155,8 +165,8 @@ def _page_file(name: str) -> Endpoint:
     return _page(f"GET /ui/{name}", page.ui_file, page.FILES[name], operation_id=id, kind="open")
 
 
-def _page_api(path: str, handler: Handler, *parameters: Parameter) -> Endpoint:
-    return _page(f"GET /ui/api/{path}", handler, dict[str, Any], kind="read", parameters=parameters)
+def _page_api(path: str, handler: Handler, *parameters: Parameter, **more: Any) -> Endpoint:
+    return _page(f"GET /ui/api/{path}", handler, dict[str, Any], kind="read", parameters=parameters, **more)
 
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
@@ -225,10 +235,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         server_info.retrieve_model,
         (Model, AnthropicModel),
         match="/models/{id:.+}",
-        parameters=(
-            Parameter("id", "path", TEXT, "A name from the list. It may contain slashes."),
-            _ANTHROPIC_VERSION,
-        ),
+        parameters=(_ANTHROPIC_VERSION,),
     ),
     _response(
         "POST /responses",
@@ -277,7 +284,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         Response,
         kind="stored",
         parameters=(
-            _RESPONSE_ID,
             _query(
                 "stream", FLAG, "Return the events. For a background response created with `stream: true`."
             ),
@@ -286,27 +292,15 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         ),
         streams=ResponseEvent,
     ),
-    _response(
-        "DELETE /responses/{id}",
-        responses.delete_response,
-        ResponseDeleted,
-        kind="stored",
-        parameters=(_RESPONSE_ID,),
-    ),
+    _response("DELETE /responses/{id}", responses.delete_response, ResponseDeleted, kind="stored"),
     _response(
         "GET /responses/{id}/input_items",
         responses.list_input_items,
         ItemList[StoredItem],
         kind="stored",
-        parameters=(_RESPONSE_ID, *_LISTED),
+        parameters=_LISTED,
     ),
-    _response(
-        "POST /responses/{id}/cancel",
-        responses.cancel_response,
-        Response,
-        kind="stored",
-        parameters=(_RESPONSE_ID,),
-    ),
+    _response("POST /responses/{id}/cancel", responses.cancel_response, Response, kind="stored"),
     _conversation(
         "POST /conversations",
         conversations.create_conversation,
@@ -314,49 +308,37 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         body="CreateBody",
         body_required=False,
     ),
-    _conversation(
-        "GET /conversations/{id}",
-        conversations.retrieve_conversation,
-        Conversation,
-        parameters=(_CONVERSATION_ID,),
-    ),
+    _conversation("GET /conversations/{id}", conversations.retrieve_conversation, Conversation),
     _conversation(
         "POST /conversations/{id}",
         conversations.update_conversation,
         Conversation,
-        parameters=(_CONVERSATION_ID,),
         body="UpdateBody",
     ),
-    _conversation(
-        "DELETE /conversations/{id}",
-        conversations.delete_conversation,
-        ConversationDeleted,
-        parameters=(_CONVERSATION_ID,),
-    ),
+    _conversation("DELETE /conversations/{id}", conversations.delete_conversation, ConversationDeleted),
     _conversation(
         "GET /conversations/{id}/items",
         conversations.list_conversation_items,
         ItemList[ConversationItem],
-        parameters=(_CONVERSATION_ID, *_LISTED),
+        parameters=_LISTED,
     ),
     _conversation(
         "POST /conversations/{id}/items",
         conversations.create_conversation_items,
         ItemList[ConversationItem],
-        parameters=(_CONVERSATION_ID, _INCLUDE),
+        parameters=(_INCLUDE,),
         body="AddItemsBody",
     ),
     _conversation(
         "GET /conversations/{id}/items/{item_id}",
         conversations.retrieve_conversation_item,
         ConversationItem,
-        parameters=(_CONVERSATION_ID, _ITEM_ID, _INCLUDE),
+        parameters=(_INCLUDE,),
     ),
     _conversation(
         "DELETE /conversations/{id}/items/{item_id}",
         conversations.delete_conversation_item,
         Conversation,
-        parameters=(_CONVERSATION_ID, _ITEM_ID),
     ),
     _ollama_turn("POST /api/chat", ollama.chat, "OllamaChatRequest"),
     _ollama_turn("POST /api/generate", ollama.generate, "OllamaGenerateRequest"),
@@ -437,14 +419,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *(_page_file(name) for name in page.FILES if name != "index.html"),
     _page_api("state", page.ui_state),
     _page_api("turns", page.ui_turns),
-    _page_api("turns/{id}", page.ui_turn, _TURN_NUMBER),
-    _page(
-        "GET /ui/api/turns/{id}/cassette",
-        page.ui_cassette,
-        "application/x-ndjson",
-        kind="read",
-        parameters=(_TURN_NUMBER,),
-    ),
+    _page_api("turns/{id}", page.ui_turn),
+    _page("GET /ui/api/turns/{id}/cassette", page.ui_cassette, "application/x-ndjson", kind="read"),
     _page_api("live", page.ui_live),
     _page_api(
         "stored",
@@ -452,7 +428,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         _query("search", TEXT, "A text that the id or the response has, in any case."),
         _AFTER,
     ),
-    _page_api("stored/{id}/tree", page.ui_tree, _RESPONSE_ID),
+    _page_api("stored/{id}/tree", page.ui_tree, ids={"id": "Id of a response."}),
     _page_api(
         "conversations",
         page.ui_conversations,
@@ -460,12 +436,5 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         _AFTER,
     ),
     _page_api("connect", page.ui_connect),
-    _page(
-        "POST /ui/api/turns/{id}/cancel",
-        page.ui_cancel,
-        dict[str, Any],
-        kind="read",
-        counted=False,
-        parameters=(_TURN_NUMBER,),
-    ),
+    _page("POST /ui/api/turns/{id}/cancel", page.ui_cancel, dict[str, Any], kind="read", counted=False),
 )

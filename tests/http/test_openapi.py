@@ -113,7 +113,7 @@ def test_every_operation_has_a_name_of_its_own_and_parameters_for_its_path() -> 
     names = [endpoint.name for endpoint in ENDPOINTS]
     assert len(set(names)) == len(names)
     for endpoint in ENDPOINTS:
-        in_path = {parameter.name for parameter in endpoint.parameters if parameter.place == "path"}
+        in_path = {parameter.name for parameter in endpoint.all_parameters if parameter.place == "path"}
         assert in_path == set(re.findall(r"\{(\w+)\}", endpoint.path)), endpoint.path
 
 

@@ -126,8 +126,8 @@ def _operation(endpoint: Endpoint, schemas: dict[AnswerType, Schema]) -> Schema:
         found["description"] = endpoint.description
     if endpoint.kind == "open":
         found["security"] = []
-    if endpoint.parameters:
-        found["parameters"] = [_parameter(each) for each in endpoint.parameters]
+    if endpoint.all_parameters:
+        found["parameters"] = [_parameter(each) for each in endpoint.all_parameters]
     if endpoint.body is not None:
         found["requestBody"] = {
             "required": endpoint.body_required,
