@@ -154,6 +154,21 @@ PROGRAMS = frozenset(
 )
 """Started by their path, as programs of their own: they may read their arguments, and nothing else."""
 
+IMPORT_LATE = frozenset(
+    {
+        "agents.codex.program",  # a package that is found to be installed by importing it
+        "agents.recorded",  # what the agent that is served has imported
+        "http.metrics",  # what the server's metrics have imported
+        "http.server_info",  # the schemas of GET /openapi.json
+        "mcp.servers",  # the MCP package, with 290 modules
+        "process.warden",  # a program of its own, which starts for every child
+        "workers.pdf_worker",  # a process of its own
+    }
+)
+"""Modules of the layers whose functions import. All others import when the server starts, because a package may be
+upgraded while it runs.
+"""
+
 NAMES_AGENTS = "codex_proxy.agents."
 """The registry and the modules of agents."""
 NAMES_CLIENTS = "codex_proxy.commands.connect."
@@ -317,6 +332,18 @@ def world(module: Module) -> list[str]:
     return [f"reads {name}" for name in read if not (module.name in PROGRAMS and name == "sys.argv")]
 
 
+def imports_at_start(module: Module) -> list[str]:
+    """What serves turns imports nothing later: by then another version may be installed."""
+    if not module.layer or module.name.removeprefix("codex_proxy.") in IMPORT_LATE:
+        return []
+    return [
+        f"{function.name} imports"
+        for function in module.nodes
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        if any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(function))
+    ]
+
+
 def alone(module: Module) -> list[str]:
     """The fake agent is a program of its own: it imports nothing of the proxy."""
     if not module.name.startswith("fake_proto"):
@@ -367,7 +394,8 @@ def words(module: Module) -> list[str]:
 
 
 RULES: tuple[Callable[[Module], list[str]], ...] = (
-    *(layering, upwards, standing_alone, sans_io, without_http, world, alone, agent_names, budgets, words),
+    *(layering, upwards, standing_alone, sans_io, without_http, world, imports_at_start, alone, agent_names),
+    *(budgets, words),
 )
 
 
@@ -462,6 +490,7 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str]] = [
     (sans_io, "surfaces.models", "x = datetime.datetime.now()"),
     (without_http, "responses.prepare", "from aiohttp import web"),
     (world, "runs.scheduler", "import os\nx = os.environ['HOME']"),
+    (imports_at_start, "tools.policy", "def f():\n    from codex_proxy.tools.schemas import is_quick"),
     (agent_names, "admission.admit", "x = 'Try --agent codex-proto.'"),
     (budgets, "core.repair", "x = 1\n" * (MAX_MODULE + 1)),
     (words, "core.repair", "x = 1"),

@@ -27,6 +27,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import TextCheck, Verdict, unchecked_failure
 from codex_proxy.tools.policy import NEVER_HELD
 from codex_proxy.tools.replay import assistant_text
+from codex_proxy.tools.schemas import is_quick, verdict_on
 
 ANY_OBJECT: Final = b'{"type":"object"}'
 
@@ -128,9 +129,6 @@ class OutputCheck:
         """
         if event.stop == Stop.FAILED:
             return [event]
-        # With the validator, which most turns do without.
-        from codex_proxy.tools.schemas import is_quick, verdict_on
-
         self._texts = self._texts_of(event) if event.stop == Stop.STOP else []
         checks = [TextCheck(self._schema, each.text, self._in_strict_form) for each in self._texts]
         if not all(is_quick(check.schema, check.text) for check in checks):

@@ -46,6 +46,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.turn import NamedTools, Turn
 from codex_proxy.tools.checks import TextCheck, Verdict, unchecked_failure
+from codex_proxy.tools.schemas import is_quick, violation
 
 
 class ServerCall(msgspec.Struct, frozen=True):
@@ -420,16 +421,12 @@ class ToolPolicy:
         known = self._verdicts.get(request.request_id)
         if known is not None:
             return known.wrong
-        from codex_proxy.tools.schemas import violation  # brings the validator, which most turns do without
-
         return violation(check.schema, check.text)
 
     def _slow_check(self, request: ToolCallRequested) -> TextCheck | None:
         check = self._check_of(request)
         if check is None:
             return None
-        from codex_proxy.tools.schemas import is_quick
-
         return None if is_quick(check.schema, check.text) else check
 
     def _check_of(self, request: ToolCallRequested) -> TextCheck | None:

@@ -13,6 +13,7 @@ from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
+from codex_proxy.tools.schemas import QUICK_SCHEMA, is_quick
 from codex_proxy.workers.pool import WAIT_SECONDS, NoAnswer, WorkerPool
 from codex_proxy.workers.schema_worker import Question, answer
 
@@ -57,9 +58,6 @@ class SchemaChecks:
         """Returns a verdict on each schema, in order: `BUSY` if it was not checked after `seconds` or, with
         `all_or_none`, comes after one that is invalid or takes too long.
         """
-        # It brings the validator, which most turns do without.
-        from codex_proxy.tools.schemas import QUICK_SCHEMA, is_quick
-
         by_digest = {hashlib.sha256(schema).digest(): schema for schema in schemas}
         verdicts = {schema: self._known.get(digest) for digest, schema in by_digest.items()}
         slow: list[bytes] = []
@@ -83,8 +81,6 @@ class SchemaChecks:
 
     async def check_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
         """Returns a verdict on each text, in order, within about `BATCH_SECONDS`."""
-        from codex_proxy.tools.schemas import is_quick
-
         until = asyncio.get_running_loop().time() + BATCH_SECONDS
         given_up: set[bytes] = set()
         """Schemas that took too long with a text."""
@@ -104,8 +100,6 @@ class SchemaChecks:
 
     async def strict_form(self, schema: bytes) -> StrictForm | None:
         """Returns a schema's strict form; None also if that takes too long to find."""
-        from codex_proxy.tools.schemas import QUICK_SCHEMA
-
         digest = hashlib.sha256(schema).digest()
         if digest in self._forms:
             return self._forms.get(digest)

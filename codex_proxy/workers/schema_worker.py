@@ -7,6 +7,8 @@ from typing import Final
 import msgspec
 
 from codex_proxy.tools.checks import TextCheck, Verdict
+from codex_proxy.tools.schemas import NotASchemaError, check_schema, verdict_on
+from codex_proxy.tools.strict_schemas import strict_form
 from codex_proxy.workers.worker_process import run
 
 CPU_SECONDS: Final = 0.5
@@ -29,13 +31,6 @@ class Question(msgspec.Struct, frozen=True):
 
 def answer(question: Question) -> Verdict:
     """Answers in a worker or, if that is quick, in the server."""
-    from codex_proxy.tools.schemas import (  # not in the server's process
-        NotASchemaError,
-        check_schema,
-        verdict_on,
-    )
-    from codex_proxy.tools.strict_schemas import strict_form
-
     if question.text is not None:
         return verdict_on(TextCheck(question.schema, question.text, question.in_strict_form))
     if question.wants_form:
