@@ -26,7 +26,6 @@ from codex_proxy.core.events import (
     Stop,
     ToolCallRequested,
     TurnEnded,
-    TurnStarted,
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import (
@@ -38,7 +37,7 @@ from codex_proxy.core.items import (
     TextPart,
     ToolKind,
 )
-from codex_proxy.core.turn import Turn, without_content
+from codex_proxy.core.turn import Turn
 
 UNEXPLAINED: Final = Failure(
     FaultKind.UPSTREAM_ERROR, "The model server ended its answer with an error and no reason."
@@ -55,8 +54,6 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         self._reasoning_back = context.reasoning_back
         self._ends_with_calls = False
         """Whether the turn ends with an answer whose calls were all reported, because this server answers none."""
-        self._streamed: dict[str, ToolKind] = {}
-        """The kinds of tools whose calls are reported while they arrive, by name."""
         self._conversation = Conversation()
         self._tokens: dict[str, dict[str, int]] = {}
         """Sums of `TOKEN_DETAILS`, for `AnswerDetails`."""
@@ -67,18 +64,12 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
 
     def begin(self, turn: Turn) -> Step:
         self._conversation = Conversation(turn.history, reasoning_back=self._reasoning_back)
-        tools = turn.tools
-        self._custom = frozenset(tool.name for tool in tools if tool.kind == "custom")
-        # What the server checks, runs or hides has to be whole before the client hears of it.
-        if turn.parallel_tool_calls:
-            self._streamed = {tool.name: tool.kind for tool in tools if not tool.strict and tool.mcp is None}
+        step = super().begin(turn)
         # Reasoning that has to come back is remembered with the calls, as everything is that a client does not see.
         passes = turn.parallel_tool_calls and not self._reasoning_back
-        self._ends_with_calls = passes and len(self._streamed) == len(tools)
-        self._turn = msgspec.structs.replace(
-            without_content(turn), tools=tools, output_schema=turn.output_schema
-        )
-        return Step([TurnStarted(model=self._model)], self._next_request())
+        self._ends_with_calls = passes and len(self._streamed) == len(turn.tools)
+        self._turn = msgspec.structs.replace(turn, history=())
+        return step
 
     # --- one exchange -----------------------------------------------------------------------------
 

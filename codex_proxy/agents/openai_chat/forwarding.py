@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialect import Dialect, Step
+from codex_proxy.agents.dialect import Dialect
 from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED, OpenAIChat
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
@@ -23,7 +23,6 @@ from codex_proxy.core.events import (
     StepCompleted,
     Stop,
     TurnEnded,
-    TurnStarted,
     UsageReported,
 )
 from codex_proxy.core.turn import ForwardedRequest, Turn
@@ -45,9 +44,6 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
     def __init__(self, request: ForwardedRequest, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
         self._forwarded = request
-
-    def begin(self, turn: Turn) -> Step:
-        return Step([TurnStarted(model=self._model)], self._next_request())
 
     def _new_answer(self) -> PassThrough:
         request = self._forwarded

@@ -4,7 +4,7 @@ all indexes), so items are identified by their id, or else their index. No event
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -60,8 +60,8 @@ class Call(msgspec.Struct, frozen=True):
 class ResponsesAnswer:
     """Converts an answer to events. Private methods append to `out`."""
 
-    def __init__(self, new_id: Callable[[str], str], *, streamed: Collection[tuple[ToolKind, str]]) -> None:
-        """`streamed`: kind and name of tools whose calls are events while they arrive; others are only in `calls`."""
+    def __init__(self, new_id: Callable[[str], str], *, streamed: Mapping[str, ToolKind]) -> None:
+        """`streamed`: kinds of tools whose calls are events while they arrive, by name; others are only in `calls`."""
         self.usage: Usage | None = None
         self.calls: list[Call] = []
         self.items: list[dict[str, Any]] = []
@@ -173,14 +173,13 @@ class ResponsesAnswer:
 
     def _open_call(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
         kind, name, call_id = _KINDS[_type_of(item)], text_at(item, "name"), text_at(item, "call_id")
-        if id in self._reported or not (call_id and name):
+        offered = self._streamed.get(name)
+        if id in self._reported or not call_id or offered is None or offered not in (kind, "custom"):
             return
-        if (kind, name) not in self._streamed and ("custom", name) in self._streamed:
-            kind = "custom"
+        if offered != kind:  # it travels as a function
             self._inputs[id] = CustomInput()
-        if (kind, name) in self._streamed:
-            self._reported.add(id)
-            out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
+        self._reported.add(id)
+        out.append(ItemStarted(ToolCall(id, call_id, name, offered)))
 
     def _add_item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
         """Adds a complete item: what no delta had, and a `RawItem` for later requests. Ignores an item that was

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.openai_responses.answer import Call, ResponsesAnswer
@@ -22,10 +21,9 @@ from codex_proxy.core.events import (
     Stop,
     ToolCallRequested,
     TurnEnded,
-    TurnStarted,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryOutput, Part, ToolKind
+from codex_proxy.core.items import HistoryOutput, Part
 from codex_proxy.core.turn import Turn
 
 NO_ANSWER: Final = Failure(
@@ -46,19 +44,6 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         super().__init__(model, context)
         self._turn_items: list[Any] = []
         """The model's items of this turn, and the outputs of its calls."""
-        self._streamed: frozenset[tuple[ToolKind, str]] = frozenset()
-        """Tools whose calls become items while they arrive."""
-
-    def begin(self, turn: Turn) -> Step:
-        self._turn = turn
-        self._custom = frozenset(tool.name for tool in turn.tools if tool.kind == "custom")
-        # What the server checks, runs or hides has to be whole before the client hears of it.
-        self._streamed = frozenset(
-            (tool.kind, tool.name)
-            for tool in turn.tools
-            if turn.parallel_tool_calls and not tool.strict and tool.mcp is None
-        )
-        return Step([TurnStarted(model=self._model)], self._next_request())
 
     # --- one exchange -----------------------------------------------------------------------------
 

@@ -31,9 +31,17 @@ from codex_proxy.agents.upstream.stream import (
     StreamEvent,
     is_json,
 )
-from codex_proxy.core.events import Event, Notice, ToolCallRequested, TurnEnded, Usage, UsageReported
+from codex_proxy.core.events import (
+    Event,
+    Notice,
+    ToolCallRequested,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import Part, TextPart
+from codex_proxy.core.items import Part, TextPart, ToolKind
 from codex_proxy.core.turn import Turn
 
 A = TypeVar("A")
@@ -67,6 +75,9 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         self._error_body = bytearray()
         self._writes = b""
         """The next request's body, or empty."""
+
+    def begin(self, turn: Turn) -> Step:
+        return Step([TurnStarted(model=self._model)], self._next_request())
 
     def receive(self, messages: Sequence[Message]) -> Step:
         """Reads the current exchange. Messages after an answer's end are ignored."""
@@ -140,6 +151,8 @@ class UpstreamTurn(ExchangeTurn[A]):
         super().__init__(model, context)
         self._turn = Turn(model=model, history=())
         self._custom: frozenset[str] = frozenset()
+        self._streamed: dict[str, ToolKind] = {}
+        """The kinds of tools whose calls are reported while they arrive, by name."""
         self._reader = AnswerReader(MAX_LINE_BYTES)
         self._spent: Usage | None = None
         self._waiting_calls: dict[str, ToolCallRequested] = {}
@@ -155,6 +168,15 @@ class UpstreamTurn(ExchangeTurn[A]):
         own = dict(facts)
         model, refused = own.pop("model", context.model), set(own.pop("refused", ()))
         return cls(model, UpstreamContext(ErrorReader(), refused, context.new_id, context.now, **own))
+
+    def begin(self, turn: Turn) -> Step:
+        self._turn = turn
+        self._custom = frozenset(tool.name for tool in turn.tools if tool.kind == "custom")
+        # What the server checks, runs or hides has to be whole before the client hears of it.
+        if turn.parallel_tool_calls:
+            shown = (tool for tool in turn.tools if not tool.strict and tool.mcp is None)
+            self._streamed = {tool.name: tool.kind for tool in shown}
+        return super().begin(turn)
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         """Adds a call's output. Sends the next request if no output is missing."""
