@@ -23,7 +23,7 @@ ApiName: TypeAlias = Literal["chat", "messages", "responses", "ollama", "complet
 P = TypeVar("P", bound=ParsedRequest)
 
 K = FaultKind
-FALLEN_BACK: Final = frozenset(
+FALLBACK_KINDS: Final = frozenset(
     {
         *(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UPSTREAM_TIMEOUT),
         *(K.UPSTREAM_UNAUTHORIZED, K.UNAVAILABLE, K.AGENT_RATE_LIMITED, K.USAGE_LIMIT_REACHED),
@@ -129,4 +129,4 @@ class Router:
         """Notes a target's failure. Returns whether another target may be asked after it."""
         if failure.kind is K.USAGE_LIMIT_REACHED and failure.retry_after is not None:
             self._used_up[target] = self._clock.monotonic() + failure.retry_after
-        return failure.kind in FALLEN_BACK
+        return failure.kind in FALLBACK_KINDS

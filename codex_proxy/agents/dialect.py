@@ -103,7 +103,7 @@ class Dialect(Protocol[L_contra]):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to read or write, so that the child or thread can be released."""
+        """Whether nothing is left to read or write, so that the child or session can be released."""
 
     def begin(self, turn: Turn) -> Step:
         """Starts the first turn. Called once, first."""
@@ -178,14 +178,14 @@ class ReopeningDialect(Protocol):
     """A `Dialect` whose agent stores its sessions."""
 
     @property
-    def thread(self) -> str:
+    def reopen_id(self) -> str:
         """The agent's id of the session if `reopen` could open it once closed; else empty."""
 
     @property
     def lost(self) -> bool:
         """Whether `reopen` has failed before the model was called: a new session can take the turn."""
 
-    def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
+    def reopen(self, turn: Turn, reopen_id: str, new_items: Sequence[HistoryItem]) -> Step:
         """Starts the first turn on a closed session, which has not seen `new_items`. Replaces `begin`."""
 
 

@@ -38,11 +38,11 @@ def attempt_of(found: Any) -> tuple[Any, str]:
     """Returns the dialect of the current attempt at an upstream, and its name; for others the dialect and an empty
     name.
     """
-    from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptedTurn
+    from codex_proxy.agents.upstream.attempted_turn import AttemptedTurn, UpstreamAttempt
 
     if isinstance(found, AttemptedTurn):
         return found.current
-    return (found.dialect, found.name) if isinstance(found, Attempt) else (found, "")
+    return (found.dialect, found.name) if isinstance(found, UpstreamAttempt) else (found, "")
 
 
 def name_of(dialect: object) -> str:

@@ -27,7 +27,7 @@ from codex_proxy.http.app_keys import CLIENTS, RESPONSES
 from codex_proxy.http.cluster import NODE_NAME
 from codex_proxy.http.middleware.access import MAX_LINE
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
-from codex_proxy.http.page import Page
+from codex_proxy.http.page import PageContent
 from codex_proxy.http.server import Runner
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.process.spawner import Spawner, use_spawner
@@ -70,7 +70,7 @@ class Server:
         settings: Settings,
         agent: Agent,
         cassettes: Cassettes | None = None,
-        page: Page | None = None,
+        page: PageContent | None = None,
         worker: int = 0,
     ) -> None:
         """`page`: what the page for browsers shows beside its state. `worker`: this process's number among those
@@ -235,7 +235,7 @@ class Server:
 async def make_server(
     settings: Settings,
     environ: Mapping[str, str] | None = None,
-    page: Callable[[Settings, Mapping[str, str]], Page] | None = None,
+    page: Callable[[Settings, Mapping[str, str]], PageContent] | None = None,
     worker: int = 0,
 ) -> Server:
     """Returns a server that has not started yet. `environ`: None for this process's environment. `page` makes what

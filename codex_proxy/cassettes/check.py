@@ -40,7 +40,7 @@ ANSWER_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.01
 
 
-class CheckResult(msgspec.Struct, frozen=True):
+class CassetteCheck(msgspec.Struct, frozen=True):
     """A cassette, and the answer of today's code to its request."""
 
     cassette: Cassette
@@ -57,12 +57,12 @@ class CheckResult(msgspec.Struct, frozen=True):
         return not self.read and not self.diff
 
 
-async def check_folder(folder: Folder) -> list[CheckResult]:
+async def check_folder(folder: Folder) -> list[CassetteCheck]:
     """Checks every cassette of a folder. Raises `CassetteError` if a server cannot replay it."""
     groups: dict[bytes, list[Cassette]] = {}
     for cassette in folder.cassettes.values():
         groups.setdefault(msgspec.json.encode(cassette.settings, order="deterministic"), []).append(cassette)
-    found: dict[str, CheckResult] = {}
+    found: dict[str, CassetteCheck] = {}
     for cassettes in groups.values():
         async with _replay_server(folder, cassettes[0].settings) as (server, session):
             answers = _Answers(server, session)
@@ -71,7 +71,7 @@ async def check_folder(folder: Folder) -> list[CheckResult]:
     return [found[name] for name in folder.cassettes]
 
 
-def update(folder: Folder, result: CheckResult) -> None:
+def update(folder: Folder, result: CassetteCheck) -> None:
     """Writes today's answer into the cassette. Raises `OSError`."""
     cassette = msgspec.structs.replace(
         result.cassette, answer=result.answer, content=result.content or result.cassette.content
@@ -121,14 +121,14 @@ class _Answers:
         self._ids: dict[str, str] = {}
         """Today's ids by the recorded ones."""
 
-    async def check(self, cassette: Cassette) -> CheckResult:
+    async def check(self, cassette: Cassette) -> CassetteCheck:
         answer = await self._answer(cassette)
         recorded = cassette.answer
         self._match_ids(recorded, answer)
         turn = self._agent.take_last()
         content = None if turn is None else content_of(turn)
         read = [] if content is None else differences(content, cassette.content, COMPARED_FIELDS)
-        return CheckResult(
+        return CassetteCheck(
             cassette,
             self._with_recorded_ids(answer),
             content,
@@ -203,18 +203,18 @@ async def _answer_on_socket(
         await socket.send_str(body.decode())
         async for message in socket:
             sent.append(msgspec.json.decode(message.data))
-            if sent[-1].get("type") in ENDS:
+            if sent[-1].get("type") in LAST_EVENT_TYPES:
                 break
     return Answer(101, None, sent)
 
 
-ENDS: Final = frozenset(
+LAST_EVENT_TYPES: Final = frozenset(
     {"response.completed", "response.failed", "response.incomplete", "error", "response.cancelled"}
 )
 """The types of a turn's last event on a WebSocket."""
 
 
-def report(results: Sequence[CheckResult]) -> str:
+def report(results: Sequence[CassetteCheck]) -> str:
     """Returns the printed report of checks: the diffs, then a line with the numbers."""
     lines = []
     for result in results:

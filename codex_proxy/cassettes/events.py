@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.cassettes.format import Answer
-from codex_proxy.cassettes.pieces import find_runs
+from codex_proxy.cassettes.pieces import group_similar_lines
 
 TIMES: Final = frozenset(
     {
@@ -20,9 +20,9 @@ TIMES: Final = frozenset(
     }
 )
 IDS: Final = frozenset({"id", "response_id", "previous_response_id", "item_id", "call_id", "tool_use_id"})
-OPAQUE: Final = frozenset({"signature", "encrypted_content"})
+OPAQUE_FIELDS: Final = frozenset({"signature", "encrypted_content"})
 """Random or encrypted fields, of which only the presence is compared."""
-COUNTED: Final = frozenset({"sequence_number", "obfuscation"})
+COUNTED_FIELDS: Final = frozenset({"sequence_number", "obfuscation"})
 """Fields that differ in each event, or depend on the number of deltas."""
 
 
@@ -32,8 +32,8 @@ def events_of(answer: Answer) -> list[bytes]:
     said = [answer.body] if answer.sent is None else answer.sent
     final = [] if answer.final is None else [{"final": answer.final}]
     events = [_comparable(each, numbers) for each in ({"status": answer.status}, *said, *final)]
-    runs = find_runs(msgspec.json.encode({"sent": each}) for each in events)
-    return [run.with_text(run.text()).removeprefix(b'{"sent":').removesuffix(b"}") for run in runs]
+    groups = group_similar_lines(msgspec.json.encode({"sent": each}) for each in events)
+    return [group.with_text(group.text()).removeprefix(b'{"sent":').removesuffix(b"}") for group in groups]
 
 
 def ids_of(answer: Answer) -> list[str]:
@@ -57,7 +57,9 @@ def _lines(event: bytes) -> list[str]:
 
 def _comparable(value: Any, numbers: dict[str, str]) -> Any:
     if isinstance(value, dict):
-        return {name: _field(name, each, numbers) for name, each in value.items() if name not in COUNTED}
+        return {
+            name: _field(name, each, numbers) for name, each in value.items() if name not in COUNTED_FIELDS
+        }
     if isinstance(value, list):
         return [_comparable(each, numbers) for each in value]
     return value
@@ -66,7 +68,7 @@ def _comparable(value: Any, numbers: dict[str, str]) -> Any:
 def _field(name: str, value: Any, numbers: dict[str, str]) -> Any:
     if (name in TIMES or name.endswith("_duration")) and isinstance(value, int | float | str) and value:
         return 0
-    if name in OPAQUE and isinstance(value, str):
+    if name in OPAQUE_FIELDS and isinstance(value, str):
         return "..." if value else ""
     if name in IDS and isinstance(value, str) and value:
         kind = value.rpartition("_")[0] or value.partition("-")[0]

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.cassettes.content import Content
-from codex_proxy.cassettes.pieces import find_runs, is_utf8, with_text
+from codex_proxy.cassettes.pieces import group_similar_lines, is_utf8, with_text
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.json_values import UNREADABLE, is_json
 from codex_proxy.files.private import create
@@ -79,7 +79,9 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, rename={"line": "
     socket: bool = False
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="cassette", tag=VERSION):
+class CassetteHead(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="cassette", tag=VERSION
+):
     """The first line of a file."""
 
     agent: str
@@ -98,7 +100,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
     """The recording's `--match`, if it was given."""
 
 
-class Capture(Head, frozen=True, kw_only=True):
+class Capture(CassetteHead, frozen=True, kw_only=True):
     """A recording of an agent's program with another client, for tests of its dialect."""
 
     name: str
@@ -136,15 +138,15 @@ def text_of(
 
 
 def _short_lines(capture: Capture, scrub: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    for run in find_runs(lines_of(capture)):
-        text = run.text()
+    for group in group_similar_lines(lines_of(capture)):
+        text = group.text()
         scrubbed = scrub(text) if text else text
-        yield from run.lines() if scrubbed == text else (run.with_text(scrubbed),)
+        yield from group.lines() if scrubbed == text else (group.with_text(scrubbed),)
 
 
 def lines_of(capture: Capture) -> Iterator[bytes]:
     """Yields the lines of the file, none of them shortened, without the last one, which has their number."""
-    yield encode(Head(**{name: getattr(capture, name) for name in Head.__struct_fields__}))
+    yield encode(CassetteHead(**{name: getattr(capture, name) for name in CassetteHead.__struct_fields__}))
     if isinstance(capture, Cassette):
         yield encode(capture.request)
         turn = {name: value for name, value in capture.content.items() if value not in (None, {}, "")}
@@ -216,8 +218,8 @@ def write_new(folder: str, name: str, texts: Iterable[bytes]) -> None:
 
 # --- reading --------------------------------------------------------------------------------------
 
-_AGAIN: Final = "Remove it, and record it anew."
-_CORRECT: Final = "Correct the line, or record it anew."
+_RECORD_ANEW: Final = "Remove it, and record it anew."
+_CORRECT_THE_LINE: Final = "Correct the line, or record it anew."
 
 
 class _WrongLineError(Exception):
@@ -252,7 +254,7 @@ def parse(data: bytes, path: Path) -> Cassette:
     request, content, answer = found.request, found.content, found.answer
     if request is None or content is None or answer is None:
         missing = "request" if request is None else "turn" if content is None else "answer"
-        raise CassetteError(f"{path}, line {found.count}: there is no `{missing}`. {_AGAIN}")
+        raise CassetteError(f"{path}, line {found.count}: there is no `{missing}`. {_RECORD_ANEW}")
     return Cassette(**_fields_of(found, path), request=request, content=content, answer=answer)
 
 
@@ -272,14 +274,20 @@ def _parse_lines(data: bytes, path: Path) -> _ParsedLines:
         except _WrongLineError as error:
             wrong = str(error)
         except UNREADABLE as error:
-            wrong = f"the file is half-written. {_AGAIN}" if line is cut else f"{error}. {_CORRECT}"
+            wrong = (
+                f"the file is half-written. {_RECORD_ANEW}"
+                if line is cut
+                else f"{error}. {_CORRECT_THE_LINE}"
+            )
         except (LookupError, TypeError, AttributeError):
-            wrong = f"it does not fit the lines before it. {_CORRECT}"
+            wrong = f"it does not fit the lines before it. {_CORRECT_THE_LINE}"
         else:
             continue
         raise CassetteError(f"{path}, line {found.count}: {wrong}")
     if not found.ended:
-        raise CassetteError(f"{path}, line {found.count}: the file is half-written: it has no end. {_AGAIN}")
+        raise CassetteError(
+            f"{path}, line {found.count}: the file is half-written: it has no end. {_RECORD_ANEW}"
+        )
     return found
 
 
@@ -287,7 +295,7 @@ class _ParsedLines(msgspec.Struct):
     """The lines of a file that have been read so far."""
 
     count: int = 0
-    head: Head | None = None
+    head: CassetteHead | None = None
     request: Request | None = None
     content: Content | None = None
     sessions: list[Session] = []
@@ -326,12 +334,12 @@ class _ParsedLines(msgspec.Struct):
             self.last_line, self.last_kind = content, kind
         if kind == "sent":
             if self.answer is None or self.answer.sent is None:
-                raise _WrongLineError(f"there is no stream before it. {_CORRECT}")
+                raise _WrongLineError(f"there is no stream before it. {_CORRECT_THE_LINE}")
             self.answer.sent.append(msgspec.json.decode(content))
         elif self.sessions:
             self.sessions[-1].lines.append(Line(msgspec.json.decode(value["ms"], type=int), kind, content))
         else:
-            raise _WrongLineError(f"there is no session before it. {_CORRECT}")
+            raise _WrongLineError(f"there is no session before it. {_CORRECT_THE_LINE}")
 
     def _take_json(self, kind: str, value: dict[str, Any]) -> None:
         if kind == "turn":
@@ -346,13 +354,13 @@ class _ParsedLines(msgspec.Struct):
             self.ended = True
             if value[kind] != self.count - 1:
                 raise _WrongLineError(
-                    f"it has {self.count - 1} lines before the end, and should have {value[kind]}. {_AGAIN}"
+                    f"it has {self.count - 1} lines before the end, and should have {value[kind]}. {_RECORD_ANEW}"
                 )
         else:
-            raise _WrongLineError(f"a line that begins with `{kind}` is not known here. {_CORRECT}")
+            raise _WrongLineError(f"a line that begins with `{kind}` is not known here. {_CORRECT_THE_LINE}")
 
 
-def _head_of(line: bytes, value: dict[str, msgspec.Raw]) -> Head:
+def _head_of(line: bytes, value: dict[str, msgspec.Raw]) -> CassetteHead:
     if "cassette" not in value:
         raise _WrongLineError(
             "it is no cassette: its first line does not begin with `cassette`. Remove it from the folder."
@@ -362,7 +370,7 @@ def _head_of(line: bytes, value: dict[str, msgspec.Raw]) -> Head:
         raise _WrongLineError(
             f"the cassette has format {version}, and this codex-proxy reads up to {VERSION}. Update codex-proxy."
         )
-    return msgspec.json.decode(line, type=Head)
+    return msgspec.json.decode(line, type=CassetteHead)
 
 
 def _bytes_of(value: msgspec.Raw, form: str) -> bytes:
@@ -376,10 +384,10 @@ def _bytes_of(value: msgspec.Raw, form: str) -> bytes:
 def _line_with_texts(before: bytes, texts: msgspec.Raw) -> bytes:
     """Returns the line before with these texts."""
     if not before:
-        raise _WrongLineError(f"no line before it has a text that it could change. {_CORRECT}")
+        raise _WrongLineError(f"no line before it has a text that it could change. {_CORRECT_THE_LINE}")
     for name, text in msgspec.json.decode(texts, type=dict[str, msgspec.Raw]).items():
         try:
             before = with_text(before, encode(name), bytes(text))
         except ValueError as error:
-            raise _WrongLineError(f"{error}. {_CORRECT}") from None
+            raise _WrongLineError(f"{error}. {_CORRECT_THE_LINE}") from None
     return before

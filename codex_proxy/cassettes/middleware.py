@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from codex_proxy.cassettes.recorder import Exchange, Recorder
+from codex_proxy.cassettes.recorder import RecordedExchange, Recorder
 from codex_proxy.cassettes.replay import ReplayedRequest
 from codex_proxy.http.endpoint import ROUTES, Handler
 from codex_proxy.http.middleware.access import keys_in
@@ -34,7 +34,7 @@ def recording_middleware(recorder: Recorder) -> Any:
             for name, value in request.headers.items()
             if name.lower().startswith(KEPT_HEADERS)
         }
-        exchange = Exchange(recorder, f"{request.method} {request.path}", headers, keys_in(request))
+        exchange = RecordedExchange(recorder, f"{request.method} {request.path}", headers, keys_in(request))
         REQUEST_RECORDER.set(exchange)
         watch_contents(request, exchange.add_content)
         try:

@@ -22,7 +22,7 @@ _KIND: Final = re.compile(rb'"(?:from|to|data|body|sent)":\{')
 """Matches the kind of a line that may be shortened."""
 
 
-class Run:
+class SimilarLines:
     """A whole line, and the lines after it that differ from it in one text alone."""
 
     def __init__(self, line: bytes) -> None:
@@ -59,16 +59,16 @@ class Run:
         return self._line if self._shape is None else with_text(self._line, self._shape.name, b'"%b"' % text)
 
 
-def find_runs(lines: Iterable[bytes]) -> Iterator[Run]:
-    """Yields the lines of a cassette as runs."""
-    run: Run | None = None
+def group_similar_lines(lines: Iterable[bytes]) -> Iterator[SimilarLines]:
+    """Yields the lines of a cassette in groups of similar ones."""
+    group: SimilarLines | None = None
     for line in lines:
-        if run is None or not run.add(line):
-            if run is not None:
-                yield run
-            run = Run(line)
-    if run is not None:
-        yield run
+        if group is None or not group.add(line):
+            if group is not None:
+                yield group
+            group = SimilarLines(line)
+    if group is not None:
+        yield group
 
 
 class _Shape(msgspec.Struct, frozen=True):

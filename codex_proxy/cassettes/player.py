@@ -42,17 +42,17 @@ from codex_proxy.core.turn import Turn
 
 BATCH: Final = 256
 """Maximum lines given to a dialect at once."""
-BARRIERS: Final = frozenset({"to", "answer", "ended", "failed"})
+BARRIER_KINDS: Final = frozenset({"to", "answer", "ended", "failed"})
 """Kinds of lines before which the dialect reads all earlier ones: its answers then decide later ids."""
 STUCK_SECONDS: Final = 20.0
 """Maximum seconds to wait for a call's output; a later one is not expected any more."""
 
-OVER: Final = Failure(
+CASSETTE_TOO_SHORT: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="The cassette ends here, but this version of codex-proxy reads no end of the turn in it. Record it anew, "
     "or report that the cassette could be read before.",
 )
-STUCK: Final = Failure(
+OUTPUT_NOT_GIVEN: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="In the cassette the agent waits for an output here, which this version of codex-proxy does not give.",
 )
@@ -156,7 +156,7 @@ class PlayedTransport:
         try:
             end = await self._play_lines(reader)
         except TimeoutError:
-            end = STUCK
+            end = OUTPUT_NOT_GIVEN
         except (msgspec.ValidationError, LookupError) as error:
             end = Failure(
                 kind=FaultKind.AGENT_PROTOCOL, message=f"A line of the cassette is invalid: {error}."
@@ -171,7 +171,7 @@ class PlayedTransport:
         for line in self._lines:
             wait = self._pace(max(0, line.ms - at) / 1000)
             at = line.ms
-            if wait > 0 or len(messages) >= BATCH or line.kind in BARRIERS:
+            if wait > 0 or len(messages) >= BATCH or line.kind in BARRIER_KINDS:
                 await self._give(reader, messages)
                 messages = []
             if wait > 0:
@@ -186,7 +186,7 @@ class PlayedTransport:
             elif (message := self._read.message(line)) is not None:
                 messages.append(message)
         await self._give(reader, messages)
-        return OVER
+        return CASSETTE_TOO_SHORT
 
     async def _give(self, reader: TransportReader, messages: Sequence[Any]) -> None:
         await self._resumed.wait()
@@ -221,7 +221,7 @@ class PlayedSession(AgentSession):
         return False
 
     @property
-    def thread(self) -> str:
+    def reopen_id(self) -> str:
         return ""
 
 

@@ -33,7 +33,7 @@ from codex_proxy.cassettes.format import (
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import Scrubber, TurnIds, zero_numbers
 from codex_proxy.cassettes.settings import CassetteError
-from codex_proxy.cassettes.turn_recorder import MAX_BYTES, TurnRecorder
+from codex_proxy.cassettes.turn_recorder import MAX_BYTES, CassetteTurnRecorder
 from codex_proxy.core.events import Event, ItemStarted, Stop
 from codex_proxy.core.items import McpTools
 from codex_proxy.core.json_values import UNREADABLE, is_json
@@ -50,7 +50,7 @@ MAX_AT_ONCE: Final = 1 << 17
 """Maximum bytes of a turn that is written on the event loop, which takes milliseconds."""
 MAX_WAITING: Final = 256 << 20
 """Maximum bytes of large turns that wait to be written; further ones are not recorded."""
-DATA: Final = b"d{"
+DATA_PREFIXES: Final = b"d{"
 """How the lines of a stream or WebSocket begin that have data, and are no comments or names of events."""
 _NUMBERED: Final = re.compile(r"(\d{4,})-")
 _NO_WORD: Final = re.compile(b"[^a-z0-9]+")
@@ -86,7 +86,7 @@ class Recorder:
             ) from error
         self._last = max(map(_number_of, folder.glob(f"*{SUFFIX}")), default=0)
 
-    def write(self, recorded: TurnRecorder, exchange: ExchangeContent) -> None:
+    def write(self, recorded: CassetteTurnRecorder, exchange: ExchangeContent) -> None:
         """Writes the cassette of an ended turn, a large one in a thread. Never raises: if the folder cannot be written,
         recording ends.
         """
@@ -101,7 +101,7 @@ class Recorder:
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
 
-    def _takes(self, recorded: TurnRecorder, size: int) -> bool:
+    def _takes(self, recorded: CassetteTurnRecorder, size: int) -> bool:
         if self.trouble:
             return False
         assert recorded.end is not None
@@ -117,7 +117,9 @@ class Recorder:
             return True
         return False
 
-    async def _write_later(self, recorded: TurnRecorder, exchange: ExchangeContent, size: int) -> None:
+    async def _write_later(
+        self, recorded: CassetteTurnRecorder, exchange: ExchangeContent, size: int
+    ) -> None:
         loop = asyncio.get_running_loop()
         path = await loop.run_in_executor(self._thread, self._try_to_write, recorded, exchange)
         self._bytes_waiting -= size
@@ -133,12 +135,12 @@ class Recorder:
         await self.flush()
         self._thread.shutdown()
 
-    def _report(self, recorded: TurnRecorder, path: Path | None) -> None:
+    def _report(self, recorded: CassetteTurnRecorder, path: Path | None) -> None:
         recorded.forget()
         if path is not None:
             recorded.on_written(path)
 
-    def _try_to_write(self, recorded: TurnRecorder, exchange: ExchangeContent) -> Path | None:
+    def _try_to_write(self, recorded: CassetteTurnRecorder, exchange: ExchangeContent) -> Path | None:
         if self.trouble:  # since the turn was over
             return None
         try:
@@ -153,7 +155,7 @@ class Recorder:
             log.exception("turn_not_recorded")
         return None
 
-    def _write(self, recorded: TurnRecorder, exchange: ExchangeContent) -> Path:
+    def _write(self, recorded: CassetteTurnRecorder, exchange: ExchangeContent) -> Path:
         keys = [
             key.encode()
             for key in (*exchange.keys, *_mcp_secrets(exchange.body))
@@ -223,7 +225,7 @@ def _mcp_of(turn: Turn, first: Sequence[Event]) -> list[dict[str, Any]]:
     ]
 
 
-class Exchange:
+class RecordedExchange:
     """Records a request and its answer; on a WebSocket, one frame after the other. Implements
     `runs.observers.RequestRecorder`.
     """
@@ -237,7 +239,7 @@ class Exchange:
         self._recorder = recorder
         self._of = dict(headers), keys
         self._content = ExchangeContent(line, *self._of)
-        self._turns: list[TurnRecorder] = []
+        self._turns: list[CassetteTurnRecorder] = []
         """The turns that are not written yet."""
 
     # --- what the request says ------------------------------------------------------------------
@@ -262,8 +264,8 @@ class Exchange:
 
     # --- what its turns say ---------------------------------------------------------------------
 
-    def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnRecorder:
-        recorded = TurnRecorder(turn, agent, first, self._write_ended)
+    def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> CassetteTurnRecorder:
+        recorded = CassetteTurnRecorder(turn, agent, first, self._write_ended)
         self._turns.append(recorded)
         return recorded
 
@@ -319,7 +321,7 @@ class ExchangeContent(msgspec.Struct):
             return Answer(self.status, msgspec.Raw(self.answered[0].strip()), None, final)
         lines = zero_numbers(b"\n".join(self.answered)).split(b"\n")
         return Answer(
-            self.status, None, [sent_data(line) for line in lines if line and line[0] in DATA], final
+            self.status, None, [sent_data(line) for line in lines if line and line[0] in DATA_PREFIXES], final
         )
 
 

@@ -17,7 +17,7 @@ from codex_proxy.cassettes.content import KEY
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.safety import MIN_SECRET_CHARS
 
-GENERIC: Final = re.compile(
+GENERIC_NAMES: Final = re.compile(
     "root|users?|admin|home|test|guest|debian|ubuntu|runner|vscode|node|codex|docker|agent|model|proxy|localhost|host|client"
     "|server|main|vm|ci|me|dev|app|web|build|text|assistant|system|developer|tool|function|message|name|type|role|content"
     "|data|item|turn|thread|session",
@@ -72,7 +72,7 @@ class Scrubber:
             for placeholder, texts in names.items()
             for text in {each.rstrip("/") for each in texts}
             if len(text) >= (MIN_SECRET_CHARS if placeholder == KEY else MIN_NAME)
-            and not GENERIC.fullmatch(text)
+            and not GENERIC_NAMES.fullmatch(text)
             for spelling in _spellings(text)
         ]
         found.sort(key=lambda each: (each[1] == KEY.encode(), len(each[0])), reverse=True)

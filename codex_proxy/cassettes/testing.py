@@ -44,7 +44,7 @@ KINDS = {
 """The fault for each status that a test can ask for. Anthropic's API has 529 for 503, and 500 for 502."""
 
 
-class Request(msgspec.Struct, frozen=True):
+class ReceivedRequest(msgspec.Struct, frozen=True):
     method: str
     path: str
     headers: dict[str, str]
@@ -133,7 +133,7 @@ class TestServer:
         self.base_url = ""
         """The address for an SDK."""
         self.api_key = "sk-test"
-        self.requests: list[Request] = []
+        self.requests: list[ReceivedRequest] = []
         """The test's requests, oldest first."""
         self._marker = ""
         self._failures: list[Failure] = []
@@ -185,7 +185,7 @@ class TestServer:
             def on_content(what: Literal["request", "answer"], data: bytes) -> None:
                 if what == "request":
                     headers = {name.lower(): value for name, value in request.headers.items()}
-                    self.requests.append(Request(request.method, request.path, headers, _json(data)))
+                    self.requests.append(ReceivedRequest(request.method, request.path, headers, _json(data)))
 
             watch_contents(request, on_content)
             if self._failures:

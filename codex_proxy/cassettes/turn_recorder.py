@@ -43,18 +43,18 @@ Entry = tuple[float, str, Any]
 """A time, a kind of `format.SESSION_KINDS`, and the value: lines (`to`, `from`), parts of a body, or JSON."""
 
 
-DECODED: Final = set[type]()
+DECODED_TYPES: Final = set[type]()
 """The types of messages, among those seen so far, that are recorded as lines and not as objects."""
 
 
-class SessionRecorder:
+class CassetteSessionRecorder:
     """Records a session, which may serve several turns, as an `agents.processes.session.SessionRecorder`."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         """The entries since the last turn."""
         self.size = 0
-        self.last: TurnRecorder | None = None
+        self.last: CassetteTurnRecorder | None = None
         self.dialect = ""
         self.facts: dict[str, Any] = {}
         self.origin = ""
@@ -80,7 +80,7 @@ class SessionRecorder:
             self._add_bytes("to", [writes])
 
     def on_read(self, messages: Sequence[Any]) -> None:
-        if DECODED.issuperset(map(type, messages)):
+        if DECODED_TYPES.issuperset(map(type, messages)):
             return
         for message in messages:
             if isinstance(message, bytes):
@@ -92,7 +92,7 @@ class SessionRecorder:
                 self._identify(*attempt)
                 self._add("begin", {})
             else:
-                DECODED.add(type(message))
+                DECODED_TYPES.add(type(message))
 
     def on_lines(self, lines: list[bytes]) -> None:
         self._add_bytes("from", lines)
@@ -110,7 +110,7 @@ class SessionRecorder:
         self.entries.append((time.monotonic(), kind, value))
 
 
-class TurnRecorder:
+class CassetteTurnRecorder:
     """Records one turn, as a `runs.observers.TurnRecorder`."""
 
     def __init__(self, turn: Turn, agent: Agent, first: Sequence[Event], on_end: Callable[[], None]) -> None:
@@ -118,8 +118,8 @@ class TurnRecorder:
         self.agent = agent
         self.first = tuple(first)
         self.began = time.monotonic()
-        self.parts: list[tuple[SessionRecorder, list[Entry]]] = []
-        self.after: TurnRecorder | None = None
+        self.parts: list[tuple[CassetteSessionRecorder, list[Entry]]] = []
+        self.after: CassetteTurnRecorder | None = None
         """The turn before this one in its first session."""
         self.order = 1
         self.name = ""
@@ -127,15 +127,15 @@ class TurnRecorder:
         self.end: TurnEnded | None = None
         self.size = 0
         self._on_end = on_end
-        self._current: SessionRecorder | None = None
+        self._current: CassetteSessionRecorder | None = None
 
     def on_session(self, session: AgentSession) -> None:
         self._take()
         if isinstance(session, PlayedSession):
             return  # it was recorded before
         recorder = session.recorder
-        if not isinstance(recorder, SessionRecorder):
-            recorder = session.recorder = SessionRecorder()
+        if not isinstance(recorder, CassetteSessionRecorder):
+            recorder = session.recorder = CassetteSessionRecorder()
         recorder.origin = "" if session.origin is None else session.origin.name
         if recorder.last is not None and not self.parts:
             self.after, self.order = recorder.last, recorder.last.order + 1
@@ -157,7 +157,7 @@ class TurnRecorder:
         if self._current is not None:
             self._current.entries.append((time.monotonic(), "call", value))
         else:
-            self.parts.append((SessionRecorder(), [(time.monotonic(), "call", value)]))
+            self.parts.append((CassetteSessionRecorder(), [(time.monotonic(), "call", value)]))
 
     def on_failure(self, failure: Failure) -> None:
         if self._current is not None:
@@ -181,7 +181,7 @@ class TurnRecorder:
 
 
 class _RecordedRunner:
-    def __init__(self, runner: ToolRunner, recorder: TurnRecorder) -> None:
+    def __init__(self, runner: ToolRunner, recorder: CassetteTurnRecorder) -> None:
         self._runner = runner
         self._recorder = recorder
 
@@ -219,13 +219,13 @@ def _split_lines(writes: bytes) -> list[bytes]:
 
 RPC_IDS: Final = {"app-server": b'{"id":', "acp": b'{"jsonrpc":"2.0","id":'}
 """How the lines with an id of JSON-RPC begin, by dialect."""
-TIME: Final = b'AtMs":'
+TIME_FIELD_END: Final = b'AtMs":'
 """The end of the name of a field with milliseconds, as a line's last field."""
 
 
 def _with_stable_values(dialect: str, line: bytes) -> bytes:
     """Returns a line with the id that it would have on the first channel, and without the time at its end."""
-    if line[-20:-14] == TIME:  # no line with an id of this server ends with a time
+    if line[-20:-14] == TIME_FIELD_END:  # no line with an id of this server ends with a time
         return line[:-14] + b"0}"
     return _with_first_channel_id(dialect, line) if line.startswith(RPC_IDS.get(dialect, b"\n")) else line
 

@@ -36,7 +36,7 @@ from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 
 
-class OutputItem(msgspec.Struct):
+class ShownItem(msgspec.Struct):
     kind: str
     """`message`, `refusal`, `reasoning`, `call` or `activity`."""
     name: str = ""
@@ -50,7 +50,7 @@ class OutputItem(msgspec.Struct):
 
 
 class TurnOutput(msgspec.Struct, frozen=True):
-    items: list[OutputItem]
+    items: list[ShownItem]
     usage: dict[str, int] | None
     end: TurnEnded | None
 
@@ -61,15 +61,15 @@ def turn_output(chain: Sequence[Cassette]) -> TurnOutput:
     said = ItemTexts()
     said.add(events)
     refusals = {event.id for event in events if isinstance(event, RefusalDelta)}
-    items = list[OutputItem]()
+    items = list[ShownItem]()
     for id, item in said.items.items():
         kind, name = _kind_and_name(item)
         items.append(
-            OutputItem("refusal" if id in refusals else kind, name, said.pieces.get(id, []), said.output(id))
+            ShownItem("refusal" if id in refusals else kind, name, said.pieces.get(id, []), said.output(id))
         )
     if all(item.kind != "call" for item in items):
         requested = {event.call_id: event for event in events if isinstance(event, ToolCallRequested)}
-        items += [OutputItem("call", each.name, [each.arguments]) for each in requested.values()]
+        items += [ShownItem("call", each.name, [each.arguments]) for each in requested.values()]
     reports = [event.usage for event in events if isinstance(event, UsageReported | StepCompleted)]
     usage = next((each for each in reversed(reports) if each is not None), None)
     end = next((event for event in events if isinstance(event, TurnEnded)), None)
@@ -150,7 +150,7 @@ def _message_lines(message: dict[str, Any]) -> Iterator[str]:
         yield message["text"]
 
 
-def _item_lines(item: OutputItem) -> Iterator[str]:
+def _item_lines(item: ShownItem) -> Iterator[str]:
     if item.kind == "call":
         yield f"[calls] {item.name}({item.text})"
         return

@@ -9,15 +9,15 @@ from functools import partial
 from typing import Final
 
 from codex_proxy.core.checks import Check
-from codex_proxy.http.page import Page
+from codex_proxy.http.page import PageContent
 from codex_proxy.settings.fields import Settings
 
 FRESH_SECONDS: Final = 60.0
 """Seconds until the checks are run again; one of them starts a process."""
 
 
-def page_of(settings: Settings, environ: Mapping[str, str]) -> Page:
-    return Page(findings=Findings(settings, environ).newest, clients=partial(_guides, settings))
+def page_of(settings: Settings, environ: Mapping[str, str]) -> PageContent:
+    return PageContent(findings=Findings(settings, environ).newest, clients=partial(_guides, settings))
 
 
 class Findings:

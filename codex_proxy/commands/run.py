@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from codex_proxy.commands.connect.clients import PROGRAMS, Program
+from codex_proxy.commands.connect.clients import PROGRAMS, ClientProgram
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, entries_of, snippet
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import create, make_folder, replace_file
@@ -39,7 +39,7 @@ END_SECONDS: Final = 10.0
 """Seconds for a program or server to end until it is killed."""
 _ADDRESS: Final = re.compile(r"serves on (http://\S+)/v1")
 _PR_SET_PDEATHSIG: Final = 1
-_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+_ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 """Signals at which this command first ends the program, and then itself. A closed terminal sends SIGHUP."""
 _OF_THE_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
 
@@ -58,7 +58,7 @@ def run(
     (None: use a running one, if any); `key`: the key for a running server. Raises `UserError` if the program is not
     installed or cannot use this server, or no server can be started.
     """
-    program = PROGRAMS.get(name) or Program()
+    program = PROGRAMS.get(name) or ClientProgram()
     if program.unserved:
         raise UserError(program.unserved)
     path = shutil.which(name, path=environ.get("PATH"))
@@ -66,7 +66,7 @@ def run(
         raise UserError(_how_to_get(name, program))
     with contextlib.ExitStack() as stack:
         running: list[subprocess.Popen[bytes]] = []
-        stack.enter_context(_handle_signals(_ENDING, partial(_end_program, running)))
+        stack.enter_context(_handle_signals(_ENDING_SIGNALS, partial(_end_program, running)))
         temporary = tempfile.TemporaryDirectory(prefix="codex-proxy-run-", ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(temporary))
         access = None if agent else running_server(settings, model, key)
@@ -78,7 +78,7 @@ def run(
         return _run_to_the_end([path, *first, *arguments], environment, running)
 
 
-def _how_to_get(name: str, program: Program) -> str:
+def _how_to_get(name: str, program: ClientProgram) -> str:
     if program.install:
         return f"{name} is not installed, or not on PATH. To get it: {program.install}"
     if name.startswith("-"):
@@ -177,7 +177,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def prepare(
-    program: Program, access: ServerAccess, folder: Path, environ: Mapping[str, str], home: Path
+    program: ClientProgram, access: ServerAccess, folder: Path, environ: Mapping[str, str], home: Path
 ) -> tuple[dict[str, str], list[str]]:
     """Writes the program's settings into the temporary `folder`. Returns its environment and first arguments. `environ`
     and `home` are the user's.

@@ -11,11 +11,11 @@ from codex_proxy.core.faults import Failure, FaultKind
 EmptyReason: TypeAlias = Literal["", "no-output", "reasoning-only", "activity-only", "stop-sequence"]
 """Why a successful answer is empty; "" if it is not."""
 
-UNANSWERED: Final = Failure(
+NO_MODEL_CALL: Final = Failure(
     FaultKind.UPSTREAM_ERROR,
     "The agent ended its turn without an answer, and reported no call of its model. Try again.",
 )
-DECLINED: Final = Failure(
+PERMISSION_DECLINED: Final = Failure(
     FaultKind.NOT_ALLOWED,
     "The agent asked for a permission that this server does not give, and then ended its turn without "
     "another word. Ask for something that needs no permission, or let the operator allow it (docs/agents.md).",
@@ -36,9 +36,9 @@ def explain_empty_answer(signs: TurnSigns, *, reasoned: bool, acted: bool) -> Em
     reasoning, and activities.
     """
     if signs.has_asked:
-        return DECLINED
+        return PERMISSION_DECLINED
     if acted:
         return "activity-only"
     if reasoned:
         return "reasoning-only"
-    return "no-output" if signs.model_answered else UNANSWERED
+    return "no-output" if signs.model_answered else NO_MODEL_CALL

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from operator import add, sub
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import astuple
@@ -298,7 +298,9 @@ Event: TypeAlias = (
     | Notice
 )
 
-VISIBLE: frozenset[type] = frozenset(
-    {TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, ItemStarted, TurnEnded, ForwardedBytes}
-)
+MODEL_DELTAS: Final[frozenset[type]] = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
+"""Pieces of what the model writes."""
+VISIBLE_OUTPUT: Final = MODEL_DELTAS | {ItemStarted, ForwardedBytes}
+"""Events from which the client sees something."""
+VISIBLE: Final = VISIBLE_OUTPUT | {TurnEnded}
 """Events that begin an answer: before them a failure can still be an HTTP status."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from codex_proxy.core.events import (
     ArgumentsDelta,
@@ -15,8 +14,6 @@ from codex_proxy.core.events import (
     TextDelta,
 )
 from codex_proxy.core.items import Item
-
-_PIECES: Final = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta)
 
 
 class ItemTexts:
@@ -35,7 +32,7 @@ class ItemTexts:
         for event in events:
             if isinstance(event, ItemStarted):
                 self.items[event.item.id] = event.item
-            elif isinstance(event, _PIECES):
+            elif isinstance(event, TextDelta | RefusalDelta | ReasoningDelta | ArgumentsDelta):
                 self.pieces.setdefault(event.id, []).append(event.text)
             elif isinstance(event, OutputDelta):
                 self.outputs.setdefault(event.id, []).append(event.text)

@@ -10,14 +10,13 @@ from typing import Final
 
 from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
+    MODEL_DELTAS,
     AnnotationAdded,
-    ArgumentsDelta,
     Event,
     ItemEnded,
     ItemStarted,
     OutputDelta,
     RawItem,
-    ReasoningDelta,
     RefusalDelta,
     Stop,
     TextDelta,
@@ -32,8 +31,6 @@ ITEM_SIZE: Final = 512
 
 DELTA_SIZE: Final = 16
 """Characters that a delta counts for beside its text, since it may be stored as a frame."""
-
-_KEPT_TEXT: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 
 
 class StopSequences:
@@ -165,7 +162,7 @@ class MaxSize:
         """Returns the events within the limit, and `length` if these exceed it, with open items ended as
         `incomplete`.
         """
-        if _KEPT_TEXT.issuperset(map(type, events)):
+        if MODEL_DELTAS.issuperset(map(type, events)):
             # Most batches are pieces of texts, which need no further look.
             left = self._left - DELTA_SIZE * len(events)
             for event in events:
@@ -176,7 +173,7 @@ class MaxSize:
         left = self._left
         for index, event in enumerate(events):
             kind = type(event)
-            if kind in _KEPT_TEXT:
+            if kind in MODEL_DELTAS:
                 left -= len(event.text) + DELTA_SIZE  # type: ignore[union-attr]
             elif kind is OutputDelta:
                 left -= len(event.text) // 8 + 1  # type: ignore[union-attr]

@@ -60,8 +60,8 @@ _COSTS: Final = (
     (0xFFFF, 2.5),
     (0x10FFFF, 4.2),  # emoji, mathematical letters, rare Chinese characters
 )
-_LAST: Final = tuple(last for last, _ in _COSTS)
-_EACH: Final = tuple(cost for _, cost in _COSTS)
+_LAST_CHARACTERS: Final = tuple(last for last, _ in _COSTS)
+_CHARACTER_COSTS: Final = tuple(cost for _, cost in _COSTS)
 
 _MAX_SHORT_RUN: Final = 3
 """Maximum punctuation characters in a row that are mostly one token."""
@@ -139,4 +139,4 @@ def _punctuation_tokens(piece: str) -> float:
 
 
 def _tokens_by_character(piece: str) -> float:
-    return sum(_EACH[bisect_left(_LAST, ord(char))] for char in piece)
+    return sum(_CHARACTER_COSTS[bisect_left(_LAST_CHARACTERS, ord(char))] for char in piece)

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
-OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+OTHERS_RIGHTS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_folder(folder: Path) -> None:
@@ -62,7 +62,7 @@ def close_to_others(path: Path) -> bool:
         found = path.lstat()
         if not _own_and_open_to_others(found):
             return False
-        os.chmod(path, stat.S_IMODE(found.st_mode) & ~OTHERS, follow_symlinks=False)
+        os.chmod(path, stat.S_IMODE(found.st_mode) & ~OTHERS_RIGHTS, follow_symlinks=False)
         return True
     # A descriptor that opens nothing: closing a real one of a database would drop SQLite's locks on it.
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -70,14 +70,18 @@ def close_to_others(path: Path) -> bool:
         found = os.fstat(descriptor)
         if not _own_and_open_to_others(found):
             return False
-        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) & ~OTHERS)
+        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) & ~OTHERS_RIGHTS)
         return True
     finally:
         os.close(descriptor)
 
 
 def _own_and_open_to_others(found: os.stat_result) -> bool:
-    return not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and bool(found.st_mode & OTHERS)
+    return (
+        not stat.S_ISLNK(found.st_mode)
+        and found.st_uid == os.geteuid()
+        and bool(found.st_mode & OTHERS_RIGHTS)
+    )
 
 
 def file_problem(path: Path) -> str:

@@ -47,7 +47,14 @@ from codex_proxy.surfaces.responses.response_types import (
     StoredItem,
 )
 from codex_proxy.surfaces.responses.wire import Include
-from codex_proxy.surfaces.usage_report import GROUPS, LATEST, WIDTHS, UsageLimits, UsageLimitsList, UsagePage
+from codex_proxy.surfaces.usage_report import (
+    END_OF_9999,
+    GROUPS,
+    WIDTHS,
+    UsageLimits,
+    UsageLimitsList,
+    UsagePage,
+)
 
 
 def _query(name: str, schema: Schema, description: str) -> Parameter:
@@ -104,7 +111,7 @@ _LISTED: Final = (
     _AFTER,
     _INCLUDE,
 )
-_TIME: Final = {"type": "integer", "minimum": 0, "maximum": LATEST}
+_TIME: Final = {"type": "integer", "minimum": 0, "maximum": END_OF_9999}
 
 _CONTEXT_WORDS: Final = (
     "`input`, `previous_response_id` or `conversation` is required. The last two cannot be combined."

@@ -11,17 +11,14 @@ from aiohttp import web
 
 from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
-    VISIBLE,
-    ArgumentsDelta,
+    MODEL_DELTAS,
+    VISIBLE_OUTPUT,
     Event,
     ForwardedBytes,
     ItemEnded,
     ItemStarted,
     OutputDelta,
-    ReasoningDelta,
-    RefusalDelta,
     ServedBy,
-    TextDelta,
     TurnEnded,
     Usage,
     UsageReported,
@@ -41,17 +38,18 @@ from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.ollama.render import TurnTimes
 from codex_proxy.surfaces.samples import Samples
 
-DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
+_COUNTED_DELTAS = MODEL_DELTAS | {OutputDelta}
 ENDS = frozenset({ItemEnded, TurnEnded})
 """Events whose frames may repeat a whole text."""
 LONG_ANSWER = 1 << 20
 """Bytes of a turn's events above which the events of a batch with one of `ENDS` are rendered one by one."""
-SHOWN = VISIBLE - {TurnEnded}
 
 
 def _is_first_visible(event: Event) -> bool:
     """Whether the client sees something. A list of MCP tools is sent with the first output."""
-    return type(event) in SHOWN and not (isinstance(event, ItemStarted) and isinstance(event.item, McpTools))
+    return type(event) in VISIBLE_OUTPUT and not (
+        isinstance(event, ItemStarted) and isinstance(event.item, McpTools)
+    )
 
 
 class TurnTimings:
@@ -97,7 +95,7 @@ class TurnTimings:
 
     def _count(self, events: Sequence[Event]) -> None:
         kinds = list(map(type, events))
-        self.deltas += sum(map(kinds.count, DELTAS))
+        self.deltas += sum(map(kinds.count, _COUNTED_DELTAS))
         if ForwardedBytes in kinds:
             self.deltas += sum(event.deltas for event in events if isinstance(event, ForwardedBytes))
         if UsageReported in kinds:

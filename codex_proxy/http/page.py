@@ -50,7 +50,7 @@ MAX_SHOWN: Final = 300
 """Maximum characters of a stored response in the list."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class PageContent(msgspec.Struct, frozen=True):
     """What the page shows. `findings` returns what `doctor` finds, and `clients` how each known client is configured
     for a server at an address (ending with `/v1`).
     """
@@ -59,7 +59,7 @@ class Page(msgspec.Struct, frozen=True):
     clients: Callable[[str], Sequence[Mapping[str, str]]]
 
 
-PAGE: Final = web.AppKey("page", Page)
+PAGE: Final = web.AppKey("page", PageContent)
 
 
 @cache

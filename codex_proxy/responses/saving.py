@@ -23,7 +23,7 @@ from codex_proxy.surfaces.responses.parse import ParsedResponse
 
 _Key: TypeAlias = tuple[str, str | None]
 """The kind and id that an item and the model's form of it have in common."""
-_NOWHERE: Final[deque[int]] = deque()
+_NO_PLACES: Final[deque[int]] = deque()
 
 RETRY_SECONDS: Final = 2.0
 """Seconds between attempts to start a turn, or to reach a store that does not answer."""
@@ -148,7 +148,7 @@ class _OutputItems:
         saw all of the item.
         """
         raw = b""
-        indexes = self._indexes.get(_key_of(item), _NOWHERE)
+        indexes = self._indexes.get(_key_of(item), _NO_PLACES)
         while indexes and indexes[0] < self._next:
             indexes.popleft()
         index = indexes[0] if indexes else None

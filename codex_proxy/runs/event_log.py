@@ -13,12 +13,9 @@ from typing import Final, TypeAlias
 import msgspec
 
 from codex_proxy.core.events import (
-    ArgumentsDelta,
+    MODEL_DELTAS,
     Event,
     OutputDelta,
-    ReasoningDelta,
-    RefusalDelta,
-    TextDelta,
 )
 
 HIGH_WATER = 1 << 20
@@ -29,7 +26,7 @@ TAKEN_AT_ONCE = 1 << 16
 """Bytes of agent output after which a reader gets no further batch at once: some milliseconds, in which nobody else is
 served.
 """
-_TEXTS: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta})
+_DELTAS: Final = MODEL_DELTAS | {OutputDelta}
 TEXT_AT_ONCE = 1 << 18
 """Maximum characters of an event; a longer text becomes several."""
 LOW_WATER = 1 << 18
@@ -100,7 +97,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 def _has_long_text(events: list[Event]) -> bool:
     for event in events:  # noqa: SIM110 - a generator costs more than one delta
-        if type(event) in _TEXTS and len(event.text) > TEXT_AT_ONCE:  # type: ignore[union-attr]
+        if type(event) in _DELTAS and len(event.text) > TEXT_AT_ONCE:  # type: ignore[union-attr]
             return True
     return False
 
@@ -111,7 +108,7 @@ def _parts(events: list[Event], size: int) -> list[Batch]:
     part: list[Event] = []
     chars = 0
     for event in chain.from_iterable(map(_pieces, events)):
-        length = len(event.text) if type(event) in _TEXTS else 0  # type: ignore[union-attr]
+        length = len(event.text) if type(event) in _DELTAS else 0  # type: ignore[union-attr]
         if part and (len(part) == EVENTS_AT_ONCE or chars + length > TEXT_AT_ONCE):
             parts.append((part, chars))
             part, chars = [], 0
@@ -125,7 +122,7 @@ def _parts(events: list[Event], size: int) -> list[Batch]:
 
 
 def _pieces(event: Event) -> Iterator[Event]:
-    if type(event) not in _TEXTS or len(event.text) <= TEXT_AT_ONCE:  # type: ignore[union-attr]
+    if type(event) not in _DELTAS or len(event.text) <= TEXT_AT_ONCE:  # type: ignore[union-attr]
         yield event
         return
     text: str = event.text  # type: ignore[union-attr]

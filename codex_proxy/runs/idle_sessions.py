@@ -1,6 +1,6 @@
 """Keeps a turn's session for the client's next request: idle after an answer, or waiting for outputs. It is used again
-only by the same owner (key) with the same model, tools and settings, if the new history begins with exactly what its
-thread has seen. Ids of closed sessions that the agent can reopen are kept for longer.
+only by the same owner (key) with the same model, tools and settings, if the new history begins with exactly what the
+session has seen. Ids of closed sessions that the agent can reopen are kept for longer.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _digest(*parts: str) -> bytes:
 def unseen_items(
     seen: Digests, history: Sequence[HistoryItem], computed: tuple[Digests, tuple[int, ...]]
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns what is new to a thread that has seen `seen`; None if the history does not begin with that, or has
+    """Returns what is new to a session that has seen `seen`; None if the history does not begin with that, or has
     nothing new. `computed`: `item_digests(history)`.
     """
     digests, ends = computed
@@ -136,7 +136,7 @@ INSTRUCTION_TEMPLATE = "<system-reminder>\n{}\n</system-reminder>"
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
-    """What a thread waits for: outputs of the client (`visible`), and this server's for other calls of the same
+    """What a session waits for: outputs of the client (`visible`), and this server's for other calls of the same
     step (`hidden`).
     """
 
@@ -145,7 +145,7 @@ class PendingOutputs(msgspec.Struct, frozen=True):
 
 
 class _IdleSession(msgspec.Struct, frozen=True):
-    """An idle session: its `thread_key`, what its thread has seen and waits for, and when (the loop's time) it is
+    """An idle session: its `session_key`, what it has seen and waits for, and when (the loop's time) it is
     closed.
     """
 
@@ -160,12 +160,12 @@ class _IdleSession(msgspec.Struct, frozen=True):
 class ClosedSession(msgspec.Struct, frozen=True):
     """A closed session for the next turn, and the items that it does not contain."""
 
-    thread: str
+    reopen_id: str
     new_items: tuple[HistoryItem, ...]
 
 
 class _ClosedRecord(msgspec.Struct, frozen=True):
-    """A closed session: its `thread_key`, and what it has seen."""
+    """A closed session: its `session_key`, and what it has seen."""
 
     owner: str
     key: bytes
@@ -175,14 +175,14 @@ class _ClosedRecord(msgspec.Struct, frozen=True):
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
-    """An idle session for the next turn, the items that its thread has not seen, and this server's `hidden` outputs."""
+    """An idle session for the next turn, the items that it has not seen, and this server's `hidden` outputs."""
 
     session: AgentSession
     new_items: tuple[HistoryItem, ...]
     hidden: tuple[HiddenOutput, ...]
 
 
-def thread_key(owner: str, turn: Turn) -> bytes:
+def session_key(owner: str, turn: Turn) -> bytes:
     """Returns a digest of what must be equal to continue a session."""
     fixed = (
         owner,
@@ -225,8 +225,8 @@ class IdleSessions:
     def put(
         self, owner: str, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs
     ) -> None:
-        """Keeps an owner's session under its `thread_key`, or closes it if it cannot be resumed. `digests`: what its
-        thread has seen.
+        """Keeps an owner's session under its `session_key`, or closes it if it cannot be resumed. `digests`: what it
+        has seen.
         """
         if not session.can_resume or self._limits.count == 0:
             session.close()
@@ -270,18 +270,18 @@ class IdleSessions:
         now = self._timers().time()
         computed: tuple[Digests, tuple[int, ...]] | None = None
         found: tuple[int, ClosedSession] | None = None
-        for thread, closed in list(self._closed.items()):
+        for reopen_id, closed in list(self._closed.items()):
             if closed.until <= now:
-                del self._closed[thread]
+                del self._closed[reopen_id]
             elif closed.key == key and (found is None or len(closed.digests) > found[0]):
                 computed = computed or item_digests(turn.history)
                 fresh = unseen_items(closed.digests, turn.history, computed)
                 new = None if fresh is None else _accepted_items(PendingOutputs(), fresh, turn)
                 if new is not None:
-                    found = len(closed.digests), ClosedSession(thread, new)
+                    found = len(closed.digests), ClosedSession(reopen_id, new)
         if found is None:
             return None
-        del self._closed[found[1].thread]
+        del self._closed[found[1].reopen_id]
         return found[1]
 
     def close(self) -> None:
@@ -307,12 +307,12 @@ class IdleSessions:
         if kept is None:
             return
         # Closing loses outputs for which it waits.
-        thread = "" if kept.pending.visible else session.thread
+        reopen_id = "" if kept.pending.visible else session.reopen_id
         session.close()
-        if thread:
-            self._closed.pop(thread, None)
+        if reopen_id:
+            self._closed.pop(reopen_id, None)
             until = self._timers().time() + CLOSED_SECONDS
-            self._closed[thread] = _ClosedRecord(kept.owner, kept.key, kept.digests, until)
+            self._closed[reopen_id] = _ClosedRecord(kept.owner, kept.key, kept.digests, until)
             if len(self._closed) > MAX_CLOSED:
                 del self._closed[self._closed.oldest_of_most()]
 
@@ -335,7 +335,7 @@ class IdleSessions:
 def _accepted_items(
     pending: PendingOutputs, fresh: Sequence[HistoryItem], turn: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns new items as the thread accepts them: outputs if it waits for exactly these, with developer messages if
+    """Returns new items as the session accepts them: outputs if it waits for exactly these, with developer messages if
     `turn.instructions_in_outputs`; otherwise any items but outputs. None if it does not accept them.
     """
     outputs = [item for item in fresh if isinstance(item, HistoryOutput)]
@@ -361,7 +361,7 @@ def _is_instruction(item: HistoryItem) -> bool:
 
 
 def _with_instructions(output: HistoryOutput, instructions: Sequence[HistoryItem]) -> HistoryOutput:
-    """Adds developer messages to an output: a waiting thread takes no others."""
+    """Adds developer messages to an output: a waiting session takes no others."""
     words = [
         INSTRUCTION_TEMPLATE.format("".join(texts_of(item.parts)))
         for item in instructions

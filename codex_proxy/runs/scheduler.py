@@ -34,7 +34,7 @@ from codex_proxy.runs.idle_sessions import (
     PendingOutputs,
     ReusedSession,
     item_digests,
-    thread_key,
+    session_key,
 )
 from codex_proxy.runs.observers import REQUEST_RECORDER, TurnObserver, TurnRecorder, TurnWatcher
 from codex_proxy.runs.run import Run
@@ -262,7 +262,7 @@ class RunScheduler:
         closed: ClosedSession | None = None
         # A first message continues nothing.
         if attempt.as_asked and self.idle_sessions and len(turn.history) > 1:
-            key = thread_key(owner, attempt.turn)
+            key = session_key(owner, attempt.turn)
             reused = self.idle_sessions.take(key, turn)
             if reused is not None:
                 return attempt, reused
@@ -272,7 +272,7 @@ class RunScheduler:
             attempt = attempt.restart(given)
         opened = await self._open(attempt.turn)
         if closed is not None:
-            opened.reopen(closed.thread, closed.new_items)
+            opened.reopen(closed.reopen_id, closed.new_items)
         return attempt, opened
 
     async def _open(self, turn: Turn) -> AgentSession:
@@ -335,7 +335,7 @@ class RunScheduler:
         seen, _ = item_digests((*run.turn.history, *said, *calls))
         pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
         owner = run.turn.owner
-        self.idle_sessions.put(owner, thread_key(owner, run.attempt.turn), session, seen, pending)
+        self.idle_sessions.put(owner, session_key(owner, run.attempt.turn), session, seen, pending)
         return True
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:

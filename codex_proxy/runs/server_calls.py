@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-BROKEN = ToolOutput(
+TOOL_BROKEN = ToolOutput(
     (TextPart("The tool could not be run: the server failed in an unforeseen way."),),
     "The tool could not be run: the server failed in an unforeseen way. Its log has the reason.",
     failed=True,
 )
 NOT_REGISTERED = "The tool is not a registered MCP tool of this server any more, so the call was not made."
-GONE = ToolOutput((TextPart(NOT_REGISTERED),), NOT_REGISTERED, failed=True)
+TOOL_GONE = ToolOutput((TextPart(NOT_REGISTERED),), NOT_REGISTERED, failed=True)
 
 
 class ToolRunner(Protocol):
@@ -73,7 +73,7 @@ class ServerCalls:
         request = ToolCallRequested(call.call_id, call.call_id, call.name, call.arguments)
         tool = next((tool for tool in turn.tools if tool.name == call.name and tool.mcp is not None), None)
         if tool is None:
-            return HistoryOutput(call.call_id, GONE.parts)
+            return HistoryOutput(call.call_id, TOOL_GONE.parts)
         run.add_events(call_events(request, tool, approved_by=request_id))
         output = await self._run_tool(tool, call.arguments)
         run.add_events(output_events(request, output))
@@ -84,12 +84,12 @@ class ServerCalls:
 
     async def _run_tool(self, tool: Tool, arguments: str) -> ToolOutput:
         if self._runner is None:
-            return GONE
+            return TOOL_GONE
         try:
             return await self._runner.run(tool, arguments)
         except Exception:
             log.exception("tool_internal_error")
-            return BROKEN
+            return TOOL_BROKEN
 
 
 def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:

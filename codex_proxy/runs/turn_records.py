@@ -12,17 +12,14 @@ from typing import Final
 import msgspec
 
 from codex_proxy.core.events import (
-    VISIBLE,
-    ArgumentsDelta,
+    MODEL_DELTAS,
+    VISIBLE_OUTPUT,
     Event,
     ItemEnded,
     ItemStarted,
-    ReasoningDelta,
-    RefusalDelta,
     Retrying,
     ServedBy,
     StepCompleted,
-    TextDelta,
     ToolCallRequested,
     TurnEnded,
     UsageReported,
@@ -51,9 +48,7 @@ WORKER_TURNS: Final = 1_000_000
 """The distance between the first numbers of two processes' turns."""
 CHARS_OF_TOKEN: Final = 4
 """The characters of a token, for estimates: about right for English."""
-_WRITTEN: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
-_WORDS: Final = VISIBLE - {TurnEnded}
-_RECORDED: Final = frozenset(
+_TIMELINE_EVENTS: Final = frozenset(
     {ItemStarted, ItemEnded, ToolCallRequested, StepCompleted, UsageReported, Retrying, ServedBy, TurnEnded}
 )
 
@@ -141,17 +136,17 @@ class TurnRecord:
     def add(self, events: Sequence[Event]) -> None:
         is_recorded = False
         for event in events:
-            if type(event) in _WRITTEN:
+            if type(event) in MODEL_DELTAS:
                 self._chars += len(event.text)  # type: ignore[union-attr]
-            elif type(event) in _RECORDED:
+            elif type(event) in _TIMELINE_EVENTS:
                 is_recorded = True
-        if self._first is None and not _WORDS.isdisjoint(map(type, events)):
+        if self._first is None and not VISIBLE_OUTPUT.isdisjoint(map(type, events)):
             self._first = self._now()
             self._note("first_word")
         elif not is_recorded:
             return
         for event in events:
-            if type(event) in _RECORDED:
+            if type(event) in _TIMELINE_EVENTS:
                 self._record(event)
         self._on_change(self)
 

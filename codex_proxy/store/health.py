@@ -77,7 +77,7 @@ DAMAGED = Failure(
     "operator can list all damaged data with `codex-proxy store check`.",
     code="store_damaged",
 )
-OFF = Failure(
+STORE_OFF = Failure(
     FaultKind.INVALID_REQUEST,
     "This server keeps no responses and no conversations (PROXY_STORE=off).",
     code="store_disabled",
@@ -100,7 +100,7 @@ def store_errors_as_faults() -> Iterator[None]:
 def require_store(store: Store | None) -> Store:
     """Returns the store. Raises `Fault` INVALID_REQUEST if the server runs without one."""
     if store is None:
-        raise Fault(OFF)
+        raise Fault(STORE_OFF)
     return store
 
 

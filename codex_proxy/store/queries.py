@@ -1,6 +1,6 @@
 """The statements that read, in the SQL that SQLite and PostgreSQL share, and the conversions of their rows.
 
-`@` stands before the name of a table and `?1` for the first value; `Dialect.write` replaces both.
+`@` stands before the name of a table and `?1` for the first value; `SqlDialect.write` replaces both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from codex_proxy.store.values import (
 T = TypeVar("T")
 Row: TypeAlias = Sequence[Any]
 
-BEYOND: Final = 1 << 62
+ABOVE_ALL: Final = 1 << 62
 """A number larger than every row, position, and number of an event."""
 
 
@@ -63,7 +63,7 @@ class Query(NamedTuple, Generic[T]):
     """Whether `convert` takes long however few the rows are, and so needs a worker thread."""
 
 
-class Dialect(NamedTuple):
+class SqlDialect(NamedTuple):
     """SQL expressions that differ between engines."""
 
     prefix: str
@@ -97,24 +97,24 @@ _LISTED: Final = re.compile(r"\?:(\d+)")
 
 # --- one object -----------------------------------------------------------------------------------
 
-_FOUND: Final = "SELECT seq FROM @{kind}s WHERE owner = ?1 AND id = ?2 AND NOT deleted"
+_SELECT_ROW: Final = "SELECT seq FROM @{kind}s WHERE owner = ?1 AND id = ?2 AND NOT deleted"
 _RESPONSES: Final = f"SELECT {RESPONSE} FROM @responses JOIN @response_bodies ON response = seq"
 _CONVERSATIONS: Final = f"SELECT {CONVERSATION} FROM @conversations"
-_ONE: Final = "WHERE owner = ?1 AND id = ?2 AND NOT deleted"
+_WHERE_ID: Final = "WHERE owner = ?1 AND id = ?2 AND NOT deleted"
 
 
 def response(owner: str, id: str) -> Query[StoredResponse | None]:
-    return Query(f"{_RESPONSES} {_ONE}", (owner, id), partial(_first, response_of))
+    return Query(f"{_RESPONSES} {_WHERE_ID}", (owner, id), partial(_first, response_of))
 
 
 def conversation(owner: str, id: str) -> Query[StoredConversation | None]:
-    return Query(f"{_CONVERSATIONS} {_ONE}", (owner, id), partial(_first, conversation_of))
+    return Query(f"{_CONVERSATIONS} {_WHERE_ID}", (owner, id), partial(_first, conversation_of))
 
 
 def row_of(kind: Kind, owner: str, id: str) -> Query[int]:
     """Returns the number of an object's row. Raises `NotStored`."""
 
-    sql = _FOUND.format(kind=kind)
+    sql = _SELECT_ROW.format(kind=kind)
     return Query(sql, (owner, id), lambda rows: int(_require_row(rows, kind, id)[0]))
 
 
@@ -136,7 +136,7 @@ def _require_row(rows: Iterator[Row], kind: Kind, id: str) -> Row:
 @cache
 def _page(kind: Kind, order: Order, *, behind: bool) -> str:
     """Returns the statement for a page of a list: after the item `?4` if `behind`, else from the beginning."""
-    found = _FOUND.format(kind=kind)
+    found = _SELECT_ROW.format(kind=kind)
     side = f"AND side = {INPUT}" if kind == "response" else ""
     held = f"@{kind}_items AS held", f"{kind} = ({found}) {side} AND visible"
     comparison, direction = (">", "ASC") if order == "asc" else ("<", "DESC")
@@ -166,7 +166,7 @@ def is_listed(kind: Kind, owner: str, id: str, item_id: str) -> Query[bool]:
 
     side = f"AND side = {INPUT}" if kind == "response" else ""
     sql = (
-        f"SELECT held.item FROM ({_FOUND.format(kind=kind)}) AS found LEFT JOIN @{kind}_items AS held"
+        f"SELECT held.item FROM ({_SELECT_ROW.format(kind=kind)}) AS found LEFT JOIN @{kind}_items AS held"
         f" ON {kind} = found.seq {side} AND item_id = ?3 AND visible"
     )
     return Query(sql, (owner, id, item_id), lambda rows: _require_row(rows, kind, id)[0] is not None)
@@ -207,7 +207,7 @@ SELECT bytes, {ITEM} FROM total LEFT JOIN newest ON bytes <= ?2 LEFT JOIN @items
                 limits.check(len(ids), size)
         return found
 
-    most = BEYOND if limits is None or limits.max_bytes is None else limits.max_bytes
+    most = ABOVE_ALL if limits is None or limits.max_bytes is None else limits.max_bytes
     return Query(sql, (owner, most, *counts), convert)
 
 
@@ -231,15 +231,15 @@ def _places(first: int, count: int) -> str:
     return ", ".join([f"?{first}", *(f"?:{first + more}" for more in range(1, count))]) if count else "NULL"
 
 
-_HELD: Final = """
+_JOIN_ITEMS: Final = """
 LEFT JOIN @conversation_items AS held ON held.conversation = {conversation} {more}
 LEFT JOIN @items AS items ON items.seq = held.item"""
 _ITEM: Final = f"""
-SELECT {ITEM} FROM ({_FOUND.format(kind="conversation")}) AS found
-{_HELD.format(conversation="found.seq", more="AND item_id = ?3 AND visible")}"""
+SELECT {ITEM} FROM ({_SELECT_ROW.format(kind="conversation")}) AS found
+{_JOIN_ITEMS.format(conversation="found.seq", more="AND item_id = ?3 AND visible")}"""
 _ITEMS: Final = f"""
 SELECT list.items, list.bytes, {ITEM} FROM @conversations AS list
-{_HELD.format(conversation="list.seq", more="AND list.items <= ?3 AND list.bytes <= ?4")}
+{_JOIN_ITEMS.format(conversation="list.seq", more="AND list.items <= ?3 AND list.bytes <= ?4")}
 WHERE list.owner = ?1 AND list.id = ?2 AND NOT deleted ORDER BY position"""
 
 
@@ -261,7 +261,7 @@ def scan_conversation(
     def convert(rows: Iterator[Row]) -> None:
         visit_items(_require_row(rows, "conversation", id), rows, limits, visit)
 
-    most = [BEYOND if limit is None else limit for limit in (limits.max_items, limits.max_bytes)]
+    most = [ABOVE_ALL if limit is None else limit for limit in (limits.max_items, limits.max_bytes)]
     return Query(_ITEMS, (owner, id, *most), convert, is_slow=True)
 
 
@@ -278,7 +278,7 @@ def visit_items(
             visit(item_of(row[2:]))
 
 
-def context(dialect: Dialect, owner: str, id: str) -> Query[list[ChainTurn]]:
+def context(dialect: SqlDialect, owner: str, id: str) -> Query[list[ChainTurn]]:
     """Returns the chain that ends with this response, oldest first. Raises `NotStored`."""
 
     def convert(rows: Iterator[Row]) -> list[ChainTurn]:
@@ -296,7 +296,13 @@ _NEWEST: Final = f"""
 
 
 def newest(
-    dialect: Dialect, kind: Kind, owner: str, search: str, before: int, limit: int, make: Callable[[Row], T]
+    dialect: SqlDialect,
+    kind: Kind,
+    owner: str,
+    search: str,
+    before: int,
+    limit: int,
+    make: Callable[[Row], T],
 ) -> Query[Page[T]]:
     """Returns the newest objects before a row that contain the text `search`, and whether there are more."""
     select, text = (_RESPONSES, "json") if kind == "response" else (_CONVERSATIONS, "metadata")
@@ -319,7 +325,7 @@ SELECT nearest.id, above.id, nearest.deleted FROM (SELECT * FROM below LIMIT {MA
 LEFT JOIN @responses AS above ON above.seq = nearest.parent ORDER BY nearest.seq"""
 
 
-def tree(dialect: Dialect, owner: str, id: str) -> Query[list[TreeNode]]:
+def tree(dialect: SqlDialect, owner: str, id: str) -> Query[list[TreeNode]]:
     """Returns the responses with the same first response, parents first. Raises `NotStored`."""
 
     def convert(rows: Iterator[Row]) -> list[TreeNode]:
@@ -331,7 +337,7 @@ def tree(dialect: Dialect, owner: str, id: str) -> Query[list[TreeNode]]:
 
 # The first row says that the response exists.
 _FRAMES: Final = f"""
-WITH found AS ({_FOUND.format(kind="response")})
+WITH found AS ({_SELECT_ROW.format(kind="response")})
 SELECT seq, NULL, NULL FROM found UNION ALL SELECT * FROM (
     SELECT number, data, data_sum FROM @frames WHERE response = (SELECT seq FROM found) AND number > ?3
     ORDER BY number LIMIT ?4
@@ -345,7 +351,7 @@ def frames(owner: str, id: str, after: int, limit: int, max_bytes: int | None) -
         _require_row(rows, "response", id)
         return frames_of(rows, id, max_bytes)
 
-    return Query(_FRAMES, (owner, id, max(-1, min(after, BEYOND)), limit), convert)
+    return Query(_FRAMES, (owner, id, max(-1, min(after, ABOVE_ALL)), limit), convert)
 
 
 # --- the step memory ------------------------------------------------------------------------------
@@ -386,7 +392,7 @@ def usage(query: UsageQuery) -> Query[list[UsageSum]]:
 
 # --- the whole store ------------------------------------------------------------------------------
 
-_COUNTED: Final = ("responses", "unfinished", "conversations", "items", "frames", "steps", "oldest")
+_COUNT_NAMES: Final = ("responses", "unfinished", "conversations", "items", "frames", "steps", "oldest")
 COUNTS: Final[Query[dict[str, Any]]] = Query(
     """
 SELECT (SELECT count(*) FROM @responses WHERE NOT deleted), (SELECT count(*) FROM @responses WHERE unfinished),
@@ -394,7 +400,7 @@ SELECT (SELECT count(*) FROM @responses WHERE NOT deleted), (SELECT count(*) FRO
     (SELECT count(*) FROM @frames), (SELECT count(*) FROM @steps),
     (SELECT min(created) FROM @responses WHERE NOT deleted)""",
     (),
-    lambda rows: dict(zip(_COUNTED, next(rows), strict=True)),
+    lambda rows: dict(zip(_COUNT_NAMES, next(rows), strict=True)),
 )
 """The counts by their names in `StoreStats`."""
 
@@ -403,7 +409,7 @@ RESPONSES: Final[Query[int]] = Query("SELECT count(*) FROM @responses", (), lamb
 """The number of all responses, also deleted ones whose rows are still there."""
 
 
-def older_kind(dialect: Dialect, before: float) -> Query[Removed]:
+def older_kind(dialect: SqlDialect, before: float) -> Query[Removed]:
     """Returns the kind of the oldest object from before `before` that may be removed."""
     sql = f"""
 SELECT (SELECT min(created) FROM @responses WHERE {dialect.ended} AND NOT deleted AND created <= ?1),

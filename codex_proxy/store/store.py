@@ -16,7 +16,7 @@ from codex_proxy.store import copying, queries
 from codex_proxy.store.checksums import ROWS_AT_ONCE, TABLES
 from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.leases import Leases
-from codex_proxy.store.queries import BEYOND, Dialect, Query
+from codex_proxy.store.queries import ABOVE_ALL, Query, SqlDialect
 from codex_proxy.store.retention import NOTHING_REMOVED, Removed, Rule, rules
 from codex_proxy.store.rows import (
     KINDS,
@@ -75,7 +75,7 @@ class Store(ABC):
     raises `StoreRefused`.
     """
 
-    _dialect: Dialect
+    _dialect: SqlDialect
     leases: Leases
     team: Team | None
     """The keys and requests of all nodes; None if there is only one."""
@@ -300,7 +300,7 @@ class Store(ABC):
         return found
 
     async def _row_before(self, kind: Kind, owner: str, after: str | None) -> int:
-        return BEYOND if after is None else await self._ask(queries.row_of(kind, owner, after))
+        return ABOVE_ALL if after is None else await self._ask(queries.row_of(kind, owner, after))
 
     # --- the step memory ------------------------------------------------------------------------
 

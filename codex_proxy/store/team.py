@@ -22,7 +22,7 @@ class KeyRequests(msgspec.Struct, frozen=True):
 NO_REQUESTS: Final = KeyRequests()
 
 
-class Exchange(msgspec.Struct, frozen=True):
+class OtherNodes(msgspec.Struct, frozen=True):
     """The requests of each key on all other nodes, and the `version` of the stored keys (0: there has
     never been one).
     """
@@ -34,7 +34,7 @@ class Exchange(msgspec.Struct, frozen=True):
 class Team(Protocol):
     """The keys and requests of all nodes. Methods raise `StoreUnavailable`."""
 
-    async def exchange(self, own: Mapping[str, KeyRequests]) -> Exchange:
+    async def exchange(self, own: Mapping[str, KeyRequests]) -> OtherNodes:
         """Reports this node's requests by key (unchanged ones may be left out); returns the others'."""
 
     async def keys(self) -> tuple[Key, ...]:

@@ -41,7 +41,7 @@ IMAGE_LEFT_OUT: Final = "[An image was left out: it cannot be shown to this mode
 MAX_NAME: Final = 200
 _DATA_URL: Final = re.compile(r"data:[^,]{0,256}?;base64,", re.IGNORECASE)
 _NO_NAME: Final = re.compile(r'[\x00-\x1f\x7f"<>]')
-_WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_UTF_16_MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PDF: Final = b"%PDF-"
 _PDF_HEAD: Final = 1024
 
@@ -111,7 +111,7 @@ def _text_of(data: str, param: str, pdfs: PdfTexts | None) -> str:
 def decode_text(raw: bytes) -> str | None:
     """Decodes UTF-8, or UTF-16 with a byte order mark; None if it is no text."""
     try:
-        text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
+        text = raw.decode("utf-16" if raw.startswith(_UTF_16_MARKS) else "utf-8-sig")
     except UnicodeDecodeError:
         return None
     return None if "\0" in text else text

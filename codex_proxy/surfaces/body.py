@@ -38,8 +38,8 @@ MAX_ITEMS: Final = 10_000
 MAX_STOP_CHARS: Final = 1_000
 """Maximum characters of a stop sequence, which is compared with the answer's end at every delta."""
 
-_OWN: Final = "~"
-_EXPECTED: Final = {
+_OWN_CODE_PREFIX: Final = "~"
+_EXPECTED_TYPES: Final = {
     "int_type": "an integer",
     "float_type": "a decimal",
     "string_type": "a string",
@@ -60,7 +60,7 @@ _LENGTHS: Final = {
     "string_too_short": ("min_length", "short", "minimum", "below_min_length"),
 }
 _NOUNS: Final[dict[type, str]] = {str: "string", list: "array", dict: "object"}
-_GOT: Final[dict[type, str]] = {
+_GIVEN_TYPES: Final[dict[type, str]] = {
     bool: "a boolean",
     int: "an integer",
     float: "a decimal",
@@ -184,10 +184,10 @@ def _fault(error: ValidationError, prefix: str = "") -> Fault:
     param = prefix + _path(first["loc"])
     if kind == UNKNOWN_KIND:
         return _unknown_kind(param, value, context)
-    if kind == "missing" or (value is None and kind in _EXPECTED):
+    if kind == "missing" or (value is None and kind in _EXPECTED_TYPES):
         return missing_parameter(param)
-    if kind in _EXPECTED:
-        return wrong_type(param, value, _EXPECTED[kind])
+    if kind in _EXPECTED_TYPES:
+        return wrong_type(param, value, _EXPECTED_TYPES[kind])
     if kind == "literal_error":
         if not isinstance(value, str):
             return wrong_type(param, value, f"one of {context['expected']}")
@@ -195,13 +195,13 @@ def _fault(error: ValidationError, prefix: str = "") -> Fault:
     problem, code = _problem(kind, value, context)
     if problem:
         return bad_request(f"Invalid '{param}': {problem}", param, code)
-    code = kind.removeprefix(_OWN) if kind.startswith(_OWN) else "invalid_value"
+    code = kind.removeprefix(_OWN_CODE_PREFIX) if kind.startswith(_OWN_CODE_PREFIX) else "invalid_value"
     return bad_request(f"Invalid value for '{param}': {first['msg']}.", param, code)
 
 
 def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
     """Returns a validator's error with OpenAI's code."""
-    return PydanticCustomError(f"{_OWN}{code}", message)
+    return PydanticCustomError(f"{_OWN_CODE_PREFIX}{code}", message)
 
 
 def number_in(text: str, digits: int) -> int:
@@ -282,7 +282,7 @@ def missing_parameter(param: str) -> Fault:
 
 
 def wrong_type(param: str, value: Any, expected: str) -> Fault:
-    got = _GOT.get(type(value), "null")
+    got = _GIVEN_TYPES.get(type(value), "null")
     return bad_request(
         f"Invalid type for '{param}': expected {expected}, but got {got} instead.", param, "invalid_type"
     )

@@ -31,7 +31,9 @@ from codex_proxy.surfaces.unions import ByKind
 FIELDS: Final = FieldNames(input="prompt", input_item="prompt")
 SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
 
-ONE: Final = "an agent gives one completion of one text: leave this field out, or name a model of an upstream"
+ONE_COMPLETION_ONLY: Final = (
+    "an agent gives one completion of one text: leave this field out, or name a model of an upstream"
+)
 _Text = Annotated[str, Field(min_length=1)]
 
 
@@ -60,7 +62,7 @@ class CompletionRequest(RequestModel, extra="allow"):
             "agents cannot fill in before a suffix: leave it out, or name a model of an upstream that can"
         ),
     ] = None
-    echo: Annotated[Any, Refused(ONE)] = None
+    echo: Annotated[Any, Refused(ONE_COMPLETION_ONLY)] = None
     best_of: Annotated[Any, Ignored()] = None
     logprobs: Annotated[Any, Ignored()] = None
     logit_bias: Annotated[Any, Ignored()] = None

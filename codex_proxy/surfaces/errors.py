@@ -23,7 +23,7 @@ DONE: Final = b"data: [DONE]\n\n"
 RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
 """Types by status, where they differ from Chat Completions."""
 
-_LASTING: Final = frozenset(
+_LASTING_KINDS: Final = frozenset(
     {
         FaultKind.INVALID_API_KEY,
         FaultKind.AGENT_NOT_AUTHENTICATED,
@@ -59,7 +59,7 @@ def forbids_retry(failure: Failure) -> bool:
     """Whether `x-should-retry: false` is sent, without which SDKs repeat the request: a retry would fail, or help only
     much later.
     """
-    if not failure.repeatable or failure.kind in _LASTING:
+    if not failure.repeatable or failure.kind in _LASTING_KINDS:
         return True
     if failure.retry_after is None:
         return failure.kind is FaultKind.USAGE_LIMIT_REACHED

@@ -29,7 +29,7 @@ class Width(NamedTuple):
 WIDTHS: Final = {"1h": Width(HOUR, 24, 168), "1d": Width(DAY, 7, 31)}
 GROUPS: Final = ("key", "model")
 PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "group_by", "limit", "page")
-LATEST: Final = 253_402_300_799
+END_OF_9999: Final = 253_402_300_799
 """The end of 9999 in seconds since 1970, as in `datetime`."""
 _PAGE: Final = "page_"
 
@@ -121,9 +121,9 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
     given = _parameters(query)
     width = _width(given)
     limit = _number(given, "limit", 1, width.max_buckets, width.default)
-    end = _number(given, "end_time", 0, LATEST, int(now) + 1)
+    end = _number(given, "end_time", 0, END_OF_9999, int(now) + 1)
     newest = _floor(max(0, end - 1), width)
-    start = _number(given, "start_time", 0, LATEST, max(0, newest - (limit - 1) * width.seconds))
+    start = _number(given, "start_time", 0, END_OF_9999, max(0, newest - (limit - 1) * width.seconds))
     if end <= start:
         raise invalid_value("end_time", "expected a time after 'start_time'")
     first = _floor(start, width)
@@ -229,7 +229,7 @@ def _groups(given: dict[str, list[str]]) -> set[str]:
 
 
 def _page(text: str, first: int, end: int, width: Width) -> int:
-    start = number_in(text.removeprefix(_PAGE), len(str(LATEST))) if text.startswith(_PAGE) else -1
+    start = number_in(text.removeprefix(_PAGE), len(str(END_OF_9999))) if text.startswith(_PAGE) else -1
     if first <= start < end and start == _floor(start, width):
         return start
     raise invalid_value("page", "expected the 'next_page' of an answer to the same query")

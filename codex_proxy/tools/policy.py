@@ -125,7 +125,7 @@ MAX_FAULTS = 2
 LIMIT_REACHED = "The limit of tool calls is reached, and this one was not made. Answer with what you have."
 """The output of a call beyond the turn's limit."""
 
-DEFERRED = "Deferred: one call at a time. Make this call again if you still need it."
+DEFERRED_CALL = "Deferred: one call at a time. Make this call again if you still need it."
 
 MODEL_FAULTS = frozenset({"unoffered_call", "unreadable_arguments"})
 """Codes of notices that the agent has answered an invalid call with an error."""
@@ -144,7 +144,9 @@ NEVER_HELD = frozenset(
 )
 """Events that pass while an answer is held: questions wait for an answer, and usage always counts."""
 
-DECISIVE: frozenset[type[Event]] = frozenset({ToolCallRequested, TurnEnded, StepCompleted, Retrying, Notice})
+DECISIVE_EVENTS: frozenset[type[Event]] = frozenset(
+    {ToolCallRequested, TurnEnded, StepCompleted, Retrying, Notice}
+)
 """Events on which the policy decides; all others pass, or are held."""
 
 NOT_HONOURED = Failure(
@@ -229,7 +231,7 @@ class ToolPolicy:
         """The types of events that `feed` needs; a batch without them may be passed on. None: every batch. Valid until
         the next call.
         """
-        return None if self._judging or self._over or self._waits_for_call else DECISIVE
+        return None if self._judging or self._over or self._waits_for_call else DECISIVE_EVENTS
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
         """Handles events. At a step's end the result has its calls, or checks to run first."""
@@ -335,7 +337,7 @@ class ToolPolicy:
         # Only now is it known whether the client gets a call: one of a step with errors only is never shown.
         good, hidden = self._split_valid(requests)
         if not self._parallel:
-            hidden += [_hidden_output(request, DEFERRED) for request in good[1:]]
+            hidden += [_hidden_output(request, DEFERRED_CALL) for request in good[1:]]
             good = good[:1]
         ours, enough = self._server_calls_of(good)
         self._waiting = [request for request in good if self._is_for_client(request)]

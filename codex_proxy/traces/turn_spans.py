@@ -15,7 +15,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, set_span_in_context
 
 from codex_proxy.core.events import (
-    VISIBLE,
+    VISIBLE_OUTPUT,
     Event,
     ForwardedBytes,
     ItemEnded,
@@ -50,10 +50,9 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn
 
 OnCall = Callable[[str, str, SpanContext], None]
-_TRACED: Final = frozenset(
+_SPAN_EVENTS: Final = frozenset(
     {ItemStarted, ItemEnded, StepCompleted, UsageReported, Retrying, ServedBy, TurnStarted, TurnEnded}
 )
-_FIRST: Final = VISIBLE - {TurnEnded}
 
 
 class TurnSpans:
@@ -103,12 +102,12 @@ class TurnSpans:
         """Begins and ends the spans that the events are about. Most batches are text, and cost two lookups."""
         if self._content is not None:
             self._content.add(events)
-        if not self._seen_first and not _FIRST.isdisjoint(map(type, events)):
+        if not self._seen_first and not VISIBLE_OUTPUT.isdisjoint(map(type, events)):
             self._seen_first = True
             seconds = (time.time_ns() - self._began) / 1e9
             self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
             self._model_spoke = type(events[0]) is ForwardedBytes
-        if _TRACED.isdisjoint(map(type, events)):
+        if _SPAN_EVENTS.isdisjoint(map(type, events)):
             return
         for event in events:
             self._trace(event)

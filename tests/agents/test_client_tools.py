@@ -16,7 +16,7 @@ from codex_proxy.agents.codex_app_server.calls import (
     RESERVED_PREFIX,
     agent_name,
 )
-from codex_proxy.agents.dialects.tool_names import OfferedTools
+from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.core.items import Tool
 
 VALID_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
@@ -64,7 +64,7 @@ def test_a_reserved_name_that_ends_as_another_ones_digest_does_not_collide_with_
 
 @given(st.sets(NASTY, max_size=20))
 def test_every_name_is_converted_back(names: set[str]) -> None:
-    known = OfferedTools(map(Tool, names), agent_name)
+    known = ToolsByAgentName(map(Tool, names), agent_name)
     for name in names:
         found = known.find(agent_name(name))
         assert found is not None
@@ -92,6 +92,6 @@ def test_a_name_that_is_invalid_stays_readable(name: str, renamed: str) -> None:
 
 
 def test_a_name_that_was_not_offered_is_recognized() -> None:
-    known = OfferedTools([Tool("exec_command")], agent_name)
+    known = ToolsByAgentName([Tool("exec_command")], agent_name)
     assert known.find("exec_command") is None
     assert known.find("other") is None

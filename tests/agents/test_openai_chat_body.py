@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.openai_chat.body import request_body
-from codex_proxy.agents.openai_chat.messages import NO_OUTPUT, Conversation
+from codex_proxy.agents.openai_chat.messages import NO_OUTPUT, ChatMessages
 from codex_proxy.agents.openai_chat.think_tags import ThinkTags
 from codex_proxy.core.items import (
     HistoryCall,
@@ -34,12 +34,12 @@ TIME = Tool(name="time")
 
 def body_of(**fields: Any) -> dict[str, Any]:
     turn = Turn(**{"model": "m", "history": (USER,), **fields})
-    body: dict[str, Any] = json.loads(request_body(turn, "m", Conversation(turn.history).messages()))
+    body: dict[str, Any] = json.loads(request_body(turn, "m", ChatMessages(turn.history).messages()))
     return body
 
 
 def messages_of(*history: HistoryItem) -> list[dict[str, Any]]:
-    return Conversation(history).messages()
+    return ChatMessages(history).messages()
 
 
 def output(call_id: str, text: str) -> HistoryOutput:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.dialect import Step
-from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptedTurn, NoAttempt
+from codex_proxy.agents.upstream.attempted_turn import AttemptedTurn, NoAttempt, UpstreamAttempt
 from codex_proxy.agents.upstream.attempts import FIRST_WAIT, MAX_WAIT, AttemptPlan, Breaker, UpstreamTarget
 from codex_proxy.core.events import (
     Event,
@@ -125,9 +125,9 @@ class Scene:
         self.turn = AttemptedTurn(self.attempt(name), self._failed, self._answered)
         assert self.turn.begin(Turn(model="x", history=())).writes == b"begin"
 
-    def attempt(self, name: str) -> Attempt:
+    def attempt(self, name: str) -> UpstreamAttempt:
         self.dialects.append(WordDialect())
-        return Attempt(name, Turn(model="x", history=()), self.dialects[-1])
+        return UpstreamAttempt(name, Turn(model="x", history=()), self.dialects[-1])
 
     def _failed(self, failure: Failure) -> bool:
         self.failures.append(failure)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from codex_proxy.cassettes import recorder
-from codex_proxy.cassettes.recorder import Exchange, Recorder
+from codex_proxy.cassettes.recorder import RecordedExchange, Recorder
 from codex_proxy.cassettes.scrubbing import Scrubber
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.turn import Turn
@@ -48,7 +48,7 @@ def test_recording_a_turn_costs_what_its_lines_weigh(
     written = list[Path]()
 
     def record(lines: list[bytes]) -> None:
-        exchange = Exchange(folder, "POST /v1/chat/completions", {}, ())
+        exchange = RecordedExchange(folder, "POST /v1/chat/completions", {}, ())
         exchange.add_content("request", b"{}")
         session: Any = SimpleNamespace(recorder=None, origin=None)
         turn = exchange.turn(Turn(model="m", history=()), agent, ())

@@ -24,8 +24,8 @@ from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.content import content_of
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import Capture, lines_of, read, write_new
-from codex_proxy.cassettes.pieces import find_runs
-from codex_proxy.cassettes.turn_recorder import TurnRecorder
+from codex_proxy.cassettes.pieces import group_similar_lines
+from codex_proxy.cassettes.turn_recorder import CassetteTurnRecorder
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.items import McpOrigin, Tool
@@ -289,13 +289,13 @@ def test_a_secret_that_claude_code_says_in_pieces_is_joined() -> None:
     lines = [(line % (text, uuid4())).encode() for text in ("gh", "p_pla", "nted")]
     agent: Any = AgentBase()
     session: Any = SimpleNamespace(recorder=None, origin=None)
-    turn = TurnRecorder(Turn(model="m", history=()), agent, (), lambda: None)
+    turn = CassetteTurnRecorder(Turn(model="m", history=()), agent, (), lambda: None)
     turn.on_session(session)
     session.recorder.dialect = "claude-code"
     session.recorder.on_lines(lines)
     turn.on_end(TurnEnded(stop="completed"))
     capture = Capture(name="a", agent="claude-code", sessions=turn.sessions())
-    assert [run.text() for run in find_runs(lines_of(capture)) if run.text()] == [b"ghp_planted"]
+    assert [run.text() for run in group_similar_lines(lines_of(capture)) if run.text()] == [b"ghp_planted"]
 
 
 async def test_turns_are_recorded_while_contents_are_logged(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ async def test_the_turns_of_a_long_session_are_not_kept_once_they_are_over(tmp_p
             )
             previous = answer.id
         gc.collect()
-        kept = [each for each in gc.get_objects() if isinstance(each, TurnRecorder)]
+        kept = [each for each in gc.get_objects() if isinstance(each, CassetteTurnRecorder)]
     assert max(each.order for each in kept) == 6
     assert len(kept) <= 2
 

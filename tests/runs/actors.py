@@ -37,7 +37,7 @@ class WordDialect:
         self.slow_to_finish = False
         self.breaks = ""
         self.closes_stdin = False
-        self.thread = ""
+        self.reopen_id = ""
         self.lost = False
 
     def _step(self, name: str, events: Sequence[Event] = ()) -> Step:

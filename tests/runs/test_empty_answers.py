@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core import events as ev
-from codex_proxy.core.empty_answers import DECLINED, UNANSWERED
+from codex_proxy.core.empty_answers import NO_MODEL_CALL, PERMISSION_DECLINED
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, Usage
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
@@ -48,15 +48,15 @@ async def test_an_empty_answer_that_the_turn_explains_says_why(events: list[Even
 @virtual
 async def test_an_empty_answer_that_nothing_explains_is_a_failure(nothing: list[Event]) -> None:
     end = await end_after(*nothing, DONE)
-    assert (end.stop, end.failure) == (Stop.FAILED, UNANSWERED)
+    assert (end.stop, end.failure) == (Stop.FAILED, NO_MODEL_CALL)
 
 
 @pytest.mark.parametrize("before", [[], WORK, THOUGHT])
 @virtual
 async def test_an_empty_answer_after_a_declined_permission_is_a_failure(before: list[Event]) -> None:
     end = await end_after(*before, ASKED, COUNTED, DONE)
-    assert (end.stop, end.failure) == (Stop.FAILED, DECLINED)
-    assert DECLINED.kind is FaultKind.NOT_ALLOWED, "a client that tries again gets the same"
+    assert (end.stop, end.failure) == (Stop.FAILED, PERMISSION_DECLINED)
+    assert PERMISSION_DECLINED.kind is FaultKind.NOT_ALLOWED, "a client that tries again gets the same"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from codex_proxy.runs.idle_sessions import (
     IdleSessions,
     PendingOutputs,
     item_digests,
-    thread_key,
+    session_key,
 )
 from codex_proxy.tools.policy import HiddenOutput
 from tests.runs.actors import TURN, WordDialect, WordTransport
@@ -93,7 +93,7 @@ def put(
     owner: str = "",
 ) -> IdleSeat:
     resting = IdleSeat()
-    resting.dialect.thread = thread
+    resting.dialect.reopen_id = thread
     threads.put(owner, key, resting.session, item_digests(seen)[0], pending or PendingOutputs())
     return resting
 
@@ -192,7 +192,7 @@ async def test_of_closed_sessions_the_one_that_has_seen_the_most_is_reopened() -
     assert threads.take_closed(KEY, asking((*longer, new))) == ClosedSession("longer", (new,))
     hit = threads.take_closed(KEY, asking((*longer, new)))
     assert hit is not None
-    assert hit.thread == "shorter"
+    assert hit.reopen_id == "shorter"
 
 
 @virtual
@@ -473,11 +473,11 @@ DIFFERENT = {
 @pytest.mark.parametrize("field", DIFFERENT)
 def test_a_thread_serves_only_turns_that_want_the_same(field: str) -> None:
     other = msgspec.structs.replace(BASE, **{field: DIFFERENT[field]})
-    assert thread_key("me", BASE) != thread_key("me", other)
+    assert session_key("me", BASE) != session_key("me", other)
 
 
 def test_a_thread_serves_only_its_owner() -> None:
-    assert thread_key("me", BASE) != thread_key("you", BASE)
+    assert session_key("me", BASE) != session_key("you", BASE)
 
 
 MAY_CHANGE = {
@@ -507,12 +507,12 @@ NEVER_WITH_A_KEPT_SESSION = {
 
 
 @pytest.mark.parametrize("field", MAY_CHANGE)
-def test_what_no_thread_depends_on_may_change(field: str) -> None:
-    assert thread_key("me", BASE) == thread_key(
+def test_what_no_session_depends_on_may_change(field: str) -> None:
+    assert session_key("me", BASE) == session_key(
         "me", msgspec.structs.replace(BASE, **{field: MAY_CHANGE[field]})
     )
 
 
-def test_each_field_of_a_turn_is_known_to_the_comparison_of_threads() -> None:
-    """A new field must become a part of `thread_key`, or have a reason here why a thread does not depend on it."""
+def test_each_field_of_a_turn_is_known_to_the_comparison_of_sessions() -> None:
+    """A new field must become a part of `session_key`, or have a reason here why a session does not depend on it."""
     assert {*DIFFERENT, *MAY_CHANGE, *NEVER_WITH_A_KEPT_SESSION} == set(Turn.__struct_fields__)

@@ -33,7 +33,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from codex_proxy.runs.server_calls import BROKEN
+from codex_proxy.runs.server_calls import TOOL_BROKEN
 from codex_proxy.tools.policy import ToolOutput
 from tests.runs.actors import DONE, WordAgent, deltas, end_of, read
 from tests.runs.virtual import settle, virtual
@@ -132,7 +132,7 @@ async def test_an_internal_error_in_a_call_is_a_failed_call() -> None:
     scheduler, agent, hands = scheduler_with_clock()
     hands.breaks = True
     run = await asking(scheduler, agent, hands)
-    assert [event.text for event in read(run) if isinstance(event, OutputDelta)] == [BROKEN.text]
+    assert [event.text for event in read(run) if isinstance(event, OutputDelta)] == [TOOL_BROKEN.text]
     assert "answer ask1" in agent.dialects[0].calls
 
 

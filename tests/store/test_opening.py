@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.store.sqlite import opening
-from codex_proxy.store.sqlite.opening import FILES, LATEST, connect, migrate
+from codex_proxy.store.sqlite.opening import FILES, LATEST_VERSION, connect, migrate
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
@@ -215,10 +215,10 @@ async def test_a_copy_beside_the_log_of_another_file_is_refused_and_used_without
 async def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
     await opened_and_closed(path)
     connection = connect(str(path), 0.0)
-    connection.execute(f"PRAGMA user_version = {LATEST + 1}")
+    connection.execute(f"PRAGMA user_version = {LATEST_VERSION + 1}")
     connection.close()
     reason = await refusal_of(path)
-    assert f"its schema is {LATEST + 1}, this version supports {LATEST}" in reason
+    assert f"its schema is {LATEST_VERSION + 1}, this version supports {LATEST_VERSION}" in reason
     assert "run that version" in reason
 
 
@@ -273,7 +273,7 @@ async def test_a_large_file_is_not_looked_through_at_the_start(
 # --- versions -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(LATEST))
+@pytest.mark.parametrize("version", range(LATEST_VERSION))
 async def test_every_earlier_version_becomes_the_same_as_a_new_file(
     path: Path, tmp_path: Path, version: int
 ) -> None:

@@ -336,7 +336,7 @@ async def test_a_newer_schema_is_refused_by_name_unless_it_permits_older_program
     own_server: PostgresServer,
 ) -> None:
     await (await PostgresStore.open(own_server.url, clock=Hands())).close()
-    newer = migration.LATEST + 1
+    newer = migration.LATEST_VERSION + 1
     await run(own_server.url, f"UPDATE codex_proxy.schema SET version = {newer}, min_compatible = 1")
     await (await PostgresStore.open(own_server.url, clock=Hands())).close()
     await run(own_server.url, f"UPDATE codex_proxy.schema SET min_compatible = {newer}")

@@ -11,7 +11,7 @@ import pytest
 from codex_proxy.core.keys import Key, KeysError, digest_of
 from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.postgresql.team import PostgresTeam
-from codex_proxy.store.team import NO_REQUESTS, Exchange, KeyRequests
+from codex_proxy.store.team import NO_REQUESTS, KeyRequests, OtherNodes
 from tests.store.stored import Hands
 
 
@@ -38,7 +38,7 @@ async def test_a_change_of_the_keys_raises_the_version_and_is_seen_by_all(
     teams: tuple[PostgresTeam, PostgresTeam],
 ) -> None:
     one, other = teams
-    assert await other.exchange({}) == Exchange(0, {})
+    assert await other.exchange({}) == OtherNodes(0, {})
     assert not await one.put_key(key("b", rpm=3), replace=False)
     assert not await one.put_key(key("a"), replace=False)
     assert (await other.exchange({})).version == 2

@@ -16,7 +16,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryOutput, Message, TextPart, Tool, ToolCall
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import NamedTools, ToolChoice, Turn
-from codex_proxy.tools.policy import DEFERRED, MAX_FAULTS, HiddenOutput, PolicyResult, ToolPolicy
+from codex_proxy.tools.policy import DEFERRED_CALL, MAX_FAULTS, HiddenOutput, PolicyResult, ToolPolicy
 from tests.core.strategies import NOTES, TALK
 from tests.core.well_formed import arguments, texts, violations
 
@@ -152,7 +152,7 @@ def test_only_invalid_calls_that_the_client_gets_have_a_notice() -> None:
         policy.feed([call(str(number), BAD), STEP])
     done = policy.feed([call("good"), call("bad", BAD), STEP])
     assert Notice("strict_violation", "weather") not in done.events
-    assert output_texts(policy.hidden) == {"ask_bad": DEFERRED}
+    assert output_texts(policy.hidden) == {"ask_bad": DEFERRED_CALL}
 
 
 def test_several_violations_of_one_step_are_reported_at_once_and_count_once() -> None:
@@ -197,7 +197,7 @@ def test_without_parallel_calls_the_first_is_visible_and_the_others_are_deferred
     policy = ToolPolicy(turn(parallel=False))
     done = policy.feed([call("a"), call("b"), call("c"), STEP])
     assert visible(done) == {"weather a": GOOD}
-    assert output_texts(policy.hidden) == {"ask_b": DEFERRED, "ask_c": DEFERRED}
+    assert output_texts(policy.hidden) == {"ask_b": DEFERRED_CALL, "ask_c": DEFERRED_CALL}
     assert done.answers == []
 
 
@@ -210,7 +210,7 @@ def test_without_parallel_calls_the_first_valid_one_is_the_visible_one() -> None
 def test_an_answer_of_this_server_is_an_output_of_the_calls_kind() -> None:
     policy = ToolPolicy(turn(parallel=False))
     policy.feed([call("a"), call("b", "ls", "shell", kind="custom"), STEP])
-    assert policy.hidden == [HiddenOutput("ask_b", HistoryOutput("b", (TextPart(DEFERRED),), "custom"))]
+    assert policy.hidden == [HiddenOutput("ask_b", HistoryOutput("b", (TextPart(DEFERRED_CALL),), "custom"))]
 
 
 # --- a call is required --------------------------------------------------------------------------

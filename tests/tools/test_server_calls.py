@@ -17,7 +17,7 @@ from codex_proxy.core.items import McpApproval, McpCall, McpOrigin, TextPart, To
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import (
     CALLS_AFTER_LIMIT,
-    DEFERRED,
+    DEFERRED_CALL,
     LIMIT_REACHED,
     PolicyResult,
     ToolOutput,
@@ -90,7 +90,7 @@ def test_one_call_at_a_time_counts_ours_too() -> None:
     done = step(policy, ask(1), ask(2, "get_weather"))
     assert [call.request.request_id for call in done.calls] == ["ask1"]
     assert [(each.request_id, each.output.parts) for each in done.answers] == [
-        ("ask2", (TextPart(DEFERRED),))
+        ("ask2", (TextPart(DEFERRED_CALL),))
     ]
 
 

@@ -22,7 +22,7 @@ from codex_proxy.core.items import (
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.model_items import ModelItem
-from codex_proxy.tools.policy import DEFERRED, ToolPolicy
+from codex_proxy.tools.policy import DEFERRED_CALL, ToolPolicy
 from codex_proxy.tools.replay import (
     CUT_OFF,
     UNREADABLE_CALL,
@@ -149,7 +149,7 @@ async def test_another_model_gets_everything_but_the_reasoning() -> None:
 async def test_hidden_calls_have_the_outputs_that_we_gave() -> None:
     memory = await memory_with(raw(call_item("a"), call_item("b")), broker_of("a", "b", parallel=False))
     found = await recall(memory, USER, *echo("a", said=""))
-    deferred = HistoryOutput("b", (TextPart(DEFERRED),))
+    deferred = HistoryOutput("b", (TextPart(DEFERRED_CALL),))
     assert found == [USER, call_item("a"), call_item("b"), output("a"), deferred]
 
 

@@ -23,7 +23,7 @@ from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.agents.confinement.confine import Confinement
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.dialect import Capability
-from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
+from codex_proxy.agents.process_pool.plan import NO_LIMIT, PoolLimits
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
@@ -171,10 +171,10 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         return next(reversed(self.pool.processes_of(self._scope)), None)
 
     def _limits(self, scope: ProcessScope) -> PoolLimits:
-        most = 1 if scope.alone else MANY
+        most = 1 if scope.alone else NO_LIMIT
         return PoolLimits(
             min_processes=int(scope == self._scope),
-            max_processes=MANY if scope.alone else 2,  # one, and its successor
+            max_processes=NO_LIMIT if scope.alone else 2,  # one, and its successor
             max_turns_running=most,
             busy_from=most + 1,
             max_turns_served=MAX_SESSIONS,

@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, function_parameters, mcp_content, mcp_tool
-from codex_proxy.agents.dialects.tool_names import OfferedTools
+from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.core.items import Part, Tool
 from codex_proxy.core.json_values import UNREADABLE, text_at, value_at
 from codex_proxy.core.tool_names import generated_name
@@ -71,7 +71,7 @@ def arguments_in(report: Update) -> Any:
     return given.get("arguments") if of_mcp else given
 
 
-class ClientTools(OfferedTools):
+class ClientTools(ToolsByAgentName):
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         super().__init__(tools, agent_name)
 

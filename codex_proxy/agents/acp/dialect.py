@@ -115,7 +115,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         return self._state is TurnState.REUSABLE
 
     @property
-    def thread(self) -> str:
+    def reopen_id(self) -> str:
         return self.session if self.awaits_prompt and self._program.reopen_method else ""
 
     @property
@@ -133,9 +133,9 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         self._opening.open_new(turn)
         return self._take_step()
 
-    def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
+    def reopen(self, turn: Turn, reopen_id: str, new_items: Sequence[HistoryItem]) -> Step:
         self._prepare(turn)
-        self._opening.reopen(turn, thread, new_items)
+        self._opening.reopen(turn, reopen_id, new_items)
         self._continue_opening()
         return self._take_step()
 

@@ -190,8 +190,8 @@ def split_writes(writes: bytes) -> tuple[bytes, list[tuple[str, Any]]]:
 
 # --- the answers to `session/request_permission` --------------------------------------------------
 
-ALLOW: Final = ("allow_once", "allow_always")
-REJECT: Final = ("reject_once", "reject_always")
+ALLOWING_KINDS: Final = ("allow_once", "allow_always")
+REJECTING_KINDS: Final = ("reject_once", "reject_always")
 CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 """The answer to requests for permission in a turn that is being stopped."""
 
@@ -200,7 +200,7 @@ def decision(options: object, *, allow: bool) -> dict[str, Any]:
     """Returns the answer with the option that allows or rejects the call, best for this time only; `CANCELLED`, which
     allows nothing, if there is none.
     """
-    for kind in ALLOW if allow else REJECT:
+    for kind in ALLOWING_KINDS if allow else REJECTING_KINDS:
         for option in objects_in(options):
             if option.get("kind") == kind and (id := text_at(option, "optionId")):
                 return {"outcome": {"outcome": "selected", "optionId": id}}

@@ -8,7 +8,7 @@ from codex_proxy.agents.acp.failures import failure_of_session, failure_of_text
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
 from codex_proxy.agents.dialects.failures import BAD_ANSWER, stop_from_text
-from codex_proxy.core.empty_answers import DECLINED
+from codex_proxy.core.empty_answers import PERMISSION_DECLINED
 from codex_proxy.core.events import Notice, Stop, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 
@@ -19,7 +19,7 @@ STOPS: Final = {
     "refusal": Stop.CONTENT_FILTER,
     "cancelled": Stop.INTERRUPTED,
 }
-UNEXPLAINED: Final = Failure(
+ENDED_WITHOUT_ANSWER: Final = Failure(
     FaultKind.UPSTREAM_ERROR, "The agent ended its turn without an answer or a reason. Try again."
 )
 
@@ -53,11 +53,11 @@ def _failure_in(
     if result.get("stopReason") != "end_turn":
         return None
     if rejected and not (reader.spoke or reader.held) and _cut_in(result) is None:
-        return DECLINED  # the text before a request for permission announces something, and answers nothing
+        return PERMISSION_DECLINED  # the text before a request for permission announces something, and answers nothing
     if result.get("usage") is not None or reported is not None:
         return None
     untold = preset.errors_as_text and not rejected
-    return UNEXPLAINED if untold or (preset.null_usage_fails and "usage" in result) else None
+    return ENDED_WITHOUT_ANSWER if untold or (preset.null_usage_fails and "usage" in result) else None
 
 
 def _cut_in(result: dict[str, Any]) -> str | None:

@@ -32,7 +32,7 @@ from codex_proxy.core.json_values import object_at, objects_in, text_at, value_a
 KINDS: Final[dict[str, ActivityKind]] = {**ACTING_KINDS, "fetch": "web_search"}
 """Activities by ACP's kinds of tool calls; others are `other`."""
 
-ENDED: Final = ("completed", "failed")
+END_STATUSES: Final = ("completed", "failed")
 MAX_OPEN_CALLS: Final = 256
 """Maximum open calls: twice as many as may wait at the tool server."""
 MAX_OUTPUT: Final = 8 << 20
@@ -209,7 +209,7 @@ class UpdateReader:
             self._add_output(state, call)
         elif state.id is None:
             self._client_calls[name] = state
-        if call.status in ENDED:
+        if call.status in END_STATUSES:
             del self._calls[name]
             self._client_calls.pop(name, None)
             self._ended_calls.add(name)

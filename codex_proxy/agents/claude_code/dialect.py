@@ -45,7 +45,7 @@ from codex_proxy.agents.dialects.conversions import mcp_content
 from codex_proxy.agents.dialects.failures import clean_text
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.agents.dialects.response_items import raw_call, raw_output
-from codex_proxy.agents.dialects.tool_names import OfferedTools
+from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,
@@ -65,7 +65,7 @@ from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import Turn, without_content
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
-SYNTHETIC: Final = "<synthetic>"
+SYNTHETIC_MODEL: Final = "<synthetic>"
 """The model of messages that Claude Code writes itself, which report errors."""
 EFFORTS: Final = {"none": "low", "minimal": "low"}
 """Replacements of efforts that Claude Code lacks."""
@@ -85,7 +85,7 @@ DENIED: Final = "This server allows no more than its sandbox does: the turn is {
 
 class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     def __init__(self, *, takes_mark: bool = True) -> None:
-        self._tools = OfferedTools((), model_name)
+        self._tools = ToolsByAgentName((), model_name)
         self._reader = StepReader(NO_TURN, self._tools)
         super().__init__(STATES, self._reader.events)
         self._takes_mark = takes_mark
@@ -109,7 +109,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return self._state in (TurnState.REUSABLE, TurnState.ENDED)
 
     def begin(self, turn: Turn) -> Step:
-        self._tools = OfferedTools(turn.tools, model_name)
+        self._tools = ToolsByAgentName(turn.tools, model_name)
         self._reader = StepReader(turn, self._tools)
         self._events = self._reader.events
         spoken = conversation(turn.history)
@@ -284,7 +284,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def _on_assistant(self, message: Message) -> None:
         whole = decode_part(message.message, WholeMessage)
-        if whole.model == SYNTHETIC:
+        if whole.model == SYNTHETIC_MODEL:
             self._error_code = string_in(message.error)
         elif self._state is not TurnState.ACTIVE:
             pass

@@ -23,20 +23,20 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     }
 )
 
-COMMON: Final = (
+COMMON_ARGUMENTS: Final = (
     *("-p", "--input-format", "stream-json", "--output-format", "stream-json"),
     "--include-partial-messages",  # deltas, not whole messages alone
     "--verbose",  # without it the program prints the result alone
     "--no-session-persistence",  # nothing of a client's conversation is written to the user's home
     *("--allowedTools", f"mcp__{CLIENT_SERVER}"),  # the client's own tools are the client's affair
 )
-PLAIN: Final = (
+PLAIN_ARGUMENTS: Final = (
     *("--tools", ""),
     "--strict-mcp-config",  # no MCP server of the user's
     *("--setting-sources", ""),  # no hooks, no permissions, no instructions
     "--disable-slash-commands",
 )
-AGENT: Final = (
+AGENT_ARGUMENTS: Final = (
     *("--setting-sources", "user"),
     *("--permission-prompt-tool", "stdio"),  # what needs permission is asked of us
 )
@@ -89,9 +89,17 @@ class LaunchKey(msgspec.Struct, frozen=True):
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
     """Returns the command line. The agent's own tools may not read `unreadable`, absolute paths."""
     if key.mode == "model":
-        return (program, *COMMON, *PLAIN)
+        return (program, *COMMON_ARGUMENTS, *PLAIN_ARGUMENTS)
     tools = READ_TOOLS if key.sandbox == "read-only" else WORK_TOOLS
-    argv = [program, *COMMON, *AGENT, "--permission-mode", MODES[key.sandbox], "--tools", ",".join(tools)]
+    argv = [
+        program,
+        *COMMON_ARGUMENTS,
+        *AGENT_ARGUMENTS,
+        "--permission-mode",
+        MODES[key.sandbox],
+        "--tools",
+        ",".join(tools),
+    ]
     denied = [rule for path in unreadable for rule in (f"Read(/{path})", f"Read(/{path}/**)")]
     return (*argv, "--disallowedTools", *denied) if denied else tuple(argv)
 

@@ -18,7 +18,7 @@ from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX
 from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.dialects.response_items import raw_call, raw_message
-from codex_proxy.agents.dialects.tool_names import OfferedTools
+from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
@@ -67,7 +67,7 @@ class _Thought(msgspec.Struct):
 class StepReader:
     """Reads the model calls of a turn. The caller empties `events`."""
 
-    def __init__(self, turn: Turn, tools: OfferedTools) -> None:
+    def __init__(self, turn: Turn, tools: ToolsByAgentName) -> None:
         self.events: list[Event] = []
         self._tools = tools
         self._plain = turn.mode == "model"

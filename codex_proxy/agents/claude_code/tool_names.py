@@ -19,12 +19,12 @@ MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
 MAX_CHARS: Final = 128 - len(MODEL_PREFIX)
 """Maximum characters of a name: the provider accepts 128 with the prefix."""
 _VALID: Final = re.compile(r"[A-Za-z0-9_-]+")
-_CHANGED: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
+_GENERATED_NAME: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
 
 
 def agent_name(name: str) -> str:
     """Returns the tool's own name if Claude Code keeps it, else a generated one."""
-    if _VALID.fullmatch(name) and len(name) <= MAX_CHARS and not _CHANGED.fullmatch(name):
+    if _VALID.fullmatch(name) and len(name) <= MAX_CHARS and not _GENERATED_NAME.fullmatch(name):
         return name
     return generated_name(name, "client_", kept=MAX_CHARS - 24, digits=16)
 

@@ -27,7 +27,7 @@ SCHEMA_FILE: Final = "codex_app_server_protocol.schemas.json"
 
 KEPT_SECONDS: Final = 86400.0
 
-_NAMED: Final = re.compile(r"(?:configuration field|in) `([^`]+)`")
+_KEY_IN_ERROR: Final = re.compile(r"(?:configuration field|in) `([^`]+)`")
 """Matches the key in the binary's error about a switch."""
 
 
@@ -104,7 +104,7 @@ async def unknown_switches(
         try:
             await output_of((*command, "--strict-config", *pairs), dict(environment))
         except Fault as fault:
-            found = _NAMED.search(fault.failure.message)
+            found = _KEY_IN_ERROR.search(fault.failure.message)
             named = found[1] if found else ""
             refused = [each.key for each in left if each.key == named or each.key.startswith(f"{named}.")]
             if not named or not refused:

@@ -14,7 +14,7 @@ import msgspec
 from codex_proxy.agents.codex_app_server.wire import Params, RawItemCall, RawItemHead, check_readable
 from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.agents.dialects.conversions import custom_input, function_parameters
-from codex_proxy.agents.dialects.tool_names import OfferedTools
+from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
 from codex_proxy.core.json_values import is_json
@@ -90,7 +90,7 @@ class ModelItems:
 
     def __init__(self, tools: Sequence[Tool] = (), *, plain: bool = True) -> None:
         """`plain`: whether Codex has no tools of its own."""
-        self._tools = OfferedTools(tools, agent_name)
+        self._tools = ToolsByAgentName(tools, agent_name)
         self._plain = plain
         self._events: list[Event] = []
         self._held = HeldSize("items of the model")

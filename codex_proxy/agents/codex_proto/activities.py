@@ -73,13 +73,13 @@ class Activities:
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
     def handle(self, event: str, msg: Msg) -> None:
-        if event in STARTS:
+        if event in START_EVENTS:
             if msg.call_id not in self._open:
-                self._open[msg.call_id] = self._start(*STARTS[event], msg)
-        elif event in ENDS:
-            self._finish(msg.call_id, ENDS[event](msg))
-        elif event in WHOLE:
-            self._events.append(ItemEnded(self._start(*WHOLE[event], msg)))
+                self._open[msg.call_id] = self._start(*START_EVENTS[event], msg)
+        elif event in END_EVENTS:
+            self._finish(msg.call_id, END_EVENTS[event](msg))
+        elif event in WHOLE_EVENTS:
+            self._events.append(ItemEnded(self._start(*WHOLE_EVENTS[event], msg)))
         else:
             self._add_output(msg.call_id, msg.chunk or "")
 
@@ -120,20 +120,20 @@ def _mcp_succeeded(msg: Msg) -> bool:
 Describe: TypeAlias = Callable[[Msg, str], str]
 """Returns one line that describes an activity, given the agent's folder."""
 
-STARTS: Final[Mapping[str, tuple[ActivityKind, Describe]]] = {
+START_EVENTS: Final[Mapping[str, tuple[ActivityKind, Describe]]] = {
     "exec_command_begin": ("command", lambda msg, workdir: command_line(msg)),
     "patch_apply_begin": ("file_change", file_changes),
     "mcp_tool_call_begin": ("mcp_call", lambda msg, workdir: mcp_call(msg)),
 }
-ENDS: Final[Mapping[str, Callable[[Msg], bool]]] = {
+END_EVENTS: Final[Mapping[str, Callable[[Msg], bool]]] = {
     "exec_command_end": lambda msg: msg.exit_code == 0,
     "patch_apply_end": lambda msg: bool(msg.success),
     "mcp_tool_call_end": _mcp_succeeded,
 }
-WHOLE: Final[Mapping[str, tuple[ActivityKind, Describe]]] = {
+WHOLE_EVENTS: Final[Mapping[str, tuple[ActivityKind, Describe]]] = {
     "web_search_end": ("web_search", lambda msg, workdir: one_line(msg.query or "")),
     "plan_update": ("plan", lambda msg, workdir: plan_steps(msg)),
     "view_image_tool_call": ("image", lambda msg, workdir: one_line(msg.path or "")),
 }
 """Activities that the agent reports when they are over: before that a search has no query."""
-ACTIVITY_EVENTS: Final = ("exec_command_output_delta", *STARTS, *ENDS, *WHOLE)
+ACTIVITY_EVENTS: Final = ("exec_command_output_delta", *START_EVENTS, *END_EVENTS, *WHOLE_EVENTS)

@@ -23,7 +23,7 @@ STATE_VARIABLES: Final = (
     *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
 )
 
-UNLIMITED: Final = "Nothing keeps plain-model turns of {title} from reading your files: {why}."
+UNCONFINED_WARNING: Final = "Nothing keeps plain-model turns of {title} from reading your files: {why}."
 NOT_SIGNED_IN: Final = "{title} finds its sign-in only without it"
 PROGRAM_ADVICE: Final = (
     "Name the folders that the program needs, beside its own, in PROXY_AGENT_STATE_FOLDERS, or say with "
@@ -62,7 +62,7 @@ class PlainConfinement:
         """Tells the operator why plain-model turns are not confined; else empty."""
         if self.confinement is not None or not self._why:
             return ""
-        return f"{UNLIMITED.format(title=self._title, why=self._why)} {self.advice}".strip()
+        return f"{UNCONFINED_WARNING.format(title=self._title, why=self._why)} {self.advice}".strip()
 
     def wrap(self, command: Command) -> Command:
         """Returns the command, confined unless `warning` says otherwise. Raises `SpawnError`."""

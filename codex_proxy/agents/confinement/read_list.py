@@ -21,7 +21,7 @@ SYSTEM: Final = (
     *("/var/lib/ca-certificates", "/nix/store", "/run/current-system", "/snap", "/home/linuxbrew/.linuxbrew"),
 )
 """Folders with nothing of a user. /proc reveals nothing of other processes to a confined one."""
-UNNAMED: Final = frozenset({"HOME", "PWD", "OLDPWD", "PATH", "TMPDIR", "SHELL"})
+VARIABLES_NOT_READ: Final = frozenset({"HOME", "PWD", "OLDPWD", "PATH", "TMPDIR", "SHELL"})
 """Variables that name folders to search; a program does not have to read all that is there."""
 PROVIDER_SIGN_INS: Final[Mapping[str, str]] = {
     "AWS_PROFILE": ".aws",
@@ -39,7 +39,7 @@ MAX_SHEBANG: Final = 256
 def read_list(command: Command) -> tuple[str, ...]:
     """Returns the paths, of which some may not exist. Raises `SpawnError`."""
     home = command.env.get("HOME", "")
-    named = [value for name, value in command.env.items() if name not in UNNAMED]
+    named = [value for name, value in command.env.items() if name not in VARIABLES_NOT_READ]
     named += [
         os.path.join(home, PROVIDER_SIGN_INS[name]) for name in command.env if name in PROVIDER_SIGN_INS
     ]

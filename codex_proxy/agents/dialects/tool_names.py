@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from codex_proxy.core.items import Tool
 
 
-class OfferedTools:
+class ToolsByAgentName:
     """The client's tools in one turn, by the names that the agent gets for them."""
 
     def __init__(self, tools: Iterable[Tool], name_of: Callable[[str], str]) -> None:

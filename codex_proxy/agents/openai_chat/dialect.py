@@ -14,7 +14,7 @@ from codex_proxy.agents.dialects.response_items import raw_call, raw_message, ra
 from codex_proxy.agents.openai_chat.answer import ChatAnswer
 from codex_proxy.agents.openai_chat.body import refused_field, request_body
 from codex_proxy.agents.openai_chat.calls import Call
-from codex_proxy.agents.openai_chat.messages import Conversation
+from codex_proxy.agents.openai_chat.messages import ChatMessages
 from codex_proxy.agents.upstream.failures import EMPTY_ANSWER, NO_ANSWER, NO_JSON, TOO_LONG
 from codex_proxy.agents.upstream.stream import StreamEvent, is_error
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
@@ -39,7 +39,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.turn import Turn
 
-UNEXPLAINED: Final = Failure(
+ERROR_WITHOUT_REASON: Final = Failure(
     FaultKind.UPSTREAM_ERROR, "The model server ended its answer with an error and no reason."
 )
 FAILURES: Final = {"done": EMPTY_ANSWER, "no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
@@ -54,7 +54,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         self._reasoning_back = context.reasoning_back
         self._ends_with_calls = False
         """Whether the turn ends with an answer whose calls were all reported, because this server answers none."""
-        self._conversation = Conversation()
+        self._conversation = ChatMessages()
         self._tokens: dict[str, dict[str, int]] = {}
         """Sums of `TOKEN_DETAILS`, for `AnswerDetails`."""
 
@@ -63,7 +63,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         return super().facts() | own
 
     def begin(self, turn: Turn) -> Step:
-        self._conversation = Conversation(turn.history, reasoning_back=self._reasoning_back)
+        self._conversation = ChatMessages(turn.history, reasoning_back=self._reasoning_back)
         step = super().begin(turn)
         # Reasoning that has to come back is remembered with the calls, as everything is that a client does not see.
         passes = turn.parallel_tool_calls and not self._reasoning_back
@@ -120,7 +120,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         self._add_details(answer, out)  # before the first item, if the answer's items come only now
         out += answer.close()
         if answer.finish == "error":
-            out += self._fail(UNEXPLAINED)
+            out += self._fail(ERROR_WITHOUT_REASON)
             return
         text = "".join(answer.text)
         if text:

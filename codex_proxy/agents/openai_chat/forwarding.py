@@ -11,7 +11,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import Dialect
 from codex_proxy.agents.dialects.loose_values import encode
-from codex_proxy.agents.openai_chat.dialect import FAILURES, UNEXPLAINED, OpenAIChat
+from codex_proxy.agents.openai_chat.dialect import ERROR_WITHOUT_REASON, FAILURES, OpenAIChat
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.upstream.failures import BROKEN_OFF
 from codex_proxy.agents.upstream.stream import End, Message
@@ -87,7 +87,7 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
 
     def _complete(self, answer: PassThrough, out: list[Event]) -> None:
         if answer.failed:
-            out += self._fail(UNEXPLAINED)
+            out += self._fail(ERROR_WITHOUT_REASON)
             return
         if answer.usage is not None:
             out.append(UsageReported(answer.usage, "provider"))

@@ -39,7 +39,7 @@ class _Calls:
         self.answered = False
 
 
-class Conversation:
+class ChatMessages:
     def __init__(self, history: Iterable[HistoryItem] = (), *, reasoning_back: str = "") -> None:
         """`reasoning_back`: the field in which reasoning is sent back with the calls that followed it, until the next
         user message.

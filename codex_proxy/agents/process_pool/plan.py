@@ -32,7 +32,7 @@ class ProcessInfo(msgspec.Struct, frozen=True):
     is_held: bool = False
 
 
-MANY = 1 << 30
+NO_LIMIT = 1 << 30
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
 
 ONE_TURN = PoolLimits(
-    min_processes=0, max_processes=MANY, max_turns_running=1, busy_from=2, max_turns_served=1
+    min_processes=0, max_processes=NO_LIMIT, max_turns_running=1, busy_from=2, max_turns_served=1
 )
 """The limits of processes that serve a single turn."""
 

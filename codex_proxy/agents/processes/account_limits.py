@@ -24,7 +24,7 @@ _CLAUDE_WINDOWS: Final[Mapping[str, tuple[WindowName, int]]] = {
     "seven_day": ("secondary", 10_080),
 }
 """The window and its minutes for each limit of the whole account."""
-_FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
+_END_OF_9999: Final = 253_402_300_799  # the last second of the year 9999
 
 
 def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
@@ -119,7 +119,7 @@ def _number(reported: Mapping[str, Any], *names: str) -> float | None:
     """Returns the first of these fields with a number up to the year 9999, if any."""
     for name in names:
         value = reported.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _FARTHEST:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _END_OF_9999:
             return value
     return None
 

@@ -1,5 +1,5 @@
 """A session with an agent: connects a dialect (without IO) with the transport for its bytes. It can serve several turns
-of one thread.
+of one conversation.
 """
 
 from __future__ import annotations
@@ -147,15 +147,15 @@ class AgentSession:
         self.transport.attach(self)
         turn, self.turn = self.turn, without_content(self.turn)
         if _can_reopen(self._dialect) and self._closed is not None:
-            (thread, new_items), self._closed = self._closed, None
-            self._do(self._dialect.reopen, turn, thread, self._unmark(new_items))
+            (reopen_id, new_items), self._closed = self._closed, None
+            self._do(self._dialect.reopen, turn, reopen_id, self._unmark(new_items))
         else:
             self._do(self._dialect.begin, turn)
 
-    def reopen(self, thread: str, new_items: Sequence[HistoryItem]) -> None:
-        """Makes `begin` open the closed session `thread`, if the agent can."""
+    def reopen(self, reopen_id: str, new_items: Sequence[HistoryItem]) -> None:
+        """Makes `begin` open the closed session `reopen_id`, if the agent can."""
         if _can_reopen(self._dialect):
-            self._closed = thread, new_items
+            self._closed = reopen_id, new_items
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         """Starts another turn, or continues one that waits for outputs. The session has not seen `new_items`."""
@@ -186,9 +186,9 @@ class AgentSession:
         return not self.gone and not self._closing and self._dialect.can_resume
 
     @property
-    def thread(self) -> str:
+    def reopen_id(self) -> str:
         """The id by which the agent can open the closed session again; empty if it cannot."""
-        return self._dialect.thread if _can_reopen(self._dialect) else ""
+        return self._dialect.reopen_id if _can_reopen(self._dialect) else ""
 
     @property
     def reopens(self) -> bool:

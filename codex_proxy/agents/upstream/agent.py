@@ -17,7 +17,7 @@ from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.agents.upstream.attempted_turn import AttemptedTurn
 from codex_proxy.agents.upstream.attempts import (
-    BLAMED,
+    BLAMED_KINDS,
     AttemptPlan,
     Breaker,
     BreakerState,
@@ -238,7 +238,7 @@ class UpstreamAgent(AgentBase):
         self.attempts[outcome] += 1
         if outcome == "left":
             self.breaker.note_no_result()
-        elif failure is not None and failure.kind in BLAMED:
+        elif failure is not None and failure.kind in BLAMED_KINDS:
             before = self.breaker_state
             self.breaker.note_failure(self._clock.monotonic())
             if self.breaker_state == "open" and before != "open":

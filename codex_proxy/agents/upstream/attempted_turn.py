@@ -25,11 +25,11 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn
 
-HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
+HELD_EVENTS: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
 """Types of events that are no part of an answer, and are held back."""
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class UpstreamAttempt(msgspec.Struct, frozen=True):
     """An attempt that its upstream has admitted."""
 
     name: str
@@ -49,16 +49,16 @@ class NoAttempt(msgspec.Struct, frozen=True):
     """Why the last attempt could not be opened; None: the turn fails as the attempt before did."""
 
 
-AttemptMessage: TypeAlias = Message | Attempt | NoAttempt
+AttemptMessage: TypeAlias = Message | UpstreamAttempt | NoAttempt
 
 
 class AttemptedTurn(SingleTurn):
     """Passes calls on to the current attempt's dialect."""
 
     def __init__(
-        self, first: Attempt, on_failure: Callable[[Failure], bool], on_answer: Callable[[], int]
+        self, first: UpstreamAttempt, on_failure: Callable[[Failure], bool], on_answer: Callable[[], int]
     ) -> None:
-        """`on_failure` is called when an attempt fails before its answer, and returns whether an `Attempt` or
+        """`on_failure` is called when an attempt fails before its answer, and returns whether an `UpstreamAttempt` or
         `NoAttempt` follows. `on_answer` is called when an answer begins or the turn fails, and returns the number of
         attempts.
         """
@@ -87,7 +87,7 @@ class AttemptedTurn(SingleTurn):
     def receive(self, messages: Sequence[AttemptMessage]) -> Step:
         """Reads the current attempt's messages, or begins the next one. What comes after a failure is ignored."""
         first = messages[0]
-        if isinstance(first, Attempt):
+        if isinstance(first, UpstreamAttempt):
             self._name, self._marks, self._dialect = first.name, first.marks, first.dialect
             self._held.clear()
             self._is_waiting = False
@@ -117,7 +117,7 @@ class AttemptedTurn(SingleTurn):
         if isinstance(last, TurnEnded) and last.failure is not None:
             self._is_waiting = self._on_failure(last.failure)
             return NOTHING if self._is_waiting else self._begin_answer(step)
-        if HELD.issuperset(map(type, step.events)):
+        if HELD_EVENTS.issuperset(map(type, step.events)):
             return Step([], step.writes, step.close_stdin)
         return self._begin_answer(step)
 

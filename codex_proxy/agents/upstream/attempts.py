@@ -17,19 +17,19 @@ FIRST_WAIT: Final = 0.5
 """Seconds before the first repetition; doubled for each later one."""
 MAX_WAIT: Final = 8.0
 
-RETRIED: Final = frozenset(
+RETRIED_KINDS: Final = frozenset(
     {
         *(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UNAVAILABLE),
         K.AGENT_RATE_LIMITED,
     }
 )
 """Failures after which the same upstream is asked again."""
-RETRIED_ELSEWHERE: Final = RETRIED | {
+KINDS_RETRIED_ELSEWHERE: Final = RETRIED_KINDS | {
     *(K.UPSTREAM_TIMEOUT, K.UPSTREAM_UNAUTHORIZED, K.USAGE_LIMIT_REACHED, K.INSUFFICIENT_QUOTA),
     *(K.CONCURRENCY_EXCEEDED, K.AGENT_MISCONFIGURED, K.AGENT_NOT_AUTHENTICATED),
 }
 """Failures after which another upstream is asked."""
-BLAMED: Final = frozenset(
+BLAMED_KINDS: Final = frozenset(
     {*(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UNAVAILABLE), K.UPSTREAM_TIMEOUT}
 )
 """Failures that the breaker counts; a usage limit or an invalid key is not counted."""
@@ -75,7 +75,7 @@ class AttemptPlan:
             self._retried += 1
             self.attempts += 1
             return wait
-        if not self._others or not (not_asked or failure.kind in RETRIED_ELSEWHERE):
+        if not self._others or not (not_asked or failure.kind in KINDS_RETRIED_ELSEWHERE):
             return None
         self.target = self._others.pop(0)
         self._retried = 0
@@ -86,7 +86,7 @@ class AttemptPlan:
         """Returns the seconds before another attempt at the same upstream. None: no attempt there, by the failure's
         kind, `retries`, or too long a wait, or because another upstream has no rate limit to wait for.
         """
-        if failure.kind not in RETRIED or self._retried >= self.target.retries:
+        if failure.kind not in RETRIED_KINDS or self._retried >= self.target.retries:
             return None
         if failure.kind is K.AGENT_RATE_LIMITED and self._others:
             return None  # another one need not be waited for

@@ -74,7 +74,7 @@ _NOT_THE_REQUEST: Final = {K.UPSTREAM_ERROR, K.UPSTREAM_TIMEOUT, K.UPSTREAM_DISC
 """Failures that are no fault of the request, although a status may say so."""
 _NO_ENDPOINT: Final = frozenset({404, 405, 501})
 """The statuses of a server without the endpoint."""
-_REDIRECTED: Final = (
+_REDIRECT_MESSAGE: Final = (
     "The model server answered with a redirect (HTTP {}), which this server does not follow. "
     "The operator must set the final address."
 )
@@ -102,7 +102,7 @@ class ErrorReader:
     def of_response(self, status: int, headers: Mapping[str, str], body: bytes, now: float) -> Failure:
         """Converts an error status or redirection. `now`: seconds since 1970, for dates in headers."""
         if 300 <= status < 400:
-            return Failure(K.UPSTREAM_ERROR, _REDIRECTED.format(status))
+            return Failure(K.UPSTREAM_ERROR, _REDIRECT_MESSAGE.format(status))
         failure = self._failure_in(_value_of(body), status)
         if status in _NO_ENDPOINT and failure.kind in (K.UPSTREAM_ERROR, K.REJECTED_BY_PROVIDER):
             return self._no_endpoint(status, body)

@@ -36,7 +36,7 @@ RETRY_SECONDS: Final = 5.0
 MAX_HOPS: Final = 8
 """Maximum servers like this one on a request's way."""
 
-_LOOP: Final = (
+_LOOP_MESSAGE: Final = (
     "This server's upstream sent the request back to this server. The operator must set "
     "another address with {}."
 )
@@ -105,7 +105,7 @@ class ModelServer:
         """
         hops = origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
-            raise misconfigured(_LOOP.format(self._upstream.names.url))
+            raise misconfigured(_LOOP_MESSAGE.format(self._upstream.names.url))
         headers = {HOPS_HEADER: ",".join((*hops, self._id))}
         if self._upstream.clients_key:
             if not origin.key:

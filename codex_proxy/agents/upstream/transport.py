@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from codex_proxy.agents.processes.session import TransportReader
-from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptMessage, NoAttempt
+from codex_proxy.agents.upstream.attempted_turn import AttemptMessage, NoAttempt, UpstreamAttempt
 from codex_proxy.agents.upstream.attempts import AttemptPlan, Outcome, UpstreamTarget
 from codex_proxy.agents.upstream.client import UpstreamClient
 from codex_proxy.agents.upstream.exchange import Exchange
@@ -26,7 +26,7 @@ class NotAskedError(Fault):
     """
 
 
-class OpenAttempt(Attempt, frozen=True):
+class OpenAttempt(UpstreamAttempt, frozen=True):
     """An attempt, and how its requests are sent."""
 
     agent: UpstreamAgent
@@ -64,8 +64,8 @@ async def make_attempt(
 
 
 class UpstreamTransport:
-    """A turn's transport. Its reader gets each answer's messages, and an `Attempt` or `NoAttempt` after a failed
-    attempt.
+    """A turn's transport. Its reader gets each answer's messages and, after a failed attempt, an `UpstreamAttempt` or
+    `NoAttempt`.
     """
 
     exclusive = True
@@ -85,7 +85,7 @@ class UpstreamTransport:
         """The current exchange, last, and those before it that have not ended."""
         self._is_paused = False
 
-    async def open_first(self) -> Attempt:
+    async def open_first(self) -> UpstreamAttempt:
         """Opens the first attempt that can be opened. Raises `Fault`."""
         opened = await make_attempt(self._plan, self._open_attempt)
         assert opened is not None
@@ -124,7 +124,7 @@ class UpstreamTransport:
         """Fails the turn without a further attempt."""
         self._deliver([NoAttempt(UNFORESEEN)], 0)
 
-    def _make_current(self, opened: OpenAttempt) -> Attempt:
+    def _make_current(self, opened: OpenAttempt) -> UpstreamAttempt:
         self._current, self._is_recorded = opened, False
         return opened
 

@@ -127,7 +127,7 @@ SDK_ENVIRONMENT: Final[Mapping[str, str]] = {
 """The variables that SDKs and many programs read."""
 
 
-class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClientProgram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     setup: str = ""
     """The name of the program's `ClientSetup`; empty if none is used."""
     environment: Mapping[str, str] = msgspec.field(default_factory=lambda: SDK_ENVIRONMENT)
@@ -147,6 +147,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 PROGRAMS: Final = msgspec.toml.decode(
-    Path(__file__).with_name("programs.toml").read_bytes(), type=dict[str, Program]
+    Path(__file__).with_name("programs.toml").read_bytes(), type=dict[str, ClientProgram]
 )
 """Programs by their file's name."""

@@ -94,7 +94,7 @@ _OVERHEAD: Final = 4  # the colon, the blank and the end of each line
 HOSTS: Final = web.AppKey("hosts", frozenset[str])
 """The names that the Host header may have, without port; empty: any."""
 
-_SINGLE: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization", "x-api-key")
+_SINGLE_HEADERS: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization", "x-api-key")
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+|(?:[0-9a-f]*:){2,}[0-9a-f.]*))(?::[0-9]{0,5})?"
 )
@@ -104,7 +104,7 @@ FORM: Final = "multipart/form-data"
 _OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", FORM})
 """Content types that a page can send without a preflight."""
 
-READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """The methods that change nothing, and whose bodies are ignored."""
 
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
@@ -131,7 +131,7 @@ async def check_access(request: web.Request) -> web.Response | None:
         return preflight_reply
     if request.path not in request.app[OPEN_PATHS]:
         await _authenticate(request)
-    if request.method not in READS and request.match_info.http_exception is None:
+    if request.method not in READ_METHODS and request.match_info.http_exception is None:
         _check_content_type(request)
     return None
 
@@ -151,7 +151,7 @@ def _headers_too_large(message: str) -> Fault:
 
 def _check_single(request: web.Request) -> None:
     """Raises `Fault` if a header that is checked is repeated: a proxy could use the other value."""
-    for name in _SINGLE:
+    for name in _SINGLE_HEADERS:
         if len(request.headers.getall(name, [])) > 1:
             raise bad_request(f"The request has more than one {name} header.")
 

@@ -27,7 +27,7 @@ _CONVERSATION: Final[Schema] = {
 }
 _INCLUDES: Final = [name for name in get_args(Include) if name != "message.output_text.logprobs"]
 
-CHANGED: Final[dict[tuple[str, str], Schema]] = {
+CHANGED_SCHEMAS: Final[dict[tuple[str, str], Schema]] = {
     ("ChatRequest", "logprobs"): {"anyOf": [{"const": False}, {"const": 0}, NULL]},
     ("ChatRequest", "top_logprobs"): NULL,
     ("ChatRequest", "audio"): NULL,
@@ -76,7 +76,7 @@ def body_schemas(*, max_choices: int) -> dict[str, Schema]:
     ):
         found |= _schemas_of(model, prefix)
     found["PassedBody"] = {"type": "object", "properties": {"model": {"type": "string"}}}
-    for (name, field), schema in CHANGED.items():
+    for (name, field), schema in CHANGED_SCHEMAS.items():
         found[name]["properties"][field] = schema
     found["ItemReference"] |= NOT_WITHOUT_TYPE
     for name in ("ChatGivenFile", "FilePart"):

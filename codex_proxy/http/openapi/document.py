@@ -15,7 +15,7 @@ from codex_proxy.surfaces.errors import Error, statuses
 from codex_proxy.surfaces.messages.errors import AnthropicError
 from codex_proxy.surfaces.ollama.answer import OllamaError
 
-BOTH: Final = [
+SERVERS: Final = [
     {"url": "/v1", "description": "The base URL that OpenAI's clients use."},
     {"url": "/", "description": "The same endpoints, for clients that leave out `/v1`."},
 ]
@@ -75,7 +75,7 @@ def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
     return {
         "openapi": "3.1.0",
         "info": {"title": "codex-proxy", "version": __version__, "description": _DESCRIPTION},
-        "servers": BOTH,
+        "servers": SERVERS,
         "security": [{"bearer": []}, {"api_key": []}, {}],
         "paths": paths,
         "components": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from codex_proxy.store.queries import Dialect
+from codex_proxy.store.queries import SqlDialect
 from codex_proxy.store.rows import ITEM
 
 SCHEMA: Final = "codex_proxy."
@@ -39,7 +39,7 @@ UNCONTINUED: Final = (
     "NOT EXISTS (SELECT FROM codex_proxy.responses AS child WHERE child.parent = responses.seq)"
 )
 
-DIALECT: Final = Dialect(
+DIALECT: Final = SqlDialect(
     prefix=SCHEMA,
     parameter="$",
     listed=r"$\1",

@@ -15,7 +15,7 @@ from codex_proxy.store.postgresql.database import Database
 from codex_proxy.store.values import StoreRefused
 
 FILES: Final = sorted((Path(__file__).parent / "migrations").glob("*.sql"))
-LATEST: Final = len(FILES)
+LATEST_VERSION: Final = len(FILES)
 KEYS_VERSION: Final = 3
 """The first version with the table of keys."""
 MIN_COMPATIBLE: Final = 1
@@ -43,9 +43,9 @@ async def migrate(database: Database) -> None:
             await connection.execute(_TABLES)
         for file in FILES[version:]:
             await connection.execute(file.read_text())
-        if version < LATEST:
+        if version < LATEST_VERSION:
             sql = "UPDATE codex_proxy.schema SET version = $1, min_compatible = $2"
-            await connection.execute(sql, LATEST, MIN_COMPATIBLE)
+            await connection.execute(sql, LATEST_VERSION, MIN_COMPATIBLE)
             # Without statistics the plans for new tables are those for tables of any size.
             await connection.execute(
                 "ANALYZE codex_proxy.items, codex_proxy.responses, codex_proxy.response_items"
@@ -68,9 +68,9 @@ async def existing_version(connection: asyncpg.Connection, location: str) -> int
     version, min_compatible = await connection.fetchrow(
         "SELECT version, min_compatible FROM codex_proxy.schema"
     )
-    if min_compatible > LATEST:
+    if min_compatible > LATEST_VERSION:
         raise StoreRefused(
             f"the store {location} was written by a newer version (its schema is {version}, for programs from"
-            f" {min_compatible} on; this one has {LATEST}); run that version, or name another database"
+            f" {min_compatible} on; this one has {LATEST_VERSION}); run that version, or name another database"
         )
     return int(version)

@@ -10,7 +10,7 @@ import msgspec
 
 from codex_proxy.core.keys import MAX_KEYS, Key, KeysError
 from codex_proxy.store.postgresql.database import Database
-from codex_proxy.store.team import NO_REQUESTS, Exchange, KeyRequests
+from codex_proxy.store.team import NO_REQUESTS, KeyRequests, OtherNodes
 
 ROW_SECONDS: Final = 60
 """Seconds after its last report for which a node's row for a key is kept: then the key's bucket is full again."""
@@ -66,7 +66,7 @@ class PostgresTeam:
         self._known: dict[tuple[str, str], int] = {}
         """The requests of each key on each other node, as of the last exchange."""
 
-    async def exchange(self, own: Mapping[str, KeyRequests]) -> Exchange:
+    async def exchange(self, own: Mapping[str, KeyRequests]) -> OtherNodes:
         taken, running = (
             [getattr(each, name) for each in own.values()] for name in KeyRequests.__struct_fields__
         )
@@ -83,7 +83,7 @@ class PostgresTeam:
             self._known[key] = row["taken"]
             sum = others.get(row["owner"], NO_REQUESTS)
             others[row["owner"]] = KeyRequests(sum.taken + new, sum.running + row["running"])
-        return Exchange(rows[0]["version"], others)
+        return OtherNodes(rows[0]["version"], others)
 
     async def keys(self) -> tuple[Key, ...]:
         rows = await self._database.read("SELECT key FROM codex_proxy.keys ORDER BY name")

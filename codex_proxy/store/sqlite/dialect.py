@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 from typing import Final, TypeVar
 
-from codex_proxy.store.queries import Dialect, Query
+from codex_proxy.store.queries import Query, SqlDialect
 from codex_proxy.store.rows import ITEM
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ CHAIN: Final = (
 )
 """Selects the chain from a response to its root; row numbers increase along it."""
 
-DIALECT: Final = Dialect(
+DIALECT: Final = SqlDialect(
     prefix="",
     parameter="?",
     listed="?",

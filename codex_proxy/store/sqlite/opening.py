@@ -190,10 +190,10 @@ def _inspect(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("ROLLBACK")
     if owner != APPLICATION_ID and (tables or owner or version):
         raise StoreRefused(f"{path} is another program's database; set another folder with PROXY_STATE_DIR")
-    if version > LATEST:
+    if version > LATEST_VERSION:
         raise StoreRefused(
             f"the store {path} was written by a newer version (its schema is {version}, this "
-            f"version supports {LATEST}); run that version, or set another folder with "
+            f"version supports {LATEST_VERSION}); run that version, or set another folder with "
             "PROXY_STATE_DIR"
         )
     if path.stat().st_size <= CHECKED_BYTES:
@@ -241,7 +241,7 @@ def _enable_write_ahead(connection: sqlite3.Connection) -> str:
 # store unchanged.
 
 FILES: Final = sorted((Path(__file__).parent / "migrations").glob("*.sql"))
-LATEST: Final = len(FILES)
+LATEST_VERSION: Final = len(FILES)
 
 APPLICATION_ID: Final = 0x63787078
 """The id in the file's header ("cxpx")."""
@@ -251,7 +251,7 @@ def version_of(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def migrate(connection: sqlite3.Connection, to: int = LATEST) -> None:
+def migrate(connection: sqlite3.Connection, to: int = LATEST_VERSION) -> None:
     """Brings an older store to version `to`."""
     if version_of(connection) >= to:
         return

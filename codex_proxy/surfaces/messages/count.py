@@ -24,17 +24,17 @@ from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.usage import parts_in, texts_in
 
-_REQUEST: Final = 16
+_REQUEST_TOKENS: Final = 16
 """The tokens of a request beside its parts: around instructions, and at the beginning of the answer."""
-_MESSAGE: Final = 8
-_TOOL: Final = 16
-_BLOCK: Final = 4
+_MESSAGE_TOKENS: Final = 8
+_TOOL_TOKENS: Final = 16
+_BLOCK_TOKENS: Final = 4
 
 _TILE: Final = 512
 _TILE_TOKENS: Final = 170
 _PATCH: Final = 32
 _PATCH_TOKENS: Final = 1.7
-_MAX_IMAGE: Final = 2_700
+_MAX_IMAGE_TOKENS: Final = 2_700
 """The tokens of the largest image, and of one of unknown size."""
 
 _MAX_COUNTED: Final = 4 << 20
@@ -46,7 +46,7 @@ _PDF_CHARS: Final = 3
 """The fewest characters of a PDF's base64 per token."""
 _MAX_PDF_TOKENS: Final = 200_000
 
-_ENCRYPTED: Final = frozenset({"data", "signature", "encrypted_content"})
+_ENCRYPTED_FIELDS: Final = frozenset({"data", "signature", "encrypted_content"})
 _NOT_SHOWN: Final = frozenset({"cache_control", "type", "id", "tool_use_id"})
 _NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "strict"}
 
@@ -61,11 +61,12 @@ def count_tokens(body: bytes, catalog: ModelCatalog, notes: FieldNotes | None = 
     offered = [tool for tool in tools if not tool.get("defer_loading") or str(tool.get("name")) in loaded]
     wanted = (request.output_config and request.output_config.format) or request.output_format
     return (
-        _REQUEST
+        _REQUEST_TOKENS
         + counter.content(request.system)
-        + sum(_MESSAGE + counter.content(each.content) for each in request.messages)
+        + sum(_MESSAGE_TOKENS + counter.content(each.content) for each in request.messages)
         + sum(
-            _TOOL + counter.value({name: value for name, value in tool.items() if name not in _NOT_OFFERED})
+            _TOOL_TOKENS
+            + counter.value({name: value for name, value in tool.items() if name not in _NOT_OFFERED})
             for tool in offered
         )
         + (counter.value(wanted.schema_) if wanted else 0)
@@ -83,7 +84,7 @@ class _Counter:
         if isinstance(content, str):
             return self._text(content)
         if isinstance(content, list):
-            return sum(_BLOCK + self._block(block) for block in content)
+            return sum(_BLOCK_TOKENS + self._block(block) for block in content)
         return 0
 
     def value(self, value: Any) -> int:
@@ -109,7 +110,7 @@ class _Counter:
         nested = block.get("content")
         known = self.content(nested) if isinstance(nested, list | str) else None
         return (known or 0) + sum(
-            _count_encrypted(value) if field in _ENCRYPTED else self.value(value)
+            _count_encrypted(value) if field in _ENCRYPTED_FIELDS else self.value(value)
             for field, value in block.items()
             if field not in _NOT_SHOWN and not (field == "content" and known is not None)
         )
@@ -124,10 +125,10 @@ class _Counter:
 def _image(source: Any) -> int:
     info = image_info(text_at(source, "data"))
     if info is None:
-        return _MAX_IMAGE
+        return _MAX_IMAGE_TOKENS
     tiles = math.ceil(info.width / _TILE) * math.ceil(info.height / _TILE) * _TILE_TOKENS
     patches = math.ceil(info.width / _PATCH) * math.ceil(info.height / _PATCH) * _PATCH_TOKENS
-    return min(_MAX_IMAGE, 100 + math.ceil(max(tiles, patches)))
+    return min(_MAX_IMAGE_TOKENS, 100 + math.ceil(max(tiles, patches)))
 
 
 def _count_encrypted(value: Any) -> int:

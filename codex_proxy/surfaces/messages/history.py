@@ -35,12 +35,12 @@ from codex_proxy.surfaces.tools import HistoryWithCalls, model_name
 BILLING_HEADER: Final = "x-anthropic-billing-header:"
 """How Claude Code's own block begins, which would defeat the provider's cache."""
 NO_RESULT: Final = "No result: this call was not answered."
-ORPHAN: Final = "The result of a tool call that is not part of this conversation:"
+RESULT_WITHOUT_CALL: Final = "The result of a tool call that is not part of this conversation:"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 _NEXT_MESSAGE: Final = "next_user_message"
 """The `clear_at` that ends with the user's next message."""
-_SEARCHED: Final = "[Results of a search:]\n"
+_SEARCH_HEADING: Final = "[Results of a search:]\n"
 _SUMMED_UP: Final = "[A summary of the conversation so far:]\n"
 _UNSHOWN: Final = frozenset({"thinking", "redacted_thinking", "server_tool_use"})
 """Types of blocks that are never shown to the model as text."""
@@ -178,7 +178,7 @@ class _History(HistoryWithCalls):
         if isinstance(call_id, str) and call_id in self.calls and call_id not in self.outputs:
             self.outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
             return
-        yield TextPart(ORPHAN)
+        yield TextPart(RESULT_WITHOUT_CALL)
         yield from parts
 
     # --- what the model texts ----------------------------------------------------------------------
@@ -203,7 +203,7 @@ class _History(HistoryWithCalls):
                 if call is not None and call.call_id not in self.calls:
                     calls[call.call_id] = call
             elif kind.endswith("_tool_result"):
-                text = _SEARCHED + found if (found := results_text(block)) else ""
+                text = _SEARCH_HEADING + found if (found := results_text(block)) else ""
             elif kind == "compaction" and isinstance(block.get("content"), str):
                 text = _SUMMED_UP + block["content"]
             elif kind not in _UNSHOWN:

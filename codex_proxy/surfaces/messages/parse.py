@@ -49,7 +49,7 @@ SAMPLING: Final = ("temperature", "top_p", "top_k")
 
 _BUDGETS: Final = ((2048, "low"), (8192, "medium"), (24576, "high"))
 """The largest budget of thinking tokens for each effort."""
-_LARGEST: Final = "xhigh"
+_LARGEST_EFFORT: Final = "xhigh"
 
 
 class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
@@ -192,6 +192,6 @@ def _effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[
     if asked not in EFFORTS:
         asked = None
     if asked is None and thinking is not None and thinking.budget_tokens is not None:
-        asked = next((effort for most, effort in _BUDGETS if thinking.budget_tokens <= most), _LARGEST)
+        asked = next((effort for most, effort in _BUDGETS if thinking.budget_tokens <= most), _LARGEST_EFFORT)
     asked = asked or by_name
     return None if asked is None else nearest_effort(asked, efforts)

@@ -24,7 +24,7 @@ _DIGEST_BYTES: Final = 12
 
 _MESSAGE: Final = 0
 
-FIELDS: Final[dict[str, tuple[str, ...]]] = {
+KEPT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "reasoning": ("type", "id", "summary", "content", "encrypted_content"),
     "web_search_call": ("type", "id", "status", "action"),
     "function_call": ("type", "id", "call_id", "name", "arguments"),
@@ -90,8 +90,8 @@ def _elements(raw: Iterable[bytes]) -> list[Element]:
             elements.append(_MESSAGE)
         elif kind in _CALLS and item.get("call_id") not in answered:
             elements.append(str(item.get("call_id", "")))
-        elif kind in FIELDS and not (kind == "reasoning" and not item.get("encrypted_content")):
-            elements.append({field: item[field] for field in FIELDS[kind] if field in item})
+        elif kind in KEPT_FIELDS and not (kind == "reasoning" and not item.get("encrypted_content")):
+            elements.append({field: item[field] for field in KEPT_FIELDS[kind] if field in item})
     return elements
 
 
@@ -100,7 +100,9 @@ def _is_element(value: Any) -> bool:
         kind = value.get("type")
         texts = (value.get(field) for field in _TEXTS)
         return (
-            isinstance(kind, str) and kind in FIELDS and all(isinstance(text, str | None) for text in texts)
+            isinstance(kind, str)
+            and kind in KEPT_FIELDS
+            and all(isinstance(text, str | None) for text in texts)
         )
     return value == _MESSAGE or isinstance(value, str)
 

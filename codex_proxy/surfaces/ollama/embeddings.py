@@ -19,7 +19,7 @@ from codex_proxy.surfaces.ollama.render import NOT_AS_EXPECTED, TurnTimes
 from codex_proxy.surfaces.ollama.wire import ModelName
 from codex_proxy.surfaces.unions import ByKind
 
-_NONE: Final = Failure(FaultKind.UPSTREAM_ERROR, "The model server's answer has no embeddings.")
+_NO_EMBEDDINGS: Final = Failure(FaultKind.UPSTREAM_ERROR, "The model server's answer has no embeddings.")
 
 
 class OllamaEmbedRequest(RequestModel):
@@ -81,7 +81,7 @@ def embed_body(answer: bytes, model: str, times: TurnTimes) -> bytes:
 def embeddings_body(answer: bytes) -> bytes:
     vectors, _ = _read(answer)
     if not vectors:
-        raise Fault(_NONE)
+        raise Fault(_NO_EMBEDDINGS)
     return json_bytes({"embedding": vectors[0]})
 
 
@@ -93,7 +93,7 @@ def _read(answer: bytes) -> tuple[list[list[float]], int]:
         tokens = (value.get("usage") or {}).get("prompt_tokens") or 0
         return vectors, int(tokens)
     except (*NOT_AS_EXPECTED, struct.error) as error:
-        raise Fault(_NONE) from error
+        raise Fault(_NO_EMBEDDINGS) from error
 
 
 def _vector(given: Any) -> list[float]:

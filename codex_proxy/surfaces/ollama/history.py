@@ -15,7 +15,7 @@ from codex_proxy.surfaces.ollama import wire
 from codex_proxy.surfaces.tools import HistoryWithCalls, model_name
 
 NO_OUTPUT: Final = "(This call has no output.)"
-ORPHAN: Final = "Output of the tool {}, whose call is not in the conversation:\n{}"
+OUTPUT_WITHOUT_CALL: Final = "Output of the tool {}, whose call is not in the conversation:\n{}"
 _INSTRUCTING: Final = ("system", "developer")
 
 
@@ -81,7 +81,7 @@ class _History(HistoryWithCalls):
         if call_id is not None:
             self.outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
             return
-        text = TextPart(ORPHAN.format(message.tool_name or "", message.content or ""))
+        text = TextPart(OUTPUT_WITHOUT_CALL.format(message.tool_name or "", message.content or ""))
         images = (part for part in parts if not isinstance(part, TextPart))
         self.add(HistoryMessage("user", (text, *images)))
 

@@ -49,7 +49,7 @@ SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
 )
 
-LATEST: Final = ":latest"
+LATEST_TAG: Final = ":latest"
 """The tag that clients add to a name without one."""
 
 NO_SUFFIX: Final = (
@@ -128,7 +128,7 @@ def _fill_in(request: OllamaGenerateRequest, model: str) -> FillInRequest:
 
 def known_name(name: str, catalog: ModelCatalog) -> str:
     """Returns the name, without `:latest` if only the rest is a model's name."""
-    base = name.removesuffix(LATEST)
+    base = name.removesuffix(LATEST_TAG)
     if base == name or not base or catalog.names.find(name) is not None:
         return name
     return name if catalog.names.find(base) is None else base

@@ -23,17 +23,17 @@ DELTAS: Final = {
     ("reasoning", "summary"): "response.reasoning_summary_text.delta",
     ("function_call", "arguments"): "response.function_call_arguments.delta",
     ("custom_tool_call", "arguments"): "response.custom_tool_call_input.delta",
-    (mcp_items.CALL, "arguments"): "response.mcp_call_arguments.delta",
+    (mcp_items.CALL_TYPE, "arguments"): "response.mcp_call_arguments.delta",
     (ACTIVITY_TYPE, "output"): f"{ACTIVITY_TYPE}.output.delta",
 }
 """The event's name by kind of item and part."""
 
-_WHOLES: Final = {
+_WHOLE_TEXTS: Final = {
     "text": ("response.output_text.done", "text"),
     "refusal": ("response.refusal.done", "refusal"),
     "summary": ("response.reasoning_summary_text.done", "text"),
 }
-_STAGED: Final = frozenset({mcp_items.LIST, mcp_items.CALL})
+_STAGED_KINDS: Final = frozenset({mcp_items.LIST_TYPE, mcp_items.CALL_TYPE})
 """Kinds with events for their beginning and end."""
 
 
@@ -126,8 +126,8 @@ class ResponseEvents:
         position = self._position(output, part)
         kind = part.key[0]
         whole = msgspec.Raw(part.whole())
-        if kind in _WHOLES:
-            type, field = _WHOLES[kind]
+        if kind in _WHOLE_TEXTS:
+            type, field = _WHOLE_TEXTS[kind]
             logprobs: dict[str, Any] = {"logprobs": []} if kind == "text" else {}
             self._add(type, **position, **{field: whole}, **logprobs)
             self._add(
@@ -142,12 +142,12 @@ class ResponseEvents:
             self._add("response.function_call_arguments.done", **position, name=name, arguments=whole)
         elif output.kind == "custom_tool_call":
             self._add("response.custom_tool_call_input.done", **position, input=whole)
-        elif output.kind == mcp_items.CALL:
+        elif output.kind == mcp_items.CALL_TYPE:
             self._add("response.mcp_call_arguments.done", **position, arguments=whole)
 
     def send_item_stage(self, output: OutputItem, stage: str) -> None:
         """Adds the event of an MCP item: `in_progress`, `completed`, `failed`."""
-        if output.kind in _STAGED:
+        if output.kind in _STAGED_KINDS:
             position = {"item_id": raw_text(output.id), "output_index": output.index}
             self._add(f"response.{output.kind}.{stage}", **position)
 

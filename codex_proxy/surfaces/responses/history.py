@@ -99,8 +99,8 @@ class _Reader:
             self._add_output(item, index)
         elif kind in mcp_history.KINDS:
             self._add(index, *self._mcp.convert(item, index))
-        elif kind in _OTHERS:
-            self._add(index, *_OTHERS[kind](item, self._seen))
+        elif kind in _CONVERSIONS:
+            self._add(index, *_CONVERSIONS[kind](item, self._seen))
         else:
             raise bad_request(f"The agent does not accept items of type '{kind}'.", self._place(index))
 
@@ -253,7 +253,7 @@ def _raw(item: ItemDict) -> list[HistoryItem]:
     return [RawHistoryItem(json_bytes(item))]
 
 
-_OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
+_CONVERSIONS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "message": _message,
     "reasoning": _reasoning,
     "compaction": _compaction,
@@ -266,5 +266,5 @@ _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "image_generation_call": _unchanged_item,
     "local_shell_call": _unchanged_item,
 }
-STAND_ALONE: Final = frozenset(_OTHERS)
+STAND_ALONE: Final = frozenset(_CONVERSIONS)
 """Types of items whose conversion does not depend on other items."""

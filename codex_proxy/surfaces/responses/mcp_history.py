@@ -18,8 +18,10 @@ from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.responses.mcp_items import call_id_of
 
 DENIED: Final = "The user has not approved this call"
-UNANSWERED: Final = "The user did not say whether to approve this call, so it was not made."
-KINDS: Final = frozenset({mcp_items.LIST, mcp_items.CALL, mcp_items.REQUEST, mcp_items.RESPONSE})
+UNANSWERED_REQUEST: Final = "The user did not say whether to approve this call, so it was not made."
+KINDS: Final = frozenset(
+    {mcp_items.LIST_TYPE, mcp_items.CALL_TYPE, mcp_items.REQUEST_TYPE, mcp_items.RESPONSE_TYPE}
+)
 _WHOLE_ID: Final = 64
 """The longest id that is used as a call id unchanged."""
 _UNDER_WAY: Final = frozenset({"in_progress", "calling", "incomplete"})
@@ -36,8 +38,8 @@ class McpHistory:
         """Approved calls, by the approval request's id."""
         for item in items:
             request = item.get("approval_request_id")
-            if request is not None and item["type"] in (mcp_items.RESPONSE, mcp_items.CALL):
-                answers = self._responses if item["type"] == mcp_items.RESPONSE else self._runs
+            if request is not None and item["type"] in (mcp_items.RESPONSE_TYPE, mcp_items.CALL_TYPE):
+                answers = self._responses if item["type"] == mcp_items.RESPONSE_TYPE else self._runs
                 answers.setdefault(request, item)
         self._seen: set[str] = set()
         self._requests: dict[str, HistoryCall] = {}
@@ -48,17 +50,17 @@ class McpHistory:
     def convert(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
         """Converts an item to its call, its output, both or nothing."""
         kind, request = item["type"], item.get("approval_request_id")
-        if kind == mcp_items.REQUEST:
+        if kind == mcp_items.REQUEST_TYPE:
             return self._convert_request(item, index) if _is_request(item) else ()
-        if kind == mcp_items.RESPONSE:
+        if kind == mcp_items.RESPONSE_TYPE:
             self._check_approval_response(item, index)
-        if kind == mcp_items.RESPONSE or request in self._announced:
+        if kind == mcp_items.RESPONSE_TYPE or request in self._announced:
             return self._convert_answer(item, index)
-        return self._convert_call(item, index) if kind == mcp_items.CALL else ()
+        return self._convert_call(item, index) if kind == mcp_items.CALL_TYPE else ()
 
     def unanswered_requests(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
         """Returns calls without a response, and outputs that say so."""
-        return [(call, _text_output(call, UNANSWERED)) for call in self._waiting.values()]
+        return [(call, _text_output(call, UNANSWERED_REQUEST)) for call in self._waiting.values()]
 
     # --- one kind of item each ------------------------------------------------------------------
 
@@ -129,7 +131,7 @@ class McpHistory:
 
 
 def _is_request(item: ItemDict) -> bool:
-    return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
+    return item["type"] == mcp_items.REQUEST_TYPE and item.get("status") not in _UNDER_WAY
 
 
 def _run_output(item: ItemDict, call: HistoryCall) -> HistoryOutput:

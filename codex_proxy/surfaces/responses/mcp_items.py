@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _RANDOM_DIGITS: Final = 12
 """Number of random hexadecimal digits in an id."""
-_OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_RANDOM_DIGITS}}}-(.+)", re.DOTALL)
+_OWN_ID: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_RANDOM_DIGITS}}}-(.+)", re.DOTALL)
 _MAX_CHARS: Final = 64
 """Maximum characters of a call id that models accept."""
 
@@ -30,14 +30,14 @@ def new_item_id(prefix: str, call_id: str, ids: IdSource) -> str:
 
 def call_id_of(id: str) -> str:
     """Returns the call id (at most 64 characters) in an item's id; `id` itself if a client made it."""
-    found = _OURS.fullmatch(id)
+    found = _OWN_ID.fullmatch(id)
     return (found[1] if found else id)[:_MAX_CHARS]
 
 
-LIST: Final = "mcp_list_tools"
-CALL: Final = "mcp_call"
-REQUEST: Final = "mcp_approval_request"
-RESPONSE: Final = "mcp_approval_response"
+LIST_TYPE: Final = "mcp_list_tools"
+CALL_TYPE: Final = "mcp_call"
+REQUEST_TYPE: Final = "mcp_approval_request"
+RESPONSE_TYPE: Final = "mcp_approval_response"
 
 CUT_OFF: Final = (
     "The call was cut off before it was answered. It may have had its effect: look before you make it again."

@@ -211,17 +211,17 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     "custom_tool_call": _call,
     TOOL_SEARCH_CALL: _tool_search_call,
     LOCAL_SHELL_CALL: _local_shell_call,
-    mcp_items.LIST: mcp_items.list_fields,
-    mcp_items.CALL: mcp_items.call_fields,
-    mcp_items.REQUEST: mcp_items.approval_request_fields,
+    mcp_items.LIST_TYPE: mcp_items.list_fields,
+    mcp_items.CALL_TYPE: mcp_items.call_fields,
+    mcp_items.REQUEST_TYPE: mcp_items.approval_request_fields,
     ACTIVITY_TYPE: _activity,
 }
 """The functions that return an item's fields beside type, id and status, by kind."""
 
 _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
-    McpTools: mcp_items.LIST,
-    McpCall: mcp_items.CALL,
-    McpApproval: mcp_items.REQUEST,
+    McpTools: mcp_items.LIST_TYPE,
+    McpCall: mcp_items.CALL_TYPE,
+    McpApproval: mcp_items.REQUEST_TYPE,
 }
 
 

@@ -75,7 +75,7 @@ class OutputOrder:
         """
         if ended != "incomplete":
             return ended
-        if status == "completed" and output.kind == mcp_items.CALL:
+        if status == "completed" and output.kind == mcp_items.CALL_TYPE:
             output.printed[:] = [mcp_items.CUT_OFF]
             self._events.send_item_stage(output, "failed")
             return "failed"

@@ -95,10 +95,12 @@ def _hosted_tool_fault(kind: str, param: str) -> Fault:
         f"The tool '{kind}' belongs to OpenAI's own servers and models and is not available here: use 'function', "
         "'custom', 'mcp' or 'web_search'."
     )
-    return bad_request(f"{message} {_INSTEAD[kind]}" if kind in _INSTEAD else message, param, UNSUPPORTED)
+    return bad_request(
+        f"{message} {_ADVICE_BY_TYPE[kind]}" if kind in _ADVICE_BY_TYPE else message, param, UNSUPPORTED
+    )
 
 
-_INSTEAD: Final[dict[str, str]] = {
+_ADVICE_BY_TYPE: Final[dict[str, str]] = {
     "code_interpreter": "To have the agent run commands and to see them, leave the tool out and send the headers "
     "`X-Codex-Mode: agent` and `X-Codex-Activity: items`.",
     "file_search": "To have files searched, give an MCP server that searches, or send their texts in 'input'.",

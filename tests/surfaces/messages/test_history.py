@@ -21,7 +21,7 @@ from codex_proxy.core.items import (
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.idle_sessions import item_digests
-from codex_proxy.surfaces.messages.history import NO_RESULT, ORPHAN
+from codex_proxy.surfaces.messages.history import NO_RESULT, RESULT_WITHOUT_CALL
 from codex_proxy.surfaces.messages.state import pack_items
 from tests.pictures import png_of
 from tests.surfaces.messages.asking import (
@@ -121,11 +121,11 @@ def test_a_call_without_a_result_gets_one_that_says_so() -> None:
 
 def test_a_result_that_nobody_asked_for_is_what_the_user_says() -> None:
     told = history(message_of("user", result("x", "sunny"), "and now?"))
-    assert texts(told) == [f"user: {ORPHAN}|sunny|and now?"]
+    assert texts(told) == [f"user: {RESULT_WITHOUT_CALL}|sunny|and now?"]
     twice = history(
         message_of("assistant", use("a")), message_of("user", result("a", "one"), result("a", "two"))
     )
-    assert texts(twice)[1:] == ["a: one", f"user: {ORPHAN}|two"]
+    assert texts(twice)[1:] == ["a: one", f"user: {RESULT_WITHOUT_CALL}|two"]
 
 
 def test_an_id_may_come_again_in_a_later_answer() -> None:
