@@ -106,7 +106,7 @@ def test_a_sleep_in_a_test_is_found_by_its_line(tmp_path: Path) -> None:
     assert list(sleeps(there)) == [3, 4]
 
 
-async def test_what_is_waited_for_is_given_and_what_never_comes_fails() -> None:
+async def test_a_wait_returns_what_comes_and_fails_if_nothing_comes() -> None:
     looks = iter((0, "", 7))
     assert await eventually(lambda: next(looks)) == 7
     with pytest.raises(AssertionError, match=r"not within 0.01 s"):

@@ -223,7 +223,7 @@ async def test_a_url_with_credentials_is_refused(serve: Serve, fetcher: Fetch, u
     "url",
     ["https://", "https:///a.png", "https://x:99999/", "https://x:0/", "https://[::1/", "ftp://x/", "x"],
 )
-async def test_what_is_no_web_address_is_refused(fetcher: Fetch, url: str) -> None:
+async def test_an_image_url_that_is_no_web_address_is_refused(fetcher: Fetch, url: str) -> None:
     assert await refusal(fetcher("x").fetch(url)) == "An image URL is not a valid https URL."
 
 
@@ -555,7 +555,7 @@ async def test_nothing_is_opened_before_it_is_needed() -> None:
     assert names.closed
 
 
-async def test_what_was_opened_is_closed(serve: Serve) -> None:
+async def test_connections_of_the_fetcher_are_closed(serve: Serve) -> None:
     host = await serve(png)
     names = Names({})
     images = ImageFetcher((host.entry,), resolver=names)

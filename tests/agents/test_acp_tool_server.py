@@ -61,7 +61,7 @@ def call(name: str = "get_weather", **meta: Any) -> dict[str, Any]:
     return {"name": name, "arguments": {"city": "Oslo"}, "_meta": meta}
 
 
-async def test_it_listens_on_loopback_only(server: ToolServer) -> None:
+async def test_the_tool_server_listens_on_loopback_only(server: ToolServer) -> None:
     await server.open(TOOLS)
     assert server.url.startswith("http://127.0.0.1:")
 

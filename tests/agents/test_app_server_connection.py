@@ -44,7 +44,7 @@ def channels(connection: AppServerConnection, *lines: bytes) -> list[int]:
 # --- the start ------------------------------------------------------------------------------------
 
 
-def test_it_initializes_then_asks_who_is_signed_in() -> None:
+def test_a_connection_initializes_then_asks_who_is_signed_in() -> None:
     connection = AppServerConnection()
     greeting = json.loads(connection.open())
     assert greeting["method"] == "initialize"

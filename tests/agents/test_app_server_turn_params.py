@@ -99,7 +99,7 @@ def test_a_custom_call_travels_as_a_function_with_one_string() -> None:
     assert output == {"type": "function_call_output", "call_id": "call_1", "output": "ok"}
 
 
-def test_an_output_of_nothing_is_an_empty_text() -> None:
+def test_a_tool_output_without_parts_is_an_empty_text() -> None:
     assert native(HistoryOutput("call_1", ()))[0]["output"] == ""
 
 
@@ -151,7 +151,7 @@ def test_ids_are_the_same_when_only_what_is_new_is_injected() -> None:
         HistoryMessage("user", (TextPart("Hello"), ImagePart(PIXEL))),
     ],
 )
-def test_another_content_has_another_id(other: HistoryMessage) -> None:
+def test_an_item_with_another_content_has_another_id(other: HistoryMessage) -> None:
     assert native(other)[0]["id"] != native(USER)[0]["id"]
 
 

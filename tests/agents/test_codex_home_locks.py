@@ -31,7 +31,7 @@ class Inside:
                 raise ZeroDivisionError
 
 
-async def test_the_first_are_one_at_a_time(tmp_path: Path) -> None:
+async def test_first_starts_of_a_release_happen_one_at_a_time(tmp_path: Path) -> None:
     inside, mark = Inside(), str(tmp_path / "mark")
     failing = [inside.stay(mark, fails=True) for _ in range(3)]
     outcomes = await asyncio.gather(*failing, return_exceptions=True)
@@ -48,13 +48,13 @@ async def test_after_the_first_nobody_waits(tmp_path: Path) -> None:
     assert inside.most == 3
 
 
-async def test_one_that_is_stuck_does_not_hold_up_the_others_for_ever(tmp_path: Path) -> None:
+async def test_a_stuck_first_start_does_not_hold_up_the_others_for_ever(tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
     async with first_start_lock(mark, math.inf), first_start_lock(mark, 0.05):
         assert not Path(mark).exists()
 
 
-async def test_one_that_is_cancelled_lets_the_next_one_in(tmp_path: Path) -> None:
+async def test_a_cancelled_first_start_lets_the_next_one_begin(tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
     holding, held = asyncio.Event(), asyncio.Event()
 
@@ -98,7 +98,7 @@ def test_the_home_of_one_who_was_killed_is_removed_and_one_in_use_is_not(tmp_pat
         assert list(tmp_path.iterdir()) == [Path(home)]
 
 
-def test_what_only_looks_like_one_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_only_looks_like_a_left_home_stays(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "home-link").symlink_to("elsewhere")
     (tmp_path / "home-file").touch()

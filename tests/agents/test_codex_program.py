@@ -56,7 +56,7 @@ def test_a_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert find_codex("~/codex", "") == str(named)
 
 
-def test_without_one_on_path_the_one_that_came_along_is_taken(tmp_path: Path) -> None:
+def test_without_a_codex_on_path_that_of_the_extra_is_used(tmp_path: Path) -> None:
     found = find_codex(None, str(tmp_path))
     assert found == codex_binary.bundled_codex()
     assert found is not None

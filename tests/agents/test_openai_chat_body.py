@@ -51,7 +51,7 @@ def calls_message(*ids: str) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
-def test_it_streams_and_asks_for_the_usage() -> None:
+def test_the_body_asks_for_a_stream_with_usage() -> None:
     assert body_of() == {
         "model": "m",
         "messages": [{"role": "user", "content": "Hi"}],

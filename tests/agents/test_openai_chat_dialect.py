@@ -138,7 +138,7 @@ def check(case: Case, found: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("turn", [turn_with_tool(), HELD], ids=["streamed calls", "held calls"])
 @pytest.mark.parametrize("name", CASES)
-def test_every_known_way_to_answer_means_what_it_means(name: str, turn: Turn) -> None:
+def test_every_known_form_of_an_answer_becomes_the_expected_events(name: str, turn: Turn) -> None:
     case = CASES[name]
     check(case, summary_of(events_of(turn, messages_of(case, [case.body]))))
 

@@ -45,7 +45,7 @@ async def test_a_schema_of_an_object_is_taken(schema: bytes) -> None:
         b'{"type":"object","required":["a",3]}',
     ],
 )
-async def test_one_that_the_agent_would_refuse_the_turn_for_is_left_out(schema: bytes) -> None:
+async def test_a_tool_for_which_the_agent_would_refuse_the_turn_is_left_out(schema: bytes) -> None:
     checks = SchemaChecks()
     assert all(await schema_errors(checks, [schema]))
     await checks.close()

@@ -80,7 +80,7 @@ lines_of_an_agent = st.lists(
 
 @given(lines_of_an_agent, lines_of_an_agent)
 @example([], [b'{"a":"x"}', b'{"a":"\\ud83d"}'])  # half a surrogate pair
-def test_what_is_read_is_what_was_written(lines: list[bytes], sent: list[bytes]) -> None:
+def test_shortened_lines_are_read_as_they_were_written(lines: list[bytes], sent: list[bytes]) -> None:
     read, answered = lines_after_reading(lines, sent)
     assert read == lines
     decoded = []

@@ -60,7 +60,7 @@ async def test_input_that_is_no_text_asks_nothing(tmp_path: Path) -> None:
     assert "not text" in done.err
 
 
-async def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
+async def test_without_a_server_chat_says_how_to_start_one(tmp_path: Path) -> None:
     done = await command(tmp_path, "chat", "--base-url", "http://127.0.0.1:9/v1", stdin=b"hi")
     assert (done.status, done.out) == (1, "")
     assert "codex-proxy serve" in done.err
@@ -145,7 +145,9 @@ async def other_server(body: bytes, status: int = 200) -> AsyncIterator[str]:
         (b"", 200, "cut off"),
     ],
 )
-async def test_what_is_no_answer_is_a_fault_in_words(body: bytes, status: int, says: str) -> None:
+async def test_an_answer_that_is_no_chat_stream_is_an_error_in_words(
+    body: bytes, status: int, says: str
+) -> None:
     async with other_server(body, status) as url:
         with pytest.raises(UserError, match=says):
             await chat_answer(ChatSession(url, "codex-5", None), "hi")

@@ -60,7 +60,7 @@ async def test_alone_it_lists_every_client(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
-def test_what_is_printed_has_the_users_own_values_and_no_others(client: ClientSetup) -> None:
+def test_printed_settings_have_the_users_own_values_and_no_others(client: ClientSetup) -> None:
     target = ServerAccess(base_url="http://10.0.0.9:1234/v1", model="my-model", key="my-key")
     told = instructions(client, target)
     assert "http://10.0.0.9:1234" in told
@@ -234,7 +234,7 @@ async def test_a_client_without_a_file_cannot_be_written(tmp_path: Path) -> None
         ("toml", "= 1"),
     ],
 )
-def test_what_is_not_as_it_should_be_is_refused(format: Any, text: str) -> None:
+def test_a_settings_file_of_an_unexpected_form_is_refused(format: Any, text: str) -> None:
     entry = Entry(path=("models",), list_key="name", value={"name": "x"})
     with pytest.raises(DocumentError):
         set_values(text, format, (entry,))
@@ -354,7 +354,7 @@ async def test_another_codex_takes_this_server_as_its_model_with_the_profile_tha
     ],
     ids=["opencode", "qwen-code", "copilot-cli", "pi"],
 )
-async def test_the_agent_answers_with_what_connect_gives_it(
+async def test_an_agent_answers_a_client_with_the_settings_that_connect_prints(
     tmp_path: Path, name: str, argv: list[str]
 ) -> None:
     program = shutil.which(argv[0])

@@ -120,7 +120,7 @@ async def test_a_setting_is_shown_with_the_variable_that_it_is_from(tmp_path: Pa
     assert re.search(r"^  log_level = \S+  \(PROXY_LOG_LEVEL\)$", report, re.MULTILINE), report
 
 
-async def test_without_a_codex_it_fails_and_says_how_to_get_one(
+async def test_without_a_codex_doctor_fails_and_says_how_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(codex_checks, "find_codex", lambda named, search_path: None)
@@ -261,7 +261,9 @@ async def test_a_sandbox_that_does_not_work_is_a_warning(tmp_path: Path) -> None
 
 
 @pytest.mark.exhaustive
-async def test_a_codex_that_hangs_does_not_hang_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_codex_that_hangs_does_not_hang_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(codex_checks, "START_SECONDS", 0.3)
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     environ = environment(tmp_path, {"FAKE_CODEX_MISBEHAVE": "hang_start,ignore_sigterm"})
@@ -342,7 +344,7 @@ async def test_a_home_that_was_named_and_is_not_there_fails(tmp_path: Path) -> N
     assert [step for step in done.json["next"] if "login" in step] == [done.check("codex home")["advice"]]
 
 
-async def test_it_makes_neither_a_state_folder_nor_a_home(tmp_path: Path) -> None:
+async def test_doctor_makes_neither_a_state_folder_nor_a_home(tmp_path: Path) -> None:
     program = codex(tmp_path)
     await doctor(tmp_path, "--codex-bin", str(program))
     assert [path.name for path in tmp_path.iterdir()] == ["codex"]

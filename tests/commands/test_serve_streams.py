@@ -83,7 +83,7 @@ async def serving(
         pytest.param("2>&-", marks=pytest.mark.exhaustive),
     ],
 )
-async def test_a_server_that_can_write_no_line_serves_and_ends_well(
+async def test_a_server_whose_output_cannot_be_written_serves_and_ends_well(
     redirections: str, tmp_path: Path
 ) -> None:
     async with serving(tmp_path, redirections) as (there, session):

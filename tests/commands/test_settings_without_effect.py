@@ -58,7 +58,7 @@ def test_tables_use_what_their_agents_use(tmp_path: Path) -> None:
     assert settings_without_effect(settings) == ("codex_home", "upstream_url", "upstream_key")
 
 
-async def test_the_banner_and_doctor_name_them(tmp_path: Path) -> None:
+async def test_the_banner_and_doctor_name_settings_without_effect(tmp_path: Path) -> None:
     async with upstream() as server:
         given: dict[str, Any] = {
             "agent": "openai-chat",

@@ -17,7 +17,7 @@ async def usage(proxy: Proxy, home: Path, *arguments: str, **more: str) -> Done:
     return await command(home, "usage", *arguments, more={"PROXY_PORT": str(proxy.server.port)} | more)
 
 
-async def test_it_shows_days_models_and_the_account(tmp_path: Path) -> None:
+async def test_usage_shows_days_models_and_the_account(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"api_key": "a-key", "store": "off", "fake_dialect": "app-server"}
     async with fake_proxy(tmp_path, ANY_MODEL, **settings) as proxy:
         key = {"Authorization": "Bearer a-key"}
@@ -69,7 +69,7 @@ async def test_without_a_store_there_is_nobody_elses_usage_to_read(tmp_path: Pat
     assert "PROXY_STORE=off" in done.err
 
 
-async def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
+async def test_without_a_server_usage_says_how_to_start_one(tmp_path: Path) -> None:
     done = await command(tmp_path, "usage", "--base-url", "http://127.0.0.1:9/v1")
     assert (done.status, done.out) == (1, "")
     assert "codex-proxy serve" in done.err

@@ -33,7 +33,7 @@ async def run(url: str, output: Path, *arguments: str) -> tuple[int, Any, str]:
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("dialect", ["proto", "app-server"])
 @pytest.mark.parametrize("usage", [True, False])
-async def test_it_writes_the_raw_log_and_its_digest_and_prints_a_summary(
+async def test_the_smoke_script_writes_the_raw_log_and_its_digest_and_prints_a_summary(
     tmp_path: Path, dialect: str, usage: bool
 ) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:

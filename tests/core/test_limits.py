@@ -161,7 +161,7 @@ def test_what_goes_beyond_the_limit_is_cut_exactly_there(over: int) -> None:
     assert limit.feed([ItemStarted(Message("n"))]) == ([], "length")
 
 
-def test_what_just_fits_is_not_cut() -> None:
+def test_a_turn_that_just_fits_is_not_cut() -> None:
     events = message_events("1" * ROOM, [3])
     assert MaxTokens(2).feed(events) == (events, None)
 
@@ -221,7 +221,7 @@ KEPT: list[Event] = [
 
 
 @pytest.mark.parametrize("event", KEPT, ids=lambda event: type(event).__name__)
-def test_what_is_kept_counts_and_the_turn_is_cut_before_it_is_too_much(event: Event) -> None:
+def test_the_size_of_kept_events_counts_and_the_turn_is_cut_at_the_limit(event: Event) -> None:
     limit = MaxSize(ITEM_SIZE + 200)
     opened: list[Event] = [ItemStarted(Message("m")), event]
     assert limit.feed(opened) == (opened, None)

@@ -26,7 +26,7 @@ def test_entries_have_the_sizes_that_they_are_given_and_a_new_value_replaces_the
     assert not any(key in cache for key in ("b", "c", "too large"))
 
 
-def test_what_is_dropped_leaves_its_room() -> None:
+def test_a_dropped_entry_makes_room() -> None:
     cache: LruCache[str, None] = LruCache(1)
     cache.put("a", None)
     cache.drop("a")

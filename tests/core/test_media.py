@@ -101,7 +101,7 @@ def test_a_data_url_without_base64_is_refused(url: str) -> None:
     "data",
     [b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"BM6\0\0\0\0\0\0\0", b"II*\0", b"text", b"RIFF1234AVI "],
 )
-def test_another_format_is_refused_whatever_it_is_declared_as(data: bytes) -> None:
+def test_an_image_of_another_format_is_refused_whatever_it_is_declared_as(data: bytes) -> None:
     assert refusal(url_of(data)) == "is not a PNG, JPEG, WebP or GIF"
 
 

@@ -162,7 +162,7 @@ async def test_a_large_body_passes_and_one_that_is_too_large_does_not(front: Fro
         assert reply.status == 413
 
 
-async def test_only_the_key_opens_it_and_metrics_are_not_for_others(front: Front) -> None:
+async def test_only_the_key_opens_the_server_and_metrics_are_not_for_others(front: Front) -> None:
     async with front.session.get(f"{front.url}/v1/models") as reply:
         assert reply.status == 401
     async with front.session.get(f"{front.url}/v1/models", headers=AUTH) as reply:

@@ -152,7 +152,9 @@ async def test_no_output_is_an_error_that_says_so(tmp_path: Path) -> None:
             await client.chat.completions.create(model="any", messages=user())
 
 
-async def test_what_it_cannot_do_is_refused_by_name_with_an_agent_that_can(tmp_path: Path) -> None:
+async def test_a_capability_that_the_plugin_lacks_is_refused_by_name_with_an_agent_that_has_it(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path) as (_, client):
         with pytest.raises(openai.BadRequestError) as error:
             await client.chat.completions.create(
@@ -165,14 +167,14 @@ async def test_what_it_cannot_do_is_refused_by_name_with_an_agent_that_can(tmp_p
     assert "--agent codex-app-server" in error.value.message
 
 
-async def test_the_banner_says_that_nothing_confines_it(tmp_path: Path) -> None:
+async def test_the_banner_says_that_nothing_confines_the_program(tmp_path: Path) -> None:
     async with serving(tmp_path) as (proxy, _):
         assert "no sandbox but the agent's own rules (read-only): its commands run as you" in banner(
             proxy.server
         )
 
 
-async def test_health_and_metrics_name_it(tmp_path: Path) -> None:
+async def test_health_and_metrics_name_the_plugins_agent(tmp_path: Path) -> None:
     async with serving(tmp_path, metrics=True) as (proxy, _):
         assert (await proxy.send("GET", "/healthz")).body["agent"] == {
             "name": "oneshot",

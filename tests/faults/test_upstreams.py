@@ -207,7 +207,7 @@ async def test_no_fault_of_an_upstream_looks_like_a_good_end(name: str, fault: s
 @pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("name", WIRES)
 @pytest.mark.parametrize("fault", WHOLE)
-async def test_no_answer_that_is_none_looks_like_one(name: str, fault: str, tmp_path: Path) -> None:
+async def test_no_failed_answer_looks_like_a_good_one(name: str, fault: str, tmp_path: Path) -> None:
     wire = WIRES[name]
     async with serve_agent(wire.agent, tmp_path) as there:
         there.before, there.then = HEAD, WHOLE[fault]

@@ -77,7 +77,7 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     assert read == [b"line"]
 
 
-def test_what_is_open_is_closed_but_never_what_a_link_leads_to(tmp_path: Path) -> None:
+def test_a_file_open_to_others_is_closed_to_them_but_never_a_links_target(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "file").chmod(0o644)
     (tmp_path / "link").symlink_to(tmp_path / "file")

@@ -66,7 +66,7 @@ def operations() -> dict[str, Any]:
     return {each.ok().label: each.ok() for each in found if isinstance(each, Ok)}
 
 
-def test_it_is_an_openapi_document() -> None:
+def test_the_answer_is_an_openapi_document() -> None:
     schemathesis.openapi.from_dict(document(ENDPOINTS, max_choices=5)).validate()
 
 

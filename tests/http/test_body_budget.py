@@ -16,7 +16,7 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 100), st.integers(1, 100))
-def test_what_is_held_is_within_both_limits_but_for_one_that_is_larger_alone(
+def test_held_bytes_stay_within_both_limits_but_for_a_body_that_is_larger_alone(
     steps: list[tuple[bool, str, int]], total: int, each: int
 ) -> None:
     budget = ByteBudget(total, each)
@@ -40,7 +40,7 @@ def test_what_is_held_is_within_both_limits_but_for_one_that_is_larger_alone(
     assert budget.take("a", 1) is None
 
 
-def test_it_says_whose_limit_has_no_room() -> None:
+def test_the_budget_says_whose_limit_has_no_room() -> None:
     budget = ByteBudget(total=10, each=6)
     assert budget.take("a", 6) is None
     assert budget.take("a", 1) == "owner"

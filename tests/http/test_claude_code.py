@@ -104,7 +104,7 @@ async def test_roles_model_and_effort_reach_it_as_what_they_are(proxy: Proxy) ->
 
 
 @pytest.mark.exhaustive
-async def test_images_and_a_schema_reach_it(proxy: Proxy) -> None:
+async def test_images_and_a_schema_reach_claude_code(proxy: Proxy) -> None:
     image = {"type": "image_url", "image_url": {"url": PIXEL}}
     content = [{"type": "text", "text": "[[fake:echo]]"}, image]
     told = await model_input(
@@ -250,7 +250,7 @@ async def test_models_are_those_that_it_lists(proxy: Proxy) -> None:
 # --- how it is started ------------------------------------------------------------------------------
 
 
-async def test_it_sees_no_key_that_nobody_has_passed_on(tmp_path: Path) -> None:
+async def test_claude_code_sees_no_key_that_nobody_has_passed_on(tmp_path: Path) -> None:
     given = {
         "ANTHROPIC_API_KEY": "sk-ant-1",
         "CLAUDE_CODE_OAUTH_TOKEN": "t",

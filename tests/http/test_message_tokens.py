@@ -37,13 +37,13 @@ async def test_the_official_sdk_counts_and_no_turn_is_run(
     assert long.input_tokens > short.input_tokens + 300
 
 
-async def test_it_says_that_it_is_an_estimate(proxy: Proxy) -> None:
+async def test_a_count_says_that_it_is_an_estimate(proxy: Proxy) -> None:
     answer = await proxy.send("POST", PATH, HELLO)
     assert (answer.status, set(answer.body)) == (200, {"input_tokens"})
     assert answer.headers["x-codex-estimated"] == "true"
 
 
-async def test_it_counts_against_no_limit(tmp_path: Path) -> None:
+async def test_counting_tokens_counts_against_no_limit(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, rate_limit_rpm=1, key_concurrency=1) as proxy:
         for _ in range(3):
             assert (await proxy.send("POST", PATH, HELLO)).status == 200

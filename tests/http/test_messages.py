@@ -77,7 +77,7 @@ async def test_a_stream_is_server_sent_events_that_nobody_may_keep(proxy: Proxy)
     assert folded_answer(answer)["content"][0]["text"] == TEXT
 
 
-async def test_what_changes_nothing_is_named(proxy: Proxy) -> None:
+async def test_parameters_without_effect_are_named(proxy: Proxy) -> None:
     answer = await post(proxy, body(metadata={"user_id": "x"}, of_tomorrow=1))
     assert answer.headers["x-codex-ignored-params"] == "metadata, of_tomorrow"
 

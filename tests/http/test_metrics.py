@@ -167,7 +167,7 @@ async def test_app_server_processes_and_their_restarts_are_seen(tmp_path: Path) 
         assert await value(proxy, "child_restarts_total") == 1
 
 
-async def test_what_serves_and_whether_it_could_is_reported(proxy_with_metrics: Proxy) -> None:
+async def test_metrics_name_the_agent_and_whether_it_could_serve(proxy_with_metrics: Proxy) -> None:
     assert await value(proxy_with_metrics, "agent_ready") == 1
     infos = [dict(labels) for name, labels in await samples(proxy_with_metrics) if name == "codex_proxy_info"]
     assert [info["agent"] for info in infos] == ["fake"]
@@ -198,24 +198,26 @@ async def test_with_a_key_of_their_own_metrics_want_that_key(tmp_path: Path, hea
         assert answer.headers["Content-Type"].startswith("text/plain")
 
 
-async def test_without_one_this_machine_reads_them_even_where_clients_need_a_key(tmp_path: Path) -> None:
+async def test_without_a_metrics_key_this_machine_reads_metrics_even_where_clients_need_a_key(
+    tmp_path: Path,
+) -> None:
     async with fake_proxy(tmp_path, metrics=True, api_key="api") as proxy:
         assert (await proxy.send("GET", "/metrics")).status == 200
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
-async def test_without_one_nobody_behind_a_reverse_proxy_reads_them(
+async def test_without_a_metrics_key_nobody_behind_a_reverse_proxy_reads_metrics(
     proxy_with_metrics: Proxy, header: str
 ) -> None:
     answer = await proxy_with_metrics.send("GET", "/metrics", headers={header: "for=192.0.2.1"})
     assert (answer.status, answer.error["code"]) == (403, "not_allowed")
 
 
-async def test_a_foreign_host_name_does_not_read_them(proxy_with_metrics: Proxy) -> None:
+async def test_a_request_with_a_foreign_host_name_does_not_read_metrics(proxy_with_metrics: Proxy) -> None:
     assert (await proxy_with_metrics.send("GET", "/metrics", headers={"Host": "evil.example"})).status == 403
 
 
-async def test_without_one_another_machine_does_not_read_them(tmp_path: Path) -> None:
+async def test_without_a_metrics_key_another_machine_does_not_read_metrics(tmp_path: Path) -> None:
     other = own_address()
     settings: dict[str, Any] = {"metrics": True, "host": "0.0.0.0", "api_key": "api"}
     async with proxy_of(fake_agent(), tmp_path, **settings) as proxy:
@@ -278,7 +280,7 @@ def test_without_metrics_nothing_is_counted() -> None:
     assert timings.deltas == 0
 
 
-async def test_a_loop_that_was_held_up_shows_it(proxy_with_metrics: Proxy) -> None:
+async def test_metrics_show_that_the_event_loop_was_held_up(proxy_with_metrics: Proxy) -> None:
     hold_up_the_loop(0.2)
     await poll(lambda: value(proxy_with_metrics, "event_loop_delay_seconds_count"))
     assert await value(proxy_with_metrics, "event_loop_delay_max_seconds") >= 0.1

@@ -134,7 +134,7 @@ async def test_a_model_is_loaded_without_a_turn(client: ollama.AsyncClient) -> N
     assert unloaded.done_reason == "unload"
 
 
-async def test_what_is_ignored_is_named(proxy: Proxy) -> None:
+async def test_ignored_parameters_are_named(proxy: Proxy) -> None:
     options = {"temperature": 0.5, "num_ctx": 4096}
     body = {"model": "codex-5", "prompt": "[[fake:text say=Hi]]", "options": options, "stream": False}
     answer = await proxy.send("POST", "/api/generate", body)

@@ -65,7 +65,7 @@ async def test_every_route_is_in_the_document_and_the_other_way_round(full_proxy
     assert set(served_endpoints(app)) == set(ENDPOINTS)
 
 
-async def test_what_is_switched_off_is_not_in_it(proxy: Proxy) -> None:
+async def test_endpoints_that_are_switched_off_are_not_in_the_document(proxy: Proxy) -> None:
     found = (await proxy.send("GET", "/openapi.json")).body
     missing = set(whole_document()["paths"]) - set(found["paths"])
     assert {path for path in missing if not path.startswith("/ui/")} == {
@@ -76,7 +76,7 @@ async def test_what_is_switched_off_is_not_in_it(proxy: Proxy) -> None:
     assert (found["openapi"], found["info"]["version"]) == ("3.1.0", __version__)
 
 
-async def test_it_needs_no_key_but_the_right_host_name(tmp_path: Path) -> None:
+async def test_the_document_needs_no_key_but_the_right_host_name(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, api_key="a-key", max_chat_choices=3) as proxy:
         answer = await proxy.send("GET", "/openapi.json")
         assert answer.status == 200
@@ -88,7 +88,7 @@ async def test_it_needs_no_key_but_the_right_host_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_server_starts_without_it() -> None:
+def test_a_server_starts_without_making_the_document() -> None:
     program = (
         "import sys, codex_proxy.app.server; print([name for name in sys.modules if 'http.openapi.' in name])"
     )

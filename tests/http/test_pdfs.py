@@ -161,7 +161,7 @@ async def test_in_a_response_in_the_background_that_is_run_again(tmp_path: Path)
     ],
     ids=["encrypted", "damaged", "scanned", "a bomb"],
 )
-async def test_one_that_cannot_be_read_is_a_400_that_names_the_part(
+async def test_a_pdf_that_cannot_be_read_is_a_400_that_names_the_part(
     proxy: Proxy, data: bytes, why: str
 ) -> None:
     answers = {

@@ -200,7 +200,7 @@ async def test_a_conversation_takes_a_background_turn_when_it_has_completed(clie
     assert [item.role for item in items] == ["user", "assistant"]  # type: ignore[union-attr]
 
 
-async def test_what_is_wrong_is_an_error_before_anything_is_queued(proxy: Proxy) -> None:
+async def test_a_wrong_request_is_an_error_before_anything_is_queued(proxy: Proxy) -> None:
     for fields in ({"previous_response_id": "resp_nobody"}, {"store": False}):
         answer = await create(proxy, background=True, **fields)
         assert answer.status == 400

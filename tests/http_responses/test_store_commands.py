@@ -64,7 +64,7 @@ async def test_an_exported_file_is_for_its_owner_alone_also_in_the_place_of_an_o
         os.umask(before)
 
 
-async def test_what_is_damaged_on_the_disk_is_a_500_and_the_operator_finds_it(tmp_path: Path) -> None:
+async def test_data_damaged_on_the_disk_is_a_500_and_the_operator_finds_it(tmp_path: Path) -> None:
     async with serving(tmp_path) as (proxy, _):
         first, second = [(await create(proxy, saying(text))).body["id"] for text in ("One.", "Two.")]
         assert "rows are intact" in store_command(tmp_path, "check").stdout

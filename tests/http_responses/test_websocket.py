@@ -130,7 +130,7 @@ async def test_a_client_that_leaves_ends_its_turn(tmp_path: Path) -> None:
         await until(lambda: proxy.server.runs.running == 0)
 
 
-async def test_a_web_page_cannot_open_one(proxy: Proxy) -> None:
+async def test_a_web_page_cannot_open_a_websocket(proxy: Proxy) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         async with open_socket(proxy, Origin="https://example.com"):
             pass

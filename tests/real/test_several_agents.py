@@ -161,7 +161,9 @@ async def respond(served: Several, name: str) -> str:
     return response.output_text
 
 
-async def test_each_is_asked_by_its_name_in_both_apis_at_the_same_time_with_tools(served: Several) -> None:
+async def test_each_agent_is_asked_by_its_name_in_both_apis_at_the_same_time_with_tools(
+    served: Several,
+) -> None:
     chats = [chat(served, name) for name in NAMES]
     responses = [respond(served, name) for name in NAMES]
     answers = await asyncio.gather(*chats, *responses)
@@ -190,7 +192,7 @@ async def test_a_key_for_one_of_them_finds_and_asks_no_other(served: Several) ->
         await limited.chat.completions.create(model=served.models["claude-code"], messages=messages)
 
 
-async def test_one_that_is_not_installed_or_is_killed_leaves_the_others_alone(served: Several) -> None:
+async def test_an_agent_that_is_not_installed_or_is_killed_leaves_the_others_alone(served: Several) -> None:
     messages: Any = [{"role": "user", "content": "Hi."}]
     with pytest.raises(openai.InternalServerError, match="nothing-here") as raised:
         await served.client.chat.completions.create(model="missing/default", messages=messages)

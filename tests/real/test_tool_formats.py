@@ -149,7 +149,7 @@ HELD = [
 @pytest.mark.exhaustive
 @EVERY_WAY
 @pytest.mark.parametrize("wanted", HELD)
-async def test_another_format_is_reported_and_checked(
+async def test_a_format_other_than_the_known_ones_is_reported_and_checked(
     proxies: Proxies, model_server: ModelServer, way: str, wanted: dict[str, Any]
 ) -> None:
     async with loop_of(proxies, way, **ON) as loop:

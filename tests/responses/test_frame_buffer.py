@@ -35,7 +35,7 @@ def test_a_late_reader_takes_what_comes_from_then_on_and_can_see_what_it_has_mis
     assert late.take() == frames(2)
 
 
-def test_it_is_drained_whenever_no_reader_has_anything_left() -> None:
+def test_the_buffer_is_drained_whenever_no_reader_has_anything_left() -> None:
     drained: list[int] = []
     buffer = FrameBuffer(lambda: drained.append(buffer.next))
     quick, slow = buffer.reader(), buffer.reader()

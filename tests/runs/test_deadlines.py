@@ -84,7 +84,7 @@ def test_the_whole_answer_has_its_time_and_no_more() -> None:
     assert [when for when, _ in expired] == [100.0]
 
 
-def test_it_expires_once_and_leaves_no_timer() -> None:
+def test_a_deadline_expires_once_and_leaves_no_timer() -> None:
     hands, _, expired = deadline_watch()
     hands.move_to(1000.0)
     assert len(expired) == 1

@@ -144,7 +144,7 @@ async def test_an_answer_without_text_is_nothing_new_to_the_thread_that_gave_it(
     ],
     ids=["nothing new", "shorter", "another answer", "another question", "longer before", "calls", "empty"],
 )
-async def test_any_other_history_gets_none(history: tuple[HistoryItem, ...]) -> None:
+async def test_a_history_that_is_not_continued_gets_no_idle_session(history: tuple[HistoryItem, ...]) -> None:
     threads = kept_threads()
     resting = put(threads)
     assert threads.take(KEY, asking(history)) is None
@@ -309,7 +309,7 @@ async def test_of_two_threads_that_fit_the_one_kept_last_is_taken() -> None:
 
 
 @virtual
-async def test_one_too_many_ends_the_one_kept_longest() -> None:
+async def test_one_session_too_many_ends_the_one_kept_longest() -> None:
     threads = kept_threads(count=2)
     oldest, *others = [put(threads) for _ in range(3)]
     assert oldest.closed

@@ -94,7 +94,7 @@ async def test_a_supervisors_questions_are_not_logged(proxy: Proxy, logged: list
     assert logged_text(logged, "answer") == ""
 
 
-async def test_without_it_nothing_is_logged_and_with_it_the_banner_says_so(
+async def test_without_log_content_nothing_is_logged_and_with_it_the_banner_says_so(
     tmp_path: Path, proxy: Proxy, logged: list[Any]
 ) -> None:
     assert "PROMPTS AND ANSWERS ARE LOGGED" in banner(proxy.server)

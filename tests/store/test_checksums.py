@@ -77,7 +77,7 @@ async def fill(store: Store) -> None:
 
 @pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("damage", READS)
-async def test_what_is_damaged_is_reported_and_never_shown(
+async def test_damaged_rows_are_reported_and_never_returned(
     store: Store, overwrite: Overwrite, damage: str
 ) -> None:
     table, column, value, read = READS[damage]

@@ -31,7 +31,7 @@ async def stored_ids(store: Store, *ids: str) -> list[str]:
     return [id for id in ids if await store.response(OWNER, id) is not None]
 
 
-async def test_what_is_young_few_and_small_stays(store: Store) -> None:
+async def test_objects_within_the_limits_of_age_number_and_size_stay(store: Store) -> None:
     await store.add_conversation(conversation("conv_1"))
     await turn(store, "resp_1", append="conv_1")
     assert await store.prune() == PruneResult()

@@ -49,7 +49,7 @@ async def test_a_change_of_the_keys_raises_the_version_and_is_seen_by_all(
     assert await one.keys() == (key("b"),)
 
 
-async def test_what_changes_nothing_leaves_the_version_as_it_is(
+async def test_a_write_that_changes_no_key_keeps_the_version(
     teams: tuple[PostgresTeam, PostgresTeam],
 ) -> None:
     one, _ = teams
@@ -61,7 +61,7 @@ async def test_what_changes_nothing_leaves_the_version_as_it_is(
     assert await one.keys() == (key("a"),)
 
 
-async def test_there_is_a_most_of_keys(
+async def test_the_number_of_stored_keys_is_limited(
     teams: tuple[PostgresTeam, PostgresTeam], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codex_proxy.store.postgresql.team.MAX_KEYS", 1)

@@ -77,7 +77,7 @@ async def test_an_attempt_at_a_dropped_webhook_does_not_bring_it_back(store: Sto
     assert await due_webhooks(store) == []
 
 
-async def test_one_that_is_dropped_is_gone_for_its_target_alone(store: Store) -> None:
+async def test_a_webhook_that_is_dropped_is_gone_for_its_target_alone(store: Store) -> None:
     await end_response(store, ONE, ELSEWHERE)
     await store.drop_webhook(ONE.event_id, ONE.url)
     await store.drop_webhook("evt_unknown", ONE.url)

@@ -126,7 +126,7 @@ def test_the_answer_names_where_usage_is_stored_and_since_when() -> None:
         ("x" * 500, "1"),
     ],
 )
-def test_what_is_wrong_is_named(param: str, value: str) -> None:
+def test_a_wrong_parameter_is_named(param: str, value: str) -> None:
     named, message = refusal((param, value))
     assert named == param[:80]
     assert len(message) < 300

@@ -245,7 +245,7 @@ def test_an_answer_without_nulls_passes_as_the_model_gave_it() -> None:
     assert check.feed([*message('{ "city": "Paris" }'), END]) == [*message('{ "city": "Paris" }'), END]
 
 
-def test_what_is_wrong_without_its_nulls_is_asked_for_again() -> None:
+def test_an_answer_that_is_invalid_without_its_nulls_is_asked_for_again() -> None:
     check = in_strict_form()
     assert check.feed([*message('{"city":null,"zip":null}'), END]) == []
     assert check.wrong is not None

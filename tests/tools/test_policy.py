@@ -385,7 +385,7 @@ def test_any_events_become_a_turn_that_ends_once(asked: Turn, story: list[Event]
 
 
 @given(STORIES)
-def test_what_is_let_through_keeps_its_order(story: list[Event]) -> None:
+def test_events_that_the_policy_passes_keep_their_order(story: list[Event]) -> None:
     """Without a required call: exactly what came, less the asks, up to where the policy ended the turn."""
     policy = ToolPolicy(turn())
     out = policy.feed([*story, END]).events

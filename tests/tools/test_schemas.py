@@ -371,7 +371,7 @@ SCHEMAS = st.dictionaries(KEYWORDS, JSON | st.dictionaries(KEYWORDS, JSON, max_s
 
 
 @given(SCHEMAS, JSON)
-def test_whatever_is_given_as_a_schema_nothing_but_a_reason_comes_out(schema: Any, value: Any) -> None:
+def test_any_value_as_a_schema_gives_nothing_but_a_reason(schema: Any, value: Any) -> None:
     said = wrong(schema, value)
     strict_form(raw(schema))
     try:

@@ -146,7 +146,7 @@ def test_opentelemetrys_own_variables_switch_traces_on_and_off(environ: dict[str
     assert [check.status for check in traces_check(environ)] == (["ok"] if note else [])
 
 
-def test_another_protocol_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_protocol_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     (check,) = traces_check({**COLLECTOR, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
     assert (check.status, "grpc" in check.message, "4318" in check.advice) == ("warning", True, True)
 

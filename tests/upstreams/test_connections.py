@@ -552,7 +552,7 @@ async def test_each_clients_own_key_is_passed_on_where_the_operator_says_so(tmp_
         ),
     ],
 )
-async def test_what_is_wrong_with_the_settings_ends_the_start(
+async def test_wrong_settings_of_an_upstream_end_the_start(
     settings: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(NoAgentError) as caught:

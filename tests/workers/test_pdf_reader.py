@@ -65,7 +65,7 @@ async def _longest_stop() -> float:
         return longest
 
 
-async def test_what_is_wrong_is_a_400_that_names_the_part_and_says_what_to_do(reader: PdfReader) -> None:
+async def test_an_unreadable_pdf_is_a_400_that_names_the_part_and_says_what_to_do(reader: PdfReader) -> None:
     assert await refusal_of(reader, pdfs.encrypted_pdf("Hello.", "secret")) == (
         "Invalid file: the PDF is encrypted: send it without a password. Send its text, or pictures of its pages, "
         "instead."
@@ -98,7 +98,7 @@ async def test_a_text_is_kept_for_a_while(reader: PdfReader, monkeypatch: pytest
         await read(reader, b"read again")
 
 
-async def test_what_is_kept_has_a_bound(reader: PdfReader) -> None:
+async def test_the_cache_of_texts_is_limited(reader: PdfReader) -> None:
     reader._kept._room = 2 * len(TEXT)
     for name in ("a", "b", "c"):
         await reader.read({name.encode(): Pdf(pdfs.pdf("Hello."), "here")}, "ann")

@@ -36,7 +36,7 @@ def test_what_is_filled_into_a_form_is_reported() -> None:
     assert text == "[page 1 of 1]\nOrder.\n\n[fields of the form]\nname: Ann\nnote: twolines"
 
 
-def test_one_that_only_forbids_to_print_is_read() -> None:
+def test_a_pdf_that_only_forbids_to_print_is_read() -> None:
     assert text_of(pdfs.encrypted_pdf("Hello.", password="")) == "[page 1 of 1]\nHello."
 
 
@@ -51,11 +51,11 @@ def test_a_font_is_read_by_what_maps_it_to_unicode(encoding: str, in_form: bool)
     [pdfs.scan(), pdfs.scan(3), pdfs.pdf(""), pdfs.glyphs(encoding="embedded", to_unicode=False)],
     ids=["a scan", "three scans", "an empty page", "a font that tells nothing"],
 )
-def test_one_without_text_says_so(data: bytes) -> None:
+def test_a_pdf_without_text_says_so(data: bytes) -> None:
     assert wrong_with(data) == NO_TEXT
 
 
-def test_one_that_takes_a_password_says_so() -> None:
+def test_a_pdf_that_takes_a_password_says_so() -> None:
     assert (
         wrong_with(pdfs.encrypted_pdf("Hello.", password="secret"))
         == "is encrypted: send it without a password"
@@ -69,7 +69,7 @@ def test_what_is_no_whole_pdf_is_damaged(kind: str) -> None:
     assert wrong.startswith("is damaged")
 
 
-def test_one_without_pages_says_so() -> None:
+def test_a_pdf_without_pages_says_so() -> None:
     data = pdfs.by_hand(b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Count 0/Kids[]>>")
     assert wrong_with(data) == "has no pages"
 

@@ -43,7 +43,7 @@ def test_every_chunk_has_all_choices() -> None:
     ]
 
 
-def test_the_usage_chunk_comes_behind_the_one_finalizer() -> None:
+def test_the_usage_chunk_comes_after_the_chunk_with_the_finish_reasons() -> None:
     frames = in_profile(turn(text_item("Hi"), usage()), choices=3, include_usage=True)
     assert [len(frame["choices"]) for frame in frames[:-1]] == [3, 3, 3, 0]
 

@@ -144,5 +144,5 @@ def test_the_legacy_choice_must_name_a_function_that_is_there() -> None:
     assert refusal_of(function_call={"name": "g"}).param == "function_call"
 
 
-def test_both_generations_at_once_are_refused() -> None:
+def test_tools_and_functions_at_once_are_refused() -> None:
     assert refusal_of(functions=[{"name": "f"}], tools=[function_tool("g")]).param == "functions"

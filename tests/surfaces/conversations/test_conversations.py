@@ -80,7 +80,7 @@ def test_every_kind_of_item_can_be_added_by_value_or_by_reference() -> None:
         (parse_update, {"metadata": {"a": 1}}, "metadata.a"),
     ],
 )
-def test_what_is_wrong_is_named(parse: Any, fields: dict[str, Any], param: str) -> None:
+def test_a_wrong_field_of_a_body_is_named(parse: Any, fields: dict[str, Any], param: str) -> None:
     assert refusal_of(parse, **fields).param == param
 
 
@@ -129,6 +129,6 @@ def test_a_program_can_print_the_role_and_content_of_items_of_every_kind() -> No
 
 
 @pytest.mark.parametrize("fault", [objects.not_found("x_1"), objects.item_not_found("x_1")])
-def test_what_is_not_there_is_a_404_that_names_it(fault: Fault) -> None:
+def test_a_missing_conversation_or_item_is_a_404_that_names_it(fault: Fault) -> None:
     assert status_of(fault.failure, "responses") == 404
     assert "'x_1'" in fault.failure.message

@@ -173,7 +173,7 @@ def test_a_request_without_messages_is_refused_by_name() -> None:
     assert refused.value.failure.param == "messages"
 
 
-def test_every_recorded_count_is_taken() -> None:
+def test_every_recorded_request_for_a_count_is_accepted() -> None:
     bodies = [
         json.dumps(entry["body"]).encode()
         for line in (RECORDINGS / "04-interactive.jsonl").read_text("utf-8").splitlines()

@@ -48,7 +48,7 @@ def test_without_a_model_it_is_the_default_one() -> None:
     assert refusal_of(model="claude-of-tomorrow").kind is FaultKind.MODEL_NOT_FOUND
 
 
-def test_what_changes_nothing_is_taken_and_named() -> None:
+def test_parameters_without_effect_are_accepted_and_named() -> None:
     answer = ask(
         temperature=1, top_k=5, service_tier="auto", speed="fast", inference_geo="eu", fallbacks=[{"model": "x"}],
         metadata={"user_id": "{}"}, context_management={"edits": []}, of_tomorrow={"a": 1},
@@ -287,7 +287,7 @@ def test_a_tool_that_is_not_here_is_refused_with_what_to_do(kind: str, words: st
         ({"stop_sequences": ["x" * 1001]}, "stop_sequences[0]"),
     ],
 )
-def test_what_is_wrong_is_refused_by_its_field(fields: dict[str, Any], param: str) -> None:
+def test_a_wrong_field_is_refused_and_named(fields: dict[str, Any], param: str) -> None:
     assert refusal_of(**fields).param == param
 
 

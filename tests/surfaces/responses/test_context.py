@@ -106,7 +106,7 @@ def test_a_context_may_be_all_in_the_past() -> None:
         ({"input": "x", "model": None}, "model"),
     ],
 )
-def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
+def test_a_wrong_field_of_a_count_or_compaction_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(Fault) as raised:
         context(**fields)
     assert (raised.value.failure.kind, raised.value.failure.param) == (FaultKind.INVALID_REQUEST, param)

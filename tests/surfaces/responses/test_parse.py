@@ -293,7 +293,7 @@ def test_a_long_wrong_id_is_not_repeated_whole() -> None:
         ({"conversation": {}}, "conversation.id"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
+def test_a_wrong_field_of_a_response_is_named(fields: dict[str, Any], param: str) -> None:
     failure = refusal_of(**fields)
     assert (failure.kind, failure.param) == (FaultKind.INVALID_REQUEST, param)
 
