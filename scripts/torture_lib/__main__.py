@@ -16,14 +16,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from scripts.torture_lib.plants import PLANTS
 from scripts.torture_lib.torture import Torture
+from tests import postgres
 
 
 def main() -> None:
@@ -40,13 +44,20 @@ def main() -> None:
         default="none",
         help="put this fault into the server; the run ends when it is found",
     )
+    parser.add_argument(
+        "--database",
+        action="store_true",
+        help="attack two servers with one PostgreSQL, all three of which are killed",
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int(time.time())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end with this program
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="codex-proxy-torture-") as folder:
-        torture = Torture(Path(folder), options.seconds, seed, options.plant)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="codex-proxy-torture-")))
+        database = stack.enter_context(_database(folder)) if options.database else None
+        torture = Torture(folder, options.seconds, seed, options.plant, database)
         asyncio.run(torture.run())
     report = torture.report
     if options.json is not None:
@@ -57,6 +68,16 @@ def main() -> None:
         print(f"the planted fault {options.plant} {said}, after {time.monotonic() - began:.0f} s in all")
         sys.exit(1 if torture.has_found_plant else 2)
     sys.exit(1 if any(report.findings.values()) else 0)
+
+
+@contextmanager
+def _database(folder: Path) -> Iterator[postgres.PostgresServer]:
+    empty = folder / "empty-cluster"
+    empty.mkdir()
+    os.environ[postgres.EMPTY_CLUSTER] = str(empty)
+    folder.chmod(0o755)  # PostgreSQL runs as another user
+    with postgres.server() as server:
+        yield server
 
 
 if __name__ == "__main__":

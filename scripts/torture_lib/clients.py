@@ -15,6 +15,8 @@ from typing import Any
 
 import aiohttp
 
+from codex_proxy.responses.running import NOT_SAVED
+from codex_proxy.store.health import UNAVAILABLE
 from scripts.torture_lib import requests
 from scripts.torture_lib.answers import OVER, Answer, Api, Expected, read_response
 from scripts.torture_lib.exchange import Exchange
@@ -25,6 +27,8 @@ PATIENCE = 60.0
 """Seconds until a request counts as unanswered: three times all deadlines of the servers together."""
 TURNS = 6
 """Turns of one conversation; then the model is asked for all of them, and a new conversation begins."""
+NOT_STORED = (UNAVAILABLE.message, NOT_SAVED.message)
+"""The errors of responses that could not be stored."""
 APIS: tuple[Api, ...] = ("chat", "responses", "messages")
 
 
@@ -87,7 +91,7 @@ class Client:
         """Records a response as stored, unless its error says that it could not be stored."""
         if answer is None or answer.body is None:
             return
-        if (answer.body.get("error") or {}).get("code") != "service_unavailable":
+        if (answer.body.get("error") or {}).get("message") not in NOT_STORED:
             self._ledger.store(answer.body, self._exchange.key, expected)
 
     async def _continue_stored(self) -> None:

@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp import web
 
 from scripts.torture_lib.answers import NONCE, OVER, Expected, faults_of, read_response
-from scripts.torture_lib.proxy import Proxy
+from scripts.torture_lib.proxy import Served
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Stored:
 class Ledger:
     """All that one server has acknowledged, and all wrong answers of it."""
 
-    proxy: Proxy
+    proxy: Served
     stored: dict[str, Stored] = field(default_factory=dict)
     deleted: dict[str, str] = field(default_factory=dict)
     """Deleted responses: the key by id."""

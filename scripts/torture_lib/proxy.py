@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 import psutil
@@ -43,9 +44,44 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
+class Served(Protocol):
+    """What clients know of a server, or of several with one database."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The keys of two clients."""
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The models of its agents."""
+
+    @property
+    def evil_models(self) -> Sequence[str]:
+        """Those of its evil upstream."""
+
+    @property
+    def life(self) -> int:
+        """A number that changes when a request can have been cut off."""
+
+    @property
+    def up(self) -> asyncio.Event:
+        """Set while it accepts requests and is not about to be stopped."""
+
+    async def at_rest(self, session: aiohttp.ClientSession, *, within: float) -> bool:
+        """Waits until no turn runs or waits, and no stream is open. Returns False if that takes longer than `within`
+        seconds.
+        """
+
+
 class Proxy:
-    """`codex-proxy serve` in a folder of its own, as a `watched_server`. `keys`: the keys of two clients. `models`: the
-    models of its agents; `evil_models`: those of its evil upstream. `plant` names a fault of `plants`, or is `none`.
+    """`codex-proxy serve` in a folder of its own, as a `watched_server`. `plant`: a fault of `plants`, or `none`.
+    `keys`: two that its database has already; without them it adds two.
     """
 
     def __init__(
@@ -56,6 +92,7 @@ class Proxy:
         models: Sequence[str],
         evil_models: Sequence[str] = (),
         plant: str = "none",
+        keys: Sequence[str] = (),
     ) -> None:
         self.models = models
         self.evil_models = evil_models
@@ -64,7 +101,6 @@ class Proxy:
         self.life = 0
         """How many times it was started."""
         self.up = asyncio.Event()
-        """Set while the server accepts requests and is not about to be stopped."""
         self._folder = folder
         self._census = folder / "census.json"
         self._plant = plant
@@ -79,10 +115,11 @@ class Proxy:
         }
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "work").mkdir(parents=True)
-        self.keys = [self._new_key(name) for name in ("first", "second")]
+        self.keys = keys or [self._new_key(name) for name in ("first", "second")]
 
     def _new_key(self, name: str) -> str:
         argv = [sys.executable, "-P", "-m", "codex_proxy", "keys", "add", name]
+        argv += ["--store"] if "PROXY_STORE" in self._variables else []
         made = subprocess.run(argv, env=self._environment(), capture_output=True, check=True, text=True)
         return made.stdout.strip()
 
@@ -176,9 +213,6 @@ class Proxy:
         return {found[1] + (found[2] or ""): float(found[3]) for found in SAMPLE.finditer(text)}
 
     async def at_rest(self, session: aiohttp.ClientSession, *, within: float) -> bool:
-        """Waits until no turn runs or waits, and no stream is open. Returns False if that takes longer than `within`
-        seconds.
-        """
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             with contextlib.suppress(aiohttp.ClientError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -36,7 +37,7 @@ class Report:
     seconds: float
     plant: str = "none"
     requests: dict[str, int] = field(default_factory=dict)
-    kills: dict[str, int] = field(default_factory=dict)
+    kills: Counter[str] = field(default_factory=Counter)
     acknowledged: dict[str, int] = field(default_factory=dict)
     crossed: list[str] = field(default_factory=list)
     answered_early: int = 0
@@ -50,7 +51,7 @@ class Report:
     longest: list[Held] = field(default_factory=list)
     """The callbacks that held the event loop longest."""
     resident: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds since the server was warm, and MiB of its RAM then, whenever no request was running."""
+    """Seconds since the steady server was warm, and MiB of its RAM then, whenever no request was running."""
 
     def leave_out_late(self, nonces: Sequence[str]) -> None:
         """Leaves out crossed answers that are unrequested bytes which arrived after a request was sent: in HTTP they
@@ -98,12 +99,16 @@ class Report:
     def lines(self) -> list[str]:
         """Returns the report as text: a line for each kind, and its first findings."""
         said = [
-            f"seed {self.seed}: {sum(self.requests.values())} requests in {self.seconds:.0f} s; kills {self.kills}",
+            f"seed {self.seed}: {sum(self.requests.values())} requests in {self.seconds:.0f} s",
+            f"kills {dict(self.kills)}",
             f"acknowledged and looked for: {self.acknowledged}",
             f"event loop late by {self.loop_delay_p999:.3f} s (p99.9), {max(self.late, default=0.0):.3f} s at most",
-            f"RAM {self.resident[0][1]:.0f} MiB when warm, {self.resident[-1][1]:.0f} MiB at the end, "
-            f"growth {self.growth:.0f} MiB",
         ]
+        if self.resident:
+            said.append(
+                f"RAM {self.resident[0][1]:.0f} MiB when warm, {self.resident[-1][1]:.0f} MiB at the end, "
+                f"growth {self.growth:.0f} MiB"
+            )
         if self.answered_early:
             said.append(
                 f"{self.answered_early} requests were answered before the evil upstream had read them"
@@ -122,7 +127,11 @@ class Report:
             "loop_delay_p999": self.loop_delay_p999,
             "answered_early": self.answered_early,
             "longest_callbacks": self.longest,
-            "resident_mib": {"warm": self.resident[0][1], "end": self.resident[-1][1], "growth": self.growth},
+            "resident_mib": {
+                "warm": self.resident[0][1] if self.resident else None,
+                "end": self.resident[-1][1] if self.resident else None,
+                "growth": self.growth,
+            },
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scripts.torture_lib.proxy import Proxy
@@ -47,11 +48,13 @@ def steady_server(folder: Path, hook: str, evil_port: str, plant: str) -> Proxy:
     )
 
 
-def killed_server(folder: Path, hook: str) -> Proxy:
+def killed_server(
+    folder: Path, hook: str, more: Mapping[str, str] = {}, *, keys: Sequence[str] = ()
+) -> Proxy:
     """Returns a server with one fake agent, which starts a process for each turn."""
     folder.mkdir()
-    settings = {"PROXY_AGENT": "fake", "PROXY_FAKE_DIALECT": "proto"}
-    return Proxy(folder, {**_settings(folder, hook), **settings}, models=["codex-5"])
+    settings = {"PROXY_AGENT": "fake", "PROXY_FAKE_DIALECT": "proto", **more}
+    return Proxy(folder, {**_settings(folder, hook), **settings}, models=["codex-5"], keys=keys)
 
 
 def _settings(folder: Path, hook: str) -> dict[str, str]:

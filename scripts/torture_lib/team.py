@@ -1,0 +1,117 @@
+"""Two servers on one PostgreSQL, which clients take for one. Each of the three is killed, stopped and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import aiohttp
+
+from scripts.torture_lib.proxy import Proxy
+from scripts.torture_lib.report import Report
+from scripts.torture_lib.servers import killed_server
+from tests.postgres import PostgresServer
+
+PAUSES = (1.0, 4.0, 33.0)
+"""Seconds for which a server hangs: the last are longer than the leases of its background responses."""
+
+
+class Team:
+    """The servers with what clients need of one (`proxy.Served`): each request goes to a random one that is up."""
+
+    def __init__(self, folder: Path, hook: str, database: PostgresServer, random: Random) -> None:
+        variables = {"PROXY_STORE": database.url}
+        one = killed_server(folder / "one", hook, variables)
+        self.members = (one, killed_server(folder / "two", hook, variables, keys=one.keys))
+        self.models = one.models
+        self.evil_models: Sequence[str] = ()
+        self.keys = one.keys
+        self.life = 0
+        self.up = asyncio.Event()
+        self._database = database
+        self._random = random
+
+    @property
+    def url(self) -> str:
+        return self._one().url
+
+    @property
+    def port(self) -> int:
+        return self._one().port
+
+    def _one(self) -> Proxy:
+        return self._random.choice([each for each in self.members if each.up.is_set()] or self.members)
+
+    async def at_rest(self, session: aiohttp.ClientSession, *, within: float) -> bool:
+        return all([await each.at_rest(session, within=within) for each in self.members])
+
+    async def start(self) -> None:
+        for member in self.members:
+            await member.start()
+        self.up.set()
+
+    def kill(self) -> None:
+        for member in self.members:
+            member.kill()
+
+    async def end(self, signal_: signal.Signals) -> int:
+        """Sends the signal to all, and returns the first exit code that is not 0, if any."""
+        self.up.clear()
+        return max([await member.end(signal_) for member in self.members], key=bool)
+
+    async def kill_servers(self, report: Report, end: float) -> None:
+        """Until `end`, kills, stops or pauses one server after the other."""
+        while (wait := self._random.uniform(0.5, 5)) < end - time.monotonic():
+            await asyncio.sleep(wait)
+            member = self._one()
+            [what] = self._random.choices(("proxy", "stop", "pause"), (6, 2, 1))
+            with self._counted(report, what):
+                if what == "pause":
+                    await self._pause(member)
+                    continue
+                code = await member.end(signal.SIGKILL if what == "proxy" else signal.SIGTERM)
+                if what == "stop" and code:
+                    report.wrong.append(f"a server that was stopped exited with {code}")
+                await _start_when_possible(member)
+
+    async def restart_database(self, report: Report, end: float) -> None:
+        """Until `end`, stops the database again and again, at once or after its statements, for up to 3 seconds."""
+        while (wait := self._random.uniform(4, 12)) < end - time.monotonic():
+            await asyncio.sleep(wait)
+            with self._counted(report, "database"):
+                await asyncio.to_thread(self._database.stop, self._random.choice(("fast", "immediate")))
+                await asyncio.sleep(self._random.uniform(0, 3))
+                await asyncio.to_thread(self._database.start)
+
+    @contextmanager
+    def _counted(self, report: Report, what: str) -> Iterator[None]:
+        report.kills[what] += 1
+        self.life += 1
+        try:
+            yield
+        finally:
+            self.life += 1
+
+    async def _pause(self, member: Proxy) -> None:
+        member.up.clear()
+        os.kill(member.pid, signal.SIGSTOP)
+        await asyncio.sleep(self._random.choice(PAUSES))
+        os.kill(member.pid, signal.SIGCONT)
+        member.up.set()
+
+
+async def _start_when_possible(member: Proxy) -> None:
+    """Starts a server: it refuses to start without its database."""
+    while True:
+        try:
+            await member.start()
+        except RuntimeError:
+            await asyncio.sleep(0.5)
+        else:
+            return
