@@ -162,6 +162,11 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
     except msgspec.DecodeError:
         log.warning("background_not_run_again", id=found.id, reason="written by another version")
         return False
+    except StoreError:
+        raise
+    except Exception:  # of this server's own code: the response must not stay open because of it
+        log.exception("background_not_run_again", id=found.id)
+        return False
     log.info("background_run_again", id=found.id)
     service.background.start(BackgroundResponse(service, prepared, store, epoch))
     return True

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.responses.background import create_in_background
+from codex_proxy.responses.background import Recovery, create_in_background
 from codex_proxy.responses.live import ServerTasks
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.health import UNAVAILABLE
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoreUnavailable, UnsureWrite
+from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 from tests.http.serving import Proxy, until
 from tests.http_responses.asking import create, saying, serving
 from tests.http_responses.leaving import CancelledAt
@@ -131,18 +134,46 @@ async def test_what_cannot_be_recovered_at_the_start_is_as_soon_as_the_store_tak
         await until(lambda: statuses(proxy) == {created: "failed", later: "completed"})
 
 
-async def test_a_response_whose_recovery_is_not_understood_is_failed_and_holds_up_no_other(
-    tmp_path: Path,
-) -> None:
-    async with serving(tmp_path, background_recovery="rerun") as (proxy, _):
-        for _ in range(2):
+async def leave_queued(folder: Path, *recoveries: bytes) -> None:
+    """Leaves a queued response for each recovery in the store, as a process that was killed does."""
+    async with serving(folder, background_recovery="rerun") as (proxy, _):
+        for _ in recoveries:
             await create(proxy, saying("Hello."), background=True, instructions="Be brief.")
         await all_ended(proxy)
     with closing(sqlite3.connect(proxy.server.settings.store_file)) as connection, connection:
         connection.execute("UPDATE responses SET status = 'queued', unfinished = 1")
-        recovery = b'{"from": "another version"}'
-        rows = "UPDATE response_bodies SET recovery = ?, recovery_sum = ?"
-        connection.execute(rows, (recovery, checksum(recovery)))
+        rows = connection.execute("SELECT seq FROM responses ORDER BY seq").fetchall()
+        for (row,), recovery in zip(rows, recoveries, strict=True):
+            connection.execute(
+                "UPDATE response_bodies SET recovery = ?, recovery_sum = ? WHERE response = ?",
+                (recovery, checksum(recovery), row),
+            )
+
+
+async def test_a_response_whose_recovery_is_not_understood_is_failed_and_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
+    await leave_queued(tmp_path, *2 * [b'{"from": "another version"}'])
     async with serving(tmp_path, background_recovery="rerun") as (proxy, _):
         await all_ended(proxy)
         assert list(statuses(proxy).values()) == ["failed", "failed"]
+
+
+def recovery_of(text: str) -> bytes:
+    body = {"model": "codex-5", "input": saying(text), "background": True, "instructions": "Be brief."}
+    return msgspec.json.encode(Recovery(json.dumps(body), None, None, None))
+
+
+async def test_a_response_whose_recovery_fails_in_this_server_is_failed_and_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_on_one(body: bytes, *given: Any, **more: Any) -> ParsedResponse:
+        if b"Break." in body:
+            raise RuntimeError("a bug")
+        return parse(body, *given, **more)
+
+    await leave_queued(tmp_path, recovery_of("Break."), recovery_of("Hello."))
+    monkeypatch.setattr("codex_proxy.responses.recovery.parse", break_on_one)
+    async with serving(tmp_path, background_recovery="rerun") as (proxy, _):
+        await all_ended(proxy)
+        assert list(statuses(proxy).values()) == ["failed", "completed"]
