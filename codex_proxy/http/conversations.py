@@ -12,6 +12,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import name_ignored, parse_body, read_body
@@ -67,9 +68,7 @@ async def retrieve_conversation(request: web.Request) -> web.Response:
 async def update_conversation(request: web.Request) -> web.Response:
     """Merges metadata into that of a conversation. A value of null deletes its key."""
     with _store_of(request) as store:
-        notes = FieldNotes()
-        changes = parse_update(await read_body(request), notes)
-        name_ignored(request, ignored_fields(notes))
+        changes = await _parse(request, parse_update)
         try:
             found = await store.update_conversation(*_path(request), changes)
         except StoreConflict as error:
@@ -144,9 +143,8 @@ async def delete_conversation_item(request: web.Request) -> web.Response:
 # --- values -------------------------------------------------------------------------------------
 
 
-async def _parse(request: web.Request, parse: Callable[..., T]) -> T:
-    notes = FieldNotes()
-    given = await parse_body(request, await read_body(request), partial(parse, notes=notes))
+async def _parse(request: web.Request, parse: Callable[[bytes, PdfTexts | None], tuple[T, FieldNotes]]) -> T:
+    given, notes = await parse_body(request, await read_body(request), parse)
     name_ignored(request, ignored_fields(notes))
     return given
 

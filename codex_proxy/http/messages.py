@@ -53,25 +53,25 @@ _COUNTED_HERE: Final = 4 << 10
 
 async def count_message_tokens(request: web.Request) -> web.Response:
     """Estimates the input tokens of a request."""
-    body, catalog, notes = await read_body(request), request[CLIENT].catalog, FieldNotes()
+    body, catalog = await read_body(request), request[CLIENT].catalog
     try:
-        tokens = await _count(body, catalog, notes)
+        tokens, notes = await _count(body, catalog)
     except Fault as fault:
         # A route may serve a name that no agent has.
         stand_in = body_of_unknown_model(request, body, fault.failure)
         if stand_in is None:
             raise
-        tokens = await _count(stand_in, catalog, notes)
+        tokens, notes = await _count(stand_in, catalog)
     name_ignored(request, ignored_fields(notes))
     response = json_response({"input_tokens": tokens})
     response.headers["x-codex-estimated"] = "true"
     return response
 
 
-async def _count(body: bytes, catalog: ModelCatalog, notes: FieldNotes) -> int:
+async def _count(body: bytes, catalog: ModelCatalog) -> tuple[int, FieldNotes]:
     if len(body) <= _COUNTED_HERE:
-        return count_tokens(body, catalog, notes)
-    return await asyncio.get_running_loop().run_in_executor(_COUNTER, count_tokens, body, catalog, notes)
+        return count_tokens(body, catalog)
+    return await asyncio.get_running_loop().run_in_executor(_COUNTER, count_tokens, body, catalog)
 
 
 async def _parse(request: web.Request) -> ParsedMessages:

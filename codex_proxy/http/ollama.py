@@ -25,7 +25,7 @@ from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings
 from codex_proxy.surfaces.body import missing_parameter, parse_as
-from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
+from codex_proxy.surfaces.field_lists import ignored_fields
 from codex_proxy.surfaces.models import listed_names, model_of, resolve
 from codex_proxy.surfaces.ollama.answer import (
     VERSION,
@@ -174,8 +174,7 @@ async def show(request: web.Request) -> web.Response:
     Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST.
     """
     client = request[CLIENT]
-    notes = FieldNotes()
-    parsed = parse_as(OllamaShowRequest, await read_body(request), notes)
+    parsed, notes = parse_as(OllamaShowRequest, await read_body(request))
     name_ignored(request, ignored_fields(notes))
     name = parsed.model or parsed.name
     if name is None:

@@ -97,16 +97,15 @@ Parameters: TypeAlias = Annotated[
 """The JSON Schema of a tool's arguments, an object."""
 
 
-def parse_as(model: type[M], body: bytes, notes: FieldNotes | None = None) -> M:
-    """Returns the body as a `model`; `notes` gets findings about its fields."""
-    value = decode_object(body)
+def parse_as(model: type[M], body: bytes) -> tuple[M, FieldNotes]:
+    """Returns the body as a `model`, and findings about its fields."""
+    value, notes = decode_object(body), FieldNotes()
     try:
         parsed = model.model_validate(value, context=notes)
     except ValidationError as error:
         raise _fault(error) from None
-    if notes is not None:
-        notes.add_unknown_of(value, parsed)
-    return parsed
+    notes.add_unknown_of(value, parsed)
+    return parsed, notes
 
 
 T = TypeVar("T")

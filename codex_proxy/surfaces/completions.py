@@ -15,7 +15,7 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.base import OneTextRenderer, RenderOptions, Text, json_bytes, raw_text
 from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.errors import DONE, error_frames
-from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
+from codex_proxy.surfaces.field_lists import Ignored, Refused, ignored_fields
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
 from codex_proxy.surfaces.request_options import (
     FieldNames,
@@ -78,8 +78,7 @@ class ParsedCompletion(ParsedRequest, frozen=True, kw_only=True):
 
 def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedCompletion:
     """`pdfs` is not used."""
-    notes = FieldNotes()
-    request = parse_as(CompletionRequest, body, notes)
+    request, notes = parse_as(CompletionRequest, body)
     asked = DEFAULT_NAME if request.model is None else request.model
     resolved = resolve(asked, context.catalog)
     refuse_stream_options(request.stream_options, request.stream)

@@ -1,4 +1,5 @@
-"""Conversations and their items: parses requests, makes objects. Raises `Fault` INVALID_REQUEST. Source:
+"""Conversations and their items: parses requests (into a value, and findings about the body's fields), makes objects.
+Raises `Fault` INVALID_REQUEST. Source:
 docs/contract.md#conversations.
 """
 
@@ -48,25 +49,23 @@ class NewConversation(msgspec.Struct, frozen=True):
     items: tuple[ItemDict, ...]
 
 
-def parse_create(
-    body: bytes, pdfs: PdfTexts | None = None, notes: FieldNotes | None = None
-) -> NewConversation:
-    """Parses a body; an empty one asks for an empty conversation. `notes` gets findings about fields."""
-    request = parse_as(CreateBody, body or b"{}", notes)
+def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> tuple[NewConversation, FieldNotes]:
+    """Parses a body; an empty one asks for an empty conversation."""
+    request, notes = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
-    return NewConversation(metadata, normalise_items(request.items or [], "items", pdfs))
+    return NewConversation(metadata, normalise_items(request.items or [], "items", pdfs)), notes
 
 
-def parse_update(body: bytes, notes: FieldNotes | None = None) -> dict[str, str | None]:
-    """Returns metadata to merge, in which None removes a key."""
-    return dict(parse_as(UpdateBody, body, notes).metadata or {})
+def parse_update(body: bytes, pdfs: PdfTexts | None = None) -> tuple[dict[str, str | None], FieldNotes]:
+    """Returns metadata to merge, in which None removes a key. `pdfs` is not used."""
+    request, notes = parse_as(UpdateBody, body)
+    return dict(request.metadata or {}), notes
 
 
-def parse_items(
-    body: bytes, pdfs: PdfTexts | None = None, notes: FieldNotes | None = None
-) -> tuple[ItemDict, ...]:
+def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[tuple[ItemDict, ...], FieldNotes]:
     """Returns normalised items without ids."""
-    return normalise_items(parse_as(AddItemsBody, body, notes).items, "items", pdfs)
+    request, notes = parse_as(AddItemsBody, body)
+    return normalise_items(request.items, "items", pdfs), notes
 
 
 ITEMS_LIMIT: Final = 100

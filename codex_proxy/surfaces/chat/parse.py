@@ -36,7 +36,7 @@ from codex_proxy.surfaces.chat.forward import (
 from codex_proxy.surfaces.chat.messages import has_calls, has_instructions, history_of, web_images
 from codex_proxy.surfaces.chat.tools import offered_tools
 from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields, ignored_inner_fields, refuse_noted
+from codex_proxy.surfaces.field_lists import ignored_fields, ignored_inner_fields, refuse_noted
 from codex_proxy.surfaces.models import DEFAULT_NAME, ResolvedModel, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     FieldNames,
@@ -73,8 +73,7 @@ def parse(
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
     """`pdfs` None: PDFs are refused. `forward_policy` returns what may go unchanged to a model's upstream, or None."""
-    notes = FieldNotes()
-    request = parse_as(ChatRequest, body, notes)
+    request, notes = parse_as(ChatRequest, body)
     check_length("messages", len(request.messages), context.settings.max_items)
     refuse_contradictions(request)
     check_choices(request, context.settings.max_choices)

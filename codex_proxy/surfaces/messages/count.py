@@ -51,16 +51,16 @@ _NOT_SHOWN: Final = frozenset({"cache_control", "type", "id", "tool_use_id"})
 _NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "strict"}
 
 
-def count_tokens(body: bytes, catalog: ModelCatalog, notes: FieldNotes | None = None) -> int:
-    """`notes` gets findings about fields."""
-    request = parse_as(MessagesRequest, body, notes)
+def count_tokens(body: bytes, catalog: ModelCatalog) -> tuple[int, FieldNotes]:
+    """Returns the tokens of a request, and findings about its fields."""
+    request, notes = parse_as(MessagesRequest, body)
     resolve(request.model or DEFAULT_NAME, catalog)
     counter = _Counter()
     tools = request.tools or ()
     loaded = loaded_names(tools, request.tool_choice, tools_referred_to(request.messages))
     offered = [tool for tool in tools if not tool.get("defer_loading") or str(tool.get("name")) in loaded]
     wanted = (request.output_config and request.output_config.format) or request.output_format
-    return (
+    tokens = (
         _REQUEST_TOKENS
         + counter.content(request.system)
         + sum(_MESSAGE_TOKENS + counter.content(each.content) for each in request.messages)
@@ -71,6 +71,7 @@ def count_tokens(body: bytes, catalog: ModelCatalog, notes: FieldNotes | None = 
         )
         + (counter.value(wanted.schema_) if wanted else 0)
     )
+    return tokens, notes
 
 
 class _Counter:

@@ -15,7 +15,7 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import check_length, invalid_value, missing_parameter, parse_as
-from codex_proxy.surfaces.field_lists import MAX_NAMED, FieldNotes, ignored_fields
+from codex_proxy.surfaces.field_lists import MAX_NAMED, ignored_fields
 from codex_proxy.surfaces.messages.blocks import BlockReader
 from codex_proxy.surfaces.messages.history import (
     has_calls,
@@ -69,8 +69,7 @@ def parse(
     takes_images: Callable[[Turn], bool] = lambda _: True,
 ) -> ParsedMessages:
     """`identity` names a turn's agent and model, whose raw items are used."""
-    notes = FieldNotes()
-    request = parse_as(MessagesRequest, body, notes)
+    request, notes = parse_as(MessagesRequest, body)
     check_length("messages", len(request.messages), context.settings.max_items)
     tools = with_tool_changes(request.tools or (), request.messages)
     offered = offered_tools(tools, request.tool_choice, tools_referred_to(request.messages), notes)

@@ -51,15 +51,13 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True):
 
 
 def read_embed(body: bytes) -> EmbeddingsRequest:
-    notes = FieldNotes()
-    request = parse_as(OllamaEmbedRequest, body, notes)
+    request, notes = parse_as(OllamaEmbedRequest, body)
     given = [request.input] if isinstance(request.input, str) else request.input
     return _make_request(request.model, given, request.dimensions, notes)
 
 
 def read_embeddings(body: bytes) -> EmbeddingsRequest:
-    notes = FieldNotes()
-    request = parse_as(OllamaEmbeddingsRequest, body, notes)
+    request, notes = parse_as(OllamaEmbeddingsRequest, body)
     return _make_request(request.model, [request.prompt], None, notes)
 
 

@@ -85,8 +85,7 @@ def parse_chat(
     body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext
 ) -> ParsedOllama | PreloadRequest:
     """Parses a body of `/api/chat`. `pdfs` is not used."""
-    notes = FieldNotes()
-    request = parse_as(OllamaChatRequest, body, notes)
+    request, notes = parse_as(OllamaChatRequest, body)
     messages = request.messages or []
     check_length("messages", len(messages), context.settings.max_items)
     resolved = resolve(known_name(request.model, context.catalog), context.catalog)
@@ -100,8 +99,7 @@ def parse_chat(
 def parse_generate(
     body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext
 ) -> ParsedOllama | PreloadRequest | FillInRequest:
-    notes = FieldNotes()
-    request = parse_as(OllamaGenerateRequest, body, notes)
+    request, notes = parse_as(OllamaGenerateRequest, body)
     name = known_name(request.model, context.catalog)
     resolved = resolve(name, context.catalog)
     if request.suffix:

@@ -16,7 +16,7 @@ from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS, parse_as
-from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
+from codex_proxy.surfaces.field_lists import ignored_fields
 from codex_proxy.surfaces.items import ItemDict, normalise_items
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of
@@ -58,8 +58,7 @@ def parse_context(
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
     """Parses a request that counts (`counting`) or compacts. Raises `Fault`: INVALID_REQUEST, MODEL_NOT_FOUND."""
-    notes = FieldNotes()
-    request = parse_as(ContextFields if counting else CompactRequest, body, notes)
+    request, notes = parse_as(ContextFields if counting else CompactRequest, body)
     ignored = ignored_fields(notes)
     check_input(request, max_items)
     conversation = conversation_of(request)

@@ -16,7 +16,7 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.surfaces.body import check_length, parse_as
-from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
+from codex_proxy.surfaces.field_lists import ignored_fields
 from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, normalise_items, web_images
 from codex_proxy.surfaces.models import resolve, service_tier
 from codex_proxy.surfaces.request_options import (
@@ -155,8 +155,7 @@ def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
 
 
 def _parse_request(body: bytes, settings: RequestSettings) -> tuple[ResponseRequest, tuple[str, ...]]:
-    notes = FieldNotes()
-    request = parse_as(ResponseRequest, body, notes)
+    request, notes = parse_as(ResponseRequest, body)
     named = ignored_fields(notes)
     check_input(request, settings.max_items)
     _refuse_unsupported(request, settings)

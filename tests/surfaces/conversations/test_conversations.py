@@ -40,24 +40,26 @@ def refusal_of(parse: Any, **fields: Any) -> Failure:
 
 
 def test_a_conversation_begins_with_metadata_and_items() -> None:
-    new = parse_create(body(metadata={"project": "support", "gone": None}, items=[HELLO]))
+    new, _ = parse_create(body(metadata={"project": "support", "gone": None}, items=[HELLO]))
     assert new.metadata == {"project": "support"}
     assert new.items == ({**HELLO, "status": "completed"},)
 
 
 @pytest.mark.parametrize("empty", [b"", b"{}", b'{"metadata": null, "items": null}'])
 def test_a_conversation_may_begin_with_nothing(empty: bytes) -> None:
-    new = parse_create(empty)
+    new, _ = parse_create(empty)
     assert (new.metadata, new.items) == ({}, ())
 
 
 def test_an_update_keeps_its_nulls_which_delete_keys() -> None:
-    changes = parse_update(body(metadata={"status": "resolved", "project": None}))
+    changes, _ = parse_update(body(metadata={"status": "resolved", "project": None}))
     assert changes == {"status": "resolved", "project": None}
 
 
 def test_every_kind_of_item_can_be_added_by_value_or_by_reference() -> None:
-    items = parse_items(body(items=[*EVERY_KIND, {"type": "item_reference", "id": "msg_1"}, {"id": "msg_2"}]))
+    items, _ = parse_items(
+        body(items=[*EVERY_KIND, {"type": "item_reference", "id": "msg_1"}, {"id": "msg_2"}])
+    )
     assert len(items) == len(EVERY_KIND) + 2
     assert references_of(items) == ("msg_1", "msg_2")
 
@@ -85,7 +87,7 @@ def test_a_wrong_field_of_a_body_is_named(parse: Any, fields: dict[str, Any], pa
 
 
 def test_20_items_at_once_are_allowed() -> None:
-    assert len(parse_items(body(items=[HELLO] * 20))) == 20
+    assert len(parse_items(body(items=[HELLO] * 20))[0]) == 20
 
 
 # --- objects --------------------------------------------------------------------------------------
@@ -116,13 +118,13 @@ def test_items_have_a_status_and_a_time() -> None:
 
 
 def test_items_of_every_kind_are_the_sdks_own() -> None:
-    for item in with_ids(parse_items(body(items=EVERY_KIND)), Counting()):
+    for item in with_ids(parse_items(body(items=EVERY_KIND))[0], Counting()):
         shown = objects.item(item, 7)
         assert ITEM.validate_python(shown).type == item["type"]
 
 
 def test_a_program_can_print_the_role_and_content_of_items_of_every_kind() -> None:
-    for item in with_ids(parse_items(body(items=EVERY_KIND)), Counting()):
+    for item in with_ids(parse_items(body(items=EVERY_KIND))[0], Counting()):
         found = ITEM.validate_python(objects.item(item, 7))
         assert found.role in {"user", "assistant", "system", "developer"}, found.type
         assert found.content is not None or found.type == "reasoning"
