@@ -26,7 +26,7 @@ DIALECTS: Final[Mapping[str, str]] = {
 """Dialects by their names in recordings. A plugin's is recorded as `MODULE:CLASS`."""
 _NAMES: Final = {reference: name for name, reference in DIALECTS.items()}
 
-HEADERS: Final = ("content-type", "retry-after", "x-ratelimit-", "x-should-retry")
+RECORDED_HEADERS: Final = ("content-type", "retry-after", "x-ratelimit-", "x-should-retry")
 """How the names of an upstream's recorded headers begin."""
 
 
@@ -137,7 +137,7 @@ def object_of(message: Any) -> tuple[str, Any] | None:
     """
     name = type(message).__name__
     if name == "Head":
-        kept = {name: value for name, value in message.headers.items() if name.startswith(HEADERS)}
+        kept = {name: value for name, value in message.headers.items() if name.startswith(RECORDED_HEADERS)}
         return "head", {"status": message.status, "headers": kept}
     if name == "End":
         return "over", None if message.failure is None else msgspec.to_builtins(message.failure)

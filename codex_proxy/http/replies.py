@@ -38,7 +38,7 @@ def log_unforeseen(error: BaseException) -> Failure:
     return Failure(FaultKind.UNAVAILABLE, f"The server cannot do this now: {lack}.") if lack else UNFORESEEN
 
 
-def errors_of(request: web.BaseRequest) -> Surface:
+def error_api_of(request: web.BaseRequest) -> Surface:
     """Returns the API in whose format errors are answered."""
     endpoint = request.get(ENDPOINT)
     if (endpoint is None or endpoint.also_anthropic) and is_anthropic_client(request):
@@ -63,7 +63,7 @@ def fault_response(
     """Returns a failure in the API's format. `request_id`: an id for a request that has none yet. `allow`: the
     methods of the path.
     """
-    surface = errors_of(request)
+    surface = error_api_of(request)
     headers = {}
     seconds = retry_after(failure)
     if seconds is not None:

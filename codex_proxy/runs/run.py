@@ -60,7 +60,7 @@ TOO_SLOW = Failure(
 )
 
 
-def _entry(method: Callable[Concatenate[Run, P], None]) -> Callable[Concatenate[Run, P], None]:
+def _fails_turn_on_error(method: Callable[Concatenate[Run, P], None]) -> Callable[Concatenate[Run, P], None]:
     """Wraps a method that others call: an exception breaks the turn off, and the turn's end releases its session."""
 
     @breaks_off
@@ -162,12 +162,12 @@ class Run:
         """The item on which the agent works, if any."""
         return self._repair.open_item
 
-    @_entry
+    @_fails_turn_on_error
     def add_first_events(self, events: Sequence[Event]) -> None:
         """Adds events before the agent's, such as lists of MCP tools."""
         self._append(self._repair.feed(events), 0)
 
-    @_entry
+    @_fails_turn_on_error
     def add_events(self, events: Sequence[Event]) -> None:
         """Adds this server's events, unless the turn is over."""
         if not self._repair.ended:
@@ -179,7 +179,7 @@ class Run:
         self._watch.pause()
         self._calls.begin_work(work)
 
-    @_entry
+    @_fails_turn_on_error
     def begin_session(self, opened: AgentSession | ReusedSession) -> None:
         """Begins the turn on a new or kept session; closes it if the turn is over."""
         reused = opened if isinstance(opened, ReusedSession) else None
@@ -206,19 +206,19 @@ class Run:
         for answered in reused.hidden:
             session.answer(answered.request_id, ToolReply(answered.output.parts))
 
-    @_entry
+    @_fails_turn_on_error
     def interrupt(self) -> None:
         """Ends the turn as interrupted by its client."""
         self._end(TurnEnded(Stop.INTERRUPTED))
 
-    @_entry
+    @_fails_turn_on_error
     def fail(self, failure: Failure) -> None:
         """Ends the turn with this server's failure."""
         if self._recorder is not None and not self._repair.ended:
             self._recorder.on_failure(failure)
         self._end(TurnEnded.with_failure(failure))
 
-    @_entry
+    @_fails_turn_on_error
     def _on_deadline(self, failure: Failure) -> None:
         hint = self._session.silence_hint if self._session is not None else ""
         if self.turn.schema_field and not self._watch.visible:
@@ -228,7 +228,7 @@ class Run:
 
     # --- what the session calls ---------------------------------------------------------------------
 
-    @_entry
+    @_fails_turn_on_error
     def on_session_output(self, session: AgentSession, events: list[Event], size: int) -> None:
         if session is not self._session or self._repair.ended:
             return  # an earlier try that winds down
@@ -249,7 +249,7 @@ class Run:
         else:  # most batches are text alone
             self._log_events(events, size)
 
-    @_entry
+    @_fails_turn_on_error
     def on_tool_output(self, request_id: str, output: ToolOutput) -> None:
         """Continues the turn with the output of this server's call."""
         self._calls_running -= 1
@@ -257,7 +257,7 @@ class Run:
         if self._session is not None and not self._repair.ended:
             self._apply(self.attempt.on_tool_output(request_id, output), self._session, 0)
 
-    @_entry
+    @_fails_turn_on_error
     def on_verdicts(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
         """Continues the attempt with the results of its checks."""
         session = self._session
@@ -365,7 +365,7 @@ class Run:
         # The client's next request reads them.
         remembering.add_done_callback(lambda _: self._close_log([ended], 0))
 
-    @_entry
+    @_fails_turn_on_error
     def _close_log(self, events: list[Event], size: int) -> None:
         if self._recorder is not None:
             self._recorder.on_end(events[-1])  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ class CheckedTable(NamedTuple):
         where = f"({key}) > ({', '.join(after)})"
         return f"SELECT {self.columns} FROM {self.source} WHERE {where} ORDER BY {key} LIMIT {limit}"
 
-    def check(self, rows: Iterable[Sequence[Any]]) -> Part:
+    def check(self, rows: Iterable[Sequence[Any]]) -> CheckedPart:
         """Returns the number of rows, the names of damaged ones, and the last key."""
         count, found, key = 0, [], self.first_key
         for row in rows:
@@ -106,5 +106,5 @@ TABLES: Final = (
     CheckedTable("the tool step", "seq, key, value, value_sum", "@steps", ("seq",)),
 )
 
-Part: TypeAlias = tuple[int, list[str], tuple[int, ...]]
+CheckedPart: TypeAlias = tuple[int, list[str], tuple[int, ...]]
 """What `CheckedTable.check` returns."""

@@ -142,15 +142,15 @@ class NotASchemaError(ValueError):
     """A JSON schema is invalid, or cannot be applied here. The message says where and why."""
 
 
-_ready: Final[LruCache[bytes, Validator]] = LruCache(MAX_READY_BYTES, lambda schema, _: len(schema))
+_compiled: Final[LruCache[bytes, Validator]] = LruCache(MAX_READY_BYTES, lambda schema, _: len(schema))
 
 
 def _validator_of(schema: bytes) -> Validator:
     """Returns a compiled schema, cached. Raises `NotASchemaError`."""
-    found = _ready.get(schema)
+    found = _compiled.get(schema)
     if found is None:
         found = _validator(schema)
-        _ready.put(schema, found)
+        _compiled.put(schema, found)
     return found
 
 

@@ -274,7 +274,9 @@ def test_the_lines_may_come_in_any_order(agent: str, number: int, seed: int) -> 
 
 @AGENTS
 @given(NUMBERS, SEEDS, st.sampled_from([0.002, 0.01, 0.05, 0.3]))
-def test_any_value_in_any_line_may_be_something_else(agent: str, number: int, seed: int, rate: float) -> None:
+def test_any_value_in_any_line_of_a_recording_may_be_another(
+    agent: str, number: int, seed: int, rate: float
+) -> None:
     chance = random.Random(seed)
     lines, survives = lines_and_player(agent, number)
     survives(each_line(lines, lambda line: change_line(line, chance, rate)))
@@ -282,7 +284,7 @@ def test_any_value_in_any_line_may_be_something_else(agent: str, number: int, se
 
 @AGENTS
 @given(NUMBERS, SEEDS)
-def test_any_bytes_may_be_broken(agent: str, number: int, seed: int) -> None:
+def test_any_bytes_of_a_recording_may_be_broken(agent: str, number: int, seed: int) -> None:
     chance = random.Random(seed)
     lines, survives = lines_and_player(agent, number)
     survives(each_line(lines, lambda line: break_line(line, chance)))

@@ -405,7 +405,7 @@ async def test_of_an_address_only_the_host_is_reported_since_the_rest_may_be_a_k
     assert "hidden" not in done.out + done.err
 
 
-async def test_for_a_person_it_is_text_with_the_steps_in_order(tmp_path: Path) -> None:
+async def test_the_report_for_people_is_text_with_the_steps_in_order(tmp_path: Path) -> None:
     done = await command(tmp_path, "doctor", "--agent", "fake", "--port", "0")
     assert done.status == 0
     assert "[WARN] agent" in done.out

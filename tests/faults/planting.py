@@ -52,7 +52,7 @@ GIVE_BACK: Final = (
 """Those that give something back, or take it over, or answer whoever waits. Nobody does it in their place."""
 CONNECTION: Final = (
     "add_headers",
-    "errors_of",
+    "error_api_of",
     "is_ollama_path",
     "_short",
     "_uncancel_if_stopping",

@@ -193,7 +193,9 @@ async def test_an_error_quotes_only_the_beginning_of_what_a_client_wrote(tmp_pat
         ("{}", "/v1/models"),
     ],
 )
-async def test_so_does_an_error_about_an_address(tmp_path: Path, method: str, path: str) -> None:
+async def test_an_error_about_an_address_quotes_only_its_beginning(
+    tmp_path: Path, method: str, path: str
+) -> None:
     long = "y" * 3_500
     async with fake_proxy(tmp_path) as proxy:
         answer = await proxy.send(method.replace("{}", "Y" * 3_500), path.replace("{}", long))
@@ -205,7 +207,7 @@ async def test_so_does_an_error_about_an_address(tmp_path: Path, method: str, pa
 @pytest.mark.parametrize(
     "header", ["X-Codex-Mode", "X-Codex-Sandbox", "X-Codex-Workdir", "Authorization", "Origin"]
 )
-async def test_so_does_an_error_about_a_header(tmp_path: Path, header: str) -> None:
+async def test_an_error_about_a_header_quotes_only_its_beginning(tmp_path: Path, header: str) -> None:
     async with fake_proxy(tmp_path) as proxy:
         answer = await proxy.send(
             "POST",

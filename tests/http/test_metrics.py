@@ -42,7 +42,7 @@ async def value(proxy: Proxy, name: str, **labels: str) -> float:
     return (await samples(proxy)).get((f"codex_proxy_{name}", frozenset(labels.items())), 0.0)
 
 
-async def test_without_the_setting_there_is_no_such_path(proxy: Proxy) -> None:
+async def test_without_the_setting_metrics_are_a_404(proxy: Proxy) -> None:
     assert (await proxy.send("GET", "/metrics")).status == 404
 
 

@@ -50,7 +50,7 @@ async def test_a_field_that_no_endpoint_knows_is_named(proxy: Proxy, route: str)
 
 
 @pytest.mark.parametrize("route", READING)
-async def test_such_a_field_with_an_id_of_this_server_is_refused(proxy: Proxy, route: str) -> None:
+async def test_an_unknown_field_with_an_id_of_this_server_is_refused(proxy: Proxy, route: str) -> None:
     answer = await post(proxy, route, {"of_tomorrow": "resp_0123456789abcdef"})
     assert answer.status == 400
     assert "'of_tomorrow'" in answer.text

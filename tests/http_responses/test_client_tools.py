@@ -39,7 +39,7 @@ async def test_a_function_of_a_namespace_is_called_by_its_name_and_namespace(pro
     assert answer.body["tools"][0]["name"] == "files"
 
 
-async def test_the_output_of_such_a_call_goes_back_to_the_same_tool(proxy: Proxy) -> None:
+async def test_the_output_of_a_call_in_a_namespace_goes_back_to_the_same_tool(proxy: Proxy) -> None:
     prompt = {"role": "user", "content": calls("files__read")}
     first = await create(proxy, [prompt], tools=[FILES], store=False)
     (call,) = first.body["output"]
@@ -48,7 +48,7 @@ async def test_the_output_of_such_a_call_goes_back_to_the_same_tool(proxy: Proxy
     assert second.body["output"][0]["content"][0]["text"] == "Seen: its content"
 
 
-async def test_the_events_of_such_a_call_name_it_as_the_client_does(proxy: Proxy) -> None:
+async def test_the_events_of_a_call_in_a_namespace_name_it_as_the_client_does(proxy: Proxy) -> None:
     events = events_of((await create(proxy, calls("files__read"), tools=[FILES], stream=True)).text)
     done = next(event for event in events if event["type"] == "response.function_call_arguments.done")
     assert done["name"] == "read"

@@ -142,7 +142,7 @@ async def test_a_call_that_nobody_can_answer_goes_back_to_the_model_unseen(
 
 
 @EVERY_WAY
-async def test_such_a_call_behind_a_valid_one_has_the_same_output_whether_the_agent_gave_it_or_not(
+async def test_an_invalid_call_after_a_valid_one_has_the_same_output_whether_the_agent_gave_it_or_not(
     proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     """Some releases of the agent do one call after the other: the second is not answered before the first."""

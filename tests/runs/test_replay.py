@@ -103,7 +103,7 @@ async def test_the_outputs_of_calls_are_sent_to_a_new_thread_too() -> None:
 
 
 @virtual
-async def test_another_thread_that_dies_as_well_is_the_end() -> None:
+async def test_a_second_session_that_dies_fails_the_turn() -> None:
     scheduler, agent, run = await continue_on_thread()
     dies(agent.transports[0])
     await settle()

@@ -38,7 +38,7 @@ async def test_a_response_comes_back_as_it_was_saved(store: Store) -> None:
     assert await store.response(OWNER, "resp_1") == saved
 
 
-async def test_a_response_that_was_never_saved_is_none(store: Store) -> None:
+async def test_a_response_that_was_never_saved_is_not_found(store: Store) -> None:
     assert await store.response(OWNER, "resp_1") is None
 
 

@@ -414,7 +414,7 @@ PERSON = raw(
 )
 
 
-def test_an_answer_without_such_nulls_stays_as_it_is() -> None:
+def test_an_answer_without_placeholders_stays_as_it_is() -> None:
     said = '{ "name": "Ada",\n "age": 1.50 }'
     assert undo_strict_form(PERSON, said) == said
 
@@ -526,7 +526,7 @@ def undo(form: StrictForm, schema: Any, text: str) -> str:
 
 
 @given(objects(CASES))
-def test_what_was_made_to_fit_is_undone_in_every_answer(case: Case) -> None:
+def test_placeholders_of_the_strict_form_are_removed_from_every_answer(case: Case) -> None:
     schema, value, embedded = case
     schema |= DEFS
     form = strict_form(raw(schema))

@@ -30,7 +30,7 @@ async def test_doctor_asks_the_upstream_for_its_models_and_pays_for_no_turn(tmp_
     assert server.asked == []
 
 
-async def test_doctor_says_that_nobody_is_there(tmp_path: Path) -> None:
+async def test_doctor_says_that_the_model_server_cannot_be_reached(tmp_path: Path) -> None:
     check = (await doctor_checks(tmp_path, "http://127.0.0.1:1/v1"))["upstream"]
     assert check.status == "failed"
     assert "--upstream-url" in check.advice

@@ -208,7 +208,9 @@ async def test_silence_in_the_middle_ends_the_answer_as_failed(agent: str, tmp_p
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_nobody_is_there_and_the_server_starts_all_the_same(agent: str, tmp_path: Path) -> None:
+async def test_a_server_starts_although_its_model_server_cannot_be_reached(
+    agent: str, tmp_path: Path
+) -> None:
     async with proxy_before("http://127.0.0.1:1/v1", tmp_path, agent=agent) as proxy:
         answer = await proxy.ask(user() | {"model": "small"})
         assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")

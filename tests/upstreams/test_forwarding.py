@@ -172,7 +172,7 @@ async def test_parts_of_a_type_that_nobody_here_knows_reach_the_upstream_and_are
     assert answer.headers["x-codex-passed-params"] == "messages[].content[].video_url"
 
 
-async def test_such_a_part_is_refused_by_its_place_where_it_cannot_go_as_it_was_written(
+async def test_a_part_for_upstreams_only_is_refused_by_its_place_where_it_cannot_be_forwarded(
     proxy: Proxy, server: Upstream, tmp_path: Path
 ) -> None:
     calls = {"role": "assistant", "content": [SEEN]}

@@ -90,7 +90,7 @@ async def test_a_text_is_kept_for_its_owner(reader: PdfReader) -> None:
     assert await read(reader, b"not read again", "bob") == TEXT
 
 
-async def test_a_text_is_kept_for_a_while(reader: PdfReader, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_text_of_a_pdf_is_cached(reader: PdfReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_reader, "KEPT_SECONDS", 0.05)
     assert await read(reader, pdfs.pdf("Hello.")) == TEXT
     await eventually(lambda: ("ann", b"1") not in reader._kept)

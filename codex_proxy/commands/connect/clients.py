@@ -81,7 +81,7 @@ class ClientSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """The file `clients.toml`. `texts` replace the placeholders with their names."""
+    """The file `clients.toml`. `texts`: what replaces a placeholder, by its name."""
 
     texts: dict[str, str]
     clients: tuple[ClientSetup, ...]

@@ -14,7 +14,7 @@ from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
 from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID, ROUTES, Handler
-from codex_proxy.http.replies import errors_of, fault_response, is_ollama_path, log_unforeseen
+from codex_proxy.http.replies import error_api_of, fault_response, is_ollama_path, log_unforeseen
 from codex_proxy.runs.turn_records import TURN_ORIGIN, TurnOrigin
 from codex_proxy.surfaces.ollama.answer import NO_OLLAMA
 
@@ -161,7 +161,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     if REQUEST_ID in request:
         request[PREPARED] = True
         response.headers["x-request-id"] = request[REQUEST_ID]
-        if errors_of(request) == "messages":
+        if error_api_of(request) == "messages":
             response.headers["request-id"] = request[REQUEST_ID]
         elapsed = app[CLOCK].monotonic() - request[_BEGAN]
         response.headers["openai-processing-ms"] = str(round(elapsed * 1000))

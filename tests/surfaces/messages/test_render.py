@@ -243,7 +243,7 @@ def test_state_has_no_more_of_an_item_than_the_model_gave() -> None:
 
 
 @pytest.mark.parametrize("other", ["codex-app-server/gpt-5.4", "", "codex-app-server/gpt-5.5 "])
-def test_state_of_another_model_is_none(other: str) -> None:
+def test_state_of_another_model_is_ignored(other: str) -> None:
     data = pack_items([THOUGHT], IDENTITY)
     assert data is not None
     assert unpack_items(data, other) == []

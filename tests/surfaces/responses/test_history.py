@@ -270,7 +270,7 @@ def test_what_the_models_provider_made_goes_back_as_it_came() -> None:
         },
     ],
 )
-def test_other_things_that_it_made_go_back_whole_too(item: dict[str, Any]) -> None:
+def test_other_items_of_the_provider_go_back_whole(item: dict[str, Any]) -> None:
     (raw,) = history(item)
     assert isinstance(raw, RawHistoryItem)
     assert json.loads(raw.json).items() >= item.items()
