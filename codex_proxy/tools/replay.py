@@ -226,13 +226,27 @@ def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
 
 
 def assistant_text(items: Sequence[HistoryItem]) -> str:
-    """Returns the assistant's texts, joined with blank lines."""
-    texts = (
-        "".join(texts_of(item.parts))
+    """Returns the assistant's texts as they are compared: without `<think>` blocks, joined with blank lines."""
+    return "\n\n".join(
+        text
         for item in items
         if isinstance(item, HistoryMessage) and item.role == "assistant"
+        for text in _texts_outside_thoughts("".join(texts_of(item.parts)))
     )
-    return "\n\n".join(text for text in texts if text)
+
+
+def _texts_outside_thoughts(text: str) -> list[str]:
+    """Returns the texts before, between and after `<think>` blocks, in which some clients send reasoning back."""
+    *pieces, last = text.split("</think>")
+    said: list[list[str]] = [[]]
+    for piece in pieces:
+        before, tag, _ = piece.partition("<think>")
+        said[-1].append(before if tag else f"{piece}</think>")
+        if tag:
+            said.append([])
+    said[-1].append(last)
+    stripped = ("".join(each).strip() for each in said)
+    return [each for each in stripped if each]
 
 
 def restore_items(

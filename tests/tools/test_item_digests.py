@@ -156,6 +156,11 @@ def test_consecutive_messages_of_the_assistant_are_one() -> None:
     assert fresh_items(digests(one), [two[0], RAW_ITEM, two[1], MORE]) == (MORE,)
 
 
+def test_reasoning_that_a_client_puts_into_the_answer_does_not_count() -> None:
+    thought = HistoryMessage("assistant", (TextPart("<think>\nHm.\n</think>\n\nSo."),))
+    assert fresh_items(digests([QUESTION, ANSWER]), [QUESTION, thought, MORE]) == (MORE,)
+
+
 def test_a_message_of_the_assistant_that_says_nothing_does_not_count() -> None:
     empty = HistoryMessage("assistant", (TextPart(""),))
     assert fresh_items(digests([QUESTION, CALL]), [QUESTION, empty, CALL, OUTPUT]) == (OUTPUT,)

@@ -98,6 +98,29 @@ def test_several_messages_are_recognised_as_a_client_joins_them() -> None:
     assert put_back([message("One.\n\nTwo."), call("a")], memory) == BACK
 
 
+@pytest.mark.parametrize(
+    "echo",
+    [
+        [message("<think>\nSo.\n</think>\n\nOne.\n\nTwo.")],
+        [message("<think>\nSo.\n</think>"), message("One."), message("Two.")],
+        [message("One.\n<think>So.</think>\nTwo.")],
+        [message("<think>So.</think><think>Hm.</think>One."), message("\nTwo.\n")],
+        [message("<think>So.</think>")],
+    ],
+)
+def test_an_answer_is_recognised_without_reasoning_that_a_client_put_into_its_text(
+    echo: list[HistoryItem],
+) -> None:
+    memory = remembered_turns(call("a"), said="One.\n\nTwo.")
+    assert put_back([QUESTION, *echo, call("a"), output("a")], memory) == [QUESTION, *BACK, output("a")]
+
+
+@pytest.mark.parametrize("text", ["<think>One.\n\nTwo.", "</think>One.\n\nTwo.", "One.</think>\n\nTwo."])
+def test_half_a_tag_is_a_part_of_the_answer(text: str) -> None:
+    history: list[HistoryItem] = [QUESTION, message(text), call("a"), output("a")]
+    assert put_back(history, remembered_turns(call("a"), said="One.\n\nTwo.")) == history
+
+
 def test_outputs_in_another_order_are_put_into_the_models() -> None:
     history: list[HistoryItem] = [QUESTION, call("a"), call("b"), output("b"), output("a"), MORE]
     memory = remembered_turns(call("a"), call("b"))
