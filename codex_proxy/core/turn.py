@@ -118,6 +118,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Whether developer messages after tool outputs may be put into the last output, so that a waiting session can
     continue.
     """
+    calls_without_ids: bool = False
+    """Whether the client may send calls and their outputs back without the ids of the calls."""
     sampling: Mapping[str, Any] = {}
     """Sampling parameters (`temperature`, `seed`, ...), for agents that can set them."""
     passed_fields: Mapping[str, msgspec.Raw] = {}

@@ -20,12 +20,13 @@ from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
-from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput
 from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
 from codex_proxy.core.own_errors import break_off_on_error, release_all
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
+from codex_proxy.runs.call_ids import call_id_entries, with_call_ids
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import (
     ClosedSession,
@@ -177,6 +178,7 @@ class RunScheduler:
         observers: list[TurnObserver] = []
         session: ReusedSession | AgentSession | None = None
         try:
+            turn = await self._with_call_ids(turn)
             agent = self.agent_of(turn)
             observers += [watcher.begin(turn, agent.name) for watcher in self.watchers]
             recorder = _recorder_of(turn, agent, first, observers)
@@ -297,6 +299,12 @@ class RunScheduler:
             history = await recalled_history(turn, owner, self.memory, self.agent_and_model(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
+    async def _with_call_ids(self, turn: Turn) -> Turn:
+        if turn.calls_without_ids:
+            async with _logged_failure_of_memory():
+                return await with_call_ids(turn, turn.owner, self.memory)
+        return turn
+
     def agent_and_model(self, turn: Turn) -> str:
         """Returns `AGENT/MODEL`, under which raw items are stored: no other model can read encrypted reasoning."""
         return f"{self.agent_of(turn).name}/{turn.model}"
@@ -327,12 +335,9 @@ class RunScheduler:
         """Keeps the session for the client's next request, if possible; returns whether."""
         if self.draining:
             return False
-        policy, check = run.attempt.policy, run.attempt.check
+        policy = run.attempt.policy
         calls = visible_calls(policy)
-        said = assistant_messages(run.raw_items)
-        if check is not None:
-            said = check.as_shown(said)  # what the client will echo
-        seen, _ = item_digests((*run.turn.history, *said, *calls))
+        seen, _ = item_digests((*run.turn.history, *_shown_messages(run), *calls))
         pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
         owner = run.turn.owner
         self.idle_sessions.put(owner, session_key(owner, run.attempt.turn), session, seen, pending)
@@ -349,6 +354,9 @@ class RunScheduler:
     async def _remember(self, run: Run) -> None:
         plain = run.turn.mode == "model"
         entries = entries_of(run.raw_items, run.attempt.policy, self.agent_and_model(run.turn), plain=plain)
+        if run.turn.calls_without_ids:
+            calls = visible_calls(run.attempt.policy)
+            entries |= call_id_entries(run.turn, _shown_messages(run), calls)
         async with _logged_failure_of_memory():
             await self.memory.remember(run.turn.owner, entries, durable=self._runs[run].durable)
 
@@ -448,6 +456,12 @@ class RunScheduler:
         await self.agent.close()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _shown_messages(run: Run) -> tuple[HistoryMessage, ...]:
+    """Returns the answer's messages as the client will send them back."""
+    said, check = assistant_messages(run.raw_items), run.attempt.check
+    return said if check is None else check.as_shown(said)
 
 
 def _with_replay(turn: Turn, requested: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:

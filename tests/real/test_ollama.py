@@ -16,6 +16,7 @@ from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy
 from tests.real.release import PLAIN_MODEL
 from tests.real.shared import Proxies, living_on
+from tests.real.tool_loop import assert_grows, types_of
 from tests.waiting import eventually
 
 pytestmark = PLAIN_MODEL
@@ -35,7 +36,9 @@ async def client(proxy: Proxy) -> AsyncIterator[ollama.AsyncClient]:
 async def test_a_tool_is_called_in_two_rounds_by_a_client_that_keeps_no_ids(
     client: ollama.AsyncClient, model_server: ModelServer
 ) -> None:
-    messages: list[Any] = briefly(plan([call(city="Bern")], [call(city="Rome")], [say("Both are sunny.")]))
+    step = [think(), say("Let me look.")]
+    prompt = plan([*step, call(city="Bern")], [*step, call(city="Rome")], [say("Both are sunny.")])
+    messages: list[Any] = briefly(prompt)
     cities = []
     for _ in range(2):
         answer = await client.chat("scripted-model", messages, tools=[WEATHER])
@@ -45,6 +48,8 @@ async def test_a_tool_is_called_in_two_rounds_by_a_client_that_keeps_no_ids(
     assert cities == ["Bern", "Rome"]
     last = await client.chat("scripted-model", messages, tools=[WEATHER])
     assert (last.message.content, last.done_reason) == ("Both are sunny.", "stop")
+    assert_grows(model_server.calls)
+    assert types_of(model_server.calls[-1]).count("reasoning") == 2
 
 
 async def test_thinking_a_schema_and_counts_come_from_the_model(

@@ -19,7 +19,7 @@ from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy
 from tests.real.shared import EVERY_WAY, Proxies
-from tests.real.tool_loop import assert_grows, loop_of, outputs_of
+from tests.real.tool_loop import assert_grows, loop_of, outputs_of, types_of
 from tests.waiting import PATIENCE
 
 
@@ -80,6 +80,25 @@ async def test_the_sdk_s_stream_helper_gathers_calls_and_text(
     assert final.choices[0].message.content == "Let me look."
     assert final.choices[0].finish_reason == "tool_calls"
     assert "tool_calls.function.arguments.done" in kinds
+
+
+@pytest.mark.parametrize("way", ["kept", "replayed"])
+async def test_function_calls_which_have_no_ids_continue_what_the_model_saw(
+    proxies: Proxies, model_server: ModelServer, way: str
+) -> None:
+    step = [think(), say("Let me look."), call("GetWeather", city="Paris", days=2)]
+    messages: list[Any] = [{"role": "user", "content": plan(step, step, [say("Done.")])}]
+    functions: Any = [{"name": "GetWeather", "parameters": GetWeather.model_json_schema()}]
+    async with loop_of(proxies, way) as loop:
+        client = (await loop.serve()).client
+        for _ in range(3):
+            answer = await client.chat.completions.create(model=MODEL, messages=messages, functions=functions)
+            messages.append(answer.choices[0].message.model_dump(exclude_none=True))
+            messages.append({"role": "function", "name": "GetWeather", "content": "sunny"})
+    assert answer.choices[0].message.content == "Done."
+    assert len(model_server.calls) == 3
+    assert_grows(model_server.calls)
+    assert types_of(model_server.calls[-1]).count("reasoning") == 2
 
 
 @tool

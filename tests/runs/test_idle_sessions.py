@@ -493,6 +493,7 @@ MAY_CHANGE = {
     "json_object": True,
     "origin": Origin(key="k"),
     "instructions_in_outputs": True,
+    "calls_without_ids": True,
 }
 """What this server itself applies, or what is in the history as well."""
 NEVER_WITH_A_KEPT_SESSION = {

@@ -141,6 +141,7 @@ def _convert(
         tools=offered.tools,
         tool_choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
+        calls_without_ids=bool(request.functions),
         output_schema=wanted.schema,
         choices=request.n or 1,
         sampling=non_null_fields(request, SAMPLING),

@@ -160,6 +160,7 @@ def _make_parsed(
         effort=_effort_of(request, resolved.effort, efforts_of(resolved.agent_model, context.catalog)),
         summary="auto" if request.think else None,
         tools=tools,
+        calls_without_ids=True,
         output_schema=wanted.schema,
         sampling=non_null_fields(options, SAMPLING),
         stop=stops_of(options.stop),

@@ -1,0 +1,84 @@
+"""Calls that a client sends back without their ids get those that the agent gave them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    TextPart,
+)
+from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.call_ids import call_id_entries, with_call_ids
+
+
+def said(text: str, role: str = "assistant") -> HistoryMessage:
+    return HistoryMessage("user" if role == "user" else "assistant", (TextPart(text),))
+
+
+def call(id: str, arguments: str = "{}") -> HistoryCall:
+    return HistoryCall(id, "f", arguments)
+
+
+def output(id: str, text: str = "done") -> HistoryOutput:
+    return HistoryOutput(id, (TextPart(text),))
+
+
+def turn_of(*history: HistoryItem) -> Turn:
+    return Turn(model="m", history=history)
+
+
+QUESTION = said("Well?", "user")
+STEP = (call("a", '{"x":1}'), call("b"), call("c"))
+"""The second and third are equal but for their ids."""
+ANSWERED = (output("a"), output("b"), output("c"))
+MADE = (call("1", '{"x": 1}'), call("2"), call("3"), output("1"), output("2"), output("3"))
+
+
+async def sent_back(*history: HistoryItem, owner: str = "me") -> Sequence[HistoryItem]:
+    """The history as it is read after two answers: `STEP`, and "Hm." with the call `d`."""
+    memory = RamStepMemory(StepMemorySettings(), time.time)
+    await memory.remember("me", call_id_entries(turn_of(QUESTION), (), STEP))
+    second = turn_of(QUESTION, *STEP, *ANSWERED)
+    await memory.remember("me", call_id_entries(second, (said("Hm."),), (call("d"),)))
+    return (await with_call_ids(turn_of(*history), owner, memory)).history
+
+
+async def test_each_call_and_its_output_get_the_id_of_the_call() -> None:
+    history: list[HistoryItem] = [QUESTION, *MADE, said("Hm."), call("4"), output("4", "more")]
+    expected = (QUESTION, *STEP, *ANSWERED, said("Hm."), call("d"), output("d", "more"))
+    assert await sent_back(*history) == (
+        QUESTION,
+        msgspec.structs.replace(MADE[0], call_id="a"),
+        *expected[2:],
+    )
+
+
+async def test_a_call_of_one_conversation_is_not_taken_for_that_of_another() -> None:
+    changes: list[list[HistoryItem]] = [
+        [said("And?", "user"), *MADE],
+        [QUESTION, said("Hm."), *MADE],
+        [QUESTION, *MADE[1:2], output("2")],
+        [QUESTION, *MADE[:3], output("1", "other"), *MADE[4:], said("Hm."), call("4"), output("4")],
+    ]
+    for changed in changes:
+        history = await sent_back(*changed)
+        assert history[-1] == changed[-1]
+
+
+async def test_ids_are_known_to_their_owner_only() -> None:
+    assert await sent_back(QUESTION, *MADE, owner="you") == (QUESTION, *MADE)
+
+
+@pytest.mark.parametrize("empty", [said(""), said("<think>So.</think>")])
+async def test_a_message_that_says_nothing_does_not_count(empty: HistoryMessage) -> None:
+    history = await sent_back(QUESTION, empty, *MADE[:3], empty, *MADE[3:])
+    assert [item.call_id for item in history if isinstance(item, HistoryOutput)] == ["a", "b", "c"]
