@@ -80,8 +80,8 @@ def test_what_the_user_has_set_for_opencode_stays_but_for_what_a_preset_sets() -
     assert (config["model"], config["share"], config["permission"]["bash"]) == ("m", "disabled", "ask")
 
 
-def context_of(folder: Path, **more: str) -> AgentContext:
-    settings = settings_of(folder, agent="qwen", state_dir=folder / "state")
+def context_of(folder: Path, acp: dict[str, str] | None = None, **more: str) -> AgentContext:
+    settings = settings_of(folder, agent="qwen", state_dir=folder / "state", acp=acp or {})
     return AgentContext(settings, {**ENVIRONMENT, **more}, SystemClock())
 
 
@@ -103,6 +103,16 @@ def test_what_the_machines_administrator_has_set_stays_in_force(tmp_path: Path) 
     given = settings_given(context_of(tmp_path, QWEN_CODE_SYSTEM_SETTINGS_PATH=str(policy)))
     assert given["tools"] == {"exclude": ["y"]}
     assert (given["memory"]["x"], given["memory"]["enableManagedAutoMemory"]) == (1, False)
+
+
+def test_a_settings_file_that_the_operator_names_for_the_agent_is_its_settings_file(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.json"
+    context = context_of(
+        tmp_path, QWEN_CODE_SYSTEM_SETTINGS_PATH=str(policy), acp={"env": "QWEN_CODE_SYSTEM_SETTINGS_PATH"}
+    )
+    launch = with_settings_file(launch_of(QWEN, context), context)
+    assert launch.command.env["QWEN_CODE_SYSTEM_SETTINGS_PATH"] == str(policy)
+    assert list(tmp_path.rglob("*.json")) == []
 
 
 def test_settings_of_the_machine_that_cannot_be_read_stop_the_start(tmp_path: Path) -> None:

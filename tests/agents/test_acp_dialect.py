@@ -710,9 +710,14 @@ def test_a_session_whose_turn_ended_well_takes_another_prompt() -> None:
     assert sum(1 for request in played.requests if request["method"] == "session/new") == 1
 
 
-def test_a_session_is_closed_where_the_agent_can_close_it() -> None:
-    played = play("codex-acp-text")
+@pytest.mark.parametrize("is_prompting", [False, True])
+def test_a_session_is_closed_where_the_agent_can_close_it(is_prompting: bool) -> None:
+    played = begin_and_open("codex-acp-cancel") if is_prompting else play("codex-acp-text")
     played.take(played.turn.interrupt())
+    if is_prompting:
+        assert not played.has_asked("session/close")
+        prompt = played.last_request("session/prompt")
+        played.receive([{**messages_of("codex-acp-cancel")[-1], "id": prompt["id"]}])
     assert played.has_asked("session/close")
     assert played.turn.finished
 

@@ -15,7 +15,7 @@ from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.responses import follow
 from codex_proxy.responses.follow import Follower, check_followable
 from codex_proxy.responses.foreground import ForegroundResponse, ResponseReader, start_foreground
-from codex_proxy.responses.prepare import prepare
+from codex_proxy.responses.prepare import PreparedResponse, prepare
 from codex_proxy.responses.running import Delivery
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import HIGH_WATER
@@ -39,9 +39,9 @@ def service_of(proxy: Proxy) -> ResponsesService:
     return proxy.app[RESPONSES]
 
 
-async def started(
+async def prepared_turn(
     proxy: Proxy, input: str, delivery: Delivery = "sse", **fields: Any
-) -> tuple[ForegroundResponse, ResponseReader]:
+) -> PreparedResponse:
     service = service_of(proxy)
     body = {"model": "codex-5", "input": input, "stream": delivery != "whole", **fields}
     parsed = parse(
@@ -50,8 +50,14 @@ async def started(
             service.clients.everybody.settings, service.clients.everybody.catalog, RequestHints()
         ),
     )
-    prepared = await prepare(service, parsed, "local", id=service.ids.new("resp_"), created=1.0, wait=None)
-    return await start_foreground(service, prepared, delivery)
+    return await prepare(service, parsed, "local", id=service.ids.new("resp_"), created=1.0, wait=None)
+
+
+async def started(
+    proxy: Proxy, input: str, delivery: Delivery = "sse", **fields: Any
+) -> tuple[ForegroundResponse, ResponseReader]:
+    prepared = await prepared_turn(proxy, input, delivery, **fields)
+    return await start_foreground(service_of(proxy), prepared, delivery)
 
 
 async def rest_of(reader: ResponseReader | Follower) -> str:
@@ -164,6 +170,16 @@ async def test_a_response_that_waits_for_its_slot_can_be_cancelled_by_several_at
         assert response is not None
         await asyncio.gather(response.cancel_and_wait(), response.cancel_and_wait())
         assert (await proxy.send("GET", f"/v1/responses/{waits}")).body["status"] == "cancelled"
+
+
+async def test_a_response_that_is_cancelled_before_its_task_begins_ends_all_the_same(proxy: Proxy) -> None:
+    service = service_of(proxy)
+    response = ForegroundResponse(service, await prepared_turn(proxy, HELD), "sse", None)
+    task = response.start_in(service.background.tasks)
+    response.cancel()
+    await task
+    assert response.ended
+    assert proxy.server.runs.running == 0
 
 
 async def test_a_response_that_is_deleted_before_it_is_followed_is_a_404(proxy: Proxy) -> None:

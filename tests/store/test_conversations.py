@@ -302,3 +302,12 @@ async def test_a_turn_that_sends_known_items_again_appends_only_the_new_ones(sto
         response("resp_1"), input=items("call", "output"), output=items("answer"), append="conv_1"
     )
     assert await conversation_ids(store, "conv_1") == ["call", "output", "answer"]
+
+
+async def test_of_an_input_and_an_output_with_one_id_a_turn_appends_the_input(store: Store) -> None:
+    await store.add_conversation(conversation("conv_1"))
+    await store.add_response(
+        response("resp_1"), input=[item("a", "asked")], output=[item("a", "answered")], append="conv_1"
+    )
+    assert await conversation_ids(store, "conv_1") == ["a"]
+    assert b"asked" in (await store.item(OWNER, "conv_1", "a")).json
