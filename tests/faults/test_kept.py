@@ -60,19 +60,33 @@ async def test_a_conversation_goes_on_on_a_new_process_with_all_that_was_said(
         assert len(scheduler.idle_sessions) == 1
 
 
-async def test_processes_that_keep_dying_make_the_server_unready_until_one_lives(tmp_path: Path) -> None:
+async def test_processes_that_keep_dying_make_the_server_unready_until_one_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with fake_proxy(tmp_path, fake_dialect="app-server", kept_threads=0) as proxy:
+        agent, loop, hours = proxy.server.agent, asyncio.get_running_loop(), 0
+        assert isinstance(agent, AppServerAgent)
+        monkeypatch.setattr(agent.pool, "now", lambda: loop.time() + 3600 * hours)
+
+        async def recover() -> None:
+            """Lets the delay of the next start pass, and waits for a process."""
+            nonlocal hours
+            hours += 1
+            agent.pool.schedule_tick(0)
+            await until(lambda: agent.trouble() is None)
+
         for _ in range(3):
-            await until(lambda: proxy.server.agent.trouble() is None)
+            if agent.trouble() is not None:
+                await recover()
             answer = await proxy.ask(user("[[fake:text misbehave=crash at=3]]"))
             assert answer.status in (500, 503)
-        await until(lambda: proxy.server.agent.trouble() is not None)
+        await until(lambda: agent.trouble() is not None)
         ready = await proxy.send("GET", "/readyz")
         assert ready.status == 503
         assert "keeps exiting" in ready.body["reason"]
         refused = await proxy.ask(user())
         assert (refused.status, refused.error["code"]) == (503, "service_unavailable")
         assert int(refused.headers["Retry-After"]) >= 1
-        await until(lambda: proxy.server.agent.trouble() is None)
+        await recover()
         assert (await proxy.ask(user())).status == 200
         assert (await proxy.send("GET", "/readyz")).status == 200
