@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, Protocol, TypeAlias
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -81,26 +82,17 @@ class ConversationLocks:
     """The locks of one process on conversations, each held by one turn, in the order of asking."""
 
     def __init__(self) -> None:
-        self._locks: dict[Key, asyncio.Lock] = {}
-        self._wanted: dict[Key, int] = {}
+        self._locks = WeakValueDictionary[Key, asyncio.Lock]()
+        """The locks that a turn holds or waits for."""
+        self._held: dict[Key, asyncio.Lock] = {}
 
     async def acquire(self, key: Key) -> None:
         lock = self._locks.setdefault(key, asyncio.Lock())
-        self._wanted[key] = self._wanted.get(key, 0) + 1
-        try:
-            await lock.acquire()
-        except BaseException:
-            self._forget(key)
-            raise
+        await lock.acquire()
+        self._held[key] = lock
 
     def release(self, key: Key) -> None:
-        self._locks[key].release()
-        self._forget(key)
-
-    def _forget(self, key: Key) -> None:
-        self._wanted[key] -= 1
-        if not self._wanted[key]:
-            del self._wanted[key], self._locks[key]
+        self._held.pop(key).release()
 
 
 class ConversationLease:
