@@ -276,19 +276,23 @@ def test_a_warm_process_is_given_prompt_tools_and_schema_with_the_turn() -> None
     assert line["request"]["jsonSchema"] == {"type": "object"}
 
 
-def test_a_permission_request_is_reported_to_the_client_and_refused() -> None:
+@pytest.mark.parametrize("approve", [False, True])
+def test_a_permission_request_is_reported_to_the_client_and_answered_once(approve: bool) -> None:
     dialect = begin_turn("agent_tools")
     events: list[Event] = []
     for line in output_lines("agent_tools"):
         events += dialect.receive([line]).events
         if isinstance(events and events[-1], ApprovalRequested):
             break
-    asked = events[-1]
-    assert isinstance(asked, ApprovalRequested)
-    assert (asked.kind, asked.text) == ("command", "echo marker-$((40+2)); touch made.txt")
-    [answer] = lines_in(dialect.answer(asked.request_id, Decision()).writes)
-    assert answer["response"]["response"]["behavior"] == "deny"
-    assert dialect.answer(asked.request_id, Decision()).writes == b""
+    request = events[-1]
+    assert isinstance(request, ApprovalRequested)
+    assert (request.kind, request.text) == ("command", "echo marker-$((40+2)); touch made.txt")
+    [answer] = lines_in(dialect.answer(request.request_id, Decision(approve)).writes)
+    decision = answer["response"]["response"]
+    assert decision["behavior"] == ("allow" if approve else "deny")
+    if approve:
+        assert decision["updatedInput"] == json.loads(line)["request"]["input"]
+    assert dialect.answer(request.request_id, Decision(approve)).writes == b""
 
 
 def test_what_the_agent_does_is_an_activity_with_its_output() -> None:
