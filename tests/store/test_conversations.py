@@ -310,4 +310,5 @@ async def test_of_an_input_and_an_output_with_one_id_a_turn_appends_the_input(st
         response("resp_1"), input=[item("a", "asked")], output=[item("a", "answered")], append="conv_1"
     )
     assert await conversation_ids(store, "conv_1") == ["a"]
-    assert b"asked" in (await store.item(OWNER, "conv_1", "a")).json
+    listed = await store.items(OWNER, "conv_1", PageRequest())
+    assert listed.items == (item("a", "asked"),)
