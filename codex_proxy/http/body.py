@@ -195,7 +195,8 @@ def _inflate(body: bytes, window: int, limit: int) -> bytes:
             out += found
             if len(out) > limit:
                 raise TooLarge
-            at += len(piece) - len(part.unconsumed_tail) - len(part.unused_data)
+            # At the end both have what is left, if an earlier call has left something.
+            at += len(piece) - len(part.unused_data if part.eof else part.unconsumed_tail)
         if at == len(given):
             return bytes(out)
         if window != _GZIP_WINDOW:

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 from codex_proxy.core.events import TurnEnded
+from codex_proxy.core.faults import Fault
 from codex_proxy.http import chat
 from codex_proxy.http.body import decompress
 from codex_proxy.surfaces.chat.render import ChatRenderer
@@ -170,6 +171,19 @@ async def test_a_packed_body_may_have_several_parts(proxy: Proxy) -> None:
     body = json.dumps(user()).encode()
     packed = b"".join(gzip.compress(body[at : at + 7]) for at in range(0, len(body), 7))
     assert (await proxy.ask(packed, headers={"Content-Encoding": "gzip"})).status == 200
+
+
+@pytest.mark.parametrize("unit", [b"\0", random.Random(0).randbytes(50)], ids=["zeros", "random"])
+@pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 200_000])
+def test_the_parts_of_a_packed_body_may_have_any_size(unit: bytes, size: int) -> None:
+    part = (unit * size)[:size]
+    packed = gzip.compress(part) + gzip.compress(b"between") + gzip.compress(part)
+    assert decompress(packed, "gzip", 1 << 20) == part + b"between" + part
+    bare = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    for body in (zlib.compress(part), bare.compress(part) + bare.flush()):
+        assert decompress(body, "deflate", 1 << 20) == part
+        with pytest.raises(Fault, match="not valid deflate data"):
+            decompress(body + b"more", "deflate", 1 << 20)
 
 
 async def test_a_packed_body_of_very_many_parts_is_a_400(proxy: Proxy) -> None:
