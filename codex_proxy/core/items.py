@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from codex_proxy.core.json_values import canonical_json
+
 # --- what the client brings ---------------------------------------------------------------------
 
 
@@ -92,6 +94,13 @@ class HistoryCall(msgspec.Struct, frozen=True):
     id: str | None = None
     by_server: bool = False
     """Whether the call was run by this server, so that clients may not know it."""
+
+    @property
+    def canonical_arguments(self) -> str:
+        """The arguments as canonical JSON, because some clients parse them and encode them again. Unchanged for a
+        custom tool, or if they are not JSON.
+        """
+        return self.arguments if self.kind == "custom" else canonical_json(self.arguments.strip() or "{}")
 
 
 class HistoryOutput(msgspec.Struct, frozen=True):

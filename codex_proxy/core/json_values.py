@@ -4,6 +4,7 @@ milliseconds to decode, of small values seconds.
 
 from __future__ import annotations
 
+import json
 from itertools import accumulate
 from typing import Any, Final
 
@@ -47,6 +48,23 @@ def count_at(value: object, *names: str) -> int | None:
 def objects_in(value: object) -> list[dict[str, Any]]:
     """Returns the objects in a JSON array; none of other values."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def canonical_json(text: str) -> str:
+    """Returns JSON with sorted names and without spaces, so that equal values are equal texts; other text unchanged."""
+    try:
+        return json.dumps(json.loads(text, parse_float=_number), sort_keys=True, separators=(",", ":"))
+    except UNREADABLE:
+        return text
+
+
+_MAX_EXACT: Final = 2**53
+"""The number below which integral floats are written without a decimal point, as in JavaScript."""
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < _MAX_EXACT else number
 
 
 # --- what it costs --------------------------------------------------------------------------------

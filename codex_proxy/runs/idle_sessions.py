@@ -30,7 +30,7 @@ from codex_proxy.core.items import (
 from codex_proxy.core.owned_entries import OwnedEntries
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import HiddenOutput
-from codex_proxy.tools.replay import assistant_text, canonical_arguments
+from codex_proxy.tools.replay import assistant_text
 
 Digests = tuple[bytes, ...]
 
@@ -80,7 +80,7 @@ def _item_digest(item: HistoryItem) -> bytes:
     if isinstance(item, HistoryMessage):
         return _digest(item.role, *_parts(item.parts))
     if isinstance(item, HistoryCall):
-        return _digest("call", item.kind, item.call_id, item.name, canonical_arguments(item))
+        return _digest("call", item.kind, item.call_id, item.name, item.canonical_arguments)
     assert isinstance(item, HistoryOutput)
     return _digest("output", item.kind, item.call_id, *_parts(item.parts))
 

@@ -6,7 +6,6 @@ the client's first call. If nothing is remembered, or the client's items differ,
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -25,7 +24,7 @@ from codex_proxy.core.items import (
     output_content,
     texts_of,
 )
-from codex_proxy.core.json_values import UNREADABLE, is_json
+from codex_proxy.core.json_values import is_json
 from codex_proxy.core.step_memory import StepMemory
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import ToolPolicy
@@ -39,9 +38,6 @@ CUT_OFF = (
 UNSUPPORTED = "unsupported call: "
 UNREADABLE_CALL = "failed to parse function arguments: they are not JSON"
 """The output of a call whose arguments cannot be read, in the agent's own words."""
-
-MAX_EXACT = 2**53
-"""The number below which integral floats are written without a decimal point, as in JavaScript."""
 
 CODEX_OWN = "internal_chat_message_metadata_passthrough"
 """A field that Codex adds to raw items."""
@@ -128,7 +124,7 @@ def remembered_turn(
 def call_key(call: HistoryCall) -> bytes:
     """Returns the call's key: the SHA-256 of its kind, id, name and canonical arguments."""
     digest = hashlib.sha256()
-    for part in (call.kind, call.call_id, call.name, canonical_arguments(call)):
+    for part in (call.kind, call.call_id, call.name, call.canonical_arguments):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
     return digest.digest()
 
@@ -136,23 +132,6 @@ def call_key(call: HistoryCall) -> bytes:
 def key_of_all(keys: Iterable[bytes]) -> bytes:
     """Returns the SHA-256 of a step's call keys."""
     return hashlib.sha256(b"".join(keys)).digest()
-
-
-def canonical_arguments(call: HistoryCall) -> str:
-    """Returns a call's arguments as canonical JSON, but unchanged for a custom tool, or if they are not JSON."""
-    if call.kind == "custom":
-        return call.arguments
-    try:
-        # Some clients parse the arguments and encode them again.
-        value = json.loads(call.arguments.strip() or "{}", parse_float=_number)
-        return json.dumps(value, sort_keys=True, separators=(",", ":"))
-    except UNREADABLE:
-        return call.arguments
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    return int(number) if number.is_integer() and abs(number) < MAX_EXACT else number
 
 
 def clean_item(raw: bytes) -> bytes:

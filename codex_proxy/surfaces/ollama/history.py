@@ -15,7 +15,7 @@ from codex_proxy.surfaces.ollama import wire
 from codex_proxy.surfaces.tools import HistoryWithCalls, model_name
 
 NO_OUTPUT: Final = "(This call has no output.)"
-OUTPUT_WITHOUT_CALL: Final = "Output of the tool {}, whose call is not in the conversation:\n{}"
+OUTPUT_WITHOUT_CALL: Final = "Output of {}, whose call is not in the conversation:\n{}"
 _INSTRUCTING: Final = ("system", "developer")
 
 
@@ -52,6 +52,8 @@ class _History(HistoryWithCalls):
         self._last_role = ""
 
     def read(self, message: wire.ChatMessage, index: int) -> None:
+        if self._repeats_calls(message):  # before each output, as some clients do
+            return
         # A client may send each chunk of a stream, and so each call, as a message.
         continues = message.role == self._last_role == "assistant"
         self._last_role = message.role
@@ -70,18 +72,24 @@ class _History(HistoryWithCalls):
         elif parts:
             self.items.append(HistoryMessage("user" if message.role == "user" else "developer", parts))
 
+    def _repeats_calls(self, message: wire.ChatMessage) -> bool:
+        """Whether the message has the calls that wait for further outputs once more."""
+        given = message.tool_calls or ()
+        if len(given) != len(self.calls) or not self.unanswered:
+            return False
+        return [_past_call(call, call.id or "") for call in given] == list(self.calls.values())
+
     def _call(self, call: wire.PastCall, made_id: str) -> None:
         call_id = call.id if call.id and call.id not in self.calls else made_id
-        arguments = json_bytes(call.function.arguments or {}).decode()
-        past = HistoryCall(call_id, model_name(call.function.name), arguments)
-        self.add_call(past)
+        self.add_call(_past_call(call, call_id))
 
     def _add_output(self, message: wire.ChatMessage, parts: tuple[Part, ...]) -> None:
         call_id = self._find_call(message)
         if call_id is not None:
             self.outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
             return
-        text = TextPart(OUTPUT_WITHOUT_CALL.format(message.tool_name or "", message.content or ""))
+        tool = f"the tool {message.tool_name}" if message.tool_name else "a tool"
+        text = TextPart(OUTPUT_WITHOUT_CALL.format(tool, message.content or ""))
         images = (part for part in parts if not isinstance(part, TextPart))
         self.add(HistoryMessage("user", (text, *images)))
 
@@ -93,3 +101,8 @@ class _History(HistoryWithCalls):
             wanted = model_name(message.tool_name)
             return next((call.call_id for call in waiting if call.name == wanted), None)
         return waiting[0].call_id if waiting else None
+
+
+def _past_call(call: wire.PastCall, call_id: str) -> HistoryCall:
+    arguments = json_bytes(call.function.arguments or {}).decode()
+    return HistoryCall(call_id, model_name(call.function.name), arguments)

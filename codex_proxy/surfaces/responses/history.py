@@ -131,7 +131,7 @@ class _Reader:
                 self._cut.add(call.call_id)
             if call.call_id in self._waiting:
                 self._join_output(self._waiting.pop(call.call_id), index)
-        elif (known.name, known.arguments) != (call.name, call.arguments):
+        elif known.name != call.name or known.canonical_arguments != call.canonical_arguments:
             raise bad_request(
                 f"Two different calls have the call_id '{call.call_id}'.", f"{self._place(index)}.call_id"
             )

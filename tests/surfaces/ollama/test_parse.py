@@ -126,12 +126,24 @@ def test_outputs_answer_all_calls_of_an_answer_that_is_sent_as_several_messages(
     assert outputs == ["call_1_0: 1", "call_1_1: 2", "call_2_0: 3", "call_6_0: 4"]
 
 
+def test_calls_that_are_sent_again_before_each_output_are_the_same_calls() -> None:
+    calls = calls_message("a", id="call_x") | {"content": ""}
+    calls["tool_calls"] += calls_message("a", id="call_y")["tool_calls"]
+    history = chat(messages=[HELLO, calls, tool_message("X"), calls, tool_message("Y"), calls]).turn.history
+    outputs = texts(tuple(item for item in history if isinstance(item, HistoryOutput)))
+    # The last message is another answer, which has no outputs yet.
+    assert outputs[:2] == ["call_x: X", "call_y: Y"]
+    assert len(outputs) == 4
+
+
 def test_a_call_without_an_output_and_an_output_without_a_call_are_reported() -> None:
     history = texts(
         chat(messages=[HELLO, calls_message("a"), tool_message("X", tool_name="z"), HELLO]).turn.history
     )
     assert history[2] == "call_1_0: (This call has no output.)"
     assert history[3].startswith("user: Output of the tool z, whose call is not in the conversation:\nX")
+    (_, orphan) = texts(chat(messages=[HELLO, tool_message("X")]).turn.history)
+    assert orphan == "user: Output of a tool, whose call is not in the conversation:\nX"
 
 
 def test_the_same_conversation_has_the_same_ids() -> None:

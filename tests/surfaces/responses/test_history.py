@@ -183,8 +183,15 @@ def test_a_call_that_is_reported_again_is_left_out() -> None:
     assert len(history(call(), output(), call(), output())) == 2
 
 
-def test_two_calls_of_one_id_are_refused() -> None:
-    assert refusal_of(input=[call(), output(), call(name="other")]).param == "input[2].call_id"
+def test_a_call_that_is_reported_again_may_have_its_arguments_in_another_spelling() -> None:
+    first, again = call(arguments='{"b": 1.0, "a": "\\u00e9"}'), call(arguments='{"a":"é","b":1}')
+    (kept, _) = history(first, output(), again, output())
+    assert kept == HistoryCall("call_1", "get_weather", first["arguments"])
+
+
+@pytest.mark.parametrize("other", [{"name": "other"}, {"arguments": '{"a":1}'}, {"arguments": "{"}])
+def test_two_calls_of_one_id_are_refused(other: dict[str, str]) -> None:
+    assert refusal_of(input=[call(), output(), call(**other)]).param == "input[2].call_id"
 
 
 def test_an_output_without_its_call_is_refused() -> None:
