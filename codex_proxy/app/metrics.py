@@ -46,7 +46,7 @@ FINISH_REASONS = frozenset(
 CHOICES_BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 128)
 """Buckets up to the largest `n` that can be configured."""
 SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-"""Buckets from the proxy's own work to the default limit of a turn."""
+"""Buckets from the server's own work to the default limit of a turn."""
 
 
 class ServerState(Collector):

@@ -1,1 +1,1 @@
-"""The MCP client: sessions with the MCP servers whose tools this proxy runs."""
+"""The MCP client: sessions with the MCP servers whose tools this server runs."""

@@ -232,7 +232,7 @@ class Child:
 
     def kill(self) -> None:
         """Sends SIGTERM at once, closes stdin a moment later, and SIGKILLs the child and its descendants after
-        `term_grace`. Does not wait, and works without an event loop and after the proxy's end.
+        `term_grace`. Does not wait, and works without an event loop and after the server's end.
         """
         lifeline, self._lifeline = self._lifeline, None
         if lifeline is not None:

@@ -8,7 +8,7 @@ as root. The network is free. Signals reach only its own processes, from Linux 6
 owners, times and extended attributes of files, seeing their size and owner, and programs behind Unix sockets.
 
 The exit code is the program's, 126 if this kernel cannot confine it, or 127 if it cannot be started; the reason is on
-stderr. It never runs unconfined. Imports nothing of the proxy: it is started by its path.
+stderr. It never runs unconfined. Imports nothing of the server: it is started by its path.
 """
 
 import ctypes

@@ -69,7 +69,7 @@ class SpawnError(Fault):
 
 
 class Warden(Protocol):
-    """The process of a warden, a child of the proxy, as `subprocess.Popen` has it."""
+    """The process of a warden, a child of the server, as `subprocess.Popen` has it."""
 
     @property
     def pid(self) -> int: ...
@@ -98,7 +98,7 @@ class StartSlot:
 
 
 class LaunchedChild(msgspec.Struct, frozen=True):
-    """A started child. The receiver must close the proxy's ends of the pipes, and free the slot when the child has
+    """A started child. The receiver must close the server's ends of the pipes, and free the slot when the child has
     printed something.
     """
 
@@ -145,7 +145,7 @@ def start_errors(program: str) -> Iterator[None]:
 
 
 class Pipes:
-    """The pipes of a child: stdin, stdout, stderr, lifeline. The context closes the child's ends, and the proxy's
+    """The pipes of a child: stdin, stdout, stderr, lifeline. The context closes the child's ends, and the server's
     unless `hand_over` was called. Raises `OSError`.
     """
 
@@ -212,7 +212,7 @@ def find_program(command: Command) -> str:
     return os.path.abspath(path)
 
 
-# The proxy's own settings hold its clients' keys: no child may ever see one. Their case does not matter when they are
+# The server's own settings hold its clients' keys: no child may ever see one. Their case does not matter when they are
 # read, so it does not matter here either.
 FORBIDDEN_PREFIX = "PROXY_"
 

@@ -1,6 +1,6 @@
-"""Settings of the proxy's own process, its event loop, and the killing of orphans.
+"""Settings of the server's own process, its event loop, and the killing of orphans.
 
-If a warden is killed, its child is, too (parent-death signal), and the descendants become children of the proxy
+If a warden is killed, its child is, too (parent-death signal), and the descendants become children of the server
 (`adopt_orphans`), where `OrphanSweep` kills them.
 """
 
@@ -196,7 +196,7 @@ class OrphanSweep:
             self._loop.call_later(KILL_ROUND_SECONDS, self.run)
 
     def _is_orphan(self, pid: int) -> bool | None:
-        """Whether a child of this process is an orphan: of the warden's session, or of no program that the proxy
+        """Whether a child of this process is an orphan: of the warden's session, or of no program that the server
         starts. None: not known yet.
         """
         try:
@@ -204,7 +204,7 @@ class OrphanSweep:
                 return True
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             if command:
-                # Between fork and exec, a new child of the proxy still has the proxy's own command line.
+                # Between fork and exec, a new child of the server still has the server's own command line.
                 return command != Path("/proc/self/cmdline").read_bytes() and not command.startswith(
                     _OWN_PROGRAMS
                 )

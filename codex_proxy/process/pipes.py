@@ -1,4 +1,4 @@
-"""The proxy's ends of a child's pipes, in callbacks of the event loop. Reader and writer each own their descriptor."""
+"""The server's ends of a child's pipes, in callbacks of the event loop. Reader and writer each own their descriptor."""
 
 import asyncio
 import os

@@ -1,5 +1,5 @@
 """Starts children through one warm process, the spawner, which forks a warden for each (`process/warden.py`); the
-wardens are children of the proxy. Where such forks are impossible (other systems than Linux, some kernels and
+wardens are children of the server. Where such forks are impossible (other systems than Linux, some kernels and
 containers), `process/launch.py` starts each warden. An event loop has at most one spawner, which starts with the first
 child, ends with the last server, and is replaced if it ends or does not answer.
 """

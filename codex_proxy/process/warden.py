@@ -1,20 +1,20 @@
-"""The warden: a small program between the proxy and each child, which makes sure that no process is left behind.
+"""The warden: a small program between the server and each child, which makes sure that no process is left behind.
 
     python -I -S warden.py LIFELINE GRACE [LIMIT=NUMBER...] -- PROGRAM ARGUMENT...
     python -I -S warden.py CONTROL
 
 The first form runs one program. The second is the spawner: it forks a warden for each request on the socket with the
 descriptor CONTROL, which is faster than the start of an interpreter (`process/spawner.py` is the other side). Each fork
-is a child of the proxy: if the spawner is killed, no warden ends.
+is a child of the server: if the spawner is killed, no warden ends.
 
-LIFELINE is the descriptor of the read end of a pipe whose only write end the proxy holds. Each byte is the number of a
-signal for the child's process group. The end of the pipe means that the proxy is dead, or wants the child killed: the
+LIFELINE is the descriptor of the read end of a pipe whose only write end the server holds. Each byte is the number of a
+signal for the child's process group. The end of the pipe means that the server is dead, or wants the child killed: the
 group gets SIGTERM and, after GRACE milliseconds, SIGKILL.
 
 However the child ends, all its descendants are killed. On Linux the warden is the child subreaper: an orphaned
 descendant becomes its child, even one that left its session, and it runs until it has no children. On systems without
 prctl (macOS) only the process group is killed. If the warden itself is killed, the child gets SIGKILL (parent-death
-signal, Linux), and the proxy kills the child's descendants (`own_process`).
+signal, Linux), and the server kills the child's descendants (`own_process`).
 
 Each LIMIT is a resource limit (`setrlimit`) for the child and all that it starts, not for the warden. With `soft:`
 before its name the child may raise it. A limit is never above what the system allows.
@@ -22,7 +22,7 @@ before its name the child may raise it. A limit is never above what the system a
 The exit status is the child's: its exit code, 128 + n if signal n ended it, or 127 if it could not be started (the
 reason is on stderr). stdin, stdout and stderr are the child's own.
 
-It imports nothing of the proxy: it is started by its path, and without a spawner once per child, which each import
+It imports nothing of the server: it is started by its path, and without a spawner once per child, which each import
 delays. Each page of memory that a fork touches costs it microseconds, so what is the same for all forks is done before
 the first, functions of modules are imported by their names, and what each fork does is not spread over many small
 functions.
@@ -74,10 +74,11 @@ PR_SET_CHILD_SUBREAPER = 36
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGPIPE, SIGTERM = 1, 2, 3, 9, 13, 15
 EMFILE = 24  # of Linux, where alone the spawner runs
 SIGXFSZ = 25  # Linux and macOS alike
-# Signals that the child could inherit as ignored: from Python (PIPE, XFSZ), or from a proxy that was started by `nohup`
-# (HUP) or in the background by a script (INT, QUIT). A shell cannot even trap a signal that was ignored at its start.
+# Signals that the child could inherit as ignored: from Python (PIPE, XFSZ), or from a server that was started by
+# `nohup` (HUP) or in the background by a script (INT, QUIT). A shell cannot even trap a signal that was ignored at its
+# start.
 RESET_SIGNALS = (SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGXFSZ)
-# Signals that end neither a warden nor the spawner: only the proxy decides when these end.
+# Signals that end neither a warden nor the spawner: only the server decides when these end.
 BLOCKED_SIGNALS = (SIGHUP, SIGINT, SIGTERM)
 
 # A killed process is gone in milliseconds; one that stays longer is stuck in the kernel.
@@ -138,7 +139,7 @@ def parse_limits(arguments: list[str]) -> list[Limit]:
 
 
 def serve_forks(control: int, mask: set[int]) -> int:
-    """Forks a warden for each request on the socket `control`, until the proxy closes it. Children do not get the
+    """Forks a warden for each request on the socket `control`, until the server closes it. Children do not get the
     signals in `mask`. Returns the spawner's exit status.
     """
     import _socket
@@ -152,7 +153,7 @@ def serve_forks(control: int, mask: set[int]) -> int:
         _restype_ = Int
 
     system_call = Function(_ctypes.dlsym(LIBC, "syscall"))
-    clone = CLONE.get(os.uname().machine, -1)  # the kernel does not know -1, and the proxy is told so
+    clone = CLONE.get(os.uname().machine, -1)  # the kernel does not know -1, and the server is told so
     call_function(PRCTL, (PR_SET_NAME, SPAWNER_NAME, 0, 0, 0))
     os.set_inheritable(control, False)
     receive = _socket.socket(fileno=control).recvmsg
@@ -162,14 +163,14 @@ def serve_forks(control: int, mask: set[int]) -> int:
     while True:
         try:
             request, rights, _, _ = receive(MESSAGE_BYTES, space, flags)
-        except ConnectionResetError:  # the proxy was killed, and has left replies unread
+        except ConnectionResetError:  # the server was killed, and has left replies unread
             return 0
         if not request:
             return 0
         descriptors = [number for _, _, data in rights for number in memoryview(data).cast("i")]
         fault = EMFILE  # the kernel leaves out descriptors for which this process has no room
         if len(descriptors) == DESCRIPTORS:
-            # With this flag the fork's parent is the parent of this process: the proxy waits for it, as for any child.
+            # With this flag the fork's parent is the parent of this process: the server waits for it, as for any child.
             pid = system_call(clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0)
             if pid == 0:
                 become_warden(control, request, descriptors, mask)
@@ -182,7 +183,8 @@ def serve_forks(control: int, mask: set[int]) -> int:
 
 def become_warden(control: int, request: bytes, descriptors: list[int], mask: set[int]) -> None:
     """Makes this fork of the spawner the warden of one child, and runs it to its end. `descriptors` came with
-    `request`. Replies on `control` with its own pid, so that the proxy learns of every fork. `mask`: see `serve_forks`.
+    `request`. Replies on `control` with its own pid, so that the server learns of every fork. `mask`: see
+    `serve_forks`.
     """
     try:
         setsid()

@@ -1,6 +1,6 @@
 """Forwards an MCP client's messages from stdin to the tool server over HTTP, for agents whose MCP servers are programs:
 `python -I -S forwarder.py URL`. TOOL_SERVER_TOKEN holds the bearer token. Each line is posted in its own thread, since
-a call may wait for minutes; the answer's messages are printed as lines. Imports nothing of the proxy, since the agent
+a call may wait for minutes; the answer's messages are printed as lines. Imports nothing of the server, since the agent
 starts it as a file.
 """
 

@@ -36,31 +36,31 @@ NO_LIMIT = 1 << 30
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
-    """The limits of the processes with one key. Between `min_processes` and `max_processes` run, with at most
-    `max_turns_running` turns each; if all have `busy_from`, another is started in advance. A process is due for
-    renewal after `max_turns_served` turns, `max_age` seconds, or at `max_memory` bytes (0: any). At most
-    `max_waiting` turns wait; others are refused. If a process serves one session (`max_turns_served` is 1), each
-    turn starts one; if the key was used `spare_uses` times (0: never) within `max_age` seconds, one more waits for
-    the next turn. This spare process is started `spare_delay` seconds after a turn has begun, or when a turn has
-    ended.
-    """
+    """The limits of the processes with one key."""
 
     min_processes: int = 1
-    # A process needs 130 MiB and more; four use up what a desktop machine can spare.
     max_processes: int = 4
-    # Beyond 64 requests in flight the first delta takes seconds, and from 400 on requests get lost.
+    """Maximum processes: one needs 130 MiB and more, and four use up what a desktop machine can spare."""
     max_turns_running: int = 64
-    # Eight turns started at once wait 0.37 s for their first delta, each further one 20 ms of CPU more.
+    """Maximum turns that run on a process: beyond 64 the first delta takes seconds, from 400 on requests get lost."""
     busy_from: int = 8
-    # What a long-lived process gathers (memory, threads, descendants) is bounded by renewing it now and then.
+    """Number of running turns on each process from which another one is started in advance. Eight turns started at once
+    wait 0.37 s for their first delta, each further one 20 ms of CPU more.
+    """
     max_turns_served: int = 1000
+    """Number of turns after which a process is renewed. 1: each turn starts a process, for one session."""
     max_age: float = 3600.0
-    # 0 for any. A process takes 130 MiB, and 1.4 MiB for each thread: one of a GiB has lost control of its memory.
+    """Seconds after which a process is renewed: what it gathers (memory, threads, descendants) stays bounded."""
     max_memory: int = 1 << 30
-    # Turns that wait for room; a client is better told to come back than kept waiting behind more.
+    """Bytes from which a process is renewed; 0: any. A process takes 130 MiB, and 1.4 MiB for each thread."""
     max_waiting: int = 256
+    """Maximum turns that wait for a process. A client is better told to come back than kept waiting behind more."""
     spare_uses: int = 0
+    """If each turn starts a process: number of uses within `max_age` from which one more process, the *spare*, waits
+    for the next turn; 0: none does.
+    """
     spare_delay: float = math.inf
+    """Seconds from a turn's beginning to the start of the spare process; at the turn's end it starts at once."""
 
     @property
     def serves_once(self) -> bool:
@@ -89,13 +89,13 @@ def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> int | None
     next call.
     """
     free = (
-        s
-        for s in processes
-        if s.state is ProcessState.READY and not s.is_held and s.turns_running < limits.max_turns_running
+        p
+        for p in processes
+        if p.state is ProcessState.READY and not p.is_held and p.turns_running < limits.max_turns_running
     )
     best = min(
         free,
-        key=lambda s: (is_due_for_renewal(s, limits), s.turns_running, s.turns_served, s.key),
+        key=lambda p: (is_due_for_renewal(p, limits), p.turns_running, p.turns_served, p.key),
         default=None,
     )
     return None if best is None else best.key
@@ -105,25 +105,23 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
     """Decides which processes to start (one at most), to drain and to retire."""
     if not waiting and _is_steady(processes, limits):
         return NOTHING_TO_DO
-    starting = [s for s in processes if s.state is ProcessState.STARTING]
-    ready = [s for s in processes if s.state is ProcessState.READY]
-    fresh = [s for s in ready if not is_due_for_renewal(s, limits)]
-    due = sorted(
-        (s for s in ready if is_due_for_renewal(s, limits)), key=lambda s: (s.turns_running, -s.age, s.key)
-    )
+    starting = [p for p in processes if p.state is ProcessState.STARTING]
+    ready = [p for p in processes if p.state is ProcessState.READY]
+    fresh = [p for p in ready if not is_due_for_renewal(p, limits)]
+    due = sorted(set(ready) - set(fresh), key=lambda p: (p.turns_running, -p.age, p.key))
 
     start = len(processes) < limits.max_processes and _needs_another(starting, fresh, due, limits, waiting)
-    if any(s.turns_running < limits.max_turns_running for s in fresh):
+    if any(p.turns_running < limits.max_turns_running for p in fresh):
         leave = due
     elif fresh or start or starting:
         leave = []  # those that are due serve until their successor is ready, or the load is less
     else:
-        leave = due[:1] if len(due) > 1 or not any(s.turns_running for s in due) else []
-    done = [s for s in processes if s.state is ProcessState.DRAINING]
+        leave = due[:1] if len(due) > 1 or not any(p.turns_running for p in due) else []
+    done = [p for p in processes if p.state is ProcessState.DRAINING]
     return PoolMaintenance(
         start=start,
-        drain=tuple(s.key for s in leave if s.turns_running),
-        retire=tuple(s.key for s in [*done, *leave] if not s.turns_running),
+        drain=tuple(p.key for p in leave if p.turns_running),
+        retire=tuple(p.key for p in [*done, *leave] if not p.turns_running),
     )
 
 
@@ -158,8 +156,8 @@ def _needs_another(
         return True
     if starting:
         return False  # one at a time ahead of the need
-    in_use = [s for s in due if s.turns_running]
-    return bool(fresh or in_use) and all(s.turns_running >= limits.busy_from for s in fresh)
+    in_use = [p for p in due if p.turns_running]
+    return bool(fresh or in_use) and all(p.turns_running >= limits.busy_from for p in fresh)
 
 
 def keeps_spare(uses: Sequence[float], now: float, limits: PoolLimits) -> bool:
