@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 import pytest
@@ -323,6 +324,24 @@ def test_an_app_server_that_dies_after_any_line_or_in_it_ends_the_turn_once(name
         for resumes in (False, True):
             app_server(name, lines[:place], resumes=resumes)
             app_server(name, cut(lines, place, 0.5), resumes=resumes)
+
+
+@AGENTS
+@pytest.mark.parametrize("event", ["TurnStarted", "ItemStarted"])
+def test_an_error_of_this_program_is_not_taken_for_one_of_the_agent(
+    agent: str, event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*_: object) -> NoReturn:
+        raise ValueError("an error of this program")
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("codex_proxy.agents.") and event in vars(module):
+            monkeypatch.setattr(module, event, wrong)
+    turns, _, _ = RECORDED[agent]
+    with pytest.raises(ValueError, match="an error of this program"):
+        for number in range(len(turns)):  # not every recording has each event
+            lines, plays = lines_and_player(agent, number)
+            plays(lines)
 
 
 # --- ACP alone -------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from codex_proxy.agents.claude_code.messages import (
     control_refusal,
     control_request,
     decode,
-    decode_part,
     rpc_answer,
     rpc_refusal,
     string_in,
@@ -43,6 +42,7 @@ from codex_proxy.agents.dialect import NOTHING, Decision, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn
 from codex_proxy.agents.dialects.conversions import mcp_content
 from codex_proxy.agents.dialects.failures import clean_text
+from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.agents.dialects.response_items import raw_call, raw_output
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
@@ -61,7 +61,6 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput
-from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import Turn, without_content
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
@@ -157,7 +156,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         for line in lines:
             try:
                 self._handle(decode(line), line)
-            except UNREADABLE:
+            except UnreadableError:
                 self._on_unreadable_line(line)
         return self._take_step()
 
@@ -191,7 +190,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif message.type == "user":
             self._on_user(decode_part(message.message, WholeMessage))
         elif message.type == "result":
-            self._on_result(msgspec.json.decode(line, type=Result))
+            self._on_result(decode_part(line, Result))
         elif message.type == "system":
             self._on_system(message, line)
         elif message.type == "rate_limit_event" and message.rate_limit_info:
@@ -213,7 +212,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
                 self._events.append(TurnStarted(self._session_id, self._turn.model or message.model or ""))
         elif message.subtype == "api_retry" and self._state is TurnState.ACTIVE:
             self._step_open = False
-            self._events.append(retry_event(msgspec.json.decode(line, type=Retry)))
+            self._events.append(retry_event(decode_part(line, Retry)))
 
     # --- the beginning --------------------------------------------------------------------------
 
@@ -312,7 +311,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         id = message.request_id or ""
         try:
             request = decode_part(message.request, ControlRequest)
-        except UNREADABLE:
+        except UnreadableError:
             self._writes.append(control_refusal(id))
             raise
         if request.subtype == "mcp_message" and request.server_name == CLIENT_SERVER and request.message:

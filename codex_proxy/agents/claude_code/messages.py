@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.dialects.json_lines import encode_line
-from codex_proxy.core.json_values import UNREADABLE, is_too_costly
+from codex_proxy.agents.dialects.json_lines import UnreadableError, encode_line
+from codex_proxy.core.json_values import UNREADABLE
 
 T = TypeVar("T")
 CLIENT_SERVER: Final = "client"
@@ -166,15 +166,15 @@ class ControlResponse(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-decode: Final = msgspec.json.Decoder(Message).decode
-"""Decodes a line. Raises `UNREADABLE`."""
+_decode: Final = msgspec.json.Decoder(Message).decode
 
 
-def decode_part(json: msgspec.Raw, type: type[T]) -> T:
-    """Decodes a raw field. Raises `UNREADABLE`, also if that would cost too much."""
-    if is_too_costly(bytes(json)):
-        raise msgspec.DecodeError("it has too many values, or is nested too deep")
-    return msgspec.json.decode(json, type=type)
+def decode(line: bytes) -> Message:
+    """Decodes a line. Raises `UnreadableError`."""
+    try:
+        return _decode(line)
+    except UNREADABLE as error:
+        raise UnreadableError(str(error)) from error
 
 
 def string_in(json: msgspec.Raw) -> str | None:

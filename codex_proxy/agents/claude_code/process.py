@@ -15,10 +15,10 @@ from codex_proxy.agents.claude_code.messages import (
     user_line,
 )
 from codex_proxy.agents.dialects.failures import describe_end
+from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part
 from codex_proxy.agents.processes.session import LineFramer, LineTooLong, ended_from
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import misconfigured
-from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.process.child import Command, Exit, run_for_output, spawn
 
 START_SECONDS: Final = 30.0
@@ -57,8 +57,8 @@ class _InitializeResponse(msgspec.Struct, frozen=True):
 
 
 def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
-    """Reads the result of `initialize`. Raises `UNREADABLE`."""
-    told = msgspec.json.decode(response, type=_InitializeResponse)
+    """Reads the result of `initialize`. Raises `UnreadableError`."""
+    told = decode_part(response, _InitializeResponse)
     models = tuple(
         AgentModel(
             id=model.value,
@@ -100,12 +100,12 @@ class _InitializeReader:
         for line in lines:
             try:
                 self._read(decode(line))
-            except UNREADABLE:
+            except UnreadableError:
                 continue
 
     def _read(self, message: Message) -> None:
         if message.type == "control_response" and self._response is None:
-            self._response = msgspec.json.decode(message.response, type=ControlResponse)
+            self._response = decode_part(message.response, ControlResponse)
         self.ran_command = self.ran_command or message.type == "assistant"
         if message.type == "result" and self._response is not None and not self.answer.done():
             self.answer.set_result(self._response)
@@ -131,7 +131,7 @@ async def request_initialize(command: Command) -> InitializeResult:
         return msgspec.structs.replace(initialized, takes_mark=not question.ran_command)
     except TimeoutError:
         raise misconfigured(f"Claude Code did not answer within {START_SECONDS:g} s of starting.") from None
-    except UNREADABLE:
+    except UnreadableError:
         raise misconfigured("Claude Code's answer to initialize is invalid.") from None
     finally:
         await child.end(grace=0)

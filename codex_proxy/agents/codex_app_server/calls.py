@@ -14,6 +14,7 @@ import msgspec
 from codex_proxy.agents.codex_app_server.wire import Params, RawItemCall, RawItemHead, check_readable
 from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.agents.dialects.conversions import custom_input, function_parameters
+from codex_proxy.agents.dialects.json_lines import decode_part
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
@@ -103,13 +104,13 @@ class ModelItems:
 
     def add_item(self, item: msgspec.Raw) -> RawItemHead | None:
         """Adds an item of the model. Returns its head; None for a message of Codex or an output. Raises
-        `UNREADABLE`.
+        `UnreadableError`.
         """
-        head = msgspec.json.decode(item, type=RawItemHead)
+        head = decode_part(item, RawItemHead)
         if head.type not in KEPT_TYPES or (head.type == "message" and head.role != "assistant"):
             return None
         check_readable(item)
-        call = msgspec.json.decode(item, type=RawItemCall) if head.type in CALL_TYPES else None
+        call = decode_part(item, RawItemCall) if head.type in CALL_TYPES else None
         self._response_open = True
         self._add(head.type, item)
         if call is not None:
@@ -118,13 +119,13 @@ class ModelItems:
 
     def add_output(self, item: msgspec.Raw) -> str | None:
         """Adds a call's output, unless the client has it. Returns the call's id; None for other items. Raises
-        `UNREADABLE`.
+        `UnreadableError`.
         """
-        head = msgspec.json.decode(item, type=RawItemHead)
+        head = decode_part(item, RawItemHead)
         if head.type not in OUTPUT_TYPES:
             return None
         check_readable(item)
-        call_id = msgspec.json.decode(item, type=RawItemCall).call_id
+        call_id = decode_part(item, RawItemCall).call_id
         self._agent_calls.discard(call_id)
         if call_id in self._outputs_from_client:
             self._outputs_from_client.remove(call_id)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-import msgspec
-
 from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.calls import ModelItems
 from codex_proxy.agents.codex_app_server.item_reader import ItemReader
@@ -45,6 +43,7 @@ from codex_proxy.agents.codex_app_server.wire import (
 from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.agents.dialects.failures import BAD_ANSWER, CONVERSATION_LOST, retrying_event
+from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     Notice,
@@ -58,7 +57,6 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
-from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import Turn, without_content
 
 
@@ -132,7 +130,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             text_alone = False
             try:
                 self._handle_message(message)
-            except UNREADABLE:
+            except UnreadableError:
                 if self._state is not ACTIVE:
                     pass
                 elif message.method == "turn/completed":
@@ -179,7 +177,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._requests.send(method, params, on_response)
 
     def _on_thread_started(self, message: Message) -> None:
-        started = msgspec.json.decode(message.result, type=ThreadStartResult)
+        started = decode_part(message.result, ThreadStartResult)
         self._session_id = started.thread.id
         if self._state is not ACTIVE:
             return
@@ -199,7 +197,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._turn = without_content(turn)  # a thread may rest for minutes
 
     def _turn_started(self, message: Message) -> None:
-        self._turn_id = msgspec.json.decode(message.result, type=TurnStartResult).turn.id
+        self._turn_id = decode_part(message.result, TurnStartResult).turn.id
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -272,7 +270,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             return
         try:
             on_response(message)
-        except UNREADABLE:
+        except UnreadableError:
             if self._state is ACTIVE:
                 self._end(TurnEnded.with_failure(BAD_ANSWER))
         if self._state in UNWANTED:
@@ -337,9 +335,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
     def _on_tokens_updated(self, params: Params) -> None:
         # More than the model calls said one by one where one of them broke off, or there are no raw events.
-        more = self._usage.set_thread_total(
-            msgspec.json.decode(params.token_usage, type=ThreadTokenUsage).total.usage()
-        )
+        more = self._usage.set_thread_total(decode_part(params.token_usage, ThreadTokenUsage).total.usage())
         if more or (self._usage.from_provider and not self.can_resume):
             self._usage.from_provider = False
             self._events.append(UsageReported(self._usage.total, "token_count"))
@@ -347,7 +343,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def _on_error(self, params: Params) -> None:
         if not params.will_retry:
             return  # turn/completed follows at once and says the same
-        error = msgspec.json.decode(params.error, type=TurnError)
+        error = decode_part(params.error, TurnError)
         ended = failed_end(error)
         if ended.failure is None:  # a stop that the agent takes for a fault
             self._end(ended)
@@ -357,7 +353,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._events.append(retrying_event(ended.failure, error_kind(error.codex_error_info)[1]))
 
     def _turn_completed(self, params: Params) -> None:
-        state = msgspec.json.decode(params.turn, type=TurnPayload)
+        state = decode_part(params.turn, TurnPayload)
         if self._turn_id is not None and state.id != self._turn_id:
             return
         if state.id and state.id == self._previous_turn_id:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.codex_app_server.wire import Params
+from codex_proxy.agents.dialects.json_lines import decode_part
 from codex_proxy.core import items
 from codex_proxy.core.events import (
     Event,
@@ -125,7 +126,7 @@ class ItemReader:
 
     def on_item_started(self, params: Params) -> None:
         """Adds an item's beginning, or a `Notice` if Codex has shortened the history."""
-        item = msgspec.json.decode(params.item, type=ThreadItem)
+        item = decode_part(params.item, ThreadItem)
         if item.type == "agentMessage":
             self._start(item.id, items.Message(item.id, phase=item.phase))
         elif item.type == "reasoning":
@@ -144,7 +145,7 @@ class ItemReader:
 
     def on_item_completed(self, params: Params) -> None:
         """Adds an item's text or output, its end, and a missing beginning."""
-        item = msgspec.json.decode(params.item, type=ThreadItem)
+        item = decode_part(params.item, ThreadItem)
         was_started = item.id in self.open_items
         if item.type == "agentMessage":
             if not was_started:
@@ -191,7 +192,7 @@ class ItemReader:
 
     def plan_updated(self, params: Params) -> None:
         self._plans += 1
-        steps = msgspec.json.decode(params.plan, type=list[PlanStep])
+        steps = decode_part(params.plan, list[PlanStep])
         text = "; ".join(f"{_STEP_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps)
         plan = Activity(f"plan_{self._plans}", "plan", text)
         self.events += [ItemStarted(plan), ItemEnded(plan.id)]

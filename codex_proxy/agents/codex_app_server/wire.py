@@ -11,7 +11,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import Decision, ToolReply
 from codex_proxy.agents.dialects.failures import failure_from_text, stop_from_text
-from codex_proxy.agents.dialects.json_lines import decode_line, encode_line
+from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_line, decode_part, encode_line
 from codex_proxy.core.events import ApprovalRequested, InputRequested, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart
@@ -244,14 +244,16 @@ class ReadableRawItem(RawItemHead, frozen=True):
 
 
 def check_readable(item: msgspec.Raw) -> None:
-    """Checks that a raw item can be decoded again later. Raises `UNREADABLE` if not."""
-    if (
-        len(item) > LONG_JSON
-    ):  # as a whole it would take long, if it is no text or image but very many numbers
-        bytes(item).decode()
-        msgspec.json.decode(item, type=ReadableRawItem)
-    else:
-        msgspec.convert(msgspec.json.decode(item), ReadableRawItem)
+    """Checks that a raw item can be decoded again later. Raises `UnreadableError` if not."""
+    try:
+        if len(item) > LONG_JSON:
+            # As a whole it would take long, if it is no text or image but very many numbers.
+            bytes(item).decode()
+            msgspec.json.decode(item, type=ReadableRawItem)
+        else:
+            msgspec.convert(msgspec.json.decode(item), ReadableRawItem)
+    except UNREADABLE as error:
+        raise UnreadableError(str(error)) from error
 
 
 class RawItemCall(msgspec.Struct, frozen=True):
@@ -263,11 +265,11 @@ class RawItemCall(msgspec.Struct, frozen=True):
 
 def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
     """Returns kind and HTTP status of `codexErrorInfo`, a string or `{KIND: {"httpStatusCode": ...}}`. Raises
-    `UNREADABLE`.
+    `UnreadableError`.
     """
     if not info or info == b"null":
         return None, None
-    value = msgspec.json.decode(info)
+    value = decode_part(info, Any)
     if isinstance(value, str):
         return value, None
     if isinstance(value, dict) and value:
@@ -278,7 +280,7 @@ def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
 
 
 def command_text(value: msgspec.Raw) -> str:
-    decoded = msgspec.json.decode(value) if value else ""
+    decoded = decode_part(value, Any) if value else ""
     if isinstance(decoded, list):
         decoded = " ".join(str(word) for word in decoded)
     return " ".join(str(decoded or "").split())

@@ -12,6 +12,10 @@ T = TypeVar("T")
 H = TypeVar("H")
 
 
+class UnreadableError(Exception):
+    """What the agent wrote is not what its protocol says. No error of this program is one, unlike `UNREADABLE`."""
+
+
 def encode_line(value: Any) -> bytes:
     """Returns the value as one line; line breaks in a client's JSON become spaces."""
     return msgspec.json.encode(value).replace(b"\n", b" ") + b"\n"  # in a string they would be escaped
@@ -32,3 +36,13 @@ def decode_line(line: bytes, whole: msgspec.json.Decoder[T], *heads: msgspec.jso
         except UNREADABLE:
             pass
     return None
+
+
+def decode_part(json: bytes | msgspec.Raw, type: type[T]) -> T:
+    """Decodes a line, or a raw field of one. Raises `UnreadableError`, also if that would cost too much."""
+    if is_too_costly(bytes(json)):
+        raise UnreadableError("it has too many values, or is nested too deep")
+    try:
+        return msgspec.json.decode(json, type=type)
+    except UNREADABLE as error:
+        raise UnreadableError(str(error)) from error
