@@ -13,10 +13,17 @@ V = TypeVar("V")
 class LruCache(Generic[K, V]):
     """Keeps entries while the sum of their sizes is at most `most`."""
 
-    def __init__(self, most: int, size_of: Callable[[K, V], int] = lambda key, value: 1) -> None:
+    def __init__(
+        self,
+        most: int,
+        size_of: Callable[[K, V], int] = lambda key, value: 1,
+        on_drop: Callable[[V], object] = lambda value: None,
+    ) -> None:
+        """`on_drop` is called with each value that is removed or replaced."""
         self._entries: OrderedDict[K, V] = OrderedDict()
         self._room = most
         self._size_of = size_of
+        self._on_drop = on_drop
 
     def __contains__(self, key: K) -> bool:
         return key in self._entries
@@ -37,4 +44,10 @@ class LruCache(Generic[K, V]):
     def drop(self, key: K) -> None:
         """Removes an entry, if it is there."""
         if key in self._entries:
-            self._room += self._size_of(key, self._entries.pop(key))
+            value = self._entries.pop(key)
+            self._room += self._size_of(key, value)
+            self._on_drop(value)
+
+    def clear(self) -> None:
+        while self._entries:
+            self.drop(next(iter(self._entries)))

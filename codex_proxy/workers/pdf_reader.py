@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from codex_proxy.core.faults import STOPPING, Fault, FaultKind, bad_request
 from codex_proxy.core.lru_cache import LruCache
@@ -22,9 +22,16 @@ REQUEST_SECONDS: Final = 60.0
 """Seconds after which no further PDF of a request is begun."""
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
+ENTRY_CHARS: Final = 512
+"""What a text counts beside its characters: the memory of its key and timer."""
 
 _Key: TypeAlias = tuple[str, bytes]
 """The owner and the digest of a PDF."""
+
+
+class _Kept(NamedTuple):
+    text: str
+    expiry: asyncio.TimerHandle
 
 
 def can_read_pdfs() -> bool:
@@ -39,8 +46,9 @@ class PdfReader:
         self.pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(
             WORKER, PdfAnswer, wall_seconds=WALL_SECONDS, owners=owners
         )
-        self._kept: LruCache[_Key, str] = LruCache(MAX_KEPT_CHARS, lambda _, text: len(text))
-        self._expiries: dict[_Key, asyncio.TimerHandle] = {}
+        self._kept: LruCache[_Key, _Kept] = LruCache(
+            MAX_KEPT_CHARS, lambda _, kept: ENTRY_CHARS + len(kept.text), lambda kept: kept.expiry.cancel()
+        )
 
     async def read(
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
@@ -52,11 +60,11 @@ class PdfReader:
         until = loop.time() + REQUEST_SECONDS
         texts: dict[bytes, str] = {}
         for digest, pdf in pdfs.items():
-            text = self._kept.get((owner, digest))
+            kept = self._kept.get((owner, digest))
             try:
-                if text is None and loop.time() > until:
+                if kept is None and loop.time() > until:
                     raise _pdf_fault("takes too long to read, with the others of the request", pdf.field)
-                texts[digest] = await self._text_of(pdf, owner) if text is None else text
+                texts[digest] = await self._text_of(pdf, owner) if kept is None else kept.text
             except Fault as fault:
                 if not (skips_unreadable and fault.failure.kind is FaultKind.INVALID_REQUEST):
                     raise
@@ -66,8 +74,7 @@ class PdfReader:
         return texts
 
     async def close(self) -> None:
-        for key in list(self._expiries):
-            self._forget(key)
+        self._kept.clear()
         await self.pool.close()
 
     async def _text_of(self, pdf: Pdf, owner: str) -> str:
@@ -86,14 +93,8 @@ class PdfReader:
         raise Fault.of(FaultKind.UNAVAILABLE, message, param=pdf.field, retry_after=5)
 
     def _keep(self, key: _Key, text: str) -> None:
-        self._forget(key)
-        self._kept.put(key, text)
-        self._expiries[key] = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._forget, key)
-
-    def _forget(self, key: _Key) -> None:
-        self._kept.drop(key)
-        if key in self._expiries:
-            self._expiries.pop(key).cancel()
+        expiry = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._kept.drop, key)
+        self._kept.put(key, _Kept(text, expiry))
 
 
 def _pdf_fault(wrong: str, field: str) -> Fault:

@@ -26,6 +26,18 @@ def test_entries_have_the_sizes_that_they_are_given_and_a_new_value_replaces_the
     assert not any(key in cache for key in ("b", "c", "too large"))
 
 
+def test_each_value_that_is_no_longer_kept_is_reported() -> None:
+    dropped: list[int] = []
+    cache: LruCache[str, int] = LruCache(2, on_drop=dropped.append)
+    cache.put("a", 1)
+    cache.put("a", 2)
+    cache.put("b", 3)
+    cache.put("c", 4)
+    cache.drop("b")
+    cache.clear()
+    assert dropped == [1, 2, 3, 4]
+
+
 def test_a_dropped_entry_makes_room() -> None:
     cache: LruCache[str, None] = LruCache(1)
     cache.put("a", None)

@@ -99,10 +99,19 @@ async def test_the_text_of_a_pdf_is_cached(reader: PdfReader, monkeypatch: pytes
 
 
 async def test_the_cache_of_texts_is_limited(reader: PdfReader) -> None:
-    reader._kept._room = 2 * len(TEXT)
+    reader._kept._room = 2 * (pdf_reader.ENTRY_CHARS + len(TEXT))
     for name in ("a", "b", "c"):
         await reader.read({name.encode(): Pdf(pdfs.pdf("Hello."), "here")}, "ann")
     assert [each for each in (b"a", b"b", b"c") if ("ann", each) in reader._kept] == [b"b", b"c"]
+    assert len(expiries_of(reader)) == 2
+    await reader.close()
+    assert expiries_of(reader) == []
+
+
+def expiries_of(reader: PdfReader) -> list[asyncio.TimerHandle]:
+    """The timers that end what the reader keeps."""
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return [each for each in scheduled if not each.cancelled() and each._callback == reader._kept.drop]
 
 
 @pytest.mark.exhaustive
