@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
 from aiohttp import web
 
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, IDS
 from codex_proxy.http.body import parse_request, read_body
 from codex_proxy.http.pass_through import send_on, upstream_for
 from codex_proxy.http.sse import time_comment
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings
-from codex_proxy.surfaces.completions import CompletionRenderer, ParsedCompletion, parse
+from codex_proxy.surfaces.completions import FIELDS, CompletionRenderer, ParsedCompletion, parse
 from codex_proxy.surfaces.passed_bodies import json_body
 from codex_proxy.surfaces.usage import tokens_in
 
@@ -41,4 +43,9 @@ def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn) -> TurnA
         prompt_tokens=partial(tokens_in, parsed.turn.history),
         max_tokens=turn.max_tokens,
     )
-    return TurnAnswer(renderer=renderer, ping=partial(time_comment, clock))
+    return TurnAnswer(renderer=renderer, ping=partial(time_comment, clock), error=_with_field)
+
+
+def _with_field(failure: Failure) -> Failure:
+    too_long = failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
+    return msgspec.structs.replace(failure, param=FIELDS.input) if too_long else failure

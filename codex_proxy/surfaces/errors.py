@@ -34,6 +34,8 @@ _LASTING_KINDS: Final = frozenset(
     }
 )
 """Kinds of failures with which the same request always fails."""
+INPUTS: Final[dict[OpenAISurface, str]] = {"chat": "messages", "responses": "input"}
+"""The field that a context that is too long is blamed on, as OpenAI does."""
 MAX_WAIT: Final = 60
 """The longest `Retry-After` in seconds: Claude Code and the SDKs ignore a longer one."""
 
@@ -72,7 +74,10 @@ def error_body(failure: Failure, surface: Surface, request_id: str = "") -> byte
         return messages.error_body(failure, request_id)
     if surface == "ollama":
         return ollama.error_body(failure)
-    return _envelope(failure, surface, failure.param)
+    too_long = failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
+    return _envelope(
+        failure, surface, INPUTS[surface] if too_long and failure.param is None else failure.param
+    )
 
 
 def error_frames(failure: Failure) -> bytes:

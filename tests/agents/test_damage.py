@@ -337,11 +337,15 @@ def test_an_error_of_this_program_is_not_taken_for_one_of_the_agent(
     for name, module in list(sys.modules.items()):
         if name.startswith("codex_proxy.agents.") and event in vars(module):
             monkeypatch.setattr(module, event, wrong)
-    turns, _, _ = RECORDED[agent]
     with pytest.raises(ValueError, match="an error of this program"):
-        for number in range(len(turns)):  # not every recording has each event
-            lines, plays = lines_and_player(agent, number)
-            plays(lines)
+        play_all(agent)
+
+
+def play_all(agent: str) -> None:
+    """Plays every recording of an agent: not each has every event."""
+    for number in range(len(RECORDED[agent].turns)):
+        lines, plays = lines_and_player(agent, number)
+        plays(lines)
 
 
 # --- ACP alone -------------------------------------------------------------------------------------

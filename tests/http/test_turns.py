@@ -161,3 +161,19 @@ async def test_a_verbosity_that_the_agent_does_not_take_is_named(proxy: Proxy) -
     body = {"model": "codex-5", "input": "Hello.", "text": {"verbosity": "low"}}
     answer = await proxy.send("POST", "/v1/responses", body)
     assert (answer.status, answer.headers["x-codex-ignored-params"]) == (200, "text.verbosity")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "[[fake:context_length]]"}]}),
+        ("/v1/responses", {"input": "[[fake:context_length]]"}),
+        ("/v1/completions", {"prompt": "[[fake:context_length]]"}),
+    ],
+)
+async def test_a_context_that_is_too_long_is_blamed_on_the_field_that_has_it(
+    proxy: Proxy, path: str, body: dict[str, Any]
+) -> None:
+    answer = await proxy.send("POST", path, json={"model": "codex-5", **body})
+    assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
+    assert answer.error["param"] == next(iter(body))

@@ -82,6 +82,7 @@ def test_a_context_that_is_too_long_is_what_clients_look_for_on_both_surfaces() 
         told = error(fault, surface)
         assert (status_of(fault, surface), told["type"]) == (400, "invalid_request_error")
         assert told["code"] == "context_length_exceeded"
+        assert told["param"] == {"chat": "messages", "responses": "input"}[surface]
 
 
 @pytest.mark.parametrize("kind", FaultKind)
