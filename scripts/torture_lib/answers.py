@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 NONCE = re.compile(r"nonce-[0-9a-f]{16}")
 OVER = frozenset({"completed", "failed", "incomplete", "cancelled"})
 """The states of a response that has ended."""
-Api = Literal["chat", "responses", "messages"]
+Api = Literal["chat", "responses", "messages", "ollama"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def faults_of(expected: Expected, raw: str, answer: Answer | None) -> list[str]:
 
 def read_whole(api: Api, body: dict[str, Any]) -> Answer:
     """Reads an answer that came as one object."""
-    return {"chat": _chat, "responses": read_response, "messages": _message}[api](body)
+    read = {"chat": _chat, "responses": read_response, "messages": _message, "ollama": _ollama}[api]
+    return read(body)
 
 
 def _chat(body: dict[str, Any]) -> Answer:
@@ -92,11 +93,17 @@ def _message(body: dict[str, Any]) -> Answer:
     return Answer((text,), body["stop_reason"] == "end_turn", body=body)
 
 
+def _ollama(body: dict[str, Any]) -> Answer:
+    return _ollama_stream([body])
+
+
 # --- streams ------------------------------------------------------------------------------------
 
 
 def read_stream(api: Api, text: str) -> Answer:
-    """Reads an answer from all of its server-sent events."""
+    """Reads an answer from all of its server-sent events, or JSON lines."""
+    if api == "ollama":
+        return _ollama_stream([json.loads(line) for line in text.splitlines()])
     events = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
     if api == "chat":
         return _chat_stream(events, ended=text.endswith("data: [DONE]\n\n"))
@@ -125,6 +132,16 @@ def read_response_stream(events: Iterable[dict[str, Any]]) -> Answer:
         return Answer(("".join(deltas),), complete=False, ended=kind == "error")
     final = read_response(last)
     return Answer((*final.texts, "".join(deltas)), final.complete, body=last)
+
+
+def _ollama_stream(lines: Sequence[dict[str, Any]]) -> Answer:
+    messages = [line["message"] for line in lines if "message" in line]
+    text = "".join(message["content"] for message in messages)
+    called = any(message.get("tool_calls") for message in messages)
+    last = lines[-1] if lines else {}
+    complete = last.get("done_reason") == "stop" and not called
+    body = {"message": messages[-1]} if len(lines) == 1 and messages else None
+    return Answer((text,), complete, ended=last.get("done", "error" in last), body=body)
 
 
 def _message_stream(events: Iterable[dict[str, Any]]) -> Answer:

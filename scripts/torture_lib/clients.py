@@ -29,7 +29,7 @@ TURNS = 6
 """Turns of one conversation; then the model is asked for all of them, and a new conversation begins."""
 NOT_STORED = (UNAVAILABLE.message, NOT_SAVED.message)
 """The errors of responses that could not be stored."""
-APIS: tuple[Api, ...] = ("chat", "responses", "messages")
+APIS: tuple[Api, ...] = ("chat", "responses", "messages", "ollama")
 
 
 class Client:
@@ -259,6 +259,14 @@ def _with_output(question: Question, answered: dict[str, Any], output: str) -> Q
             {"type": "function_call_output", "call_id": call["call_id"], "output": output} for call in calls
         ]
         return question.with_fields(previous_response_id=answered["id"], input=outputs) if calls else None
+    if question.api == "ollama":
+        message = answered["message"]
+        if not (calls := message.get("tool_calls")):
+            return None
+        outputs = [
+            {"role": "tool", "tool_name": call["function"]["name"], "content": output} for call in calls
+        ]
+        return question.with_fields(messages=[*question.body["messages"], message, *outputs])
     calls = [block for block in answered["content"] if block["type"] == "tool_use"]
     results = [{"type": "tool_result", "tool_use_id": call["id"], "content": output} for call in calls]
     said = [

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from codex_proxy.core.faults import UNFORESEEN
 from scripts.torture_lib.answers import (
     Answer,
     Expected,
@@ -39,7 +40,7 @@ class Exchange:
         """Returns the answer to a request for a turn; None if it is an error, or a stream that broke off."""
         status, kind, text = await self._post(question.path, json.dumps(question.body).encode())
         answer = None
-        if kind == "text/event-stream":
+        if kind in ("text/event-stream", "application/x-ndjson"):
             answer = read_stream(question.api, text)
             if not answer.ended:
                 self._wrong(f"{question.path}: a stream without its end: {text[-200:]!r}")
@@ -154,6 +155,8 @@ class Exchange:
             self._wrong(f"{what}: status {status}: {str(body)[:300]}")
         elif status >= 400 and body is not None:
             error = body.get("error") if isinstance(body, dict) else None
+            if what.endswith("/api/chat"):  # Ollama's errors are texts
+                error = {"code": "internal_error"} if error == UNFORESEEN.message else {}
             if not isinstance(error, dict) or error.get("code") == "internal_error":
                 self._wrong(f"{what}: {status}: {str(body)[:300]}")
 

@@ -122,6 +122,14 @@ WEATHER = {
 }
 
 
+PATHS: dict[Api, str] = {
+    "chat": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+    "ollama": "/api/chat",
+}
+
+
 @dataclass(frozen=True)
 class Question:
     """A request for a turn: its API, its body, and what is expected of the answer."""
@@ -132,9 +140,7 @@ class Question:
 
     @property
     def path(self) -> str:
-        return {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}[
-            self.api
-        ]
+        return PATHS[self.api]
 
     def with_fields(self, **fields: Any) -> Question:
         return replace(self, body=self.body | fields)
@@ -207,7 +213,9 @@ def tool(api: Api, *, strict: bool) -> Body:
     if api == "messages":
         return {"name": "get_weather", "input_schema": WEATHER}
     function = {"name": "get_weather", "parameters": WEATHER, "strict": strict}
-    return {"type": "function", "function": function} if api == "chat" else {"type": "function", **function}
+    if api == "responses":
+        return {"type": "function", **function}
+    return {"type": "function", "function": function}
 
 
 def with_image(random: Random, megabytes: int) -> Body:
