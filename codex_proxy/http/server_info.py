@@ -28,7 +28,6 @@ from codex_proxy.surfaces.messages.models import (
     anthropic_names,
     model_body,
     models_page,
-    page_query,
 )
 from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
 from codex_proxy.surfaces.ollama.answer import OLLAMA_PORT, RUNNING
@@ -169,14 +168,13 @@ async def retrieve_model(request: web.Request) -> web.Response:
 
 
 def _anthropic_models(request: web.Request) -> AnthropicModelList:
-    client, query = request[CLIENT], request.query
+    client = request[CLIENT]
     names = [
         name
         for name in anthropic_names(client.catalog, request.app[ENVIRONMENT])
         if client.listed_model(name) is not None
     ]
-    page = page_query(query.get("limit"), query.get("after_id"), query.get("before_id"))
-    return models_page(names, page, client.catalog, request.app[STARTED])
+    return models_page(names, request.query, client.catalog, request.app[STARTED])
 
 
 def _is_ollama_client(request: web.Request) -> bool:

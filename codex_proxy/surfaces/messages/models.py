@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypedDict
-
-import msgspec
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import excerpt
@@ -35,21 +33,6 @@ class AnthropicModelList(TypedDict):
     last_id: str | None
 
 
-class PageQuery(msgspec.Struct, frozen=True):
-    """A request for at most `limit` models after `after_id`, or before `before_id`."""
-
-    limit: int = DEFAULT_PAGE
-    after_id: str = ""
-    before_id: str = ""
-
-
-def page_query(limit: str | None, after_id: str | None, before_id: str | None) -> PageQuery:
-    size = DEFAULT_PAGE if limit is None else integer_in("limit", limit, 1, MAX_PAGE)
-    if after_id and before_id:
-        raise bad_request("Give 'after_id' or 'before_id', not both.", "before_id")
-    return PageQuery(size, after_id or "", before_id or "")
-
-
 def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
     """Returns all names; one without `claude` or `anthropic` also with `claude-` in front."""
     names = listed_names(catalog, env)
@@ -73,19 +56,25 @@ def model_body(name: str, catalog: ModelCatalog, created: int) -> AnthropicModel
 
 
 def models_page(
-    names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
+    names: Sequence[str], query: Mapping[str, str], catalog: ModelCatalog, created: int
 ) -> AnthropicModelList:
-    """Returns a page of models. `created`: the time of each model."""
+    """Returns the page that `query` asks for: at most `limit` models after `after_id`, or before `before_id`.
+    `created`: the time of each model.
+    """
+    limit = integer_in("limit", query["limit"], 1, MAX_PAGE) if "limit" in query else DEFAULT_PAGE
+    after, before = query.get("after_id"), query.get("before_id")
+    if after and before:
+        raise bad_request("Give 'after_id' or 'before_id', not both.", "before_id")
     first, last = 0, len(names)
-    if query.after_id:
-        first = _place(names, query.after_id, "after_id") + 1
-    if query.before_id:
-        last = _place(names, query.before_id, "before_id")
-        first = max(first, last - query.limit)
-    shown = names[first : min(last, first + query.limit)]
+    if after:
+        first = _place(names, after, "after_id") + 1
+    if before:
+        last = _place(names, before, "before_id")
+        first = max(first, last - limit)
+    shown = names[first : min(last, first + limit)]
     return {
         "data": [model_body(name, catalog, created) for name in shown],
-        "has_more": first > 0 if query.before_id else last - first > query.limit,
+        "has_more": first > 0 if before else last - first > limit,
         "first_id": shown[0] if shown else None,
         "last_id": shown[-1] if shown else None,
     }

@@ -7,11 +7,9 @@ import pytest
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.surfaces.messages.models import (
-    PageQuery,
     anthropic_names,
     model_body,
     models_page,
-    page_query,
 )
 from codex_proxy.surfaces.models import resolve
 from tests.surfaces.catalogs import catalog_of
@@ -27,8 +25,8 @@ NAMES = ("a", "b", "c", "d", "e")
 FIVE = catalog_of(models=tuple(AgentModel(id=name) for name in NAMES), codex=())
 
 
-def page(query: PageQuery) -> tuple[list[str], bool]:
-    body = models_page(NAMES, query, FIVE, 0)
+def page(**query: object) -> tuple[list[str], bool]:
+    body = models_page(NAMES, {name: str(value) for name, value in query.items()}, FIVE, 0)
     ids = [entry["id"] for entry in body["data"]]
     assert (body["first_id"], body["last_id"]) == ((ids[0], ids[-1]) if ids else (None, None))
     return ids, body["has_more"]
@@ -69,41 +67,43 @@ def test_an_unknown_model_is_not_found() -> None:
 @pytest.mark.parametrize(
     ("query", "ids", "more"),
     [
-        (PageQuery(2), ["a", "b"], True),
-        (PageQuery(5), list(NAMES), False),
-        (PageQuery(2, after_id="b"), ["c", "d"], True),
-        (PageQuery(2, after_id="c"), ["d", "e"], False),
-        (PageQuery(2, after_id="e"), [], False),
-        (PageQuery(2, before_id="e"), ["c", "d"], True),
-        (PageQuery(2, before_id="c"), ["a", "b"], False),
-        (PageQuery(2, before_id="a"), [], False),
+        ({"limit": 2}, ["a", "b"], True),
+        ({"limit": 5}, list(NAMES), False),
+        ({"limit": 2, "after_id": "b"}, ["c", "d"], True),
+        ({"limit": 2, "after_id": "c"}, ["d", "e"], False),
+        ({"limit": 2, "after_id": "e"}, [], False),
+        ({"limit": 2, "before_id": "e"}, ["c", "d"], True),
+        ({"limit": 2, "before_id": "c"}, ["a", "b"], False),
+        ({"limit": 2, "before_id": "a"}, [], False),
     ],
 )
 def test_a_page_is_what_stands_behind_one_cursor_or_before_the_other(
-    query: PageQuery, ids: list[str], more: bool
+    query: dict[str, object], ids: list[str], more: bool
 ) -> None:
-    assert page(query) == (ids, more)
+    assert page(**query) == (ids, more)
 
 
 @pytest.mark.parametrize("cursor", ["after_id", "before_id"])
 def test_a_cursor_that_is_no_model_is_refused(cursor: str) -> None:
     with pytest.raises(Fault) as refused:
-        page(PageQuery(2, **{cursor: "nobody"}))
+        page(**{cursor: "nobody"})
     assert refused.value.failure.param == cursor
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "ten", "", "٣", "9" * 5000])
 def test_a_page_of_another_size_than_there_can_be_is_refused(limit: str) -> None:
     with pytest.raises(Fault) as refused:
-        page_query(limit, None, None)
+        page(limit=limit)
     assert refused.value.failure.param == "limit"
 
 
 def test_both_cursors_at_once_are_refused() -> None:
     with pytest.raises(Fault):
-        page_query(None, "a", "b")
+        page(after_id="a", before_id="b")
 
 
 def test_a_page_has_twenty_entries_unless_another_number_is_asked_for() -> None:
-    assert page_query(None, None, "") == PageQuery(20)
-    assert page_query("1000", "a", None) == PageQuery(1000, after_id="a")
+    names = [f"model-{number}" for number in range(1001)]
+    many = catalog_of(models=tuple(AgentModel(id=name) for name in names), codex=())
+    for query, count in (({}, 20), ({"before_id": ""}, 20), ({"limit": "1000", "after_id": "model-0"}, 1000)):
+        assert len(models_page(names, query, many, 0)["data"]) == count
