@@ -91,26 +91,10 @@ async def _parse(request: web.Request) -> ParsedMessages:
 
 
 def _answer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> TurnAnswer:
-    catalog = request[CLIENT].catalog
-    remembers = request.app[REASONING_STATE] != "off"
-    renderer = _renderer(request, parsed, turn)
-
-    async def start() -> Source:
-        source = await start_turn(request, parsed, turn, remembers=remembers)
-        if parsed.stream:
-            renderer.estimate_prompt()  # while the agent starts
-        return source
-
-    def error(failure: Failure) -> Failure:
-        return prompt_too_long(failure, partial(prompt_tokens, turn), window_of(turn.model, catalog))
-
-    return TurnAnswer(renderer=renderer, start=start, ping=lambda: PING, error=error)
-
-
-def _renderer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> MessagesRenderer:
-    app = request.app
+    app, catalog = request.app, request[CLIENT].catalog
+    remembers = app[REASONING_STATE] != "off"
     with_state = parsed.thinking and app[REASONING_STATE] == "client"
-    return MessagesRenderer(
+    renderer = MessagesRenderer(
         id=app[IDS].new("msg_"),
         model=parsed.model_asked,
         request_id=request[REQUEST_ID],
@@ -123,3 +107,14 @@ def _renderer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> Messa
         prompt_tokens=partial(prompt_tokens, parsed.turn),
         max_tokens=turn.max_tokens,
     )
+
+    async def start() -> Source:
+        source = await start_turn(request, parsed, turn, remembers=remembers)
+        if parsed.stream:
+            renderer.estimate_prompt()  # while the agent starts
+        return source
+
+    def error(failure: Failure) -> Failure:
+        return prompt_too_long(failure, partial(prompt_tokens, turn), window_of(turn.model, catalog))
+
+    return TurnAnswer(renderer=renderer, start=start, ping=lambda: PING, error=error)

@@ -50,9 +50,7 @@ def route_body(request: web.Request, body: bytes, parsed: object) -> bytes | Non
         return None
     routed = request.get(ROUTED)
     if routed is None:
-        api = _APIS.get(endpoint.chapter)
-        if api is None:
-            return None
+        api = _APIS[endpoint.chapter]
         facts = facts_of(parsed.turn, client=request[CLIENT].name, api=api, model=parsed.model_asked)
         name = choose_route(router.routes, facts)
         if name is None:

@@ -41,7 +41,7 @@ def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
     waiting, here, links = list(rest[:-1]), rest[-1], 0
     while waiting:
         name = waiting.pop()
-        if name in ("", "."):
+        if name == ".":
             continue
         if name == "..":
             here = os.path.dirname(here)

@@ -121,11 +121,8 @@ class TurnSpans:
         span = self._start(f"start {agent}", self.context, SpanKind.INTERNAL, {"gen_ai.agent.name": agent})
         try:
             yield
-        except Fault as fault:
-            _fail(span, fault.failure.kind.value)
-            raise
         except BaseException as error:
-            _fail(span, type(error).__name__)
+            _fail(span, error.failure.kind.value if isinstance(error, Fault) else type(error).__name__)
             raise
         finally:
             span.end()
