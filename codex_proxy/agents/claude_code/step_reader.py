@@ -79,7 +79,7 @@ class StepReader:
         self._streamed: set[str] = set()
         """Ids of messages that came in deltas; their complete form is ignored."""
         self._open: dict[int, str] = {}
-        self._complete: list[ItemEnded | RawItem] = []
+        self._ends: list[ItemEnded | RawItem] = []
         """Ends of items that are held until more arrives: a stream that breaks off ends its blocks, too."""
         self._model = ""
         self._thoughts: dict[int, _Thought] = {}
@@ -160,7 +160,7 @@ class StepReader:
         block = event.content_block
         if block is None:
             return
-        self._add_complete()
+        self._release_ends()
         id = f"{self._message}_{event.index}"
         if block.type == "text":
             self._open[event.index] = id
@@ -171,7 +171,7 @@ class StepReader:
             self._thoughts[event.index] = _Thought()
         elif block.type == "redacted_thinking" and block.data:
             self._held_size.add(len(block.data) + ITEM_SIZE)
-            self._complete.append(ThinkingBlock(self._model, data=block.data).raw_item())
+            self._ends.append(ThinkingBlock(self._model, data=block.data).raw_item())
         elif block.type == "tool_use" and block.id:
             self._call_started(event.index, block.id, block.name or "")
 
@@ -181,7 +181,7 @@ class StepReader:
             if self._plain and name != STRUCTURED_OUTPUT:
                 self.events.append(Notice("unoffered_call", name.removeprefix(MODEL_PREFIX)))
             return
-        self._add_held()
+        self._release_held()
         self._held_size.add(ITEM_SIZE)
         call = self._calls[id] = self._reading[index] = _Call(id, tool)
         if self._streams_calls:
@@ -191,18 +191,18 @@ class StepReader:
         self._reading.pop(index, None)
         id = self._open.pop(index, None)
         if id is not None:
-            self._complete.append(ItemEnded(id))
+            self._ends.append(ItemEnded(id))
         thought = self._thoughts.pop(index, None)
         if thought is not None and thought.signature:
             text, signature = "".join(thought.thinking), "".join(thought.signature)
-            self._complete.append(ThinkingBlock(self._model, thinking=text, signature=signature).raw_item())
+            self._ends.append(ThinkingBlock(self._model, thinking=text, signature=signature).raw_item())
 
-    def _add_complete(self) -> None:
-        """Passes on the ends in `_complete`; the end of a held text is held, too."""
-        for event in self._complete:
+    def _release_ends(self) -> None:
+        """Passes on `_ends`; the end of a held text is held, too."""
+        for event in self._ends:
             held = isinstance(event, ItemEnded) and event.id in self._held_texts
             (self._held if held else self.events).append(event)
-        self._complete.clear()
+        self._ends.clear()
 
     # --- whole messages -------------------------------------------------------------------------
 
@@ -256,10 +256,9 @@ class StepReader:
 
     def take_calls(self) -> Sequence[ToolCallRequested]:
         """Ends the step: adds its text and calls as raw items. Returns the calls."""
-        self._add_complete()
+        self._release_ends()
         requests = [call.request() for call in self._calls.values()]
-        self._add_raw_message(f"{self._message}_message", "".join(self._message_texts))
-        self._message_texts.clear()
+        self._end_text()
         self.events += map(raw_call, requests)
         self._calls.clear()
         self._reading.clear()
@@ -276,18 +275,17 @@ class StepReader:
 
     def finish(self, structured: str | None) -> None:
         """Ends the answer of a turn that has succeeded. `structured` None: the held text is the answer."""
-        self._add_complete()
+        self._release_ends()
         if structured is None:
-            self._add_held()
-            self._add_raw_message(f"{self._message}_message", "".join(self._message_texts))
-            self._message_texts.clear()
+            self._release_held()
+            self._end_text()
             return
         self._clear_held()
         id = f"{self._message}_answer"
-        self._add_raw_message(id, structured)
-        self.events += [ItemStarted(Message(id)), TextDelta(id, structured), ItemEnded(id)]
+        self.events += [raw_message(id, structured), ItemStarted(Message(id)), TextDelta(id, structured)]
+        self.events.append(ItemEnded(id))
 
-    def _add_held(self) -> None:
+    def _release_held(self) -> None:
         self.events += self._held
         self._message_texts += [event.text for event in self._held if isinstance(event, TextDelta | FullText)]
         self._clear_held()
@@ -296,15 +294,16 @@ class StepReader:
         self._held.clear()
         self._held_texts.clear()
 
-    def _add_raw_message(self, id: str, text: str) -> None:
-        if text:
-            self.events.append(raw_message(id, text))
+    def _end_text(self) -> None:
+        if text := "".join(self._message_texts):
+            self.events.append(raw_message(f"{self._message}_message", text))
+        self._message_texts.clear()
 
     def _drop_step(self) -> None:
         """Forgets the current step, when another begins: an unfinished one is repeated."""
         self._open.clear()
         self._thoughts.clear()
-        self._complete.clear()
+        self._ends.clear()
         self._reading.clear()
         self._calls.clear()
         self._clear_held()
