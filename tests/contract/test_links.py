@@ -47,6 +47,12 @@ def test_the_index_leads_to_every_page_and_the_readme_to_the_index() -> None:
     assert "](docs/index.md)" in (ROOT / "README.md").read_text("utf-8")
 
 
+def test_the_map_has_a_row_for_every_package() -> None:
+    packages = {path.parent.name for path in ROOT.glob("codex_proxy/*/__init__.py")}
+    rows = re.findall(r"^\| `codex_proxy/(\w+)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+    assert set(rows) == packages
+
+
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/adding-an-agent.md"])
 def test_the_files_that_a_guide_names_are_there(page: str) -> None:
     named = re.findall(
