@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from tests.clients.running import CACHE, CLIENTS, Client, install, run
+from tests.clients.running import CACHE, CLIENTS, Client, install, run_client
 from tests.http.serving import fake_proxy
 
 RESULTS: Final = Path(__file__).resolve().parent.parent / "docs" / "clients.json"
@@ -30,7 +30,7 @@ async def row_of(client: Client) -> dict[str, Any] | None:
         own.mkdir()
         async with fake_proxy(own) as proxy:
             try:
-                told = await run(client, proxy.url, home)
+                told = await run_client(client, proxy.url, home)
                 await proxy.settled()
             except (AssertionError, OSError, TimeoutError, ValueError) as error:
                 print(f"{client.name}: {error}", file=sys.stderr)

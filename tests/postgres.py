@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import cache, partial
 from pathlib import Path
 
-from tests.missing import missing
+from tests.missing import skip_unless_ci
 from tests.waiting import PATIENCE, poll
 
 SERVER_OPTIONS = (
@@ -57,7 +57,7 @@ class PostgresServer:
         """The URL of a pgbouncer that gives each transaction one of two connections."""
         program = shutil.which("pgbouncer")
         if program is None:
-            missing("needs pgbouncer (Debian: apt-get install pgbouncer)")
+            skip_unless_ci("needs pgbouncer (Debian: apt-get install pgbouncer)")
         settings = self.folder / "pgbouncer.ini"
         settings.write_text(
             f"[databases]\n* = host={self.folder} user=tester\n[pgbouncer]\nlisten_addr =\n"
@@ -141,7 +141,7 @@ def programs() -> Path:
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
     found = [Path(on_path)] if on_path else folders
     if not found:
-        missing("needs PostgreSQL's server (Debian: apt-get install postgresql)")
+        skip_unless_ci("needs PostgreSQL's server (Debian: apt-get install postgresql)")
     return found[0].resolve().parent
 
 

@@ -43,17 +43,17 @@ def child(name: str, shape: str) -> Row:
 
 def chat_upstream(reader: str, shape: str) -> Row:
     size, make = upstream.CHAT_SHAPES[shape]
-    return size, make, lambda body: upstream.read(upstream.CHAT[reader](), body)
+    return size, make, lambda body: upstream.events_of(upstream.CHAT[reader](), body)
 
 
 def responses_upstream(shape: str) -> Row:
     size, make = upstream.RESPONSES_SHAPES[shape]
-    return size, make, lambda body: upstream.read(OpenAIResponses("m", upstream.context()), body)
+    return size, make, lambda body: upstream.events_of(OpenAIResponses("m", upstream.context()), body)
 
 
 def hidden(shape: str) -> Row:
     size, at_once, make = upstream.HIDDEN_SHAPES[shape]
-    return size, make, lambda body: upstream.hidden(Secrets([upstream.KEY]), body, at_once)
+    return size, make, lambda body: upstream.hide_secrets(Secrets([upstream.KEY]), body, at_once)
 
 
 def turn(reader: str, shape: str) -> Row:
@@ -65,9 +65,9 @@ def history(reader: str, shape: str) -> Row:
     return 800, stored.HISTORIES[shape], stored.READERS[reader]
 
 
-def written(what: str) -> Row:
+def row_of(what: str) -> Row:
     size, write = store.WRITES[what]
-    return size, lambda count: count, store.written(write)
+    return size, lambda count: count, store.database_maker(write)
 
 
 ROWS: Final[dict[str, Row]] = {
@@ -96,8 +96,8 @@ ROWS: Final[dict[str, Row]] = {
     "codex_proxy.runs.model_items:_kind_and_call_id": history(
         "calls with their outputs", "raw calls and outputs by turns"
     ),
-    "codex_proxy.store.sqlite.responses:keep": written("items of a response"),
-    "codex_proxy.store.sqlite.keyed_rows:remember": written("entries of the step memory"),
+    "codex_proxy.store.sqlite.responses:keep": row_of("items of a response"),
+    "codex_proxy.store.sqlite.keyed_rows:remember": row_of("entries of the step memory"),
 }  # fmt: skip
 """The function into which the fault is planted, and the row that has to see it."""
 CLEARLY: Final = 1.3

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 from aiohttp import web
 
-from tests.missing import missing
+from tests.missing import skip_unless_ci
 
 SCRIPT = Path(__file__).with_name("attacks.js")
 
@@ -32,7 +32,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 def required_browser() -> str:
     """Returns the path of a Chromium. Without one it skips the test, but fails in CI."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
-    return found or missing("needs a Chromium on PATH (Debian: apt-get install chromium)")
+    return found or skip_unless_ci("needs a Chromium on PATH (Debian: apt-get install chromium)")
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ def key_of(name: str) -> str:
     return f"cpx_{name}"
 
 
-def bearing(name: str) -> dict[str, str]:
+def key_header(name: str) -> dict[str, str]:
     """The header of a client with the key of this name."""
     return {"Authorization": f"Bearer {key_of(name)}"}
 

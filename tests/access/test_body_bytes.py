@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.http.body import BODY_BUDGET, body_budget
-from tests.access.keyed import bearing, keyed_proxy
+from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.pictures import png_of
 from tests.waiting import PATIENCE
@@ -51,10 +51,10 @@ def held_bytes(proxy: Proxy) -> int:
 
 
 @asynccontextmanager
-async def running(proxy: Proxy, size: int, key: str | None = None) -> AsyncIterator[None]:
+async def turn_with_body(proxy: Proxy, size: int, key: str | None = None) -> AsyncIterator[None]:
     """A turn that holds a body of this size."""
     body = of_size(size, "[[fake:text misbehave=hang at=4]]")
-    headers = bearing(key) if key else {}
+    headers = key_header(key) if key else {}
     before = held_bytes(proxy)
     asking = asyncio.ensure_future(proxy.ask(body, headers=headers))
     await until(lambda: held_bytes(proxy) == before + size)
@@ -79,7 +79,7 @@ async def answer_before_body(proxy: Proxy, size: int) -> bytes:
 
 async def test_a_body_that_is_too_much_for_its_key_is_refused_before_it_comes(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, **LIMITS) as proxy:
-        async with running(proxy, 80 * KIB):
+        async with turn_with_body(proxy, 80 * KIB):
             head = await answer_before_body(proxy, 30 * KIB)
             assert head.startswith(b"HTTP/1.1 429 ")
             assert b"Retry-After: 5\r\n" in head
@@ -97,12 +97,12 @@ async def test_a_body_that_is_too_much_for_its_key_is_refused_before_it_comes(tm
 
 async def test_bodies_of_all_keys_together_have_a_limit_too(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"one": {}, "two": {}}
-    async with keyed_proxy(tmp_path, keys, **LIMITS) as proxy, running(proxy, 90 * KIB, "one"):
-        refused = await proxy.ask(of_size(70 * KIB), headers=bearing("two"))
+    async with keyed_proxy(tmp_path, keys, **LIMITS) as proxy, turn_with_body(proxy, 90 * KIB, "one"):
+        refused = await proxy.ask(of_size(70 * KIB), headers=key_header("two"))
         assert refused.status == 503
         assert refused.headers["Retry-After"] == "5"
         assert "this server's limit" in refused.error["message"]
-        assert (await proxy.ask(of_size(50 * KIB), headers=bearing("two"))).status == 200
+        assert (await proxy.ask(of_size(50 * KIB), headers=key_header("two"))).status == 200
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -120,7 +120,7 @@ async def test_a_body_of_unknown_size_is_counted_as_it_comes(tmp_path: Path, pac
             async with proxy.session.post(proxy.url + CHAT, data=chunks(), headers=headers) as reply:
                 return reply.status
 
-        async with running(proxy, 60 * KIB):
+        async with turn_with_body(proxy, 60 * KIB):
             assert await ask() == 429
         await proxy.settled()
         await until(lambda: held_bytes(proxy) == 0)
@@ -142,7 +142,7 @@ async def test_what_a_response_in_the_background_was_asked_with_counts_until_it_
 
 async def test_frames_of_a_websocket_count_as_bodies(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, **LIMITS) as proxy:
-        async with running(proxy, 80 * KIB), proxy.session.ws_connect(proxy.url + RESPONSES) as socket:
+        async with turn_with_body(proxy, 80 * KIB), proxy.session.ws_connect(proxy.url + RESPONSES) as socket:
             frame = {"type": "response.create", "model": "codex-5", "input": "x" * 30 * KIB}
             await socket.send_json(frame)
             error = await socket.receive_json()
@@ -230,7 +230,11 @@ LONG_FRAME = b"\x81\xff" + (1 << 20).to_bytes(8, "big") + bytes(4)
 
 
 async def test_a_message_that_never_ends_is_counted_as_it_comes(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path, **LIMITS) as proxy, running(proxy, 80 * KIB), asyncio.timeout(PATIENCE):
+    async with (
+        fake_proxy(tmp_path, **LIMITS) as proxy,
+        turn_with_body(proxy, 80 * KIB),
+        asyncio.timeout(PATIENCE),
+    ):
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.server.port)
         writer.write(HANDSHAKE)
         assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
@@ -274,7 +278,7 @@ async def test_turns_that_wait_when_a_client_leaves_hold_nothing_on(tmp_path: Pa
 
 
 async def test_the_stored_context_of_a_turn_on_a_websocket_counts(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path, **LIMITS) as proxy, running(proxy, 50 * KIB):
+    async with fake_proxy(tmp_path, **LIMITS) as proxy, turn_with_body(proxy, 50 * KIB):
         # The first one of another connection has room, since nothing of it is left.
         async with proxy.session.ws_connect(proxy.url + RESPONSES) as socket:
             stored = await last_event(socket, "x" * 45 * KIB, store=True)

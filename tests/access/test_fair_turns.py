@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from codex_proxy.http.middleware.rate_limit import CONNECTIONS
-from tests.access.keyed import bearing, keyed_proxy
+from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Answer, Proxy, until, user
 from tests.waiting import poll
 
-HELD = "[[fake:text misbehave=hang at=4]]"
+HANGING_PROMPT = "[[fake:text misbehave=hang at=4]]"
 """A turn that does not end by itself."""
 
 
 @asynccontextmanager
 async def running_requests(proxy: Proxy, key: str, count: int, body: Any, path: str) -> AsyncIterator[None]:
     """So many requests of this key, as long as the block takes."""
-    headers = bearing(key)
+    headers = key_header(key)
     tasks = [asyncio.ensure_future(proxy.send("POST", path, body, headers=headers)) for _ in range(count)]
     try:
         yield
@@ -34,7 +34,7 @@ async def running_requests(proxy: Proxy, key: str, count: int, body: Any, path: 
 
 
 async def of_another(proxy: Proxy, **fields: Any) -> Answer:
-    return await proxy.ask(user(**fields), headers=bearing("two"))
+    return await proxy.ask(user(**fields), headers=key_header("two"))
 
 
 async def test_a_key_that_takes_every_slot_and_fills_the_queue_leaves_a_slot_to_another(
@@ -42,10 +42,10 @@ async def test_a_key_that_takes_every_slot_and_fills_the_queue_leaves_a_slot_to_
 ) -> None:
     keys: dict[str, Any] = {"one": {}, "two": {}}
     async with keyed_proxy(tmp_path, keys, max_running_turns=4) as proxy:
-        async with running_requests(proxy, "one", 67, user(HELD), "/v1/chat/completions"):
+        async with running_requests(proxy, "one", 67, user(HANGING_PROMPT), "/v1/chat/completions"):
             scheduler = proxy.server.runs
             await until(lambda: (scheduler.running, scheduler.queued) == (3, 64))
-            assert (await proxy.ask(user(), headers=bearing("one"))).status == 429
+            assert (await proxy.ask(user(), headers=key_header("one"))).status == 429
             assert (await of_another(proxy)).status == 200
         await proxy.settled()
 
@@ -53,7 +53,7 @@ async def test_a_key_that_takes_every_slot_and_fills_the_queue_leaves_a_slot_to_
 async def test_a_key_that_waits_longest_has_its_turn_when_a_slot_is_free(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, max_running_turns=1) as proxy:
         scheduler = proxy.server.runs
-        async with running_requests(proxy, "one", 1, user(HELD), "/v1/chat/completions"):
+        async with running_requests(proxy, "one", 1, user(HANGING_PROMPT), "/v1/chat/completions"):
             await until(lambda: scheduler.running == 1)
             many = running_requests(
                 proxy, "one", 5, user("[[fake:text n=5 delay=20]]"), "/v1/chat/completions"
@@ -70,16 +70,18 @@ async def test_a_key_that_waits_longest_has_its_turn_when_a_slot_is_free(tmp_pat
 
 async def test_a_single_key_has_every_slot(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"one": {}}, max_running_turns=2) as proxy:
-        async with running_requests(proxy, "one", 2, user(HELD), "/v1/chat/completions"):
+        async with running_requests(proxy, "one", 2, user(HANGING_PROMPT), "/v1/chat/completions"):
             await until(lambda: proxy.server.runs.running == 2)
         await proxy.settled()
 
 
 async def test_a_key_that_takes_every_stream_leaves_one_to_another(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, sse_max_concurrency=4) as proxy:
-        async with running_requests(proxy, "one", 3, user(HELD, stream=True), "/v1/chat/completions"):
+        async with running_requests(
+            proxy, "one", 3, user(HANGING_PROMPT, stream=True), "/v1/chat/completions"
+        ):
             await until(lambda: proxy.streams == 3)
-            refused = await proxy.ask(user(stream=True), headers=bearing("one"))
+            refused = await proxy.ask(user(stream=True), headers=key_header("one"))
             assert (refused.status, refused.error["code"]) == (429, "concurrency_exceeded")
             assert "This key has" in refused.error["message"]
             assert (await of_another(proxy, stream=True)).status == 200
@@ -90,13 +92,13 @@ async def test_responses_in_the_background_of_one_key_leave_room_for_those_of_an
     async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, max_running_turns=2) as proxy:
         many = {"model": "codex-5", "input": "[[fake:text n=20 delay=20]]", "background": True}
         for _ in range(6):
-            assert (await proxy.send("POST", "/v1/responses", many, headers=bearing("one"))).status == 200
+            assert (await proxy.send("POST", "/v1/responses", many, headers=key_header("one"))).status == 200
         one = {"model": "codex-5", "input": "Hello.", "background": True}
-        created = await proxy.send("POST", "/v1/responses", one, headers=bearing("two"))
+        created = await proxy.send("POST", "/v1/responses", one, headers=key_header("two"))
         path = f"/v1/responses/{created.body['id']}"
 
         async def completed() -> bool:
-            got = await proxy.send("GET", path, headers=bearing("two"))
+            got = await proxy.send("GET", path, headers=key_header("two"))
             return bool(got.body["status"] == "completed")
 
         await poll(completed)
@@ -105,15 +107,15 @@ async def test_responses_in_the_background_of_one_key_leave_room_for_those_of_an
 
 @asynccontextmanager
 async def idle_socket(proxy: Proxy, name: str) -> AsyncIterator[None]:
-    async with proxy.session.ws_connect(f"{proxy.url}/v1/responses", headers=bearing(name)):
+    async with proxy.session.ws_connect(f"{proxy.url}/v1/responses", headers=key_header(name)):
         yield
 
 
 @asynccontextmanager
 async def followed_response(proxy: Proxy, name: str) -> AsyncIterator[None]:
     """The stream of a background response that does not end by itself."""
-    body = {"model": "codex-5", "input": HELD, "background": True, "stream": True}
-    headers, connections = bearing(name), proxy.app[CONNECTIONS]
+    body = {"model": "codex-5", "input": HANGING_PROMPT, "background": True, "stream": True}
+    headers, connections = key_header(name), proxy.app[CONNECTIONS]
     before = connections.running
     async with proxy.session.post(f"{proxy.url}/v1/responses", json=body, headers=headers) as created:
         first = json.loads((await created.content.readuntil(b"\n\n")).partition(b"data: ")[2])
@@ -126,7 +128,7 @@ async def followed_response(proxy: Proxy, name: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def live_page(proxy: Proxy, name: str) -> AsyncIterator[None]:
-    async with proxy.session.get(f"{proxy.url}/ui/api/live", headers=bearing(name)) as live:
+    async with proxy.session.get(f"{proxy.url}/ui/api/live", headers=key_header(name)) as live:
         await live.content.readuntil(b"\n\n")
         yield
 
@@ -142,9 +144,9 @@ async def test_a_key_that_keeps_connections_open_leaves_some_to_another(
         async with AsyncExitStack() as held:
             for _ in range(3):
                 await held.enter_async_context(open_one(proxy, "one"))
-            refused = await proxy.send("GET", "/v1/models", headers=bearing("one"))
+            refused = await proxy.send("GET", "/v1/models", headers=key_header("one"))
             assert (refused.status, refused.error["code"]) == (429, "concurrency_exceeded")
             assert refused.headers["Connection"] == "close"
-            assert (await proxy.send("GET", "/v1/models", headers=bearing("two"))).status == 200
+            assert (await proxy.send("GET", "/v1/models", headers=key_header("two"))).status == 200
         await until(lambda: connections.running == 0)
-        assert (await proxy.send("GET", "/v1/models", headers=bearing("one"))).status == 200
+        assert (await proxy.send("GET", "/v1/models", headers=key_header("one"))).status == 200

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
-from tests.access.keyed import bearing, keyed_proxy, refusal_of
+from tests.access.keyed import key_header, keyed_proxy, refusal_of
 from tests.http.serving import Hands, Proxy, fake_proxy, user
 
 HEADERS = [
@@ -56,10 +56,10 @@ async def trusting_proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
 @pytest.mark.parametrize(("name", "value"), HEADERS)
 async def test_a_proxy_that_nobody_has_named_passes_nothing_on(tmp_path: Path, name: str, value: str) -> None:
     async with keyed_proxy(tmp_path, {"one": {}}, trusted_proxies="10.0.0.0/8") as proxy:
-        answer = await proxy.ask(user(), headers={name: value, **bearing("one")})
+        answer = await proxy.ask(user(), headers={name: value, **key_header("one")})
         assert refusal_of(answer) == (403, "not_allowed", None)
         assert "PROXY_TRUSTED_PROXIES" in answer.error["message"]
-        assert (await proxy.ask(user(), headers=bearing("one"))).status == 200
+        assert (await proxy.ask(user(), headers=key_header("one"))).status == 200
 
 
 @pytest.mark.parametrize(("method", "path"), PATHS)
@@ -79,7 +79,7 @@ async def test_what_is_for_this_machine_answers_it_without_a_key(open_one: Proxy
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("name", "value"), HEADERS)
 async def test_a_trusted_proxy_passes_on_what_has_a_key(trusting_proxy: Proxy, name: str, value: str) -> None:
-    assert (await trusting_proxy.ask(user(), headers={name: value, **bearing("one")})).status == 200
+    assert (await trusting_proxy.ask(user(), headers={name: value, **key_header("one")})).status == 200
     assert (await trusting_proxy.ask(user(), headers={name: value})).status == 401
 
 

@@ -13,7 +13,7 @@ import structlog
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.wrong_keys import MAX_WAITING, WRONG_KEYS, WrongKeys
-from tests.access.keyed import bearing, keyed_proxy, look_now, refusal_of, write_keys, write_text
+from tests.access.keyed import key_header, keyed_proxy, look_now, refusal_of, write_keys, write_text
 from tests.http.serving import Hands, Proxy, fake_proxy, until, user
 from tests.waiting import poll
 from tests.weather_tool import CHAT_WEATHER
@@ -31,7 +31,7 @@ async def two(tmp_path: Path) -> AsyncIterator[Proxy]:
 
 async def test_every_key_of_the_file_and_of_the_settings_opens_and_nothing_else_does(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, api_key="third") as proxy:
-        for headers in (bearing("one"), bearing("two"), {"Authorization": "bearer   third "}):
+        for headers in (key_header("one"), key_header("two"), {"Authorization": "bearer   third "}):
             assert (await proxy.ask(user(), headers=headers)).status == 200
         for wrong in (
             "",
@@ -48,10 +48,10 @@ async def test_every_key_of_the_file_and_of_the_settings_opens_and_nothing_else_
 
 
 async def test_a_key_that_is_removed_or_replaced_opens_no_longer(two: Proxy, tmp_path: Path) -> None:
-    assert (await two.ask(user(), headers=bearing("one"))).status == 200
+    assert (await two.ask(user(), headers=key_header("one"))).status == 200
     write_keys(tmp_path, two={}, three={})
     look_now(two.server)
-    statuses = [(await two.ask(user(), headers=bearing(name))).status for name in ("one", "two", "three")]
+    statuses = [(await two.ask(user(), headers=key_header(name))).status for name in ("one", "two", "three")]
     assert statuses == [401, 200, 200]
 
 
@@ -60,7 +60,7 @@ async def test_a_broken_keys_file_is_in_the_health_report_and_earlier_keys_stay_
 ) -> None:
     write_text(tmp_path, "[keys.one")
     look_now(two.server)
-    assert (await two.ask(user(), headers=bearing("one"))).status == 200
+    assert (await two.ask(user(), headers=key_header("one"))).status == 200
     health = (await two.send("GET", "/healthz")).body
     assert health["status"] == "degraded"
     assert "keys file" in health["keys"]
@@ -74,7 +74,7 @@ async def test_with_the_first_key_a_running_server_wants_one(tmp_path: Path) -> 
         write_keys(tmp_path, one={})
         look_now(proxy.server)
         assert (await proxy.ask(user())).status == 401
-        assert (await proxy.ask(user(), headers=bearing("one"))).status == 200
+        assert (await proxy.ask(user(), headers=key_header("one"))).status == 200
 
 
 # --- wrong keys ---------------------------------------------------------------------------------
@@ -101,11 +101,11 @@ def with_sleeper(proxy: Proxy) -> Sleeper:
 
 
 async def test_wrong_keys_wait_longer_and_longer_and_hold_no_right_one_up(two: Proxy) -> None:
-    assert (await two.ask(user(), headers=bearing("one"))).status == 200
+    assert (await two.ask(user(), headers=key_header("one"))).status == 200
     sleeper = with_sleeper(two)
-    guesses = [asyncio.ensure_future(two.ask(user(), headers=bearing(f"guess{n}"))) for n in range(6)]
+    guesses = [asyncio.ensure_future(two.ask(user(), headers=key_header(f"guess{n}"))) for n in range(6)]
     await until(lambda: len(sleeper.slept) == 3 and sum(guess.done() for guess in guesses) == 3)
-    assert (await two.ask(user(), headers=bearing("one"))).status == 200
+    assert (await two.ask(user(), headers=key_header("one"))).status == 200
     assert sleeper.slept == [0.25, 0.75, 1.75]
     sleeper.wake.set()
     assert {(await guess).status for guess in guesses} == {401}
@@ -117,16 +117,16 @@ async def test_a_right_key_that_is_new_at_an_address_that_guesses_waits_as_a_wro
     """Else whoever tries many at once sees by the time that it takes which one is right. Then it is known there."""
     sleeper = with_sleeper(two)
     for n in range(3):
-        await two.ask(user(), headers=bearing(f"guess{n}"))
-    wrong = asyncio.ensure_future(two.ask(user(), headers=bearing("guess")))
+        await two.ask(user(), headers=key_header(f"guess{n}"))
+    wrong = asyncio.ensure_future(two.ask(user(), headers=key_header("guess")))
     await until(lambda: len(sleeper.slept) == 1)
-    right = asyncio.ensure_future(two.ask(user(), headers=bearing("one")))
+    right = asyncio.ensure_future(two.ask(user(), headers=key_header("one")))
     await until(lambda: len(sleeper.slept) == 2)
     assert not right.done()
     sleeper.wake.set()
     assert ((await wrong).status, (await right).status) == (401, 200)
     sleeper.wake.clear()
-    assert (await two.ask(user(), headers=bearing("one"))).status == 200
+    assert (await two.ask(user(), headers=key_header("one"))).status == 200
 
 
 async def test_a_request_without_a_key_is_no_guess(two: Proxy) -> None:
@@ -163,16 +163,16 @@ async def test_only_so_many_keys_of_one_address_and_of_all_wait_at_once() -> Non
 
 
 async def test_past_that_no_key_is_looked_at_but_those_that_are_known(two: Proxy) -> None:
-    assert (await two.ask(user(), headers=bearing("one"))).status == 200
+    assert (await two.ask(user(), headers=key_header("one"))).status == 200
     sleeper = with_sleeper(two)
     sleeper.wake.set()
-    assert {(await two.ask(user(), headers=bearing("wrong"))).status for _ in range(4)} == {401}
+    assert {(await two.ask(user(), headers=key_header("wrong"))).status for _ in range(4)} == {401}
     two.app[WRONG_KEYS]._held = MAX_WAITING
     for name in ("wrong", "two"):
-        answer = await two.ask(user(), headers=bearing(name))
+        answer = await two.ask(user(), headers=key_header(name))
         assert refusal_of(answer) == (429, "rate_limit_exceeded", None)
         assert int(answer.headers["Retry-After"]) > 0
-    assert (await two.ask(user(), headers=bearing("one"))).status == 200
+    assert (await two.ask(user(), headers=key_header("one"))).status == 200
 
 
 async def test_the_key_of_the_metrics_is_guarded_alike(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ async def test_the_key_of_the_metrics_is_guarded_alike(tmp_path: Path) -> None:
         sleeper = with_sleeper(proxy)
         sleeper.wake.set()
         for _ in range(5):
-            assert (await proxy.send("GET", "/metrics", headers=bearing("guess"))).status == 401
+            assert (await proxy.send("GET", "/metrics", headers=key_header("guess"))).status == 401
         assert sleeper.slept == [0.25, 0.75]
         assert (await proxy.send("GET", "/metrics", headers={"Authorization": "Bearer mine"})).status == 200
 
@@ -190,9 +190,9 @@ async def test_the_key_of_the_metrics_is_guarded_alike(tmp_path: Path) -> None:
 
 async def test_each_key_has_its_own_requests_a_minute(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"slow": {"rpm": 1}, "other": {}}, rate_limit_rpm=2) as proxy:
-        statuses = [(await proxy.ask(user(), headers=bearing("slow"))).status for _ in range(2)]
+        statuses = [(await proxy.ask(user(), headers=key_header("slow"))).status for _ in range(2)]
         assert statuses == [200, 429]
-        answers = [await proxy.ask(user(), headers=bearing("other")) for _ in range(3)]
+        answers = [await proxy.ask(user(), headers=key_header("other")) for _ in range(3)]
         assert [answer.status for answer in answers] == [200, 200, 429]
         assert answers[0].headers["x-ratelimit-limit-requests"] == "2"
 
@@ -202,15 +202,15 @@ async def test_each_key_has_its_own_requests_at_once(tmp_path: Path) -> None:
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
     keys = {"narrow": {"concurrency": 1}, "other": {}}
     async with keyed_proxy(tmp_path, keys, environment) as proxy:
-        async with proxy.open(held, headers=bearing("narrow")) as first:
+        async with proxy.open(held, headers=key_header("narrow")) as first:
             assert first.status == 200
-            answer = await proxy.ask(user(), headers=bearing("narrow"))
+            answer = await proxy.ask(user(), headers=key_header("narrow"))
             assert refusal_of(answer) == (429, "concurrency_exceeded", None)
             assert int(answer.headers["Retry-After"]) >= 1
-            assert (await proxy.send("GET", "/v1/models", headers=bearing("narrow"))).status == 200
-            assert (await proxy.ask(user(), headers=bearing("other"))).status == 200
+            assert (await proxy.send("GET", "/v1/models", headers=key_header("narrow"))).status == 200
+            assert (await proxy.ask(user(), headers=key_header("other"))).status == 200
         await proxy.settled()
-        assert (await proxy.ask(user(), headers=bearing("narrow"))).status == 200
+        assert (await proxy.ask(user(), headers=key_header("narrow"))).status == 200
 
 
 async def test_what_runs_in_the_background_counts_for_its_key_too(tmp_path: Path) -> None:
@@ -235,20 +235,20 @@ async def test_the_operator_limits_how_many_requests_any_key_may_have_at_once(tm
 
 async def test_the_log_names_whose_request_it_was_and_never_the_key(two: Proxy) -> None:
     with structlog.testing.capture_logs() as logged:
-        await two.ask(user(), headers=bearing("one"))
-        await two.ask(user(), headers=bearing("wrong"))
+        await two.ask(user(), headers=key_header("one"))
+        await two.ask(user(), headers=key_header("wrong"))
     owners = [line.get("owner") for line in logged if line["event"] == "request"]
     assert owners == ["one", None]
     assert "cpx_" not in str(logged)
 
 
-@pytest.mark.parametrize("headers", [{}, bearing("guess")], ids=["no key", "a wrong key"])
+@pytest.mark.parametrize("headers", [{}, key_header("guess")], ids=["no key", "a wrong key"])
 async def test_the_log_has_the_address_from_which_a_refused_key_came(
     tmp_path: Path, headers: dict[str, str]
 ) -> None:
     async with keyed_proxy(tmp_path, {"one": {}}, trusted_proxies="127.0.0.1") as proxy:
         with structlog.testing.capture_logs() as logged:
-            for more in (headers, bearing("one")):
+            for more in (headers, key_header("one")):
                 await proxy.ask(user(), headers={**more, "X-Forwarded-For": "192.0.2.7"})
     addresses = [line.get("address") for line in logged if line["event"] == "request"]
     assert addresses == ["192.0.2.7", None]
@@ -277,17 +277,17 @@ async def test_a_key_asks_for_its_models_and_for_no_other(choosy: Proxy, path: s
         return {**BODIES[path], "model": model, "stream": stream}
 
     for model in ("codex-5", "CODEX-5", "codex-5-high", "codev-5:model"):
-        assert (await choosy.send("POST", path, body(model), headers=bearing("default"))).status == 200
+        assert (await choosy.send("POST", path, body(model), headers=key_header("default"))).status == 200
     for model in ("gpt-large", "codex-6"):
-        answer = await choosy.send("POST", path, body(model), headers=bearing("default"))
+        answer = await choosy.send("POST", path, body(model), headers=key_header("default"))
         assert refusal_of(answer) == (403, "not_allowed", "model")
         assert f"'{model}'" in answer.error["message"]
-        assert (await choosy.send("POST", path, body(model), headers=bearing("all"))).status == 200
+        assert (await choosy.send("POST", path, body(model), headers=key_header("all"))).status == 200
 
 
 async def test_a_key_for_one_effort_gets_no_other(choosy: Proxy) -> None:
     async def status(model: str, **more: Any) -> int:
-        return (await choosy.ask({**user(), "model": model, **more}, headers=bearing("low"))).status
+        return (await choosy.ask({**user(), "model": model, **more}, headers=key_header("low"))).status
 
     assert await status("codex-5-low") == await status("codex-5", reasoning_effort="low") == 200
     assert await status("codex-5") == await status("codex-5-low", reasoning_effort="high") == 403
@@ -295,13 +295,13 @@ async def test_a_key_for_one_effort_gets_no_other(choosy: Proxy) -> None:
 
 async def test_a_key_is_shown_its_models_only(choosy: Proxy) -> None:
     async def listed(name: str) -> set[str]:
-        answer = await choosy.send("GET", "/v1/models", headers=bearing(name))
+        answer = await choosy.send("GET", "/v1/models", headers=key_header(name))
         return {model["id"] for model in answer.body["data"]}
 
     assert await listed("low") == {"codex-5-low"}
     assert await listed("all") == await listed("default") >= {"codex-5-low", "codex-5"}
-    assert (await choosy.send("GET", "/v1/models/codex-5-low", headers=bearing("low"))).status == 200
-    answer = await choosy.send("GET", "/v1/models/codex-5", headers=bearing("low"))
+    assert (await choosy.send("GET", "/v1/models/codex-5-low", headers=key_header("low"))).status == 200
+    answer = await choosy.send("GET", "/v1/models/codex-5", headers=key_header("low"))
     assert refusal_of(answer) == (403, "not_allowed", "model")
 
 
@@ -312,12 +312,12 @@ async def test_a_plain_model_key_gets_no_agent_turn_in_any_way(tmp_path: Path) -
             (user(model="codex-5:agent"), {}),
             (user(), {"X-Codex-Mode": "agent"}),
         ):
-            answer = await proxy.ask(body, headers={**bearing("plain"), **headers})
+            answer = await proxy.ask(body, headers={**key_header("plain"), **headers})
             assert (answer.status, answer.error["code"]) == (403, "not_allowed")
-            assert (await proxy.ask(body, headers={**bearing("full"), **headers})).status == 200
+            assert (await proxy.ask(body, headers={**key_header("full"), **headers})).status == 200
         with structlog.testing.capture_logs() as logged:
-            assert (await proxy.ask(user(), headers=bearing("plain"))).status == 200
-            assert (await proxy.ask(user(), headers=bearing("full"))).status == 200
+            assert (await proxy.ask(user(), headers=key_header("plain"))).status == 200
+            assert (await proxy.ask(user(), headers=key_header("full"))).status == 200
         assert [line["mode"] for line in logged if line["event"] == "request"] == ["model", "agent"]
 
 
@@ -325,7 +325,7 @@ async def test_a_plain_model_key_gets_no_agent_turn_in_any_way(tmp_path: Path) -
 
 
 async def test_what_one_key_has_stored_no_other_finds(two: Proxy) -> None:
-    one, other = bearing("one"), bearing("two")
+    one, other = key_header("one"), key_header("two")
     conversation = (await two.send("POST", "/v1/conversations", {"items": [ITEM]}, headers=one)).body["id"]
     items = (await two.send("GET", f"/v1/conversations/{conversation}/items", headers=one)).body["data"]
     response = (await ask_response(two, "one")).body["id"]
@@ -362,7 +362,7 @@ ITEM = {"type": "message", "role": "user", "content": "Mine."}
 
 async def ask_response(proxy: Proxy, name: str, **fields: Any) -> Any:
     body = {"model": "codex-5", "input": "Hello.", **fields}
-    return await proxy.send("POST", "/v1/responses", body, headers=bearing(name))
+    return await proxy.send("POST", "/v1/responses", body, headers=key_header(name))
 
 
 async def test_a_new_key_of_the_same_name_goes_on_with_what_is_stored(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ async def test_a_new_key_of_the_same_name_goes_on_with_what_is_stored(tmp_path: 
     async with keyed_proxy(tmp_path, {"one": {}}, api_key="second") as proxy:
         path = f"/v1/responses/{made.body['id']}"
         assert (await proxy.send("GET", path, headers={"Authorization": "Bearer second"})).status == 200
-        assert (await proxy.send("GET", path, headers=bearing("one"))).status == 404
+        assert (await proxy.send("GET", path, headers=key_header("one"))).status == 404
 
 
 async def test_an_idle_session_and_the_memory_of_a_step_serve_their_own_key_alone(tmp_path: Path) -> None:
@@ -385,13 +385,13 @@ async def test_an_idle_session_and_the_memory_of_a_step_serve_their_own_key_alon
     for kept in (0, 8):
         keys: dict[str, dict[str, Any]] = {"one": {}, "two": {}}
         async with keyed_proxy(tmp_path, keys, fake_dialect="app-server", kept_threads=kept) as proxy:
-            [choice] = (await proxy.ask(asked, headers=bearing("one"))).body["choices"]
+            [choice] = (await proxy.ask(asked, headers=key_header("one"))).body["choices"]
             [call] = choice["message"]["tool_calls"]
             output = {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
             request = {**asked, "messages": [*asked["messages"], choice["message"], output]}
             # A model that is not told of its hidden, wrong call makes the next one.
             ends = [
-                (await proxy.ask(request, headers=bearing(name))).body["choices"][0]["finish_reason"]
+                (await proxy.ask(request, headers=key_header(name))).body["choices"][0]["finish_reason"]
                 for name in ("two", "one")
             ]
             assert ends == ["tool_calls", "stop"]
@@ -401,7 +401,9 @@ async def test_a_key_that_goes_while_its_turn_waits_in_the_background_is_not_run
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
     keys: dict[str, dict[str, Any]] = {"one": {}, "two": {}}
     async with keyed_proxy(tmp_path, keys, environment, max_running_turns=1) as proxy:
-        conversation = (await proxy.send("POST", "/v1/conversations", {}, headers=bearing("one"))).body["id"]
+        conversation = (await proxy.send("POST", "/v1/conversations", {}, headers=key_header("one"))).body[
+            "id"
+        ]
         held = {"input": '[[fake:text say="a b" hold=1]]', "background": True}
         await ask_response(proxy, "two", **held)
         waits = await ask_response(proxy, "one", background=True, conversation=conversation)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.access.keyed import bearing, keyed_proxy, refusal_of
+from tests.access.keyed import key_header, keyed_proxy, refusal_of
 from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
 
@@ -20,7 +20,7 @@ CALLS = {"FAKE_CODEX_MODE": "tool_call"}
 async def was_called(proxy: Proxy, path: str, name: str) -> bool:
     """Whether the server's tool was called for the key of this name."""
     body = user() if "chat" in path else {"model": "codex-5", "input": "Hi."}
-    answer = await proxy.send("POST", path, body, headers=bearing(name))
+    answer = await proxy.send("POST", path, body, headers=key_header(name))
     assert answer.status == 200, answer.text
     return "Sunny in Paris." in answer.text
 
@@ -44,6 +44,6 @@ async def test_a_key_without_mcp_may_name_no_server(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"none": {"mcp": False}, "full": {}}, **more) as proxy:
         for fields in ({}, {"background": True}):
             body = {"model": "codex-5", "input": "Hi.", "tools": [tool], **fields}
-            answer = await proxy.send("POST", "/v1/responses", body, headers=bearing("none"))
+            answer = await proxy.send("POST", "/v1/responses", body, headers=key_header("none"))
             assert refusal_of(answer) == (403, "not_allowed", "tools[0]")
-            assert (await proxy.send("POST", "/v1/responses", body, headers=bearing("full"))).status == 200
+            assert (await proxy.send("POST", "/v1/responses", body, headers=key_header("full"))).status == 200

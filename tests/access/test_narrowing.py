@@ -18,7 +18,7 @@ from codex_proxy.admission.clients import limit_roots, resolve_workdir, workspac
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Turn
-from tests.access.keyed import bearing, write_keys
+from tests.access.keyed import key_header, write_keys
 from tests.http.serving import Proxy, fake_agent, proxy_of, user
 
 
@@ -153,7 +153,7 @@ class WatchedProxy:
 
     async def turn_of(self, name: str, path: str = "/v1/chat/completions", /, **more: Any) -> Turn:
         """The turn that comes of a request with this key."""
-        headers = {**bearing(name), **more.pop("headers", {})}
+        headers = {**key_header(name), **more.pop("headers", {})}
         words: Any = {"input": "Hello."} if "responses" in path else user()
         answer = await self.proxy.send("POST", path, {"model": "codex-5", **words, **more}, headers=headers)
         assert answer.status == 200, answer.text
@@ -231,7 +231,7 @@ async def test_a_wider_sandbox_than_the_keys_is_refused(
 ) -> None:
     async with watched_proxy(top, {"one": {"sandbox": "read-only"}}, sandbox="workspace-write") as seen:
         body = {"model": "codex-5", **({"input": "a"} if "responses" in path else user())}
-        headers = {**bearing("one"), "X-Codex-Sandbox": asked}
+        headers = {**key_header("one"), "X-Codex-Sandbox": asked}
         answer = await seen.proxy.send("POST", path, body, headers=headers)
         assert (answer.status, answer.error["param"]) == (status, "X-Codex-Sandbox")
         assert seen.turns == []
@@ -254,7 +254,7 @@ async def test_a_key_works_in_its_own_folders_alone(top: Path, path: str) -> Non
                 "POST",
                 path,
                 {"model": "codex-5", **({"input": "a"} if "responses" in path else user())},
-                headers={**bearing(name), "X-Codex-Workdir": str(top / folder)},
+                headers={**key_header(name), "X-Codex-Workdir": str(top / folder)},
             )
             assert (answer.status, answer.error["param"]) == (400, "X-Codex-Workdir"), (name, folder)
 

@@ -18,7 +18,7 @@ HEAD = (
 )
 
 
-async def sent(proxy: Proxy, *pieces: bytes, until: bytes | None = None) -> bytes:
+async def send_pieces(proxy: Proxy, *pieces: bytes, until: bytes | None = None) -> bytes:
     """What comes back where this was sent, piece by piece, until these words, or until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.server.port)
     try:
@@ -42,7 +42,7 @@ async def test_a_connection_without_a_whole_request_is_closed(
 ) -> None:
     monkeypatch.setattr(app, "SILENT_SECONDS", 0.2)
     async with fake_proxy(tmp_path) as proxy:
-        answered = await sent(proxy, *pieces)
+        answered = await send_pieces(proxy, *pieces)
         assert answered.count(b"HTTP/1.1 200") == sum(b"\r\n\r\n" in piece for piece in pieces)
         assert (await proxy.ask(user())).status == 200
 
@@ -50,6 +50,8 @@ async def test_a_connection_without_a_whole_request_is_closed(
 async def test_a_body_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "BODY_SECONDS", 0.2)
     async with fake_proxy(tmp_path) as proxy:
-        answered = await sent(proxy, HEAD, b'{"mess', b'ages": [', until=b"was not received within 0.2 s")
+        answered = await send_pieces(
+            proxy, HEAD, b'{"mess', b'ages": [', until=b"was not received within 0.2 s"
+        )
         assert answered.startswith(b"HTTP/1.1 400")
         assert (await proxy.ask(user())).status == 200

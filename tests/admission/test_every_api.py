@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests.access.keyed import bearing, keyed_proxy
+from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Proxy
 from tests.waiting import PATIENCE
 
@@ -30,7 +30,7 @@ async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
 async def by_chat(proxy: Proxy, model: str, image: str) -> Error:
     parts = [{"type": "image_url", "image_url": {"url": image}}]
     body = {"model": model, "messages": [{"role": "user", "content": parts}]}
-    return (await proxy.ask(body, headers=bearing("some"))).error
+    return (await proxy.ask(body, headers=key_header("some"))).error
 
 
 def with_image(model: str, image: str, **fields: Any) -> dict[str, Any]:
@@ -41,13 +41,13 @@ def with_image(model: str, image: str, **fields: Any) -> dict[str, Any]:
 def by_post(path: str, **fields: Any) -> Ask:
     async def ask(proxy: Proxy, model: str, image: str) -> Error:
         body = with_image(model, image, **fields)
-        return (await proxy.send("POST", path, body, headers=bearing("some"))).error
+        return (await proxy.send("POST", path, body, headers=key_header("some"))).error
 
     return ask
 
 
 async def by_socket(proxy: Proxy, model: str, image: str) -> Error:
-    async with proxy.session.ws_connect(proxy.url + "/v1/responses", headers=bearing("some")) as socket:
+    async with proxy.session.ws_connect(proxy.url + "/v1/responses", headers=key_header("some")) as socket:
         await socket.send_json({"type": "response.create", **with_image(model, image)})
         error: Error = (await socket.receive_json(timeout=PATIENCE))["error"]
         return error

@@ -62,7 +62,7 @@ class Session:
 
 
 @cache
-def recording(name: str) -> tuple[dict[str, Any], ...]:
+def lines_of_recording(name: str) -> tuple[dict[str, Any], ...]:
     """The lines of one recording: `dir` is `out` for what went to the agent, `in` for what came from it, `event` for a
     call at the tool server."""
     found: list[dict[str, Any]] = []
@@ -81,7 +81,7 @@ def preset_of(name: str) -> AcpPreset:
 
 def declared_by(name: str) -> DeclaredFeatures:
     """What the agent declared."""
-    for line in recording(name):
+    for line in lines_of_recording(name):
         result = line["msg"].get("result")
         if line["dir"] == "in" and isinstance(result, dict) and "protocolVersion" in result:
             return read_declared_features(result)
@@ -91,7 +91,7 @@ def declared_by(name: str) -> DeclaredFeatures:
 @cache
 def sessions_of(name: str) -> tuple[Session, ...]:
     """The recorded sessions that were prompted, or could not be opened."""
-    lines = recording(name)
+    lines = lines_of_recording(name)
     asked = {
         line["msg"]["id"]: line["msg"]
         for line in lines
@@ -135,7 +135,7 @@ def _prompts(lines: Iterable[dict[str, Any]], session: str) -> Iterable[tuple[di
 
 
 @dataclass
-class Played:
+class PlayedTurn:
     """What came of it. `events` are the dialect's own, `log` what the repair made of them, `requests` ours."""
 
     turn: AcpTurn
@@ -223,7 +223,7 @@ class Played:
 
 def begin_turn(
     name: str, *, tools: Sequence[Tool] = (), unconfined: bool = False, alone: bool = False, **changes: Any
-) -> Played:
+) -> PlayedTurn:
     """A turn that has begun against the agent of a recording; the session is not open yet. `unconfined`: as the
     operator has it; `alone`: the process serves no other session; `changes`: other fields of the turn."""
     connection = AcpConnection({})
@@ -234,7 +234,7 @@ def begin_turn(
         ({"type": "http", "name": "client", "url": "http://127.0.0.1:1/mcp", "headers": []},) if tools else ()
     )
     turn = AcpTurn(channel, program, lambda prefix: f"{prefix}{next(count)}", servers=servers, alone=alone)
-    played = Played(turn, connection, channel)
+    played = PlayedTurn(turn, connection, channel)
     history: tuple[HistoryItem, ...] = (HistoryMessage("user", (TextPart("go"),)),)
     wanted = {
         "model": "",
@@ -247,7 +247,7 @@ def begin_turn(
     return played
 
 
-def begin_and_open(name: str, nth: int = 0, *, tools: Sequence[Tool] = (), **changes: Any) -> Played:
+def begin_and_open(name: str, nth: int = 0, *, tools: Sequence[Tool] = (), **changes: Any) -> PlayedTurn:
     """The same, with its session opened and set up, and prompted."""
     played = begin_turn(name, tools=tools, **changes)
     session = sessions_of(name)[nth]
@@ -266,7 +266,7 @@ def messages_of(name: str, nth: int = 0, prompt: int = 0) -> list[Any]:
 
 def play(
     name: str, nth: int = 0, *, tools: Sequence[Tool] = (), allows: bool = False, **changes: Any
-) -> Played:
+) -> PlayedTurn:
     """Plays the first prompt of a recorded session to its end. The outputs of calls are given as soon as the step is
     over."""
     played = begin_and_open(name, nth, tools=tools, **changes)
@@ -295,7 +295,7 @@ def _ends_a_call(message: dict[str, Any]) -> bool:
     return update.get("status") in ("completed", "failed")
 
 
-def _ask(played: Played, settled: ToolsSettled | None) -> None:
+def _ask(played: PlayedTurn, settled: ToolsSettled | None) -> None:
     """Lets the time pass that is waited for further calls (None: no time), and gives the outputs that are asked for."""
     if settled is not None and played.unasked:
         played.receive([settled])
@@ -303,7 +303,7 @@ def _ask(played: Played, settled: ToolsSettled | None) -> None:
         give_outputs(played)
 
 
-def give_outputs(played: Played, text: str = "minus 5 degrees") -> None:
+def give_outputs(played: PlayedTurn, text: str = "minus 5 degrees") -> None:
     """Resumes a turn that waits for outputs, with one for each call of its last step."""
     steps = [index for index, event in enumerate(played.events) if isinstance(event, StepCompleted)]
     before = steps[-2] if len(steps) > 1 else 0
@@ -318,7 +318,7 @@ __all__ = [
     "TOOLS",
     "Input",
     "Message",
-    "Played",
+    "PlayedTurn",
     "begin_and_open",
     "begin_turn",
     "messages_of",

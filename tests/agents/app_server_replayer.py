@@ -45,7 +45,7 @@ class Line:
 
 
 @cache
-def recording(name: str) -> tuple[Line, ...]:
+def lines_of_recording(name: str) -> tuple[Line, ...]:
     """The lines of one recording, both ways; not the notes about its process."""
     return tuple(Line("in" if kind == "to" else "out", line) for kind, line in lines_of("app-server", name))
 
@@ -65,7 +65,7 @@ def recorded_turn(lines: Sequence[Line], nth: int) -> Turn:
 
 
 @dataclass
-class Played:
+class PlayedTurn:
     """What came of it. `events` are the dialect's own, `log` what the repair made of them."""
 
     connection: AppServerConnection
@@ -149,17 +149,17 @@ class Played:
         return last
 
 
-def begin_turn(turn: Turn, *, resumes: bool = False) -> Played:
+def begin_turn(turn: Turn, *, resumes: bool = False) -> PlayedTurn:
     """Our side, with the connection open and the turn begun."""
     connection = AppServerConnection()
     channel = connection.open_channel()
-    played = Played(connection, AppServerTurn(channel), ToolPolicy(turn), turn, resumes)
+    played = PlayedTurn(connection, AppServerTurn(channel), ToolPolicy(turn), turn, resumes)
     played.take_writes(connection.open())
     played.take_step(played.turn.begin(turn))
     return played
 
 
-def play(lines: Iterable[Line], turn: Turn, nth: int = 0, *, resumes: bool = False) -> Played:
+def play(lines: Iterable[Line], turn: Turn, nth: int = 0, *, resumes: bool = False) -> PlayedTurn:
     """Plays the recording's `nth` thread, and what came before any thread."""
     played = begin_turn(turn, resumes=resumes)
     methods: dict[Any, str] = {}
@@ -188,7 +188,7 @@ def play(lines: Iterable[Line], turn: Turn, nth: int = 0, *, resumes: bool = Fal
 ENDING = ("thread/inject_items", "turn/interrupt", "thread/backgroundTerminals/clean", "thread/unsubscribe")
 
 
-def finish(played: Played) -> None:
+def finish(played: PlayedTurn) -> None:
     """Answers what our side still asks, until it asks no more."""
     while played.waiting:
         if not any(played.answers(method, {"result": {}}) for method in ENDING):

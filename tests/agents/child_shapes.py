@@ -145,11 +145,11 @@ def _app(method: str, **params: Any) -> dict[str, Any]:
     return {"method": method, "params": {"threadId": THREAD, "turnId": TURN, **params}}
 
 
-def _started(id: str, type: str = "agentMessage", **item: Any) -> dict[str, Any]:
+def _item_started(id: str, type: str = "agentMessage", **item: Any) -> dict[str, Any]:
     return _app("item/started", item={"id": id, "type": type, **item})
 
 
-def _completed(id: str, type: str = "agentMessage", **item: Any) -> dict[str, Any]:
+def _item_completed(id: str, type: str = "agentMessage", **item: Any) -> dict[str, Any]:
     return _app("item/completed", item={"id": id, "type": type, **item})
 
 
@@ -161,41 +161,41 @@ def _raw_call(index: int, **item: Any) -> dict[str, Any]:
     return _raw("function_call", call_id=f"call_{index}", **{"name": "add", "arguments": "{}", **item})
 
 
-def _wanted(index: int, **params: Any) -> dict[str, Any]:
+def _tool_call(index: int, **params: Any) -> dict[str, Any]:
     return {
         "id": index,
         **_app("item/tool/call", callId=f"call_{index}", tool="add", arguments={}, **params),
     }
 
 
-ENDED = _app("turn/completed", turn={"id": TURN, "status": "completed"})
+TURN_COMPLETED = _app("turn/completed", turn={"id": TURN, "status": "completed"})
 
 APP_SERVER: Final[dict[str, Shape]] = {
     "deltas": lambda n: (_app("item/agentMessage/delta", itemId="m", delta="word ") for _ in range(n)),
     "deltas of two messages": lambda n: (
         _app("item/agentMessage/delta", itemId=id, delta="word ") for _ in range(n) for id in "ab"
     ),
-    "one long text": lambda n: [_completed("m", text="word " * n)],
-    "items left open": lambda n: [*(_started(f"m{index}") for index in range(n)), ENDED],
+    "one long text": lambda n: [_item_completed("m", text="word " * n)],
+    "items left open": lambda n: [*(_item_started(f"m{index}") for index in range(n)), TURN_COMPLETED],
     "activities left open": lambda n: [
-        *(_started(f"m{index}", "commandExecution", command="ls") for index in range(n)),
-        ENDED,
+        *(_item_started(f"m{index}", "commandExecution", command="ls") for index in range(n)),
+        TURN_COMPLETED,
     ],
-    "one id reused": lambda n: (_completed("m", text="word") for _ in range(n)),
-    "empty ids": lambda n: (_completed("", text="word") for _ in range(n)),
+    "one id reused": lambda n: (_item_completed("m", text="word") for _ in range(n)),
+    "empty ids": lambda n: (_item_completed("", text="word") for _ in range(n)),
     "reasoning in deltas": lambda n: (
         _app("item/reasoning/textDelta", itemId="r", delta="word ") for _ in range(n)
     ),
-    "parts of reasoning": lambda n: [_completed("r", "reasoning", summary=["word"] * n)],
-    "raw parts of reasoning": lambda n: [_completed("r", "reasoning", content=["word"] * n)],
+    "parts of reasoning": lambda n: [_item_completed("r", "reasoning", summary=["word"] * n)],
+    "raw parts of reasoning": lambda n: [_item_completed("r", "reasoning", content=["word"] * n)],
     "reasoning completed again": lambda n: [
-        _started("r", "reasoning"),
-        *(_completed("r", "reasoning", summary=["word"]) for _ in range(n)),
+        _item_started("r", "reasoning"),
+        *(_item_completed("r", "reasoning", summary=["word"]) for _ in range(n)),
     ],
     "output of a command": lambda n: [
-        _started("c", "commandExecution", command="ls"),
+        _item_started("c", "commandExecution", command="ls"),
         *(_app("item/commandExecution/outputDelta", itemId="c", delta="word ") for _ in range(n)),
-        ENDED,
+        TURN_COMPLETED,
     ],
     "a long plan": lambda n: [_app("turn/plan/updated", plan=[{"step": "x", "status": "pending"}] * n)],
     "calls": lambda n: [
@@ -208,13 +208,13 @@ APP_SERVER: Final[dict[str, Shape]] = {
     ],
     "calls whose outputs are requested": lambda n: [
         *(_raw_call(index) for index in range(n)),
-        *(_wanted(index) for index in range(n)),
+        *(_tool_call(index) for index in range(n)),
     ],
-    "requests for outputs alone": lambda n: (_wanted(index) for index in range(n)),
+    "requests for outputs alone": lambda n: (_tool_call(index) for index in range(n)),
     "requests beside open items": lambda n: [
-        *(_started(f"m{index}") for index in range(n)),
+        *(_item_started(f"m{index}") for index in range(n)),
         *(_raw_call(index, name="other") for index in range(n)),
-        *(_wanted(index) for index in range(n)),
+        *(_tool_call(index) for index in range(n)),
     ],
     "raw items": lambda n: (
         _raw("message", role="assistant", id=f"m{index}", content=[{"text": "word"}]) for index in range(n)
@@ -230,9 +230,9 @@ APP_SERVER: Final[dict[str, Shape]] = {
         *(_app("error", willRetry=True, error={"message": "stream disconnected"}) for _ in range(n)),
     ],
     "messages repeated after a retry": lambda n: [
-        *(_completed(f"m{index}", text="word") for index in range(n)),
+        *(_item_completed(f"m{index}", text="word") for index in range(n)),
         _app("error", willRetry=True, error={"message": "stream disconnected"}),
-        *(_completed(f"n{index}", text="word") for index in range(n)),
+        *(_item_completed(f"n{index}", text="word") for index in range(n)),
     ],
     "approvals": lambda n: (
         {"id": index, **_app("item/commandExecution/requestApproval", command="ls")} for index in range(n)
@@ -438,7 +438,7 @@ def _content(text: str) -> list[dict[str, Any]]:
     return [{"type": "content", "content": {"type": "text", "text": text}}]
 
 
-ANSWERED = {"jsonrpc": "2.0", "id": 1_000_002, "result": {"stopReason": "end_turn", "usage": None}}
+PROMPT_ANSWER = {"jsonrpc": "2.0", "id": 1_000_002, "result": {"stopReason": "end_turn", "usage": None}}
 
 ACP: Final[dict[str, Shape]] = {
     "deltas": lambda n: (_chunk("word ") for _ in range(n)),
@@ -451,12 +451,12 @@ ACP: Final[dict[str, Shape]] = {
     "what may be an error": lambda n: [
         _chunk("Error: x"),
         *(_chunk("words " * 9) for _ in range(n)),
-        ANSWERED,
+        PROMPT_ANSWER,
     ],
     "errors": lambda n: (_chunk("Error: x") for _ in range(n)),
     "calls left open": lambda n: [
         *(_call(f"c{index}", "tool_call", title="x", kind="execute") for index in range(n)),
-        ANSWERED,
+        PROMPT_ANSWER,
     ],
     "calls that end": lambda n: (
         _call(f"c{index}", "tool_call", title="x", status="completed") for index in range(n)
@@ -496,7 +496,9 @@ ACP: Final[dict[str, Shape]] = {
     "a long line of small values": lambda n: [_chunk("x", unknown=[{}] * n)],
     "an input of small values": lambda n: [_call("c", title="x", rawInput=[{}] * n)],
     "a content of small values": lambda n: [_call("c", title="x", content=[{}] * n)],
-    "a result of small values": lambda n: [{**ANSWERED, "result": {"stopReason": "end_turn", "x": [{}] * n}}],
+    "a result of small values": lambda n: [
+        {**PROMPT_ANSWER, "result": {"stopReason": "end_turn", "x": [{}] * n}}
+    ],
 }
 
 SHAPES: Final[dict[str, dict[str, Shape]]] = {
@@ -527,11 +529,11 @@ LONG_LINES: Final[dict[str, dict[str, Callable[[int], Any]]]] = {
         "lists": lambda size: _exec("item.updated", id="i", type="todo_list", items=_lists(size)),
     },
     "app-server": {
-        "text": lambda size: _completed("m", text=_words(size)),
+        "text": lambda size: _item_completed("m", text=_words(size)),
         "raw text": lambda size: _raw("message", role="assistant", id="m", content=[{"text": _words(size)}]),
         "image": lambda size: _raw("image_generation_call", id="i", result="A" * size),
         "lists": lambda size: _raw("message", role="assistant", id="m", x=_lists(size)),
-        "parts": lambda size: _completed("r", "reasoning", summary=["w"] * (size // 4)),
+        "parts": lambda size: _item_completed("r", "reasoning", summary=["w"] * (size // 4)),
     },
     "claude-code": {
         "text": lambda size: {

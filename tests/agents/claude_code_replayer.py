@@ -34,7 +34,7 @@ PREFIX = "mcp__client__"
 
 
 @cache
-def recording(name: str) -> tuple[tuple[str, dict[str, Any]], ...]:
+def lines_of_recording(name: str) -> tuple[tuple[str, dict[str, Any]], ...]:
     """The lines of a recording with their direction: `in` went to the program, `out` came from it."""
     lines = lines_of("claude-code", name)
     return tuple(("in" if kind == "to" else "out", json.loads(line)) for kind, line in lines)
@@ -42,7 +42,7 @@ def recording(name: str) -> tuple[tuple[str, dict[str, Any]], ...]:
 
 def recorded_turn(name: str) -> Turn:
     """The turn that we would ask for to get what the recording did."""
-    lines = recording(name)
+    lines = lines_of_recording(name)
     argv = capture("claude-code", name).settings["argv"]
     mode: Mode = "model" if "--tools" in argv else "agent"
     tools: list[Tool] = []
@@ -91,7 +91,7 @@ def output_lines(name: str) -> list[bytes]:
         "type": "control_response",
         "response": {"subtype": "success", "request_id": "initialize", "response": {}},
     }
-    lines = recording(name)
+    lines = lines_of_recording(name)
     asked = {
         value["request_id"]: value["request"]["subtype"]
         for dir, value in lines

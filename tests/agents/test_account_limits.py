@@ -22,7 +22,7 @@ APP_SERVER = {
 }
 PRIMARY = LimitWindow(name="primary", used_percent=43, seconds=18000, resets_at=1795221226)
 SECONDARY = LimitWindow(name="secondary", used_percent=9, seconds=604800)
-READ = AccountLimits(id="codex", plan="plus", windows=(PRIMARY, SECONDARY))
+LIMITS = AccountLimits(id="codex", plan="plus", windows=(PRIMARY, SECONDARY))
 
 
 def limits(value: Any) -> tuple[AccountLimits, ...]:
@@ -30,15 +30,15 @@ def limits(value: Any) -> tuple[AccountLimits, ...]:
 
 
 def test_app_server_reports_the_same_by_itself_and_on_request() -> None:
-    assert limits(APP_SERVER) == (READ,)
-    assert limits({"rateLimits": APP_SERVER, "rateLimitsByLimitId": None}) == (READ,)
-    assert limits({"rateLimits": APP_SERVER, "rateLimitsByLimitId": {"codex": APP_SERVER}}) == (READ,)
+    assert limits(APP_SERVER) == (LIMITS,)
+    assert limits({"rateLimits": APP_SERVER, "rateLimitsByLimitId": None}) == (LIMITS,)
+    assert limits({"rateLimits": APP_SERVER, "rateLimitsByLimitId": {"codex": APP_SERVER}}) == (LIMITS,)
 
 
 def test_several_limits_are_distinguished_by_their_ids() -> None:
     other = {"secondary": APP_SERVER["secondary"]}
     found = limits({"rateLimits": APP_SERVER, "rateLimitsByLimitId": {"codex": APP_SERVER, "other": other}})
-    assert found == (READ, AccountLimits(id="other", windows=(SECONDARY,)))
+    assert found == (LIMITS, AccountLimits(id="other", windows=(SECONDARY,)))
 
 
 def test_proto_reports_in_how_many_seconds_a_window_ends() -> None:

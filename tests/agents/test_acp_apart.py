@@ -20,11 +20,11 @@ import pytest
 from codex_proxy.agents.acp.agent import AcpAgent, AcpLaunch
 from codex_proxy.agents.acp.presets import AcpPreset, Apart
 from codex_proxy.process.child import Command
-from tests.access.keyed import bearing, file_in, write_keys
+from tests.access.keyed import file_in, key_header, write_keys
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, proxy_of, until, user
 from tests.weather_tool import CHAT_WEATHER
 
-ANN, BOB = ({"headers": bearing(name)} for name in ("ann", "bob"))
+ANN, BOB = ({"headers": key_header(name)} for name in ("ann", "bob"))
 PLAIN = {"X-Codex-Mode": "model"}
 """The header of a turn for which the folder does not matter."""
 APART: list[Apart] = ["folders", "processes"]

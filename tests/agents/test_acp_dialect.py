@@ -44,7 +44,7 @@ from codex_proxy.core.turn import Turn
 from tests.agents.acp_replayer import (
     NAMES,
     TOOLS,
-    Played,
+    PlayedTurn,
     begin_and_open,
     begin_turn,
     declared_by,
@@ -59,11 +59,11 @@ K = FaultKind
 SAID = "Hello from the mock model, word by word."
 
 
-def usages(played: Played) -> list[Usage]:
+def usages(played: PlayedTurn) -> list[Usage]:
     return [event.usage for event in played.events if isinstance(event, UsageReported)]
 
 
-def activities(played: Played) -> list[tuple[str, str]]:
+def activities(played: PlayedTurn) -> list[tuple[str, str]]:
     started = [event.item for event in played.log if isinstance(event, ItemStarted)]
     return [(item.kind, item.text) for item in started if isinstance(item, Activity)]
 
@@ -345,8 +345,8 @@ def report(id: str, tool: str = "get_weather", **fields: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update": update}}
 
 
-CALLED = ToolCalled("call-1", "", "get_weather", '{"city": "Oslo"}')
-REFUSED = {"content": [{"type": "text", "text": REFUSAL}], "isError": True}
+TOOL_CALL = ToolCalled("call-1", "", "get_weather", '{"city": "Oslo"}')
+REFUSAL_RESULT = {"content": [{"type": "text", "text": REFUSAL}], "isError": True}
 
 
 @pytest.mark.parametrize(
@@ -363,28 +363,28 @@ REFUSED = {"content": [{"type": "text", "text": REFUSAL}], "isError": True}
 )
 def test_a_call_that_the_sessions_own_model_did_not_make_is_refused(reported: list[Any]) -> None:
     played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
-    played.receive([*reported, CALLED, ToolsSettled()])
+    played.receive([*reported, TOOL_CALL, ToolsSettled()])
     assert (played.calls, played.outputs) == ([], []), "the agent may report it yet"
     played.receive([ToolsSettled(last=True)])
-    assert (played.calls, played.outputs) == ([], [("call-1", REFUSED)])
+    assert (played.calls, played.outputs) == ([], [("call-1", REFUSAL_RESULT)])
 
 
 @pytest.mark.parametrize("ends", ["by itself", "interrupted"])
 def test_a_foreign_call_is_refused_at_the_latest_when_the_turn_ends(ends: str) -> None:
     played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
-    played.receive([CALLED, ToolsSettled()])
+    played.receive([TOOL_CALL, ToolsSettled()])
     if ends == "by itself":
         prompt = played.last_request("session/prompt")
         result = {"stopReason": "end_turn", "usage": {}}
         played.receive([{"jsonrpc": "2.0", "id": prompt["id"], "result": result}])
     else:
         played.take(played.turn.interrupt())
-    assert (played.calls, played.outputs) == ([], [("call-1", REFUSED)])
+    assert (played.calls, played.outputs) == ([], [("call-1", REFUSAL_RESULT)])
 
 
 def test_a_call_that_the_agent_reports_after_it_was_made_is_passed_on_then() -> None:
     played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
-    played.receive([CALLED, ToolsSettled()])
+    played.receive([TOOL_CALL, ToolsSettled()])
     assert played.calls == []
     played.receive([report("b", "add"), report("a", rawInput={})])
     assert played.calls == [], "another call of the step is to come"
@@ -425,26 +425,26 @@ def test_updates_of_a_call_take_time_proportional_to_their_size_whatever_its_arg
 def test_one_report_counts_for_one_call() -> None:
     played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
     twice = ToolCalled("call-2", "", "get_weather", '{"city": "Oslo"}')
-    played.receive([report("a"), CALLED, twice, ToolsSettled(last=True)])
+    played.receive([report("a"), TOOL_CALL, twice, ToolsSettled(last=True)])
     assert len(played.calls) == 1
-    assert played.outputs == [("call-2", REFUSED)]
+    assert played.outputs == [("call-2", REFUSAL_RESULT)]
 
 
 def test_a_foreign_call_is_refused_while_the_client_is_asked_and_when_its_output_comes() -> None:
     foreign = ToolCalled("call-2", "", "get_weather", '{"city": "Rome"}')
     for settled in ([ToolsSettled(), ToolsSettled(last=True)], []):
         played = begin_and_open("copilot-client_tool_parked", tools=TOOLS)
-        played.receive([report("a"), CALLED, ToolsSettled(), foreign, *settled])
+        played.receive([report("a"), TOOL_CALL, ToolsSettled(), foreign, *settled])
         assert len(played.calls) == 1
         give_outputs(played)
         played.receive([ToolsSettled(last=True)])
         assert len(played.calls) == 1
-        assert ("call-2", REFUSED) in played.outputs
+        assert ("call-2", REFUSAL_RESULT) in played.outputs
 
 
 def test_a_session_with_a_process_of_its_own_passes_on_calls_that_the_agent_does_not_report() -> None:
     played = begin_and_open("copilot-client_tool_parked", tools=TOOLS, alone=True)
-    played.receive([CALLED, ToolsSettled()])
+    played.receive([TOOL_CALL, ToolsSettled()])
     assert played.calls == []
     played.receive([ToolsSettled(last=True)])
     assert len(played.calls) == 1

@@ -9,12 +9,19 @@ import pytest
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import Activity, ToolCall
 from tests.agents.app_server_outcomes import COMES_BACK, NO_TURN, OUTCOMES, TOOLS, TWO, Outcome, Tokens
-from tests.agents.app_server_replayer import NAMES, Played, finish, play, recorded_turn, recording
+from tests.agents.app_server_replayer import (
+    NAMES,
+    PlayedTurn,
+    finish,
+    lines_of_recording,
+    play,
+    recorded_turn,
+)
 from tests.core.well_formed import arguments, texts, violations
 
 
-def replay(name: str, nth: int = 0) -> Played:
-    lines = recording(name)
+def replay(name: str, nth: int = 0) -> PlayedTurn:
+    lines = lines_of_recording(name)
     return play(lines, recorded_turn(lines, nth), nth)
 
 
@@ -23,7 +30,7 @@ def spent_in(log: list[ev.Event]) -> Tokens | None:
     return (usages[-1].input, usages[-1].cached, usages[-1].output, usages[-1].reasoning) if usages else None
 
 
-def outcome(played: Played) -> Outcome:
+def outcome(played: PlayedTurn) -> Outcome:
     return Outcome(
         played.end.stop,
         tuple(texts(played.log).values()),
@@ -74,7 +81,7 @@ def test_an_interrupted_agent_turn_ends_its_commands_before_it_is_unsubscribed(n
 def test_a_client_that_brings_the_outputs_of_its_calls_gets_the_rest_of_the_same_agent_turn(
     name: str,
 ) -> None:
-    lines = recording(name)
+    lines = lines_of_recording(name)
     played = play(lines, recorded_turn(lines, 0), resumes=True)
     assert tuple(tuple(arguments(log).values()) for log in played.earlier) == COMES_BACK[name]
     assert [violations(log) for log in (*played.earlier, played.log)] == [[]] * (len(played.earlier) + 1)
@@ -170,7 +177,7 @@ def test_the_models_own_items_are_kept_for_the_next_step_and_no_others() -> None
         "function_call",
     ]
     assert raw_items("stateless_flow_0.169.0", 1) == ["message"]
-    lines = recording("code_mode_dynamic_tool")
+    lines = lines_of_recording("code_mode_dynamic_tool")
     played = play(lines, recorded_turn(lines, 0), resumes=True)
     logs = [[event.type for event in log if isinstance(event, ev.RawItem)] for log in played.earlier]
     assert logs == [["custom_tool_call"], []]

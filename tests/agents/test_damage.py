@@ -32,7 +32,7 @@ from tests.agents.damage import break_line, change_line, move_lines
 from tests.agents.proto_child import assert_well_formed
 from tests.core.well_formed import violations
 
-GONE = Ended(signal=9, stderr_tail="Killed")
+KILLED = Ended(signal=9, stderr_tail="Killed")
 SEEDS = st.integers(0, 2**32)
 NUMBERS = st.integers(0, 10**6)
 
@@ -55,7 +55,7 @@ def codex(dialect: CodexExec | CodexProto, lines: Sequence[Any]) -> None:
     for line in lines:
         step = dialect.interrupt() if line is INTERRUPT else dialect.receive([line])
         events += step.events
-    events += dialect.eof(GONE).events
+    events += dialect.eof(KILLED).events
     assert_one_end(events)
     assert_well_formed(events)
     assert violations(TurnRepair().feed(events)) == []
@@ -83,7 +83,7 @@ def claude_code(name: str, lines: Sequence[Any]) -> None:
         new = dialect.resume(claude_code_replayer.recorded_turn(name), waits).events
         events += new
         log += repair.feed(new)
-    last = dialect.eof(GONE).events
+    last = dialect.eof(KILLED).events
     log += repair.feed(last)
     assert_one_end([*events, *last])
     if not log or not isinstance(log[-1], TurnEnded):
@@ -127,10 +127,10 @@ def acp(turn: tuple[str, int, int], messages: Sequence[Any], *, resumes: bool = 
     end_acp(played)
 
 
-def end_acp(played: acp_replayer.Played) -> None:
+def end_acp(played: acp_replayer.PlayedTurn) -> None:
     """Lets the process die, and looks at what came of the turn."""
     over = played.repair.ended
-    played.take(played.turn.eof(GONE))
+    played.take(played.turn.eof(KILLED))
     assistant_messages([event.json for event in played.log if isinstance(event, RawItem)])
     assert violations(played.log) == []
     assert_one_end(played.events)
@@ -152,15 +152,15 @@ def acp_lines(turn: tuple[str, int, int]) -> list[Any]:
 
 
 def app_server(name: str, lines: Sequence[Any], *, resumes: bool = False) -> None:
-    """Plays lines of `codex app-server`, and those of its client. `resumes`: as `Played` has it."""
+    """Plays lines of `codex app-server`, and those of its client. `resumes`: as `PlayedTurn` has it."""
     given = [
         LEAVES if line is INTERRUPT else Line("out", line) if isinstance(line, bytes) else line
         for line in lines
     ]
-    turn = app_server_replayer.recorded_turn(app_server_replayer.recording(name), 0)
+    turn = app_server_replayer.recorded_turn(app_server_replayer.lines_of_recording(name), 0)
     played = app_server_replayer.play(given, turn, resumes=resumes)
     over = played.repair.ended
-    played.take_step(played.turn.eof(GONE))
+    played.take_step(played.turn.eof(KILLED))
     for log in (*played.earlier, played.log):
         assert violations(log) == []
         can_be_remembered([event.json for event in log if isinstance(event, RawItem)], played.policy)
@@ -179,7 +179,7 @@ LEAVES = Line("in", b'{"id": 999, "method": "turn/interrupt", "params": {}}')
 
 def app_server_lines(name: str) -> list[bytes | Line]:
     """What the agent sent as bytes, between the lines of its client."""
-    return [line.data if line.dir == "out" else line for line in app_server_replayer.recording(name)]
+    return [line.data if line.dir == "out" else line for line in app_server_replayer.lines_of_recording(name)]
 
 
 def can_be_remembered(raw: list[bytes], policy: ToolPolicy) -> None:

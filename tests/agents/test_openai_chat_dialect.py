@@ -76,7 +76,7 @@ def turn_with_tool(**more: Any) -> Turn:
     return Turn(**{"model": "m", "history": history, "tools": (WEATHER,), **more})
 
 
-HELD = turn_with_tool(tools=(Tool(name="get_weather", strict=True),))
+STRICT_TURN = turn_with_tool(tools=(Tool(name="get_weather", strict=True),))
 """A turn whose calls have to be whole before the client hears of them."""
 
 
@@ -123,7 +123,7 @@ def summary_of(events: Sequence[Event]) -> dict[str, Any]:
     }
 
 
-def read(item: Sequence[Any]) -> list[Any]:
+def decode_arguments(item: Sequence[Any]) -> list[Any]:
     """An item whose arguments are compared as what they say."""
     kind, name, said = item
     return [kind, name, json.loads(said) if kind == "ToolCall" else said]
@@ -131,12 +131,12 @@ def read(item: Sequence[Any]) -> list[Any]:
 
 def check(case: Case, found: dict[str, Any]) -> None:
     assert case.message in found.pop("message")
-    found["items"] = list(map(read, found["items"]))
-    items = list(map(read, case.items))
+    found["items"] = list(map(decode_arguments, found["items"]))
+    items = list(map(decode_arguments, case.items))
     assert found == {"items": items, "usage": case.usage, "stop": case.stop, "fault": case.fault}
 
 
-@pytest.mark.parametrize("turn", [turn_with_tool(), HELD], ids=["streamed calls", "held calls"])
+@pytest.mark.parametrize("turn", [turn_with_tool(), STRICT_TURN], ids=["streamed calls", "held calls"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_known_form_of_an_answer_becomes_the_expected_events(name: str, turn: Turn) -> None:
     case = CASES[name]
@@ -144,7 +144,7 @@ def test_every_known_form_of_an_answer_becomes_the_expected_events(name: str, tu
 
 
 @pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("turn", [turn_with_tool(), HELD], ids=["streamed calls", "held calls"])
+@pytest.mark.parametrize("turn", [turn_with_tool(), STRICT_TURN], ids=["streamed calls", "held calls"])
 @pytest.mark.parametrize("name", CASES)
 def test_an_answer_read_byte_by_byte_has_the_same_events(name: str, turn: Turn) -> None:
     case = CASES[name]
@@ -228,7 +228,9 @@ def test_no_shape_of_a_chunk_raises(value: Any) -> None:
 
 
 def test_half_a_surrogate_pair_reaches_the_client_and_breaks_nothing() -> None:
-    events = events_of(HELD, [OK, b'data: {"choices":[{"delta":{"content":"\\ud83d"}}]}\n\n', DONE, End()])
+    events = events_of(
+        STRICT_TURN, [OK, b'data: {"choices":[{"delta":{"content":"\\ud83d"}}]}\n\n', DONE, End()]
+    )
     assert [each.text for each in events if isinstance(each, TextDelta)] == ["\ud83d"]
     assert events[-1] == TurnEnded(Stop.STOP, "provider")
 
@@ -346,7 +348,7 @@ def test_a_schema_that_is_wrong_is_the_clients_affair() -> None:
 
 def test_a_server_that_refuses_strict_tools_gets_them_without_strict() -> None:
     first, again, refused = bodies_around_error(
-        HELD, "tools.0.function.strict: Extra inputs are not permitted"
+        STRICT_TURN, "tools.0.function.strict: Extra inputs are not permitted"
     )
     assert first["tools"][0]["function"].pop("strict") is True
     assert again == first

@@ -23,7 +23,7 @@ from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Command
-from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of
+from tests.http.serving import ENVIRONMENT, Proxy, running_proxy, settings_of
 
 ROOT = Path(__file__).parents[2]
 PLANTED = "planted words of the user"
@@ -87,7 +87,7 @@ def environment(folder: Path) -> dict[str, str]:
 @asynccontextmanager
 async def claude_proxy(folder: Path, program: str, **more: Any) -> AsyncIterator[Proxy]:
     settings = settings_of(folder, **flags(folder, program, **more))
-    async with running(await make_server(settings, environment(folder))) as proxy:
+    async with running_proxy(await make_server(settings, environment(folder))) as proxy:
         yield proxy
 
 
@@ -140,7 +140,7 @@ async def test_an_agent_that_speaks_acp_has_a_process_for_plain_turns_that_reads
         agent_state_folders=str(tmp_path / "home" / ".agent"),
         workdir=tmp_path / "work",
     )
-    async with running(await make_server(settings, environment(tmp_path))) as proxy:
+    async with running_proxy(await make_server(settings, environment(tmp_path))) as proxy:
         for messages in ([SYSTEM, {"role": "user", "content": "Hi."}], [{"role": "user", "content": "Hi."}]):
             answer = await proxy.ask({"model": "codex-5", "messages": messages})
             assert answer.status == 200, answer.text
@@ -186,7 +186,7 @@ async def test_a_program_that_does_not_work_with_the_mechanism_that_was_named_is
     program = HELPLESS.format(path=library, python=shlex.quote(sys.executable))
     settings = settings_of(tmp_path, **flags(tmp_path, program, agent_confinement="landlock"))
     with pytest.raises(Fault, match="it needs its library"):
-        async with running(await make_server(settings, environment(tmp_path))):
+        async with running_proxy(await make_server(settings, environment(tmp_path))):
             raise AssertionError("it was served")
 
 

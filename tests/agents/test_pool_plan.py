@@ -26,7 +26,7 @@ LIMITS = PoolLimits(
     max_age=100.0,
     max_waiting=3,
 )
-NOTHING = PoolMaintenance(start=False, drain=(), retire=())
+NO_MAINTENANCE = PoolMaintenance(start=False, drain=(), retire=())
 
 
 def ready(key: int, running: int = 0, *, served: int = 0, age: float = 0.0) -> ProcessInfo:
@@ -72,23 +72,23 @@ def test_a_turn_waits_for_room() -> None:
 
 def test_an_empty_pool_is_warmed_to_its_minimum_and_no_further() -> None:
     assert maintain((), LIMITS, 0) == PoolMaintenance(start=True, drain=(), retire=())
-    assert maintain((starting_process(1),), LIMITS, 0) == NOTHING
-    assert maintain((ready(1),), LIMITS, 0) == NOTHING
+    assert maintain((starting_process(1),), LIMITS, 0) == NO_MAINTENANCE
+    assert maintain((ready(1),), LIMITS, 0) == NO_MAINTENANCE
     assert maintain((ready(1),), replace(LIMITS, min_processes=2), 0).start
 
 
 def test_a_pool_without_a_minimum_starts_its_first_process_for_the_first_turn() -> None:
     lazy = replace(LIMITS, min_processes=0)
-    assert maintain((), lazy, 0) == NOTHING
+    assert maintain((), lazy, 0) == NO_MAINTENANCE
     assert maintain((), lazy, 1).start
-    assert maintain((starting_process(1),), lazy, 1) == NOTHING
+    assert maintain((starting_process(1),), lazy, 1) == NO_MAINTENANCE
 
 
 def test_another_process_is_started_ahead_when_all_are_busy_and_one_at_a_time() -> None:
-    assert maintain((ready(1, 1),), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, 1),), LIMITS, 0) == NO_MAINTENANCE
     assert maintain((ready(1, 2),), LIMITS, 0).start
-    assert maintain((ready(1, 2), ready(2, 1)), LIMITS, 0) == NOTHING
-    assert maintain((ready(1, 2), starting_process(2)), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, 2), ready(2, 1)), LIMITS, 0) == NO_MAINTENANCE
+    assert maintain((ready(1, 2), starting_process(2)), LIMITS, 0) == NO_MAINTENANCE
     assert not maintain((ready(1, 2), ready(2, 2), ready(3, 2)), LIMITS, 0).start, "there may be three"
 
 
@@ -111,8 +111,8 @@ def test_processes_due_for_renewal_end_as_soon_as_a_fresh_one_serves() -> None:
 def test_a_process_due_for_renewal_serves_until_its_successor_is_ready() -> None:
     assert maintain((ready(1, 1, age=100),), LIMITS, 0) == PoolMaintenance(start=True, drain=(), retire=())
     assert maintain((ready(1, age=100),), LIMITS, 0) == PoolMaintenance(start=True, drain=(), retire=())
-    assert maintain((ready(1, 1, age=100), starting_process(2)), LIMITS, 0) == NOTHING
-    assert maintain((ready(1, age=100), starting_process(2)), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, 1, age=100), starting_process(2)), LIMITS, 0) == NO_MAINTENANCE
+    assert maintain((ready(1, age=100), starting_process(2)), LIMITS, 0) == NO_MAINTENANCE
     assert maintain((ready(1, 1, age=100), ready(2)), LIMITS, 0) == PoolMaintenance(
         start=False, drain=(1,), retire=()
     )
@@ -122,7 +122,7 @@ def test_a_process_due_for_renewal_serves_on_while_the_fresh_ones_are_full() -> 
     assert maintain((ready(1, 1, age=100), ready(2, 4)), LIMITS, 0) == PoolMaintenance(
         start=True, drain=(), retire=()
     )
-    assert maintain((ready(1, 1, age=100), ready(2, 1, age=100), ready(3, 4)), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, 1, age=100), ready(2, 1, age=100), ready(3, 4)), LIMITS, 0) == NO_MAINTENANCE
 
 
 def test_without_room_for_a_successor_one_process_due_for_renewal_at_a_time_is_given_up() -> None:
@@ -132,7 +132,7 @@ def test_without_room_for_a_successor_one_process_due_for_renewal_at_a_time_is_g
 
 def test_a_pool_of_one_is_renewed_when_it_is_idle() -> None:
     alone = replace(LIMITS, max_processes=1)
-    assert maintain((ready(1, 1, age=100),), alone, 0) == NOTHING
+    assert maintain((ready(1, 1, age=100),), alone, 0) == NO_MAINTENANCE
     assert maintain((ready(1, 0, age=100),), alone, 0) == PoolMaintenance(start=False, drain=(), retire=(1,))
 
 

@@ -29,7 +29,7 @@ from tests.runs.actors import WordDialect
 
 K = FaultKind
 DOWN = Failure(kind=K.UPSTREAM_UNREACHABLE, message="Nobody is there.")
-LIMITED = Failure(kind=K.AGENT_RATE_LIMITED, message="Too many.", retry_after=2.0)
+RATE_LIMIT = Failure(kind=K.AGENT_RATE_LIMITED, message="Too many.", retry_after=2.0)
 BAD = Failure(kind=K.REJECTED_BY_PROVIDER, message="No.")
 
 
@@ -85,8 +85,8 @@ def test_an_upstream_is_asked_again_after_ever_longer_waits_of_which_chance_take
 
 
 def test_a_limit_is_waited_for_as_long_as_it_asks_within_a_bound() -> None:
-    longer = msgspec.structs.replace(LIMITED, retry_after=31.0)
-    assert waits(plan_of(UpstreamTarget("a", "x", retries=1)), LIMITED) == [("a", 2.0)]
+    longer = msgspec.structs.replace(RATE_LIMIT, retry_after=31.0)
+    assert waits(plan_of(UpstreamTarget("a", "x", retries=1)), RATE_LIMIT) == [("a", 2.0)]
     assert waits(plan_of(UpstreamTarget("a", "x", retries=1, max_retry_after=30.0)), longer) == [None]
 
 
@@ -94,7 +94,7 @@ def test_a_limit_is_waited_for_as_long_as_it_asks_within_a_bound() -> None:
     ("failure", "expected"),
     [
         (DOWN, [("a", FIRST_WAIT), ("b", 0.0), None]),
-        (LIMITED, [("b", 0.0), None]),
+        (RATE_LIMIT, [("b", 0.0), None]),
         (Failure(kind=K.UPSTREAM_TIMEOUT, message=""), [("b", 0.0), None]),
         (Failure(kind=K.UPSTREAM_UNAUTHORIZED, message=""), [("b", 0.0), None]),
         (BAD, [None]),
@@ -110,7 +110,7 @@ def test_the_kind_of_a_failure_says_who_is_asked_next(failure: Failure, expected
 
 # --- the turn over its attempts ---------------------------------------------------------------------
 
-FAILED = TurnEnded(Stop.FAILED, "provider", DOWN)
+FAILED_END = TurnEnded(Stop.FAILED, "provider", DOWN)
 HI: list[Event] = [ItemStarted(Message("m")), TextDelta("m", "Hi")]
 
 
@@ -145,7 +145,7 @@ class Scene:
 def test_the_output_of_an_attempt_that_failed_is_not_sent() -> None:
     scene = Scene()
     assert scene.say(TurnStarted(), RawItem("reasoning", reasoning_item("1"))).events == []
-    assert scene.say(FAILED).events == []
+    assert scene.say(FAILED_END).events == []
     assert scene.say(*HI).events == [], "it has failed"
     assert scene.turn.receive([scene.attempt("b")]).writes == b"begin"
     assert scene.say(TurnStarted(), RawItem("reasoning", reasoning_item("2"))).events == []
@@ -159,23 +159,23 @@ def test_the_output_of_an_attempt_that_failed_is_not_sent() -> None:
 def test_after_the_first_word_no_other_attempt_is_made() -> None:
     scene = Scene()
     scene.say(TurnStarted(), *HI)
-    assert scene.say(FAILED).events == [FAILED]
+    assert scene.say(FAILED_END).events == [FAILED_END]
     assert scene.failures == []
     assert scene.turn.finished
 
 
 def test_the_last_failure_is_reported_if_no_attempt_follows() -> None:
     scene = Scene(others=False)
-    assert scene.say(TurnStarted(), FAILED).events == [TurnStarted(), ServedBy("a", 2), FAILED]
+    assert scene.say(TurnStarted(), FAILED_END).events == [TurnStarted(), ServedBy("a", 2), FAILED_END]
     waiting = Scene()
-    waiting.say(FAILED)
+    waiting.say(FAILED_END)
     step = waiting.turn.receive([NoAttempt()])
-    assert (step.events, step.close_stdin) == ([ServedBy("a", 2), FAILED], True)
+    assert (step.events, step.close_stdin) == ([ServedBy("a", 2), FAILED_END], True)
 
 
 def test_an_attempt_that_could_not_be_opened_says_why_the_turn_fails() -> None:
     scene = Scene()
-    scene.say(FAILED)
+    scene.say(FAILED_END)
     last = scene.turn.receive([NoAttempt(BAD)]).events[-1]
     assert isinstance(last, TurnEnded)
     assert last.failure == BAD

@@ -71,7 +71,7 @@ def any_number_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("codex_proxy.agents.upstream.turn.MAX_UNANSWERED", 1 << 30)
 
 
-def read(dialect: Dialect[Message], body: bytes) -> list[Any]:
+def events_of(dialect: Dialect[Message], body: bytes) -> list[Any]:
     """The events of an answer with this body."""
     events = list(dialect.begin(TURN).events)
     events += dialect.receive([Head(200)]).events
@@ -170,7 +170,7 @@ CHAT_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 @pytest.mark.parametrize("reader", CHAT)
 def test_an_answer_of_chat_completions_takes_time_proportional_to_its_size(reader: str, shape: str) -> None:
     size, make = CHAT_SHAPES[shape]
-    assert_linear(make, lambda body: read(CHAT[reader](), body), size)
+    assert_linear(make, lambda body: events_of(CHAT[reader](), body), size)
 
 
 def event(kind: str, **fields: Any) -> bytes:
@@ -260,7 +260,7 @@ RESPONSES_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 @pytest.mark.parametrize("shape", RESPONSES_SHAPES)
 def test_an_answer_of_the_responses_api_takes_time_proportional_to_its_size(shape: str) -> None:
     size, make = RESPONSES_SHAPES[shape]
-    assert_linear(make, lambda body: read(OpenAIResponses("m", context()), body), size)
+    assert_linear(make, lambda body: events_of(OpenAIResponses("m", context()), body), size)
 
 
 @pytest.mark.parametrize("dialect", [OpenAIChat, OpenAIResponses])
@@ -272,9 +272,9 @@ def test_an_answer_of_more_than_a_thousand_calls_is_refused(
             return calls(count, lambda i: call(index=i, id=f"c{i}"))
         return each(count, lambda i: item_done(function(i)))
 
-    assert read(dialect("m", context()), body(MAX_UNANSWERED))
+    assert events_of(dialect("m", context()), body(MAX_UNANSWERED))
     with pytest.raises(TooMuchHeld, match=f"more than {MAX_UNANSWERED} tools"):
-        read(dialect("m", context()), body(MAX_UNANSWERED + 1))
+        events_of(dialect("m", context()), body(MAX_UNANSWERED + 1))
 
 
 KEY: Final = "sk-aaaa/aaaa-key"
@@ -294,7 +294,7 @@ HIDDEN_SHAPES: Final[dict[str, tuple[int, int, Callable[[int], bytes]]]] = {
 }  # fmt: skip
 
 
-def hidden(secrets: Secrets, body: bytes, at_once: int) -> bytes:
+def hide_secrets(secrets: Secrets, body: bytes, at_once: int) -> bytes:
     """The body without the secrets, read in pieces of so many bytes."""
     reader = SecretsReader(secrets)
     parts = [reader.feed(body[start : start + at_once]) for start in range(0, len(body), at_once)]
@@ -306,7 +306,7 @@ def hidden(secrets: Secrets, body: bytes, at_once: int) -> bytes:
 def test_to_hide_a_key_takes_time_proportional_to_the_answer(shape: str) -> None:
     size, at_once, make = HIDDEN_SHAPES[shape]
     secrets = Secrets([KEY, "another/key"])
-    assert_linear(make, lambda body: hidden(secrets, body, at_once), size)
+    assert_linear(make, lambda body: hide_secrets(secrets, body, at_once), size)
 
 
 ENDLESS: Final = {
@@ -344,7 +344,9 @@ def test_values_nested_hundreds_deep_are_merged_or_refused(reader: str, place: s
         "logprobs": b'{"index":0,"delta":{"content":"a"},"logprobs":%b}' % nested,
         "tool_calls": b'{"index":0,"delta":%b}' % calls,
     }[place]
-    ended = read(CHAT[reader](), b'data: {"choices":[%b]}\n\n' % choice * 3 + chunks_of(1, content="a"))[-1]
+    ended = events_of(CHAT[reader](), b'data: {"choices":[%b]}\n\n' % choice * 3 + chunks_of(1, content="a"))[
+        -1
+    ]
     failure = getattr(ended, "failure", None)
     assert (failure is None) == (levels < MAX_DEPTH)
     assert failure is None or failure.kind in (FaultKind.UPSTREAM_ERROR, FaultKind.UPSTREAM_DISCONNECTED)

@@ -21,11 +21,11 @@ WEATHER = {
 }
 FUNCTION = {"name": "get_weather", "description": "Get the weather", "parameters": WEATHER}
 SYSTEM = "Be brief."
-ASKED = "[[fake:tool_calls]] What is the weather in Paris and in Rome?"
+PROMPT = "[[fake:tool_calls]] What is the weather in Paris and in Rome?"
 
 
 @asynccontextmanager
-async def serving(
+async def running_server(
     folder: Path, environ: dict[str, str] | None = None, **settings: Any
 ) -> AsyncIterator[Server]:
     """A server whose files are in `folder`; nobody else's settings."""
@@ -54,21 +54,21 @@ def _output(arguments: str) -> str:
     return f"sunny in {json.loads(arguments)['city']}"
 
 
-Said = dict[str, Any]
+LoopResult = dict[str, Any]
 """What a tool loop has said: its calls, its last words, and the tokens of both turns."""
 
 
 async def chat_loop(
-    server: Server, *, stream: bool = False, model: str = "codex-5", asked: str = ASKED
-) -> Said:
+    server: Server, *, stream: bool = False, model: str = "codex-5", asked: str = PROMPT
+) -> LoopResult:
     """Asks for the weather on Chat Completions, and gives the outputs of the calls."""
     async with openai_client(server) as client:
         return await _chat_loop(client, stream=stream, model=model, asked=asked)
 
 
-async def _chat_loop(client: openai.AsyncOpenAI, *, stream: bool, model: str, asked: str) -> Said:
+async def _chat_loop(client: openai.AsyncOpenAI, *, stream: bool, model: str, asked: str) -> LoopResult:
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": asked}]
-    found: Said = {"calls": [], "tokens": [], "text": ""}
+    found: LoopResult = {"calls": [], "tokens": [], "text": ""}
     for _ in range(2):
         said = await _chat(client, messages, stream=stream, model=model)
         found["tokens"].append(said["tokens"])
@@ -92,7 +92,7 @@ async def _chat_loop(client: openai.AsyncOpenAI, *, stream: bool, model: str, as
     return found
 
 
-async def _chat(client: openai.AsyncOpenAI, messages: list[Any], *, stream: bool, model: str) -> Said:
+async def _chat(client: openai.AsyncOpenAI, messages: list[Any], *, stream: bool, model: str) -> LoopResult:
     tools: list[Any] = [{"type": "function", "function": FUNCTION}]
     if not stream:
         answer = await client.chat.completions.create(model=model, messages=messages, tools=tools)
@@ -104,7 +104,7 @@ async def _chat(client: openai.AsyncOpenAI, messages: list[Any], *, stream: bool
         ]
         assert answer.usage is not None
         return {"calls": calls, "text": message.content or "", "tokens": answer.usage.total_tokens}
-    said: Said = {"calls": [], "text": "", "tokens": 0}
+    said: LoopResult = {"calls": [], "text": "", "tokens": 0}
     chunks = await client.chat.completions.create(
         model=model, messages=messages, tools=tools, stream=True, stream_options={"include_usage": True}
     )
@@ -122,17 +122,17 @@ async def _chat(client: openai.AsyncOpenAI, messages: list[Any], *, stream: bool
 
 
 async def responses_loop(
-    server: Server, *, stream: bool = False, model: str = "codex-5", asked: str = ASKED
-) -> Said:
+    server: Server, *, stream: bool = False, model: str = "codex-5", asked: str = PROMPT
+) -> LoopResult:
     """The same on the Responses API; the second turn continues the stored response."""
     async with openai_client(server) as client:
         return await _responses_loop(client, stream=stream, model=model, asked=asked)
 
 
-async def _responses_loop(client: openai.AsyncOpenAI, *, stream: bool, model: str, asked: str) -> Said:
+async def _responses_loop(client: openai.AsyncOpenAI, *, stream: bool, model: str, asked: str) -> LoopResult:
     tools: list[Any] = [{"type": "function", **FUNCTION}]
     given: Any = asked
-    found: Said = {"calls": [], "tokens": [], "text": ""}
+    found: LoopResult = {"calls": [], "tokens": [], "text": ""}
     previous: str | None = None
     for _ in range(2):
         wanted: dict[str, Any] = {"model": model, "instructions": SYSTEM, "input": given, "tools": tools}
@@ -159,17 +159,19 @@ async def _responses_loop(client: openai.AsyncOpenAI, *, stream: bool, model: st
 
 
 async def messages_loop(
-    server: Server, *, stream: bool = False, model: str = "codex-5", asked: str = ASKED
-) -> Said:
+    server: Server, *, stream: bool = False, model: str = "codex-5", asked: str = PROMPT
+) -> LoopResult:
     """The same on Anthropic's API."""
     async with anthropic_client(server) as client:
         return await _messages_loop(client, stream=stream, model=model, asked=asked)
 
 
-async def _messages_loop(client: anthropic.AsyncAnthropic, *, stream: bool, model: str, asked: str) -> Said:
+async def _messages_loop(
+    client: anthropic.AsyncAnthropic, *, stream: bool, model: str, asked: str
+) -> LoopResult:
     tools: list[Any] = [{"name": "get_weather", "description": "Get the weather", "input_schema": WEATHER}]
     messages: list[Any] = [{"role": "user", "content": asked}]
-    found: Said = {"calls": [], "tokens": [], "text": ""}
+    found: LoopResult = {"calls": [], "tokens": [], "text": ""}
     for _ in range(2):
         wanted: dict[str, Any] = {
             "model": model, "max_tokens": 4096, "system": SYSTEM, "messages": messages, "tools": tools

@@ -13,7 +13,7 @@ import pytest
 from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.folder import Folder
 from tests.captures import FOLDER
-from tests.cassettes.talking import openai_client, serving
+from tests.cassettes.talking import openai_client, running_server
 
 PLAYER = '''#!{python}
 """Answers each request as the recorded program has answered the next one of its method."""
@@ -70,7 +70,7 @@ async def test_a_recorded_turn_of_a_program_that_speaks_acp_is_as_recorded(
     (place / agent).chmod(0o700)
     environ = {"PATH": f"{place}:/usr/bin:/bin", "HOME": str(tmp_path)}
     async with (
-        serving(tmp_path, environ, agent=agent, cassettes={"record": folder}) as server,
+        running_server(tmp_path, environ, agent=agent, cassettes={"record": folder}) as server,
         openai_client(server) as client,
     ):
         messages: Any = [{"role": "user", "content": "Hello."}]

@@ -14,14 +14,14 @@ from codex_proxy.agents.codex_app_server import dialect
 from codex_proxy.cli import main
 from codex_proxy.core.events import TextDelta
 from codex_proxy.surfaces.chat import render
-from tests.cassettes.talking import chat_loop, messages_loop, openai_client, responses_loop, serving
+from tests.cassettes.talking import chat_loop, messages_loop, openai_client, responses_loop, running_server
 
 
 async def record_turns(folder: Path, **settings: Any) -> Path:
     """A folder with a tool loop of each API, a stream, and a turn that fails."""
     cassettes = folder / "cassettes"
     async with (
-        serving(folder, cassettes={"record": cassettes}, **settings) as server,
+        running_server(folder, cassettes={"record": cassettes}, **settings) as server,
         openai_client(server) as client,
     ):
         await chat_loop(server)

@@ -30,7 +30,7 @@ from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.items import McpOrigin, Tool
 from codex_proxy.core.turn import Turn
-from tests.cassettes.talking import chat_loop, openai_client, serving
+from tests.cassettes.talking import chat_loop, openai_client, running_server
 from tests.upstreams.cases import text
 from tests.upstreams.serving import upstream
 from tests.waiting import eventually
@@ -54,7 +54,7 @@ async def test_planted_secrets_are_in_no_file_of_the_folder(
     pieces = json.dumps(json.dumps([words]))
     asked = f"{words} Bearer planted.token.value [[fake:text say={json.dumps(words)} pieces={pieces}]]"
     async with (
-        serving(tmp_path, environ, cassettes={"record": folder, "scrub": PATTERN}) as server,
+        running_server(tmp_path, environ, cassettes={"record": folder, "scrub": PATTERN}) as server,
         openai_client(server) as client,
     ):
         headers = {"x-api-key": "planted-client-key", "x-codex-note": "kept", "cookie": "planted-cookie"}
@@ -85,10 +85,16 @@ async def test_a_recording_without_its_secrets_answers_the_request_that_has_them
     folder = tmp_path / "cassettes"
     asked = f"My token is ê{TOKEN}. [[fake:text]]"
     body: Any = {"model": "codex-5", "messages": [{"role": "user", "content": asked}]}
-    async with serving(tmp_path, cassettes={"record": folder}) as server, openai_client(server) as client:
+    async with (
+        running_server(tmp_path, cassettes={"record": folder}) as server,
+        openai_client(server) as client,
+    ):
         await client.chat.completions.create(**body)
     assert not [path for path in folder.iterdir() if TOKEN in path.read_text("utf-8")]
-    async with serving(tmp_path, cassettes={"replay": folder}) as server, openai_client(server) as client:
+    async with (
+        running_server(tmp_path, cassettes={"replay": folder}) as server,
+        openai_client(server) as client,
+    ):
         answer = await client.chat.completions.create(**body)
     assert answer.choices[0].message.content == "Hello from the deterministic fake agent."
 
@@ -96,7 +102,7 @@ async def test_a_recording_without_its_secrets_answers_the_request_that_has_them
 async def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
-        async with serving(tmp_path, cassettes={"record": tmp_path / "file"}):
+        async with running_server(tmp_path, cassettes={"record": tmp_path / "file"}):
             pass
 
 
@@ -106,7 +112,7 @@ async def test_a_disk_that_fills_up_ends_the_recording_and_not_the_turn(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    async with serving(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as server:
+    async with running_server(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as server:
         monkeypatch.setattr(recorder, "write_new", full)
         assert (await chat_loop(server))["text"] == "It is sunny."
         async with aiohttp.ClientSession() as session:
@@ -131,7 +137,7 @@ def test_of_two_servers_that_write_the_same_name_at_once_one_takes_the_next_name
 async def test_a_turn_that_is_recorded_again_differs_in_nothing_but_its_times(tmp_path: Path) -> None:
     texts = []
     for name in ("first", "second"):
-        async with serving(tmp_path, cassettes={"record": tmp_path / name}) as server:
+        async with running_server(tmp_path, cassettes={"record": tmp_path / name}) as server:
             await chat_loop(server, stream=True)
         found = [path.read_text("utf-8") for path in sorted((tmp_path / name).iterdir())]
         texts.append([json.loads(line) | {"ms": 0} for text in found for line in text.splitlines()])
@@ -153,7 +159,7 @@ async def test_a_large_turn_is_written_in_a_thread_and_is_the_same(
     for thread, most in (("MainThread", recorder.MAX_AT_ONCE), ("recorder", 0)):
         monkeypatch.setattr(recorder, "MAX_AT_ONCE", most)
         threads.clear()
-        async with serving(tmp_path, cassettes={"record": tmp_path / thread}) as server:
+        async with running_server(tmp_path, cassettes={"record": tmp_path / thread}) as server:
             await chat_loop(server, stream=True)
         assert threads == {thread}
         found = [path.read_text("utf-8") for path in sorted((tmp_path / thread).iterdir())]
@@ -166,14 +172,17 @@ async def test_more_large_turns_than_can_wait_are_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "MAX_WAITING", 0)
-    async with serving(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as server:
+    async with running_server(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as server:
         assert (await chat_loop(server))["text"] == "It is sunny."
     assert not list((tmp_path / "cassettes").iterdir())
 
 
 async def test_a_stream_of_ollamas_api_is_recorded_and_checked(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder}) as server, aiohttp.ClientSession() as session:
+    async with (
+        running_server(tmp_path, cassettes={"record": folder}) as server,
+        aiohttp.ClientSession() as session,
+    ):
         messages = [{"role": "user", "content": "Hello? [[fake:text]]"}]
         url = f"http://127.0.0.1:{server.port}/api/chat"
         async with session.post(url, json={"model": "codex-5", "messages": messages}) as reply:
@@ -188,7 +197,7 @@ async def test_a_stream_of_ollamas_api_is_recorded_and_checked(tmp_path: Path) -
 async def test_the_comments_of_a_stream_are_not_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
     settings: dict[str, Any] = {"heartbeat_interval": 0.02, "cassettes": {"record": folder}}
-    async with serving(tmp_path, **settings) as server, aiohttp.ClientSession() as session:
+    async with running_server(tmp_path, **settings) as server, aiohttp.ClientSession() as session:
         messages = [{"role": "user", "content": "[[fake:text first=60 delay=60]]"}]
         url = f"http://127.0.0.1:{server.port}/v1/chat/completions"
         body = {"model": "codex-5", "messages": messages, "stream": True}
@@ -203,7 +212,10 @@ async def test_the_comments_of_a_stream_are_not_recorded(tmp_path: Path) -> None
 
 async def test_a_background_response_is_kept_with_its_final_object(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder}) as server, openai_client(server) as client:
+    async with (
+        running_server(tmp_path, cassettes={"record": folder}) as server,
+        openai_client(server) as client,
+    ):
         begun = await client.responses.create(model="codex-5", input="Hello?", background=True)
         await eventually(lambda: list(folder.glob("*.jsonl")))
         assert begun.status == "queued"
@@ -215,7 +227,10 @@ async def test_a_background_response_is_kept_with_its_final_object(tmp_path: Pat
 
 async def test_each_turn_of_a_websocket_is_a_cassette(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder}) as server, aiohttp.ClientSession() as session:
+    async with (
+        running_server(tmp_path, cassettes={"record": folder}) as server,
+        aiohttp.ClientSession() as session,
+    ):
         async with session.ws_connect(f"http://127.0.0.1:{server.port}/v1/responses") as socket:
             for text in ("one", "two"):
                 await socket.send_json({"type": "response.create", "model": "codex-5", "input": text})
@@ -235,10 +250,10 @@ async def test_a_turn_of_an_upstream_is_replayed_without_it(tmp_path: Path) -> N
             "upstream_url": model.url,
             "cassettes": {"record": folder},
         }
-        async with serving(tmp_path, **settings) as server:
+        async with running_server(tmp_path, **settings) as server:
             recorded = await chat_loop(server, model="small", asked="Hello?")
     assert recorded["text"]
-    async with serving(tmp_path, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, cassettes={"replay": folder}) as server:
         for stream in (False, True):
             assert await chat_loop(server, stream=stream, asked="Hello?") == recorded
 
@@ -258,7 +273,10 @@ async def test_a_secret_that_the_model_says_in_pieces_is_in_no_file(
     folder = tmp_path / "cassettes"
     pieces = json.dumps(["Take gh", "p_planted", "planted", "planted", "0123", " and go."])
     messages = [{"role": "user", "content": f"[[fake:text pieces='{pieces}']]"}]
-    async with serving(tmp_path, cassettes={"record": folder}) as server, aiohttp.ClientSession() as session:
+    async with (
+        running_server(tmp_path, cassettes={"record": folder}) as server,
+        aiohttp.ClientSession() as session,
+    ):
         body: Any = {"model": "codex-5", asked: messages, "stream": True, "max_tokens": 100}
         async with session.post(f"http://127.0.0.1:{server.port}/{path}", json=body) as reply:
             assert '"p_planted"' in await reply.text()
@@ -275,7 +293,7 @@ async def test_a_secret_that_a_model_server_says_in_pieces_is_in_no_file(tmp_pat
     async with upstream() as model:
         model.script = [re.sub(b"}\n\n", lambda _: b',"obfuscation":"a%d"}\n\n' % next(numbers), said)]
         settings: dict[str, Any] = {"agent": "openai-chat", "upstream_url": model.url}
-        async with serving(tmp_path, cassettes={"record": folder}, **settings) as server:
+        async with running_server(tmp_path, cassettes={"record": folder}, **settings) as server:
             await chat_loop(server, model="small", asked="Hello?")
     (file,) = folder.iterdir()
     recorded = file.read_text("utf-8")
@@ -300,7 +318,7 @@ def test_a_secret_that_claude_code_says_in_pieces_is_joined() -> None:
 
 async def test_turns_are_recorded_while_contents_are_logged(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder}, log_content=True) as server:
+    async with running_server(tmp_path, cassettes={"record": folder}, log_content=True) as server:
         await chat_loop(server, stream=True)
     first, second = (read(path) for path in sorted(folder.iterdir()))
     assert first.request.body["messages"][1]["content"] == second.request.body["messages"][1]["content"]
@@ -317,7 +335,10 @@ async def test_two_turns_of_one_process_at_once_have_their_own_lines(tmp_path: P
         messages = [{"role": "user", "content": content}]
         await client.chat.completions.create(model="codex-5", messages=messages)
 
-    async with serving(tmp_path, cassettes={"record": folder}) as server, openai_client(server) as client:
+    async with (
+        running_server(tmp_path, cassettes={"record": folder}) as server,
+        openai_client(server) as client,
+    ):
         await asyncio.gather(*(ask(client, text) for text in words))
     for path in folder.iterdir():
         asked = read(path).content["messages"][0]["text"]
@@ -334,7 +355,7 @@ async def test_two_turns_of_one_process_at_once_have_their_own_lines(tmp_path: P
 async def test_the_turns_of_a_long_session_are_not_kept_once_they_are_over(tmp_path: Path) -> None:
     previous: Any = None
     async with (
-        serving(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as server,
+        running_server(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as server,
         openai_client(server) as client,
     ):
         for number in range(6):

@@ -20,7 +20,14 @@ from codex_proxy.cassettes.player import LineReader, PlayedTransport
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.views import turn_output
 from codex_proxy.core.faults import UserError
-from tests.cassettes.talking import LOOPS, chat_loop, messages_loop, openai_client, responses_loop, serving
+from tests.cassettes.talking import (
+    LOOPS,
+    chat_loop,
+    messages_loop,
+    openai_client,
+    responses_loop,
+    running_server,
+)
 from tests.process.children import have_ended
 from tests.waiting import PATIENCE, eventually
 
@@ -30,11 +37,11 @@ async def test_a_tool_loop_that_was_recorded_on_one_api_is_replayed_on_all_of_th
     dialect: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, fake_dialect=dialect, cassettes={"record": folder}) as server:
+    async with running_server(tmp_path, fake_dialect=dialect, cassettes={"record": folder}) as server:
         recorded = await chat_loop(server)
     assert len(recorded["calls"]) == 2
     assert recorded["text"] == "It is sunny."
-    async with serving(tmp_path, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, cassettes={"replay": folder}) as server:
         assert server.agent.processes().busy == server.agent.processes().idle == 0
         for name, loop in LOOPS.items():
             for stream in (False, True):
@@ -51,9 +58,9 @@ async def test_a_recording_of_another_api_and_a_stream_is_replayed_on_chat_compl
 ) -> None:
     for name, loop in (("responses", responses_loop), ("messages", messages_loop)):
         folder = tmp_path / name
-        async with serving(tmp_path, cassettes={"record": folder}) as server:
+        async with running_server(tmp_path, cassettes={"record": folder}) as server:
             recorded = await loop(server, stream=True)
-        async with serving(tmp_path, cassettes={"replay": folder}) as server:
+        async with running_server(tmp_path, cassettes={"replay": folder}) as server:
             assert await chat_loop(server) == recorded
 
 
@@ -61,9 +68,9 @@ async def test_the_error_of_a_request_without_a_cassette_names_the_nearest_one_a
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder}) as server:
+    async with running_server(tmp_path, cassettes={"record": folder}) as server:
         await chat_loop(server)
-    async with serving(tmp_path, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, cassettes={"replay": folder}) as server:
         with pytest.raises(openai.BadRequestError) as caught:
             await chat_loop(server, asked="[[fake:tool_calls]] What is the weather in Paris and in Oslo?")
     message = caught.value.message
@@ -76,10 +83,10 @@ async def test_the_error_of_a_request_without_a_cassette_names_the_nearest_one_a
 
 async def test_what_match_does_not_name_does_not_count(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder}) as server:
+    async with running_server(tmp_path, cassettes={"record": folder}) as server:
         recorded = await chat_loop(server)
     async with (
-        serving(tmp_path, cassettes={"replay": folder, "match": "messages"}) as server,
+        running_server(tmp_path, cassettes={"replay": folder, "match": "messages"}) as server,
         openai_client(server) as client,
     ):
         answer = await client.chat.completions.create(
@@ -96,30 +103,32 @@ async def test_what_match_does_not_name_does_not_count(tmp_path: Path) -> None:
 
 async def test_repeats_get_the_recordings_in_order_and_then_the_last_one_again(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder}) as server:
+    async with running_server(tmp_path, cassettes={"record": folder}) as server:
         for _ in range(2):
             await _ask(server, "[[fake:text say=first]]")
     _, again = sorted(folder.iterdir())
     head, begin, rest = again.read_bytes().partition(b'{"session"')
     again.write_bytes(head + begin + rest.replace(b"first", b"second"))
-    async with serving(tmp_path, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, cassettes={"replay": folder}) as server:
         said = [await _ask(server, "[[fake:text say=first]]") for _ in range(3)]
     assert said == ["first", "second", "second"]
 
 
 async def test_missing_turns_are_asked_of_the_agent_and_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder, "replay": folder}) as server:
+    async with running_server(tmp_path, cassettes={"record": folder, "replay": folder}) as server:
         first = await chat_loop(server)
         assert await responses_loop(server) == first
     assert len(list(folder.iterdir())) == 2
-    async with serving(tmp_path, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, cassettes={"replay": folder}) as server:
         assert await messages_loop(server) == first
 
 
 @pytest.mark.parametrize("end", ["killed", "closed"])
 async def test_the_processes_of_missing_turns_end_with_the_agent(end: str, tmp_path: Path) -> None:
-    async with serving(tmp_path, cassettes={"record": tmp_path / "c", "replay": tmp_path / "c"}) as server:
+    async with running_server(
+        tmp_path, cassettes={"record": tmp_path / "c", "replay": tmp_path / "c"}
+    ) as server:
         await _ask(server, "[[fake:text]]")
         pids = [each.pid for each in _missing(server).each_process()]
         assert pids
@@ -131,7 +140,7 @@ async def test_the_processes_of_missing_turns_end_with_the_agent(end: str, tmp_p
 
 async def test_the_process_of_a_missing_turn_alone_ends_with_it(tmp_path: Path) -> None:
     cassettes = {"record": tmp_path / "c", "replay": tmp_path / "c"}
-    async with serving(tmp_path, fake_dialect="proto", cassettes=cassettes) as server:
+    async with running_server(tmp_path, fake_dialect="proto", cassettes=cassettes) as server:
         await _ask(server, "[[fake:text]]")
         await eventually(lambda: _missing(server).processes().busy == 0)
 
@@ -150,10 +159,10 @@ def _playbacks() -> list[str]:
 
 async def test_a_replay_ends_when_its_client_leaves(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder}) as server:
+    async with running_server(tmp_path, cassettes={"record": folder}) as server:
         await _ask(server, "[[fake:text n=3 delay=5]]")
     async with (
-        serving(tmp_path, cassettes={"replay": folder, "pace": "0.0001"}) as server,
+        running_server(tmp_path, cassettes={"replay": folder, "pace": "0.0001"}) as server,
         openai_client(server) as client,
     ):
         messages: Any = [{"role": "user", "content": "[[fake:text n=3 delay=5]]"}]
@@ -180,7 +189,7 @@ async def test_a_turn_that_is_still_being_written_is_not_asked_of_the_agent_agai
     monkeypatch.setattr(recorder, "write_new", slowly)
     monkeypatch.setattr(recorder.Recorder, "flush", flush_noted)
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder, "replay": folder}) as server:
+    async with running_server(tmp_path, cassettes={"record": folder, "replay": folder}) as server:
         for _ in range(2):
             assert await _ask(server, "[[fake:text say=first]]") == "first"
     assert len(list(folder.iterdir())) == 1
@@ -200,7 +209,7 @@ async def test_a_replay_that_cannot_work_stops_the_start(
     folder = tmp_path / "cassettes"
     folder.mkdir()
     with pytest.raises(UserError, match=reason):
-        async with serving(tmp_path, cassettes={"replay": folder, **settings}):
+        async with running_server(tmp_path, cassettes={"replay": folder, **settings}):
             pass
 
 
@@ -215,7 +224,10 @@ async def test_todays_dialect_writes_what_the_recorded_one_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cassettes = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": cassettes}) as server, openai_client(server) as client:
+    async with (
+        running_server(tmp_path, cassettes={"record": cassettes}) as server,
+        openai_client(server) as client,
+    ):
         messages: list[Any] = [{"role": "user", "content": "[[fake:text]] One?"}]
         for begun in ([], [{"role": "assistant", "content": "It is"}]):  # the rest of an answer, too
             messages += begun

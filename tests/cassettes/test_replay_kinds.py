@@ -15,15 +15,15 @@ import pytest
 from codex_proxy.app.server import Server
 from codex_proxy.cassettes.format import read
 from codex_proxy.cassettes.replay import pace_of
-from tests.cassettes.talking import LOOPS, chat_loop, openai_client, serving
+from tests.cassettes.talking import LOOPS, chat_loop, openai_client, running_server
 from tests.http_responses.test_mcp import CALLS, operators, weather
 from tests.http_responses.test_mcp import settings as mcp_settings
 from tests.mcp.serving import web_server
 from tests.upstreams.serving import upstream
-from tests.upstreams.test_responses_upstream import CALLED, THOUGHT, message, response_with
+from tests.upstreams.test_responses_upstream import CALL_ITEM, THOUGHT, message, response_with
 from tests.waiting import eventually, poll
 
-SAID = "The tool said: Sunny in Paris."
+FINAL_TEXT = "The tool said: Sunny in Paris."
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", **CALLS}
 
 
@@ -42,32 +42,34 @@ async def test_calls_of_a_requests_mcp_server_are_replayed_with_their_outputs(tm
     folder = tmp_path / "cassettes"
     with web_server("http", "--only", "get_weather") as (port, _):
         settings = mcp_settings(port) | {"model_aliases": ""}
-        async with serving(tmp_path, ENVIRONMENT, cassettes={"record": folder}, **settings) as server:
+        async with running_server(tmp_path, ENVIRONMENT, cassettes={"record": folder}, **settings) as server:
             recorded = await _items(server, tools=[weather(port)])
-    assert recorded[-1] == SAID
+    assert recorded[-1] == FINAL_TEXT
     kinds = [item["type"] for item in recorded[:-1]]
     assert kinds == ["mcp_list_tools", "mcp_call", "message"]
-    async with serving(tmp_path, {"PATH": ""}, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, {"PATH": ""}, cassettes={"replay": folder}) as server:
         assert await _items(server, tools=[weather(port)]) == recorded
 
 
 async def test_calls_of_the_operators_mcp_servers_are_replayed_on_every_api(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
     config = operators(tmp_path)
-    async with serving(tmp_path, ENVIRONMENT, cassettes={"record": folder}, mcp_config=config) as server:
+    async with running_server(
+        tmp_path, ENVIRONMENT, cassettes={"record": folder}, mcp_config=config
+    ) as server:
         recorded = await _items(server)
-    assert recorded[-1] == SAID
+    assert recorded[-1] == FINAL_TEXT
     (file,) = folder.iterdir()
     calls = [line.value for line in read(file).sessions[0].lines if line.kind == "call"]
     assert [(call["tool"], call["output"]["text"]) for call in calls] == [
         ("desk__get_weather", "Sunny in Paris.")
     ]
-    async with serving(tmp_path, {"PATH": ""}, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, {"PATH": ""}, cassettes={"replay": folder}) as server:
         assert await _items(server) == recorded
         async with openai_client(server) as client:
             messages: Any = [{"role": "user", "content": "How is it?"}]
             answer = await client.chat.completions.create(model="codex-5", messages=messages)
-    assert answer.choices[0].message.content == SAID
+    assert answer.choices[0].message.content == FINAL_TEXT
 
 
 async def test_a_background_response_is_replayed(tmp_path: Path) -> None:
@@ -85,10 +87,10 @@ async def test_a_background_response_is_replayed(tmp_path: Path) -> None:
 
             return (await poll(wait_for_end)).output_text  # type: ignore[no-any-return]
 
-    async with serving(tmp_path, cassettes={"record": folder}) as server:
+    async with running_server(tmp_path, cassettes={"record": folder}) as server:
         assert await ask(server) == "later"
         await eventually(lambda: list(folder.glob("*.jsonl")))
-    async with serving(tmp_path, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, cassettes={"replay": folder}) as server:
         assert await ask(server) == "later"
 
 
@@ -109,10 +111,10 @@ async def test_turns_of_a_websocket_are_replayed_on_one_and_by_requests(tmp_path
                 said.append(event["response"]["output"][0]["content"][0]["text"])
         return said
 
-    async with serving(tmp_path, cassettes={"record": folder}) as server:
+    async with running_server(tmp_path, cassettes={"record": folder}) as server:
         assert await talk(server) == ["one", "two"]
         await eventually(lambda: len(list(folder.glob("*.jsonl"))) == 2)
-    async with serving(tmp_path, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, cassettes={"replay": folder}) as server:
         assert await talk(server) == ["one", "two"]
         async with openai_client(server) as client:
             answer = await client.responses.create(model="codex-5", input="[[fake:text say=two]]")
@@ -123,10 +125,10 @@ async def test_a_tool_loop_at_an_upstream_with_the_responses_api_is_replayed_on_
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "cassettes"
-    second = CALLED | {"id": "fc_2", "call_id": "call_b", "arguments": '{"city":"Rome"}'}
+    second = CALL_ITEM | {"id": "fc_2", "call_id": "call_b", "arguments": '{"city":"Rome"}'}
     async with upstream() as model:
         model.script = [
-            response_with(THOUGHT, message("Let me see."), CALLED, second),
+            response_with(THOUGHT, message("Let me see."), CALL_ITEM, second),
             response_with(message("It is sunny.")),
         ]
         settings: dict[str, Any] = {
@@ -134,11 +136,11 @@ async def test_a_tool_loop_at_an_upstream_with_the_responses_api_is_replayed_on_
             "upstream_url": model.url,
             "cassettes": {"record": folder},
         }
-        async with serving(tmp_path, **settings) as server:
+        async with running_server(tmp_path, **settings) as server:
             recorded = await chat_loop(server, model="small")
     assert recorded["calls"] == [("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Rome"})]
     assert recorded["text"] == "Let me see.It is sunny."
-    async with serving(tmp_path, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, cassettes={"replay": folder}) as server:
         for name, loop in LOOPS.items():
             for stream in (False, True):
                 assert await loop(server, stream=stream) == recorded, (name, stream)
@@ -155,10 +157,10 @@ async def test_a_turn_of_codex_exec_is_replayed_on_every_api(tmp_path: Path) -> 
     settings: dict[str, Any] = {"agent": "codex-exec", "codex_bin": str(program), "child_env": "PYTHONPATH"}
     settings["codex_home"] = tmp_path
     asked = "[[fake:text]] Hello?"
-    async with serving(tmp_path, environ, cassettes={"record": folder}, **settings) as server:
+    async with running_server(tmp_path, environ, cassettes={"record": folder}, **settings) as server:
         recorded = await _ask(server, asked)
     assert recorded
-    async with serving(tmp_path, {"PATH": ""}, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, {"PATH": ""}, cassettes={"replay": folder}) as server:
         assert await _ask(server, asked) == recorded
         async with openai_client(server) as client:
             answer = await client.responses.create(model="codex-5", input=asked)
@@ -167,7 +169,7 @@ async def test_a_turn_of_codex_exec_is_replayed_on_every_api(tmp_path: Path) -> 
 
 async def test_a_replay_keeps_the_pace_that_is_asked_for(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder}) as server:
+    async with running_server(tmp_path, cassettes={"record": folder}) as server:
         await _ask(server, "[[fake:text]]")
     (file,) = folder.iterdir()
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
@@ -177,7 +179,7 @@ async def test_a_replay_keeps_the_pace_that_is_asked_for(tmp_path: Path) -> None
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
 
     async def seconds(pace: str) -> float:
-        async with serving(tmp_path, cassettes={"replay": folder, "pace": pace}) as server:
+        async with running_server(tmp_path, cassettes={"replay": folder, "pace": pace}) as server:
             begun = time.monotonic()
             assert await _ask(server, "[[fake:text]]")
             return time.monotonic() - begun
@@ -195,10 +197,10 @@ def test_a_pace_says_how_long_a_line_waits(pace: str, waits: float) -> None:
 
 async def test_a_folder_of_folders_is_replayed(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, cassettes={"record": folder / "one"}) as server:
+    async with running_server(tmp_path, cassettes={"record": folder / "one"}) as server:
         recorded = await chat_loop(server)
     shutil.copytree(folder / "one", folder / "two")
-    async with serving(tmp_path, cassettes={"replay": folder}) as server:
+    async with running_server(tmp_path, cassettes={"replay": folder}) as server:
         for _ in range(3):
             assert await chat_loop(server) == recorded
 

@@ -25,8 +25,8 @@ HERE: Final = Path(__file__).parent
 CACHE: Final = ROOT / ".cache" / "clients"
 CHECKS: Final = ("text", "tools", "schema", "images", "cancel")
 SECONDS: Final = 300.0
-SAID: Final = "Hello there"
-PROMPT: Final = f"[[fake:text say='{SAID}.']]"
+ANSWER_TEXT: Final = "Hello there"
+PROMPT: Final = f"[[fake:text say='{ANSWER_TEXT}.']]"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def install(client: Client) -> str:
     return "" if run.returncode == 0 else run.stderr.strip()[-300:]
 
 
-async def run(
+async def run_client(
     client: Client,
     url: str,
     folder: Path,
@@ -141,7 +141,10 @@ async def _run_program(
     version = await _output([client.name, "--version"], environment, folder)
     said = await _output(command, {**environment, **port, "PYTHONPATH": str(ROOT)}, folder)
     found = [word for word in version.split() if word[:1].isdigit()]
-    return {"version": (found or ["?"])[0], "results": {"text": "yes" if SAID in said else said[-300:]}}
+    return {
+        "version": (found or ["?"])[0],
+        "results": {"text": "yes" if ANSWER_TEXT in said else said[-300:]},
+    }
 
 
 async def _output(command: list[str], environment: Mapping[str, str], folder: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.clients import RESULTS
-from tests.clients.running import CLIENTS, Client, run
+from tests.clients.running import CLIENTS, Client, run_client
 from tests.http.serving import fake_proxy
 
 pytestmark = pytest.mark.exhaustive
@@ -23,7 +23,7 @@ async def test_a_client_does_what_the_table_says(client: Client, tmp_path: Path)
     home.mkdir()
     own.mkdir()
     async with fake_proxy(own) as proxy:
-        told = await run(client, proxy.url, home)
+        told = await run_client(client, proxy.url, home)
         await proxy.settled()  # also behind a client that has left
     (row,) = [row for row in json.loads(RESULTS.read_text()) if row["name"] == client.name]
     assert told["results"] == dict.fromkeys(row["works"], "yes")

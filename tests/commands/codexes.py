@@ -52,7 +52,7 @@ def codex(
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     """A command that has ended."""
 
     status: int
@@ -82,9 +82,9 @@ async def command(
     stdin: bytes = b"",
     more: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-) -> Done:
+) -> CommandResult:
     """`codex-proxy` with these arguments, in a process of its own, in the home of this user."""
     done = await asyncio.to_thread(
         run_command, arguments, env=environment(home, more), cwd=cwd or home, stdin=stdin
     )
-    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())

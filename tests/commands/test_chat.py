@@ -23,7 +23,7 @@ from rich.console import Console
 from codex_proxy.commands.chat.conversation import ChatSession, Piece
 from codex_proxy.commands.chat.terminal import Screen
 from codex_proxy.core.faults import UserError
-from tests.commands.codexes import Done, command, environment
+from tests.commands.codexes import CommandResult, command, environment
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.waiting import PATIENCE, eventually
 from tests.web_application import serve_application
@@ -31,7 +31,7 @@ from tests.web_application import serve_application
 SAYS = "Hello from the deterministic fake agent."
 
 
-async def pipe_into_chat(proxy: Proxy, home: Path, text: str, *arguments: str, **more: str) -> Done:
+async def pipe_into_chat(proxy: Proxy, home: Path, text: str, *arguments: str, **more: str) -> CommandResult:
     """`echo TEXT | codex-proxy chat`, with the port in the settings."""
     variables = {"PROXY_PORT": str(proxy.server.port)} | more
     return await command(home, "chat", *arguments, stdin=text.encode(), more=variables)

@@ -22,7 +22,7 @@ from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, variables_of
 from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, TOO_OLD
-from tests.commands.codexes import Done, codex, command, environment
+from tests.commands.codexes import CommandResult, codex, command, environment
 from tests.http.serving import fake_proxy, settings_of
 from tests.real.codex_home import KEY_NAME, make_codex_home
 from tests.real.release import codex_path
@@ -31,7 +31,7 @@ from tests.waiting import PATIENCE
 KEYS = {"schema", "version", "ok", "checks", "settings", "next"}
 
 
-async def doctor(home: Path, *arguments: str, **more: Any) -> Done:
+async def doctor(home: Path, *arguments: str, **more: Any) -> CommandResult:
     """`doctor --json` on a port that is any free one, where no argument says otherwise."""
     port = () if "--port" in arguments else ("--port", "0")
     return await command(home, "doctor", "--json", *port, *arguments, **more)

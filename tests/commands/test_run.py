@@ -21,7 +21,7 @@ from codex_proxy.commands.connect.clients import PROGRAMS
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
 from codex_proxy.commands.run import prepare
 from tests.forking import run_command
-from tests.http.serving import ENVIRONMENT, running, settings_of
+from tests.http.serving import ENVIRONMENT, running_proxy, settings_of
 from tests.real.release import codex_path
 from tests.waiting import PATIENCE, eventually
 
@@ -105,21 +105,21 @@ def test_a_program_gets_a_server_of_its_own_and_its_exit_status_is_kept(home: Ho
 
 
 async def test_any_program_is_run_after_two_dashes(home: Home, tmp_path: Path) -> None:
-    async with running(await make_server(settings_of(tmp_path), ENVIRONMENT)) as proxy:
+    async with running_proxy(await make_server(settings_of(tmp_path), ENVIRONMENT)) as proxy:
         port = str(proxy.server.port)
         done = await asyncio.to_thread(home.run, "--", "probe", "--flag", PROXY_PORT=port)
         assert json.loads(done.stdout)["arguments"] == ["--flag"]
 
 
 async def test_the_server_that_runs_is_used(home: Home, tmp_path: Path) -> None:
-    async with running(await make_server(settings_of(tmp_path), ENVIRONMENT)) as proxy:
+    async with running_proxy(await make_server(settings_of(tmp_path), ENVIRONMENT)) as proxy:
         done = await asyncio.to_thread(home.run, "probe", PROXY_PORT=str(proxy.server.port))
         assert json.loads(done.stdout)["url"] == f"{proxy.url}/v1"
 
 
 async def test_a_server_that_runs_and_needs_another_key_is_reported(home: Home, tmp_path: Path) -> None:
     settings = settings_of(tmp_path, api_key="a secret of the server")
-    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+    async with running_proxy(await make_server(settings, ENVIRONMENT)) as proxy:
         done = await asyncio.to_thread(home.run, "probe", PROXY_PORT=str(proxy.server.port))
     assert done.returncode == 1
     assert "--key" in done.stderr

@@ -21,7 +21,7 @@ from tests.http.serving import ENVIRONMENT, user
 from tests.waiting import PATIENCE, poll
 
 
-class Serving:
+class RunningServer:
     """The server's process, and its address."""
 
     def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
@@ -34,9 +34,9 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(
+async def running_server(
     folder: Path, redirections: str, *flags: str, terminal: int | None = None, starter: tuple[str, ...] = ()
-) -> AsyncIterator[tuple[Serving, aiohttp.ClientSession]]:
+) -> AsyncIterator[tuple[RunningServer, aiohttp.ClientSession]]:
     """A server that a shell starts with these redirections, or as the first process of this terminal. `starter`: a
     command that executes the server's."""
     with reserve_port("127.0.0.1", 0) as reserved:
@@ -51,7 +51,7 @@ async def serving(
     )
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
     connector = aiohttp.TCPConnector(force_close=True)
-    there = Serving(process, f"http://127.0.0.1:{port}")
+    there = RunningServer(process, f"http://127.0.0.1:{port}")
     try:
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
 
@@ -86,7 +86,7 @@ async def serving(
 async def test_a_server_whose_output_cannot_be_written_serves_and_ends_well(
     redirections: str, tmp_path: Path
 ) -> None:
-    async with serving(tmp_path, redirections) as (there, session):
+    async with running_server(tmp_path, redirections) as (there, session):
         for _ in range(2):
             async with there.open(session, "Hello.") as reply:
                 assert (await reply.text()).endswith("data: [DONE]\n\n")
@@ -100,7 +100,7 @@ async def test_a_server_whose_terminal_is_closed_ends_its_turns_and_then_itself(
     flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     ours, its = pty.openpty()
-    async with serving(tmp_path, "", *flags, terminal=its) as (there, session):
+    async with running_server(tmp_path, "", *flags, terminal=its) as (there, session):
         async with there.open(session, "[[fake:count n=20 delay=50]]") as reply:
             text = (await reply.content.readany()).decode()
             os.close(ours)
@@ -122,7 +122,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 async def test_what_a_starter_has_done_to_signals_keeps_no_server_from_its_children_and_its_end(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path, "", starter=(sys.executable, "-c", CARELESS)) as (there, session):
+    async with running_server(tmp_path, "", starter=(sys.executable, "-c", CARELESS)) as (there, session):
         async with there.open(session, "Hello.") as reply:
             assert (await reply.text()).endswith("data: [DONE]\n\n")
         there.process.terminate()

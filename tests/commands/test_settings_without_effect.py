@@ -20,7 +20,7 @@ from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import NEEDS_ONE_OF, load, unused_settings
-from tests.http.serving import ENVIRONMENT, GivenSettings, fake_proxy, running, settings_of
+from tests.http.serving import ENVIRONMENT, GivenSettings, fake_proxy, running_proxy, settings_of
 from tests.upstreams.serving import upstream
 
 OF_AN_AGENT = sorted(
@@ -169,7 +169,7 @@ async def test_the_banner_names_what_has_no_effect_and_no_agent(tmp_path: Path) 
         cassettes=cassettes,
         mcp_allowed_urls="http://127.0.0.1:1/mcp",
     )
-    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+    async with running_proxy(await make_server(settings, ENVIRONMENT)) as proxy:
         lines = banner(proxy.server)
     assert "  NO EFFECT  PROXY_CASSETTES_PACE (only with PROXY_CASSETTES_REPLAY)\n" in lines
     assert "  NO EFFECT  PROXY_MCP_ALLOWED_URLS: not with this agent\n" in lines

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.commands.codexes import Done, command
+from tests.commands.codexes import CommandResult, command
 from tests.http.serving import Proxy, fake_proxy, user
 
 ANY_MODEL = {"FAKE_CODEX_MODELS": "any"}
 
 
-async def usage(proxy: Proxy, home: Path, *arguments: str, **more: str) -> Done:
+async def usage(proxy: Proxy, home: Path, *arguments: str, **more: str) -> CommandResult:
     """`codex-proxy usage`, with the port in the settings."""
     return await command(home, "usage", *arguments, more={"PROXY_PORT": str(proxy.server.port)} | more)
 

@@ -26,7 +26,7 @@ from codex_proxy.commands.supervisor import Supervisor
 from codex_proxy.core.faults import UserError
 from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, settings_of
-from tests.http_responses.asking import saying
+from tests.http_responses.asking import prompt_for
 from tests.waiting import PATIENCE, eventually, poll
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ for line in sys.stdin:
 """A worker that does nothing but serve."""
 
 
-class Started:
+class WorkerSupervisor:
     """A supervisor of workers that do nothing, and what it has printed."""
 
     def __init__(
@@ -73,8 +73,8 @@ class Started:
 
 
 @pytest.fixture
-async def two(tmp_path: Path) -> AsyncIterator[Started]:
-    started = Started(tmp_path)
+async def two(tmp_path: Path) -> AsyncIterator[WorkerSupervisor]:
+    started = WorkerSupervisor(tmp_path)
     for number in (1, 2):
         await started.serving(number)
     yield started
@@ -83,12 +83,12 @@ async def two(tmp_path: Path) -> AsyncIterator[Started]:
         assert await started.ended() == 0
 
 
-async def test_the_banner_of_the_first_worker_is_that_of_the_command(two: Started) -> None:
+async def test_the_banner_of_the_first_worker_is_that_of_the_command(two: WorkerSupervisor) -> None:
     await eventually(lambda: two.said)
     assert two.said == ["worker 1 serves"]
 
 
-async def test_a_worker_that_was_killed_is_started_again(two: Started) -> None:
+async def test_a_worker_that_was_killed_is_started_again(two: WorkerSupervisor) -> None:
     other = await two.serving(1)
     os.kill(await two.serving(2), signal.SIGKILL)
     assert psutil.pid_exists(await two.serving(2, processes=2))
@@ -100,7 +100,7 @@ async def test_a_worker_that_does_not_answer_is_killed_and_started_again(
 ) -> None:
     monkeypatch.setattr(supervisor, "ASK_SECONDS", 0.01)
     with capture_logs() as logs:
-        started = Started(tmp_path, SERVES.partition("for line")[0] + "signal.pause()", count=1)
+        started = WorkerSupervisor(tmp_path, SERVES.partition("for line")[0] + "signal.pause()", count=1)
         first = await started.serving(1)
         await started.serving(1, processes=2)
         started.supervisor.stop()
@@ -123,7 +123,7 @@ async def test_a_worker_that_answers_every_question_is_not_killed(
 
     monkeypatch.setattr(asyncio, "sleep", until_answered)
     with capture_logs() as logs:
-        started = Started(tmp_path, SERVES + "    print('answered', flush=True)", count=1)
+        started = WorkerSupervisor(tmp_path, SERVES + "    print('answered', flush=True)", count=1)
         first = await started.serving(1)
         await eventually(lambda: started.said.count("answered") > 2 * supervisor.MAX_UNANSWERED)
         started.supervisor.stop()
@@ -133,7 +133,7 @@ async def test_a_worker_that_answers_every_question_is_not_killed(
     assert supervisor.ALIVE not in started.said
 
 
-async def test_a_reload_replaces_one_worker_after_the_other(two: Started) -> None:
+async def test_a_reload_replaces_one_worker_after_the_other(two: WorkerSupervisor) -> None:
     before = [await two.serving(number) for number in (1, 2)]
     two.supervisor.reload()
     second = await two.serving(2, processes=2)
@@ -143,7 +143,9 @@ async def test_a_reload_replaces_one_worker_after_the_other(two: Started) -> Non
     assert psutil.pid_exists(second)
 
 
-async def test_a_reload_with_what_does_not_start_leaves_the_workers_as_they_are(two: Started) -> None:
+async def test_a_reload_with_what_does_not_start_leaves_the_workers_as_they_are(
+    two: WorkerSupervisor,
+) -> None:
     before = [await two.serving(number) for number in (1, 2)]
     (two.folder / "broken").touch()
     with capture_logs() as logs:
@@ -157,7 +159,7 @@ async def test_a_worker_that_cannot_be_started_is_tried_again_and_a_reload_says_
     interpreter = tmp_path / "python"
     interpreter.symlink_to(sys.executable)
     with capture_logs() as logs:
-        started = Started(tmp_path, interpreter=str(interpreter))
+        started = WorkerSupervisor(tmp_path, interpreter=str(interpreter))
         first, second = await started.serving(1), await started.serving(2)
         interpreter.unlink()
         started.supervisor.reload()
@@ -172,7 +174,7 @@ async def test_a_worker_that_cannot_be_started_is_tried_again_and_a_reload_says_
         assert await started.ended() == 0
 
 
-async def test_stopping_ends_every_worker(two: Started) -> None:
+async def test_stopping_ends_every_worker(two: WorkerSupervisor) -> None:
     pids = [await two.serving(number) for number in (1, 2)]
     two.supervisor.stop()
     assert await two.ended() == 0
@@ -181,7 +183,7 @@ async def test_stopping_ends_every_worker(two: Started) -> None:
 
 async def test_a_worker_that_keeps_ending_is_started_again_after_a_pause(tmp_path: Path) -> None:
     with capture_logs() as logs:
-        started = Started(tmp_path, SERVES.partition("for line")[0], count=1)
+        started = WorkerSupervisor(tmp_path, SERVES.partition("for line")[0], count=1)
         pauses = await eventually(
             lambda: [line["restart_after"] for line in logs if line["event"] == "worker_ended"][1:]
         )
@@ -195,7 +197,7 @@ DEAF = SERVES.replace("sys.exit(0))", "None)") + "\nwhile True: signal.pause()"
 
 
 async def test_stopping_twice_kills_workers_that_do_not_stop(tmp_path: Path) -> None:
-    started = Started(tmp_path, DEAF)
+    started = WorkerSupervisor(tmp_path, DEAF)
     pids = [await started.serving(number) for number in (1, 2)]
     started.supervisor.stop()
     await eventually(lambda: started.said[-1].startswith("codex-proxy: stopping"))
@@ -219,14 +221,14 @@ async def test_stopping_twice_kills_a_worker_that_is_being_started(
         return process
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start_and_stop)
-    started = Started(tmp_path, DEAF)
+    started = WorkerSupervisor(tmp_path, DEAF)
     assert await started.ended() == 0
     assert not any(map(psutil.pid_exists, (*started.pids(1), *started.pids(2))))
 
 
 async def test_if_the_first_worker_does_not_start_the_command_ends_with_its_status(tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
-    started = Started(tmp_path)
+    started = WorkerSupervisor(tmp_path)
     assert await started.ended() == 3
     assert not started.said
 
@@ -470,7 +472,7 @@ async def test_workers_on_one_database_serve_on_through_a_kill_a_reload_and_thei
     settings = {"PROXY_STORE": postgres_url, "STREAM_RELEASE_FILE": str(release)}
     async with two_workers(tmp_path, **settings) as serving:
         async with at_worker(serving, 1) as one, at_worker(serving, 2) as two:
-            first = await serving.post(one, input=saying("Blue."))
+            first = await serving.post(one, input=prompt_for("Blue."))
             second = await serving.post(two, input="[[fake:echo]]", previous_response_id=first["id"])
             assert "Blue." in str(second["output"])
         nodes = [node["name"] for node in (await serving.get("/v1/cluster"))["data"]]

@@ -17,7 +17,7 @@ from tests.http.serving import fake_proxy
 SCRIPT = Path(__file__).parents[2] / "scripts" / "smoke" / "stream_tool_call.py"
 
 
-async def run(url: str, output: Path, *arguments: str) -> tuple[int, Any, str]:
+async def run_example(url: str, output: Path, *arguments: str) -> tuple[int, Any, str]:
     """Exit status, summary, and what it said on stderr."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(SCRIPT), "--base-url", f"{url}/v1", "--output", str(output)),
@@ -37,7 +37,9 @@ async def test_the_smoke_script_writes_the_raw_log_and_its_digest_and_prints_a_s
     tmp_path: Path, dialect: str, usage: bool
 ) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
-        status, summary, err = await run(proxy.url, tmp_path / "out", *(["--include-usage"] if usage else []))
+        status, summary, err = await run_example(
+            proxy.url, tmp_path / "out", *(["--include-usage"] if usage else [])
+        )
     assert (status, summary["problems"]) == (0, []), err
     (log,) = (tmp_path / "out").glob("*.sse")
     assert summary["log"] == str(log)
@@ -59,7 +61,9 @@ async def test_a_proxy_that_gives_no_call_makes_it_fail_and_the_summary_says_why
     tmp_path: Path, scenario: str
 ) -> None:
     async with fake_proxy(tmp_path) as proxy:
-        status, summary, _ = await run(proxy.url, tmp_path / "out", "--prompt", f"[[fake:{scenario}]]")
+        status, summary, _ = await run_example(
+            proxy.url, tmp_path / "out", "--prompt", f"[[fake:{scenario}]]"
+        )
     assert status == 1
     assert '"error"' in summary["problems"][0]
 
@@ -95,6 +99,6 @@ def test_what_a_stream_lacks_is_named(raw: bytes, include_usage: bool, problems:
 
 @pytest.mark.exhaustive
 async def test_without_a_server_the_error_names_the_url(tmp_path: Path) -> None:
-    status, summary, err = await run("http://127.0.0.1:9", tmp_path / "out")
+    status, summary, err = await run_example("http://127.0.0.1:9", tmp_path / "out")
     assert (status, summary) == (1, None)
     assert "http://127.0.0.1:9/v1" in err

@@ -19,13 +19,13 @@ from tests.core.well_formed import arguments, open_items, texts, violations
 END = TurnEnded(Stop.STOP)
 
 
-def repaired(*events: Event) -> list[Event]:
+def repair_all(*events: Event) -> list[Event]:
     return TurnRepair().feed(events)
 
 
 @given(EVENT_LISTS)
 def test_any_sequence_of_events_is_repaired_into_a_well_formed_turn(events: list[Event]) -> None:
-    assert violations(repaired(*events, END)) == []
+    assert violations(repair_all(*events, END)) == []
 
 
 @given(EVENT_LISTS)
@@ -43,7 +43,7 @@ def test_any_batching_of_the_same_events_gives_the_same_log(events: list[Event],
     places = sorted({0, len(events), *(cut % len(events) for cut in cuts)})
     rules = TurnRepair()
     batched = [each for a, b in pairwise(places) for each in rules.feed(events[a:b])]
-    assert batched == repaired(*events)
+    assert batched == repair_all(*events)
 
 
 @given(EVENT_LISTS, st.lists(EVENTS))
@@ -69,8 +69,8 @@ def test_the_end_closes_all_that_is_open_in_order_of_opening(events: list[Event]
 
 @given(EVENT_LISTS)
 def test_repairing_twice_changes_nothing(events: list[Event]) -> None:
-    once = repaired(*events, END)
-    assert repaired(*once) == once
+    once = repair_all(*events, END)
+    assert repair_all(*once) == once
 
 
 def cut_up(text: str, cuts: Sequence[int]) -> list[Event]:
@@ -85,19 +85,19 @@ CUTS = st.lists(st.integers(0, 12), max_size=4)
 @given(TEXT, CUTS, st.integers(0, 5))
 def test_a_text_that_comes_in_deltas_and_whole_is_sent_once(text: str, cuts: list[int], kept: int) -> None:
     deltas = cut_up(text, cuts)[:kept]
-    log = repaired(ItemStarted(Message("m")), *deltas, FullText("m", text), ItemEnded("m"), END)
+    log = repair_all(ItemStarted(Message("m")), *deltas, FullText("m", text), ItemEnded("m"), END)
     assert texts(log) == {"m": text}
 
 
 @given(TEXT, CUTS, st.integers(1, 5))
 def test_deltas_after_the_whole_text_do_not_say_it_again(text: str, cuts: list[int], kept: int) -> None:
-    log = repaired(ItemStarted(Message("m")), FullText("m", text), *cut_up(text, cuts)[:kept], END)
+    log = repair_all(ItemStarted(Message("m")), FullText("m", text), *cut_up(text, cuts)[:kept], END)
     assert texts(log) == {"m": text}
 
 
 @given(TEXT, TEXT)
 def test_a_revised_final_text_never_takes_back_what_was_sent(said: str, revised: str) -> None:
-    log = repaired(ItemStarted(Message("m")), TextDelta("m", said), FullText("m", revised), END)
+    log = repair_all(ItemStarted(Message("m")), TextDelta("m", said), FullText("m", revised), END)
     assert texts(log)["m"].startswith(said)
     if revised.startswith(said):
         assert texts(log)["m"] == revised
@@ -115,7 +115,7 @@ def test_an_answer_that_is_repeated_after_a_retry_goes_on_in_the_same_item(
     second: list[Event] = [
         TextDelta(id, event.text) for event in cut_up(text, again) if isinstance(event, TextDelta)
     ]
-    log = repaired(
+    log = repair_all(
         *(ItemStarted(Message("m")), *first, ev.Retrying("once more")),
         *(ItemStarted(Message(id)), *second, FullText(id, text), ItemEnded(id), END),
     )
@@ -125,7 +125,7 @@ def test_an_answer_that_is_repeated_after_a_retry_goes_on_in_the_same_item(
 
 @given(TEXT, TEXT)
 def test_a_retry_that_says_something_else_fails_the_turn(said: str, instead: str) -> None:
-    log = repaired(
+    log = repair_all(
         *(ItemStarted(Message("m")), TextDelta("m", said), ev.Retrying("once more")),
         *(ItemStarted(Message("n")), TextDelta("n", instead), ItemEnded("n"), END),
     )
@@ -144,7 +144,7 @@ def failure_kind(log: list[Event]) -> str | None:
 
 
 def test_a_log_begins_with_the_start_even_if_the_child_never_said_it() -> None:
-    assert repaired(TextDelta("m", "Hi"), END) == [
+    assert repair_all(TextDelta("m", "Hi"), END) == [
         ev.TurnStarted(),
         ItemStarted(Message("m")),
         TextDelta("m", "Hi"),
@@ -155,18 +155,18 @@ def test_a_log_begins_with_the_start_even_if_the_child_never_said_it() -> None:
 
 def test_notes_and_rate_limits_may_come_before_the_start() -> None:
     notes: list[Event] = [ev.Notice("slow_start"), ev.AccountLimitsReported(b"{}")]
-    assert repaired(*notes, ev.TurnStarted("t", "m")) == [*notes, ev.TurnStarted("t", "m")]
+    assert repair_all(*notes, ev.TurnStarted("t", "m")) == [*notes, ev.TurnStarted("t", "m")]
 
 
 def test_a_second_start_is_dropped() -> None:
-    assert repaired(ev.TurnStarted("t"), ev.TurnStarted("u")) == [ev.TurnStarted("t")]
+    assert repair_all(ev.TurnStarted("t"), ev.TurnStarted("u")) == [ev.TurnStarted("t")]
 
 
 def test_a_failed_turn_always_has_a_failure_and_no_other_has_one() -> None:
-    assert failure_kind(repaired(TurnEnded(Stop.FAILED))) == "agent_protocol"
-    failed = repaired(TurnEnded(Stop.FAILED))[-1]
+    assert failure_kind(repair_all(TurnEnded(Stop.FAILED))) == "agent_protocol"
+    failed = repair_all(TurnEnded(Stop.FAILED))[-1]
     assert isinstance(failed, TurnEnded)
-    assert failure_kind(repaired(TurnEnded(Stop.LENGTH, failure=failed.failure))) is None
+    assert failure_kind(repair_all(TurnEnded(Stop.LENGTH, failure=failed.failure))) is None
 
 
 @pytest.mark.parametrize(
@@ -177,17 +177,17 @@ def test_a_failed_turn_always_has_a_failure_and_no_other_has_one() -> None:
     ],
 )
 def test_what_the_end_closes_is_complete_only_if_the_turn_is(stop: Stop, status: str) -> None:
-    assert repaired(ItemStarted(Message("m")), TurnEnded(stop))[-2] == ItemEnded("m", status)  # type: ignore[arg-type]
+    assert repair_all(ItemStarted(Message("m")), TurnEnded(stop))[-2] == ItemEnded("m", status)  # type: ignore[arg-type]
 
 
 def test_an_id_that_is_used_again_gets_a_new_name_and_its_deltas_go_there() -> None:
     one = (ItemStarted(Message("m")), TextDelta("m", "one"), ItemEnded("m"))
     two = (ItemStarted(Message("m")), TextDelta("m", "two"), ItemEnded("m"))
-    assert texts(repaired(*one, *two, END)) == {"m": "one", "m~2": "two"}
+    assert texts(repair_all(*one, *two, END)) == {"m": "one", "m~2": "two"}
 
 
 def test_an_item_that_is_started_twice_is_opened_once() -> None:
-    log = repaired(ItemStarted(Message("m")), ItemStarted(Message("m")), TextDelta("m", "Hi"), END)
+    log = repair_all(ItemStarted(Message("m")), ItemStarted(Message("m")), TextDelta("m", "Hi"), END)
     assert texts(log) == {"m": "Hi"}
 
 
@@ -198,18 +198,18 @@ def test_arguments_in_pieces_and_whole_are_sent_once() -> None:
         ev.FullArguments("c", '{"city": 1}'),
         ev.ArgumentsDelta("c", '"'),
     )
-    assert arguments(repaired(ItemStarted(call), *pieces, ItemEnded("c"), END)) == {
+    assert arguments(repair_all(ItemStarted(call), *pieces, ItemEnded("c"), END)) == {
         "get_weather call_1": '{"city": 1}'
     }
 
 
 def test_a_piece_of_a_call_that_was_not_started_is_dropped_with_a_notice() -> None:
-    log = repaired(ev.ArgumentsDelta("c", "{}"), END)
+    log = repair_all(ev.ArgumentsDelta("c", "{}"), END)
     assert log[1:] == [ev.Notice("stray_delta", "ToolCall"), END]
 
 
 def test_a_retry_before_any_output_is_a_notice_for_the_log() -> None:
-    log = repaired(ev.TurnStarted(), ev.Retrying("429"), TextDelta("m", "Hi"), END)
+    log = repair_all(ev.TurnStarted(), ev.Retrying("429"), TextDelta("m", "Hi"), END)
     assert log == [
         *(ev.TurnStarted(), ev.Notice("agent_retry", "429")),
         *(ItemStarted(Message("m")), TextDelta("m", "Hi"), ItemEnded("m"), END),
@@ -218,25 +218,25 @@ def test_a_retry_before_any_output_is_a_notice_for_the_log() -> None:
 
 def test_an_empty_message_that_was_complete_before_a_retry_does_not_stand_in_its_way() -> None:
     empty = (ItemStarted(Message("m")), ItemEnded("m"))
-    log = repaired(*empty, ev.Retrying("again"), TextDelta("n", "Hi"), END)
+    log = repair_all(*empty, ev.Retrying("again"), TextDelta("n", "Hi"), END)
     assert texts(log) == {"m": "", "n": "Hi"}
     assert log[-1] == END
 
 
 def test_a_retry_that_never_repeats_what_was_sent_fails_at_the_end_of_the_step() -> None:
     said = (ItemStarted(Message("m")), TextDelta("m", "Let me"), ev.Retrying("again"))
-    assert failure_kind(repaired(*said, ev.StepCompleted(), END)) == "upstream_disconnected"
-    assert failure_kind(repaired(*said, END)) == "upstream_disconnected"
+    assert failure_kind(repair_all(*said, ev.StepCompleted(), END)) == "upstream_disconnected"
+    assert failure_kind(repair_all(*said, END)) == "upstream_disconnected"
 
 
 def test_a_complete_message_that_is_repeated_in_part_fails() -> None:
     said = (ItemStarted(Message("m")), TextDelta("m", "Let me"), ItemEnded("m"), ev.Retrying("again"))
-    log = repaired(*said, TextDelta("n", "Let"), ItemEnded("n"), END)
+    log = repair_all(*said, TextDelta("n", "Let"), ItemEnded("n"), END)
     assert failure_kind(log) == "upstream_disconnected"
 
 
 def test_two_messages_are_repeated_in_their_order_and_the_second_goes_on() -> None:
-    log = repaired(
+    log = repair_all(
         *(ItemStarted(Message("a")), TextDelta("a", "One."), ItemEnded("a"), TextDelta("b", "Tw")),
         *(ev.Retrying("again"), TextDelta("c", "One."), ItemEnded("c")),
         *(TextDelta("d", "Two."), ItemEnded("d"), ev.StepCompleted(), END),
@@ -246,7 +246,7 @@ def test_two_messages_are_repeated_in_their_order_and_the_second_goes_on() -> No
 
 
 def test_a_message_repeated_under_its_own_id_does_not_swallow_the_next_one() -> None:
-    log = repaired(
+    log = repair_all(
         *(TextDelta("a", "One"), ev.Retrying("again"), TextDelta("a", "One."), ItemEnded("a")),
         *(ItemStarted(Message("b")), TextDelta("b", "Two."), ItemEnded("b"), END),
     )
@@ -255,15 +255,17 @@ def test_a_message_repeated_under_its_own_id_does_not_swallow_the_next_one() -> 
 
 def test_a_retry_after_a_tool_call_was_sent_fails() -> None:
     call = ItemStarted(ToolCall("c", "call_1", "get_weather"))
-    assert failure_kind(repaired(call, ev.Retrying("again"))) == "upstream_disconnected"
+    assert failure_kind(repair_all(call, ev.Retrying("again"))) == "upstream_disconnected"
 
 
 def test_a_retry_after_a_refusal_fails() -> None:
-    assert failure_kind(repaired(ev.RefusalDelta("m", "No"), ev.Retrying("again"))) == "upstream_disconnected"
+    assert (
+        failure_kind(repair_all(ev.RefusalDelta("m", "No"), ev.Retrying("again"))) == "upstream_disconnected"
+    )
 
 
 def test_a_retry_after_a_completed_step_leaves_that_step_alone() -> None:
-    log = repaired(
+    log = repair_all(
         *(TextDelta("a", "One."), ItemEnded("a"), ev.StepCompleted()),
         *(ev.Retrying("again"), TextDelta("b", "Two."), END),
     )
@@ -272,13 +274,15 @@ def test_a_retry_after_a_completed_step_leaves_that_step_alone() -> None:
 
 def test_reasoning_that_was_sent_before_a_retry_is_not_sent_again() -> None:
     thought = ev.ReasoningDelta("r", "Hm")
-    log = repaired(thought, ev.Retrying("again"), ev.ReasoningDelta("s", "Hm, hm"), TextDelta("m", "Hi"), END)
+    log = repair_all(
+        thought, ev.Retrying("again"), ev.ReasoningDelta("s", "Hm, hm"), TextDelta("m", "Hi"), END
+    )
     assert [event for event in log if isinstance(event, ev.ReasoningDelta)] == [thought]
     assert log[-1] == END
 
 
 def test_the_end_of_an_interrupted_retry_is_still_an_interruption() -> None:
-    log = repaired(TextDelta("m", "Hel"), ev.Retrying("again"), TurnEnded(Stop.INTERRUPTED))
+    log = repair_all(TextDelta("m", "Hel"), ev.Retrying("again"), TurnEnded(Stop.INTERRUPTED))
     assert log[-1] == TurnEnded(Stop.INTERRUPTED)
 
 
@@ -311,7 +315,7 @@ def test_the_checker_finds_what_it_looks_for(complaint: str) -> None:
 
 
 def test_a_message_that_is_started_twice_while_it_is_repeated_is_no_other_message() -> None:
-    log = repaired(
+    log = repair_all(
         *(
             TextDelta("a", "One."),
             ItemEnded("a"),
@@ -327,13 +331,15 @@ def test_a_message_that_is_started_twice_while_it_is_repeated_is_no_other_messag
 
 
 def test_the_late_end_of_a_broken_message_does_not_stop_the_next_attempt() -> None:
-    log = repaired(TextDelta("a", "Hel"), ev.Retrying("again"), ItemEnded("a"), TextDelta("b", "Hello"), END)
+    log = repair_all(
+        TextDelta("a", "Hel"), ev.Retrying("again"), ItemEnded("a"), TextDelta("b", "Hello"), END
+    )
     assert texts(log) == {"a": "Hello"}
     assert log[-1] == END
 
 
 def test_a_whole_text_that_revises_what_was_repeated_is_not_mixed_with_it() -> None:
-    log = repaired(
+    log = repair_all(
         *(TextDelta("a", "abcdef"), ev.Retrying("again"), TextDelta("b", "abc")),
         *(FullText("b", "xyzdef!"), ItemEnded("b"), END),
     )
@@ -343,14 +349,14 @@ def test_a_whole_text_that_revises_what_was_repeated_is_not_mixed_with_it() -> N
 
 def test_an_open_message_that_a_retry_calls_something_else_is_not_opened_again() -> None:
     thought = ItemStarted(Reasoning("a"))
-    log = repaired(TextDelta("a", "Hel"), ev.Retrying("again"), thought, TextDelta("a", "Hello"), END)
+    log = repair_all(TextDelta("a", "Hel"), ev.Retrying("again"), thought, TextDelta("a", "Hello"), END)
     assert [event.item for event in log if isinstance(event, ItemStarted)] == [Message("a")]
     assert texts(log) == {"a": "Hello"}
     assert log[-1] == END
 
 
 def test_a_late_delta_after_a_repeated_step_is_a_notice_and_no_fault() -> None:
-    log = repaired(
+    log = repair_all(
         *(TextDelta("a", "One."), ItemEnded("a"), ev.Retrying("again"), TextDelta("b", "One.")),
         *(ev.StepCompleted(), TextDelta("b", " More."), END),
     )

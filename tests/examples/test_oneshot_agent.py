@@ -19,7 +19,7 @@ from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
-from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of
+from tests.http.serving import ENVIRONMENT, Proxy, running_proxy, settings_of
 from tests.process.children import have_ended
 from tests.waiting import PATIENCE, eventually
 
@@ -37,14 +37,14 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def serving(
+async def proxy_and_client(
     folder: Path, script: str = "", **settings: Any
 ) -> AsyncIterator[tuple[Proxy, AsyncOpenAI]]:
     """A server whose agent runs this shell script for each turn; without one, the program of the example."""
     environ = {**ENVIRONMENT, **({"ONESHOT_PROGRAM": shlex.join(["sh", "-c", script])} if script else {})}
     server = await make_server(settings_of(folder, **PLUGIN, **settings), environ)
     async with (
-        running(server) as proxy,
+        running_proxy(server) as proxy,
         AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE) as client,
     ):
         yield proxy, client
@@ -55,14 +55,14 @@ def user(text: str = "Hello.") -> list[ChatCompletionMessageParam]:
 
 
 async def test_the_example_gives_a_whole_answer(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (_, client):
+    async with proxy_and_client(tmp_path) as (_, client):
         answer = await client.chat.completions.create(model="any", messages=user("How are you?"))
     assert answer.choices[0].message.content == "You wrote 3 words:\nHow are you?\n"
     assert answer.choices[0].finish_reason == "stop"
 
 
 async def test_the_responses_api_gives_the_same_answer(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (_, client):
+    async with proxy_and_client(tmp_path) as (_, client):
         response = await client.responses.create(model="any", input="How are you?")
     assert response.status == "completed"
     assert response.output_text == "You wrote 3 words:\nHow are you?\n"
@@ -71,7 +71,7 @@ async def test_the_responses_api_gives_the_same_answer(tmp_path: Path) -> None:
 async def test_text_is_streamed_while_the_program_still_runs(tmp_path: Path) -> None:
     wait = f"until [ -e {tmp_path}/go ]; do sleep 0.02; done"
     script = f"cat >prompt; printf 'one \\303'; {wait}; printf '\\251t\\303\\251'"
-    async with serving(tmp_path, script) as (_, client):
+    async with proxy_and_client(tmp_path, script) as (_, client):
         stream = await client.chat.completions.create(model="any", messages=user(), stream=True)
         pieces: list[str] = []
         async for chunk in stream:
@@ -84,7 +84,7 @@ async def test_text_is_streamed_while_the_program_still_runs(tmp_path: Path) -> 
 
 
 async def test_a_long_prompt_reaches_the_program_whole(tmp_path: Path) -> None:
-    async with serving(tmp_path, "wc -c") as (_, client):
+    async with proxy_and_client(tmp_path, "wc -c") as (_, client):
         answer = await client.chat.completions.create(model="any", messages=user("x" * 1_000_000))
     assert (answer.choices[0].message.content or "").strip() == "1000000"
 
@@ -96,7 +96,7 @@ async def test_a_conversation_goes_in_as_one_labelled_text(tmp_path: Path) -> No
         {"role": "assistant", "content": "Yes?"},
         {"role": "user", "content": "Go on."},
     ]
-    async with serving(tmp_path, "cat") as (_, client):
+    async with proxy_and_client(tmp_path, "cat") as (_, client):
         raw = await client.chat.completions.with_raw_response.create(model="any", messages=messages)
     text = "developer: Be brief.\n\nuser: Hello.\n\nassistant: Yes?\n\nuser: Go on."
     assert raw.parse().choices[0].message.content == text
@@ -105,7 +105,7 @@ async def test_a_conversation_goes_in_as_one_labelled_text(tmp_path: Path) -> No
 
 async def test_when_the_client_leaves_the_program_is_ended(tmp_path: Path) -> None:
     script = "cat >/dev/null; echo $$ >pid; echo started; while :; do sleep 60; done"
-    async with serving(tmp_path, script) as (proxy, client):
+    async with proxy_and_client(tmp_path, script) as (proxy, client):
         stream = await client.chat.completions.create(model="any", messages=user(), stream=True)
         async for chunk in stream:
             if chunk.choices and chunk.choices[0].delta.content:
@@ -117,7 +117,7 @@ async def test_when_the_client_leaves_the_program_is_ended(tmp_path: Path) -> No
 
 
 async def test_a_program_that_fails_is_an_error_with_its_exit_code_and_its_last_words(tmp_path: Path) -> None:
-    async with serving(tmp_path, "cat >/dev/null; echo 'no such model' >&2; exit 3") as (_, client):
+    async with proxy_and_client(tmp_path, "cat >/dev/null; echo 'no such model' >&2; exit 3") as (_, client):
         with pytest.raises(openai.InternalServerError) as error:
             await client.chat.completions.create(model="any", messages=user())
     assert error.value.status_code == 500
@@ -128,7 +128,7 @@ async def test_a_program_that_fails_is_an_error_with_its_exit_code_and_its_last_
 
 async def test_a_program_that_fails_in_the_middle_ends_the_stream_with_an_error(tmp_path: Path) -> None:
     pieces: list[str] = []
-    async with serving(tmp_path, "cat >/dev/null; echo half; exit 3") as (_, client):
+    async with proxy_and_client(tmp_path, "cat >/dev/null; echo half; exit 3") as (_, client):
         stream = await client.chat.completions.create(model="any", messages=user(), stream=True)
 
         async def read() -> None:
@@ -141,13 +141,13 @@ async def test_a_program_that_fails_in_the_middle_ends_the_stream_with_an_error(
 
 
 async def test_the_failure_of_a_program_that_does_not_read_its_prompt_is_reported(tmp_path: Path) -> None:
-    async with serving(tmp_path, "echo 'bad flag' >&2; exit 2") as (_, client):
+    async with proxy_and_client(tmp_path, "echo 'bad flag' >&2; exit 2") as (_, client):
         with pytest.raises(openai.InternalServerError, match="bad flag"):
             await client.chat.completions.create(model="any", messages=user("x" * 1_000_000))
 
 
 async def test_no_output_is_an_error_that_says_so(tmp_path: Path) -> None:
-    async with serving(tmp_path, "cat >/dev/null") as (_, client):
+    async with proxy_and_client(tmp_path, "cat >/dev/null") as (_, client):
         with pytest.raises(openai.InternalServerError, match="without an answer"):
             await client.chat.completions.create(model="any", messages=user())
 
@@ -155,7 +155,7 @@ async def test_no_output_is_an_error_that_says_so(tmp_path: Path) -> None:
 async def test_a_capability_that_the_plugin_lacks_is_refused_by_name_with_an_agent_that_has_it(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path) as (_, client):
+    async with proxy_and_client(tmp_path) as (_, client):
         with pytest.raises(openai.BadRequestError) as error:
             await client.chat.completions.create(
                 model="any",
@@ -168,14 +168,14 @@ async def test_a_capability_that_the_plugin_lacks_is_refused_by_name_with_an_age
 
 
 async def test_the_banner_says_that_nothing_confines_the_program(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (proxy, _):
+    async with proxy_and_client(tmp_path) as (proxy, _):
         assert "no sandbox but the agent's own rules (read-only): its commands run as you" in banner(
             proxy.server
         )
 
 
 async def test_health_and_metrics_name_the_plugins_agent(tmp_path: Path) -> None:
-    async with serving(tmp_path, metrics=True) as (proxy, _):
+    async with proxy_and_client(tmp_path, metrics=True) as (proxy, _):
         assert (await proxy.send("GET", "/healthz")).body["agent"] == {
             "name": "oneshot",
             "fake": False,

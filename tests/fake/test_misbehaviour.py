@@ -14,7 +14,7 @@ from tests.fake.child import Child
 from tests.fake.proto_child import ask, is_over, proto, texts, user_input
 from tests.waiting import eventually
 
-SAID = "Hello from the deterministic fake agent."
+ANSWER_TEXT = "Hello from the deterministic fake agent."
 
 
 def to_its_end(child: Child) -> list[bytes]:
@@ -147,7 +147,7 @@ def test_a_hanging_thread_leaves_the_others_alone() -> None:
     with AppChild() as child:
         stuck = child.start_thread()
         turn = child.start_turn(stuck, "[[fake:text misbehave=hang at=6]]")
-        assert "".join(deltas(child.play("[[fake:text]]"))) == SAID
+        assert "".join(deltas(child.play("[[fake:text]]"))) == ANSWER_TEXT
         answer = child.call("turn/interrupt", {"threadId": stuck, "turnId": turn})
         assert answer["result"] == {}
         assert child.read_until(is_completed)[-1]["params"]["turn"]["status"] == "interrupted"
@@ -212,7 +212,7 @@ def test_a_big_line_is_as_big_as_asked_for() -> None:
         smaller = ask(child, "[[fake:text misbehave=big_line bytes=70000]]", "2")
     assert len(texts(messages, "exec_command_end", "stdout")[0]) == 10_000_000
     assert len(texts(smaller, "exec_command_end", "stdout")[0]) == 70_000
-    assert "".join(texts(messages, "agent_message_delta", "delta")) == SAID
+    assert "".join(texts(messages, "agent_message_delta", "delta")) == ANSWER_TEXT
 
 
 @pytest.mark.exhaustive
@@ -226,7 +226,7 @@ def test_a_flood_of_stderr_does_not_touch_stdout() -> None:
     with proto() as child:
         assert (
             "".join(texts(ask(child, "[[fake:text misbehave=stderr_flood]]"), "agent_message", "message"))
-            == SAID
+            == ANSWER_TEXT
         )
 
 
@@ -235,7 +235,7 @@ def test_duplicates_come_under_both_names() -> None:
         messages = ask(child, "[[fake:text misbehave=duplicate]]")
     plain = texts(messages, "agent_message_delta", "delta")
     assert plain == texts(messages, "codex/event/agent_message_delta", "delta")
-    assert "".join(plain) == SAID
+    assert "".join(plain) == ANSWER_TEXT
 
 
 def test_prefixed_events_carry_the_old_prefix_only() -> None:
@@ -250,7 +250,7 @@ def test_the_legacy_shape_has_type_and_fields_at_the_top() -> None:
     with proto(MISBEHAVE="legacy_shape") as child:
         child.send(user_input("[[fake:text]]"))
         lines = child.read_until(lambda m: m["type"] == "task_complete")
-    assert "".join(line["delta"] for line in lines if line["type"] == "agent_message_delta") == SAID
+    assert "".join(line["delta"] for line in lines if line["type"] == "agent_message_delta") == ANSWER_TEXT
     assert lines[0]["type"] == "session_configured"
 
 

@@ -13,7 +13,7 @@ from tests.faults.scene import Scene, scene
 
 
 @pytest.fixture(scope="package")
-def opened() -> Iterator[list[sqlite3.Connection]]:
+def connections() -> Iterator[list[sqlite3.Connection]]:
     """Connections to the stores, which give a lock up at once."""
     connections: list[sqlite3.Connection] = []
     connect: Any = sqlite3.connect
@@ -30,9 +30,11 @@ def opened() -> Iterator[list[sqlite3.Connection]]:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package", params=["proto", "app-server"])
 async def there(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, opened: list[sqlite3.Connection]
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    connections: list[sqlite3.Connection],
 ) -> AsyncIterator[Scene]:
     """The server of one dialect."""
-    async with scene(request.param, tmp_path_factory.mktemp("faults"), opened) as running:
+    async with scene(request.param, tmp_path_factory.mktemp("faults"), connections) as running:
         yield running
         assert (await running.proxy.send("GET", "/readyz")).status == 200

@@ -14,7 +14,7 @@ from typing import Any, Final
 import aiohttp
 
 import codex_proxy
-from tests.faults.test_upstreams import Served, serve_agent
+from tests.faults.test_upstreams import ScriptedScene, serve_agent
 
 PACKAGE: Final = str(Path(codex_proxy.__file__).parent)
 TESTS: Final = str(Path(__file__).parent.parent)
@@ -121,7 +121,7 @@ def breaking(function: CodeType) -> Callable[[CodeType], None]:
     return fail_in_function
 
 
-def once(there: Served, begin: Callable[[], None]) -> Callable[[], None]:
+def once(there: ScriptedScene, begin: Callable[[], None]) -> Callable[[], None]:
     """Calls `begin` and lets the upstream go on, the first time that it is called."""
 
     def go() -> None:
@@ -133,7 +133,7 @@ def once(there: Served, begin: Callable[[], None]) -> Callable[[], None]:
 
 
 @asynccontextmanager
-async def one_at_a_time(agent: str, folder: Path) -> AsyncIterator[Served]:
+async def one_at_a_time(agent: str, folder: Path) -> AsyncIterator[ScriptedScene]:
     """A server before a scripted upstream, for a client whose connections end with their answers."""
     connector = aiohttp.TCPConnector(force_close=True)
     async with serve_agent(agent, folder) as there, aiohttp.ClientSession(connector=connector) as session:

@@ -20,7 +20,7 @@ import pytest
 
 from codex_proxy.app.server import make_server
 from tests.faults.places import APIS, PLACES, SOON, WORD, answer_at, assert_failed
-from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of
+from tests.http.serving import ENVIRONMENT, Proxy, running_proxy, settings_of
 from tests.waiting import PATIENCE, eventually, out_of_patience
 
 PROTOCOLS: Final = ("proto", "app-server", "exec", "claude-code", "acp")
@@ -115,7 +115,7 @@ def agent_of(protocol: str, folder: Path) -> dict[str, Any]:
 async def serve_agent(protocol: str, folder: Path, **settings: Any) -> AsyncIterator[Served]:
     """A server on the fake agent, whose streams get a keep-alive after 20 ms of silence."""
     given = agent_of(protocol, folder) | SOON | settings
-    async with running(await make_server(settings_of(folder, **given), ENVIRONMENT)) as proxy:
+    async with running_proxy(await make_server(settings_of(folder, **given), ENVIRONMENT)) as proxy:
         yield Served(proxy, folder)
 
 

@@ -16,7 +16,7 @@ from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-SAID = "One « file »."
+ANSWER_TEXT = "One « file »."
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Course:
     calls: bool = False
 
 
-OF_EACH_KIND = Course("course", {"proto": 4, "app-server": 7}, {"proto": 16, "app-server": 26}, SAID)
+OF_EACH_KIND = Course("course", {"proto": 4, "app-server": 7}, {"proto": 16, "app-server": 26}, ANSWER_TEXT)
 WITH_A_CALL = Course(
     "tool_calls_after_text",
     {"proto": 3, "app-server": 3},
@@ -63,7 +63,7 @@ class Row:
     places: Sequence[int] | None = None
     modes: Sequence[Mode] = tuple(MODES)
     options: str = ""
-    text: str | None = SAID
+    text: str | None = ANSWER_TEXT
     course: Course = OF_EACH_KIND
     only: Dialect | None = None
 

@@ -213,7 +213,7 @@ sys.stdin.read()
 
 
 @contextmanager
-def locked(there: Scene) -> Iterator[None]:
+def locked_store(there: Scene) -> Iterator[None]:
     """Another process is in the middle of a write."""
     argv = [sys.executable, "-S", "-c", LOCKS, str(there.proxy.server.settings.store_file)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -242,7 +242,7 @@ def file_of(connection: sqlite3.Connection) -> str:
 
 
 @pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("trouble", [locked, full])
+@pytest.mark.parametrize("trouble", [locked_store, full])
 async def test_a_store_that_takes_nothing_fails_what_was_to_be_stored_and_nothing_else(
     there: Scene, trouble: Callable[[Scene], Any]
 ) -> None:
@@ -264,7 +264,7 @@ async def test_a_store_that_takes_nothing_fails_what_was_to_be_stored_and_nothin
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("trouble", [locked, full])
+@pytest.mark.parametrize("trouble", [locked_store, full])
 async def test_a_server_whose_store_takes_nothing_is_not_ready_until_it_does(
     there: Scene, trouble: Callable[[Scene], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from tests.faults.places import APIS, answer_at, assert_failed
 from tests.faults.planting import at_each_call, breaking, is_part, once, one_at_a_time
-from tests.faults.test_upstreams import HEAD, WIRES, Served, Wire, request_of, response
+from tests.faults.test_upstreams import HEAD, WIRES, ScriptedScene, Wire, request_of, response
 from tests.upstreams.cases import DONE, chunk, event
 
 ENDS: Final = {
@@ -32,7 +32,7 @@ WAY: Final = ("/agents/", "/runs/run.py", "/runs/scheduler.py", "/tools/")
 
 
 async def answer_with(
-    there: Served, name: str, api: str, found: Callable[[CodeType], None]
+    there: ScriptedScene, name: str, api: str, found: Callable[[CodeType], None]
 ) -> tuple[int, str]:
     """The status and text of an answer. `found` is called as `at_each_call` does behind the first word."""
     wire: Wire = WIRES[name]

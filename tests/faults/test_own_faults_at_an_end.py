@@ -37,7 +37,7 @@ Dialect: TypeAlias = Literal["proto", "app-server"]
 End: TypeAlias = Literal["client leaves", "child dies"]
 
 
-HELD: Final = "[[fake:text hold=1]]"
+HELD_PROMPT: Final = "[[fake:text hold=1]]"
 """A turn that waits behind its first word."""
 PATHS: Final = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "ollama": "/api/chat"}
 
@@ -102,9 +102,9 @@ class There:
     async def _ask(self, way: Way, heard: list[str]) -> int:
         body: dict[str, Any] = {"model": "codex-5", "stream": way.stream, **way.fields}
         if way.api in ("responses", "websocket"):
-            body["input"] = HELD
+            body["input"] = HELD_PROMPT
         else:
-            body |= {"messages": [{"role": "user", "content": HELD}], "max_tokens": 1000}
+            body |= {"messages": [{"role": "user", "content": HELD_PROMPT}], "max_tokens": 1000}
         if way.api == "websocket":
             return await self._ask_on_socket(body, heard)
         async with self.proxy.session.post(

@@ -18,7 +18,7 @@ from codex_proxy.store.values import UNFINISHED
 from tests.faults.places import APIS, WORD, answer_at, assert_failed
 from tests.faults.planting import at_each_call, breaking, is_part, once, one_at_a_time
 from tests.faults.test_own_faults import ENDS, GOOD_ENDS
-from tests.faults.test_upstreams import HEAD, WIRES, Served, request_of
+from tests.faults.test_upstreams import HEAD, WIRES, ScriptedScene, request_of
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.waiting import PATIENCE, poll
 
@@ -47,7 +47,7 @@ WAYS: Final = {
 }
 
 
-async def answer_in(there: Served, way: Way, found: Callable[[CodeType], None]) -> tuple[int, str]:
+async def answer_in(there: ScriptedScene, way: Way, found: Callable[[CodeType], None]) -> tuple[int, str]:
     """The status and text of an answer. `found` is called as `at_each_call` does: behind the first word of a stream,
     else from the request on."""
     wire, proxy = WIRES["read"], there.proxy
@@ -162,15 +162,19 @@ async def test_an_exception_behind_the_log_ends_the_answer_with_an_error_and_lea
     assert broken
 
 
-HELD: Final = "[[fake:text misbehave=hang at=4]]"
+HANGING_PROMPT: Final = "[[fake:text misbehave=hang at=4]]"
 
 
 @pytest.mark.parametrize(
     ("path", "fields", "broken"),
     [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": HELD}]}, "detach"),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": HELD}], "n": 2}, "detach"),
-        ("/v1/responses", {"input": HELD}, "close"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": HANGING_PROMPT}]}, "detach"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": HANGING_PROMPT}], "n": 2},
+            "detach",
+        ),
+        ("/v1/responses", {"input": HANGING_PROMPT}, "close"),
     ],
 )
 async def test_a_turn_ends_with_its_client_also_if_its_reader_cannot_be_closed(

@@ -116,7 +116,7 @@ def faults_of(wire: Wire) -> dict[str, tuple[bytes, bytes]]:
 
 
 @dataclass
-class Served:
+class ScriptedScene:
     """A server before an upstream that a test scripts."""
 
     proxy: Proxy
@@ -141,7 +141,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serve_agent(agent: str, folder: Path, **settings: Any) -> AsyncIterator[Served]:
+async def serve_agent(agent: str, folder: Path, **settings: Any) -> AsyncIterator[ScriptedScene]:
     """A server whose streams get a keep-alive after 20 ms of silence."""
     talks: list[Talk] = []
 
@@ -152,7 +152,7 @@ async def serve_agent(agent: str, folder: Path, **settings: Any) -> AsyncIterato
         raw_upstream(talk) as url,
         proxy_before(url, folder, agent=agent, **(SOON | settings)) as proxy,
     ):
-        there = Served(proxy)
+        there = ScriptedScene(proxy)
         talks.append(there.talk)
         yield there
 
@@ -176,7 +176,9 @@ def request_of(api: str, wire: Wire, *, stream: bool) -> tuple[str, dict[str, An
     )
 
 
-async def answer_of(there: Served, api: str, wire: Wire, place: str, *, stream: bool) -> tuple[int, str]:
+async def answer_of(
+    there: ScriptedScene, api: str, wire: Wire, place: str, *, stream: bool
+) -> tuple[int, str]:
     """The status and the whole text of an answer, whose fault comes at this place."""
     path, body = request_of(api, wire, stream=stream)
     there.go.clear()

@@ -61,7 +61,7 @@ class ServerThread:
 
 
 @pytest.fixture(scope="session")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, ServerThread]]:
+def port_and_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, ServerThread]]:
     """A server that keeps responses and conversations, and whose turns are quick; and the port that it listens on."""
     thread = ServerThread(tmp_path_factory.mktemp("fuzz"))
     with thread.holds, thread as port:
@@ -69,11 +69,11 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Serv
 
 
 @pytest.fixture
-def port(fuzzed: tuple[int, ServerThread]) -> Iterator[int]:
+def port(port_and_server: tuple[int, ServerThread]) -> Iterator[int]:
     """Where it listens. No request of a test may hold its event loop. A test is not tried again, so that the limit has
     room.
     """
-    port, thread = fuzzed
+    port, thread = port_and_server
     holds = thread.holds
     thread.finish_callback()
     holds.forget()

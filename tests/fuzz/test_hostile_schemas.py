@@ -41,7 +41,7 @@ def answer_to(body: dict[str, Any], port: int) -> tuple[int, dict[str, Any]]:
         connection.close()
 
 
-def asking(said: str, **more: Any) -> dict[str, Any]:
+def request_with(said: str, **more: Any) -> dict[str, Any]:
     return {"model": "codex-5", "messages": [{"role": "user", "content": said}], **more}
 
 
@@ -63,17 +63,17 @@ def tools(*schemas: Any) -> dict[str, Any]:
 )
 @pytest.mark.parametrize("place", [with_response_format, tools])
 def test_a_schema_that_took_minutes_holds_nobody_up(schema: Any, place: Any, port: int) -> None:
-    status, answer = answer_to(asking("[[fake:text say='{}']]", **place(schema)), port)
+    status, answer = answer_to(request_with("[[fake:text say='{}']]", **place(schema)), port)
     assert status in (200, 400, 502), answer
 
 
 def test_many_large_tools_hold_nobody_up(port: int) -> None:
     many = [{"type": "object", "title": str(n), "description": "x" * 20_000} for n in range(128)]
-    assert answer_to(asking("Hello", **tools(*many)), port)[0] == 200
+    assert answer_to(request_with("Hello", **tools(*many)), port)[0] == 200
 
 
 @pytest.mark.exhaustive
 def test_an_answer_that_cannot_be_checked_in_time_is_a_fault_with_a_name(port: int) -> None:
     said = "[[fake:text say='{\"a\": 1}']]"
-    status, answer = answer_to(asking(said, **with_response_format(DOUBLING)), port)
+    status, answer = answer_to(request_with(said, **with_response_format(DOUBLING)), port)
     assert (status, answer["error"]["code"]) == (502, "schema_check_failed")

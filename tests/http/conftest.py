@@ -22,7 +22,7 @@ async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-def logged() -> Iterator[list[Any]]:
+def log_lines() -> Iterator[list[Any]]:
     """Every line that is logged during the test."""
     with structlog.testing.capture_logs() as lines:
         yield lines

@@ -142,7 +142,7 @@ def settings_of(folder: Path, **more: Any) -> Settings:
 
 
 @asynccontextmanager
-async def running(server: Server) -> AsyncIterator[Proxy]:
+async def running_proxy(server: Server) -> AsyncIterator[Proxy]:
     """The server, started and reachable; stopped at the end."""
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
     try:
@@ -160,7 +160,7 @@ async def fake_proxy(
     """A proxy on the fake agent, whose children get `environment` too."""
     given = {**ENVIRONMENT, **(environment or {})}
     server = await make_server(settings_of(folder, **settings), given, page_of)
-    async with running(server) as proxy:
+    async with running_proxy(server) as proxy:
         yield proxy
 
 
@@ -168,14 +168,14 @@ async def fake_proxy(
 async def worker_proxy(folder: Path, number: int) -> AsyncIterator[Proxy]:
     """A proxy on the fake agent, with a page, that is this worker of several."""
     server = await make_server(settings_of(folder, ui=True), ENVIRONMENT, page_of, number)
-    async with running(server) as proxy:
+    async with running_proxy(server) as proxy:
         yield proxy
 
 
 @asynccontextmanager
 async def proxy_of(agent: Agent, folder: Path, **settings: Any) -> AsyncIterator[Proxy]:
     """A proxy on any agent."""
-    async with running(Server(settings_of(folder, **settings), agent)) as proxy:
+    async with running_proxy(Server(settings_of(folder, **settings), agent)) as proxy:
         yield proxy
 
 

@@ -8,7 +8,7 @@ import anthropic
 import pytest
 from anthropic import AsyncAnthropic
 
-from tests.access.keyed import bearing, key_of, keyed_proxy
+from tests.access.keyed import key_header, key_of, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy
 from tests.waiting import PATIENCE
 
@@ -109,8 +109,8 @@ async def test_either_header_brings_the_key_and_of_two_keys_the_right_one_counts
             return (await proxy.send("GET", "/v1/models", headers={**VERSION, **headers})).status
 
         assert await status(right) == 200
-        assert await status(bearing("ada")) == 200
-        assert await status({**bearing("ada"), **wrong}) == 200
+        assert await status(key_header("ada")) == 200
+        assert await status({**key_header("ada"), **wrong}) == 200
         assert await status({"Authorization": "Bearer sk-ant-elsewhere", **right}) == 200
         assert await status({"Authorization": "Bearer sk-ant-elsewhere", **wrong}) == 401
         assert await status({}) == 401

@@ -32,7 +32,7 @@ class GetWeather(BaseModel):
     city: str
 
 
-def asking(text: str, **more: Any) -> dict[str, Any]:
+def request_arguments(text: str, **more: Any) -> dict[str, Any]:
     """The arguments of a request that says this."""
     return {"model": "codex-5", "max_tokens": 1024, "messages": [{"role": "user", "content": text}], **more}
 
@@ -69,7 +69,7 @@ async def client(proxy: Proxy) -> AsyncIterator[AsyncAnthropic]:
 
 
 async def test_create_gives_a_whole_answer(client: AsyncAnthropic) -> None:
-    answer = await client.messages.create(**asking("Hello."))
+    answer = await client.messages.create(**request_arguments("Hello."))
     assert blocks_of(answer) == [("text", TEXT)]
     assert (answer.type, answer.role, answer.model) == ("message", "assistant", "codex-5")
     assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
@@ -96,7 +96,7 @@ async def test_create_gives_a_whole_answer(client: AsyncAnthropic) -> None:
 async def test_what_the_sdk_makes_of_a_stream_is_the_whole_answer(
     client: AsyncAnthropic, marker: str
 ) -> None:
-    given = asking(f"[[fake:{marker}]]", tools=[MESSAGES_WEATHER], thinking={"type": "adaptive"})
+    given = request_arguments(f"[[fake:{marker}]]", tools=[MESSAGES_WEATHER], thinking={"type": "adaptive"})
     whole = await client.messages.create(**given)
     async with client.messages.stream(**given) as stream:
         events = [event async for event in stream]
@@ -108,11 +108,15 @@ async def test_what_the_sdk_makes_of_a_stream_is_the_whole_answer(
 
 
 async def test_thinking_stands_before_the_text(client: AsyncAnthropic) -> None:
-    answer = await client.messages.create(**asking("[[fake:reasoning]]", thinking={"type": "adaptive"}))
+    answer = await client.messages.create(
+        **request_arguments("[[fake:reasoning]]", thinking={"type": "adaptive"})
+    )
     kinds = [block.type for block in answer.content]
     assert kinds[0] == "thinking"
     assert "text" in kinds
-    without = await client.messages.create(**asking("[[fake:reasoning]]", thinking={"type": "disabled"}))
+    without = await client.messages.create(
+        **request_arguments("[[fake:reasoning]]", thinking={"type": "disabled"})
+    )
     assert [block.type for block in without.content] == ["text"]
 
 
@@ -138,7 +142,7 @@ async def test_the_sdks_tool_runner_loops_to_the_end_with_the_whole_conversation
 
     client._client.event_hooks["request"].append(note)
     runner = client.beta.messages.tool_runner(
-        **asking("[[fake:tool_calls]]"), tools=[get_weather], stream=stream
+        **request_arguments("[[fake:tool_calls]]"), tools=[get_weather], stream=stream
     )
     last = await runner.until_done()
     assert last.stop_reason == "end_turn"
@@ -154,7 +158,7 @@ async def test_a_thread_that_is_continued_is_refused_with_the_code_that_sdks_kno
 ) -> None:
     with pytest.raises(anthropic.BadRequestError) as raised:
         await client.beta.messages.create(
-            **asking("And in Rome?"),
+            **request_arguments("And in Rome?"),
             thread={"type": "continue", "previous_message_id": "msg_0123456789abcdef0123456789abcdef"},
             betas=["message-threads-2026-08-12"],
         )
@@ -166,21 +170,23 @@ async def test_an_image_of_the_sdk_reaches_the_agent(client: AsyncAnthropic) -> 
     source = {"type": "base64", "media_type": "image/png", "data": PIXEL.partition(",")[2]}
     content = [{"type": "image", "source": source}, {"type": "text", "text": "[[fake:echo]] What is it?"}]
     answer = await client.messages.create(
-        **{**asking(""), "messages": [{"role": "user", "content": content}]}
+        **{**request_arguments(""), "messages": [{"role": "user", "content": content}]}
     )
     assert "image" in str(blocks_of(answer))
 
 
 async def test_structured_output_is_parsed(client: AsyncAnthropic) -> None:
     answer = await client.messages.parse(
-        **asking("""[[fake:text say='{"city": "Rome"}']]"""), output_format=GetWeather
+        **request_arguments("""[[fake:text say='{"city": "Rome"}']]"""), output_format=GetWeather
     )
     assert answer.parsed_output == GetWeather(city="Rome")
 
 
 async def test_the_beta_client_and_a_bearer_token_are_as_good(proxy: Proxy) -> None:
     async with AsyncAnthropic(base_url=proxy.url, auth_token="none", max_retries=0) as client:
-        answer = await client.beta.messages.create(**asking("Hello."), betas=["never-heard-of-2027-01-01"])
+        answer = await client.beta.messages.create(
+            **request_arguments("Hello."), betas=["never-heard-of-2027-01-01"]
+        )
     assert answer.content[0].type == "text"
 
 
@@ -190,10 +196,10 @@ async def test_the_beta_client_and_a_bearer_token_are_as_good(proxy: Proxy) -> N
     [
         ({"max_tokens": 0}, anthropic.BadRequestError),
         ({"model": "nobody-knows-it"}, anthropic.NotFoundError),
-        (asking("[[fake:quota]]"), anthropic.PaymentRequiredError),
-        (asking("[[fake:context_length]]"), anthropic.BadRequestError),
-        (asking("[[fake:error_rate_limit]]"), anthropic.RateLimitError),
-        (asking("[[fake:error_500]]"), anthropic.InternalServerError),
+        (request_arguments("[[fake:quota]]"), anthropic.PaymentRequiredError),
+        (request_arguments("[[fake:context_length]]"), anthropic.BadRequestError),
+        (request_arguments("[[fake:error_rate_limit]]"), anthropic.RateLimitError),
+        (request_arguments("[[fake:error_500]]"), anthropic.InternalServerError),
     ],
     ids=["field", "model", "quota", "context", "limit", "server"],
 )
@@ -205,13 +211,13 @@ async def test_errors_are_the_sdks_own(
     stream: bool,
 ) -> None:
     with pytest.raises(error) as caught:
-        await client.messages.create(**{**asking("Hello."), **fields}, stream=stream)
+        await client.messages.create(**{**request_arguments("Hello."), **fields}, stream=stream)
     assert caught.value.request_id is not None
     assert caught.value.response.json()["type"] == "error"
 
 
 async def test_a_failure_in_mid_stream_is_raised_by_the_sdk(client: AsyncAnthropic) -> None:
-    async with client.messages.stream(**asking("[[fake:error_mid_text]]")) as stream:
+    async with client.messages.stream(**request_arguments("[[fake:error_mid_text]]")) as stream:
         texts = aiter(stream.text_stream)
         assert await anext(texts)
         with pytest.raises(anthropic.APIStatusError):
@@ -228,7 +234,7 @@ async def test_the_sdk_tries_again_only_where_that_may_help(proxy: Proxy, marker
     async with AsyncAnthropic(base_url=proxy.url, api_key="none", max_retries=1) as client:
         client._client.event_hooks["request"].append(note)
         with pytest.raises(anthropic.APIStatusError):
-            await client.messages.create(**asking(f"[[fake:{marker}]]"))
+            await client.messages.create(**request_arguments(f"[[fake:{marker}]]"))
     assert asked == ["/v1/messages"] * tries
 
 

@@ -38,7 +38,7 @@ async def answer_to(proxy: Proxy, data: bytes) -> RawAnswer:
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
 async def test_what_is_not_http_is_refused_in_the_error_envelope(
-    proxy: Proxy, logged: list[Any], data: bytes
+    proxy: Proxy, log_lines: list[Any], data: bytes
 ) -> None:
     answer = await answer_to(proxy, data)
     assert answer.status in (400, 431)
@@ -46,8 +46,8 @@ async def test_what_is_not_http_is_refused_in_the_error_envelope(
     assert answer.headers["x-request-id"].startswith("req_")
     assert answer.error["type"] == "invalid_request_error"
     assert SECRET not in answer.body
-    assert SECRET.decode() not in repr(logged)
-    assert {line["event"] for line in logged} == {"malformed_request"}
+    assert SECRET.decode() not in repr(log_lines)
+    assert {line["event"] for line in log_lines} == {"malformed_request"}
 
 
 @pytest.mark.parametrize("chunks", [b"zz\r\n{}\r\n0\r\n\r\n", b"2\r\n{}abc\r\n0\r\n\r\n", b"-1\r\n{}\r\n"])

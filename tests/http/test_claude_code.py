@@ -20,7 +20,7 @@ from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Mode, Turn
-from tests.http.serving import ENVIRONMENT, Proxy, alive, model_input, running, settings_of, until, user
+from tests.http.serving import ENVIRONMENT, Proxy, alive, model_input, running_proxy, settings_of, until, user
 from tests.pictures import PIXEL
 
 SCRIPT = """#!/bin/sh
@@ -58,7 +58,7 @@ async def claude_proxy(
     folder: Path, environment: dict[str, str] | None = None, **more: Any
 ) -> AsyncIterator[Proxy]:
     settings = settings_of(folder, agent="claude-code", claude_bin=str(claude(folder)), **more)
-    async with running(await make_server(settings, ENVIRONMENT | (environment or {}))) as proxy:
+    async with running_proxy(await make_server(settings, ENVIRONMENT | (environment or {}))) as proxy:
         yield proxy
 
 
@@ -315,12 +315,12 @@ async def test_a_release_that_runs_commands_in_marked_text_is_found_and_given_no
     settings = settings_of(tmp_path, agent="claude-code", claude_bin=str(claude(tmp_path)))
     flags = {"agent": "claude-code", "claude_bin": str(tmp_path / "claude"), "state_dir": tmp_path / "state"}
     body = plain("/help [[fake:echo]]")
-    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+    async with running_proxy(await make_server(settings, ENVIRONMENT)) as proxy:
         assert (await model_input(proxy, body))["history"][0]["text"] == "/help [[fake:echo]]"
     found = {each.name: each for each in (await examine(flags, None, ENVIRONMENT)).checks}
     assert found["client text"].status == "ok"
     without_mark(tmp_path / "claude")
-    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+    async with running_proxy(await make_server(settings, ENVIRONMENT)) as proxy:
         assert (await model_input(proxy, body))["history"][0]["text"] == "\n/help [[fake:echo]]"
     found = {each.name: each for each in (await examine(flags, None, ENVIRONMENT)).checks}
     assert found["client text"].status == "warning"

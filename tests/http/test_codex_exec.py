@@ -19,7 +19,7 @@ from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import Fault
 from tests.codex_schemas import NEWEST, TOO_OLD
 from tests.commands.codexes import codex
-from tests.http.serving import ENVIRONMENT, Proxy, model_input, running, settings_of, until, user
+from tests.http.serving import ENVIRONMENT, Proxy, model_input, running_proxy, settings_of, until, user
 from tests.pictures import PIXEL
 
 SCHEMA = {
@@ -50,7 +50,7 @@ async def exec_proxy(
 ) -> AsyncIterator[Proxy]:
     program = codex(folder, "9.0.0", schema=schema, exec=True)
     settings = settings_of(folder, agent=agent, codex_bin=str(program), **(signed_in(folder) | more))
-    async with running(await make_server(settings, ENVIRONMENT | (environment or {}))) as proxy:
+    async with running_proxy(await make_server(settings, ENVIRONMENT | (environment or {}))) as proxy:
         yield proxy
 
 

@@ -19,7 +19,7 @@ from tests.http.serving import Hands
 from tests.surfaces.responses import answering as responses
 
 CRASH = TurnEnded(Stop.FAILED, "provider", Failure(kind=FaultKind.AGENT_CRASHED, message="It crashed."))
-SAID: list[Event] = [ItemStarted(Message("m")), TextDelta("m", "Half"), ItemEnded("m", "incomplete")]
+CUT_MESSAGE: list[Event] = [ItemStarted(Message("m")), TextDelta("m", "Half"), ItemEnded("m", "incomplete")]
 
 
 class BatchSource:
@@ -86,13 +86,13 @@ async def test_a_failure_before_any_word_is_a_status(ask: Ask) -> None:
 
 
 async def test_a_failure_in_the_batch_of_the_first_words_is_a_frame_behind_them(ask: Ask) -> None:
-    status, text = await ask(BatchSource([*SAID, CRASH]))
+    status, text = await ask(BatchSource([*CUT_MESSAGE, CRASH]))
     assert status == 200
     assert text.index('"Half"') < text.index('"agent_crashed"') < text.index("[DONE]")
 
 
 async def test_a_whole_answer_of_a_failed_turn_is_a_status_whatever_was_said(ask: Ask) -> None:
-    source = BatchSource(SAID, [CRASH])
+    source = BatchSource(CUT_MESSAGE, [CRASH])
     assert await ask(source, stream=False) == (500, "")
     assert source.closed
 
@@ -103,7 +103,7 @@ def test_metrics_count_from_the_first_word_and_a_rate_needs_time() -> None:
     clock.now += 0.25
     observed.record([TurnStarted(), ItemStarted(McpTools("l", "files")), ItemEnded("l")])
     assert observed.stream_metrics(10).time_to_first_token is None
-    observed.record(SAID)
+    observed.record(CUT_MESSAGE)
     assert observed.stream_metrics(10).time_to_first_token == 250.0
     assert observed.stream_metrics(10).throughput_after_first_token is None
     clock.now += 2

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import pdfs
-from tests.access.keyed import bearing, keyed_proxy
+from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy
 from tests.surfaces.messages.answering import fold, frames
 from tests.surfaces.messages.asking import message_of as spoken
@@ -273,20 +273,20 @@ async def test_after_a_ping_a_fault_is_an_event(tmp_path: Path) -> None:
 
 async def test_a_key_that_may_not_use_a_model_gets_an_error_that_says_so(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"bob": {"models": ["codex-5-low"]}}) as proxy:
-        answer = await post(proxy, body(), headers=bearing("bob"))
-        low = await post(proxy, body(output_config={"effort": "low"}), headers=bearing("bob"))
+        answer = await post(proxy, body(), headers=key_header("bob"))
+        low = await post(proxy, body(output_config={"effort": "low"}), headers=key_header("bob"))
     assert (answer.status, answer.error["type"]) == (403, "permission_error")
     assert low.status == 200
 
 
-async def test_the_log_names_the_session_and_no_word_of_it(tmp_path: Path, logged: list[Any]) -> None:
+async def test_the_log_names_the_session_and_no_word_of_it(tmp_path: Path, log_lines: list[Any]) -> None:
     session = "ffdb129f-e764-453f-a8bf-4f9c5fe6955b"
     async with fake_proxy(tmp_path) as proxy:
         await post(proxy, body("secret words"), headers={"x-claude-code-session-id": session})
         await post(proxy, body("secret words"), headers={"x-claude-code-session-id": "not one"})
-    lines = [line for line in logged if line["event"] == "request" and line["path"] == "/v1/messages"]
+    lines = [line for line in log_lines if line["event"] == "request" and line["path"] == "/v1/messages"]
     assert [line.get("session") for line in lines] == [session, None]
-    assert "secret" not in json.dumps(logged, default=str)
+    assert "secret" not in json.dumps(log_lines, default=str)
 
 
 # --- what a history may bring -----------------------------------------------------------------------

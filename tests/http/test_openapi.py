@@ -252,7 +252,7 @@ def validator_of(method: str, path: str, status: int) -> Any:
 
 
 TOOL = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
-TOLD = {"role": "user", "content": "Hello."}
+USER_MESSAGE = {"role": "user", "content": "Hello."}
 
 
 @pytest.mark.exhaustive
@@ -279,10 +279,10 @@ async def test_what_is_stored_is_answered_as_described(full_proxy: Proxy) -> Non
     await send("POST", "/responses/input_tokens", {"model": "codex-5", "input": "Hello."})
     await send("DELETE", "/responses/{id}", id=made["id"])
     await send("GET", "/responses/{id}", status=404, id=made["id"])
-    talk = (await send("POST", "/conversations", {"items": [TOLD], "metadata": {"a": "b"}}))["id"]
+    talk = (await send("POST", "/conversations", {"items": [USER_MESSAGE], "metadata": {"a": "b"}}))["id"]
     await send("POST", "/responses", {"model": "codex-5", "input": "Hello.", "conversation": talk})
     await send("POST", "/conversations/{id}", {"metadata": {"a": None}}, id=talk)
-    (item,) = (await send("POST", "/conversations/{id}/items", {"items": [TOLD]}, id=talk))["data"]
+    (item,) = (await send("POST", "/conversations/{id}/items", {"items": [USER_MESSAGE]}, id=talk))["data"]
     assert len((await send("GET", "/conversations/{id}/items", id=talk))["data"]) == 4
     await send("GET", "/conversations/{id}/items/{item_id}", id=talk, item_id=item["id"])
     await send("DELETE", "/conversations/{id}/items/{item_id}", id=talk, item_id=item["id"])

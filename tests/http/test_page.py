@@ -17,7 +17,7 @@ from codex_proxy.core.checks import Check
 from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.page import FILES, POLICY
-from tests.access.keyed import bearing, keyed_proxy
+from tests.access.keyed import key_header, keyed_proxy
 from tests.forked_fake import no_forks
 from tests.http.serving import Proxy, fake_proxy, until, user, worker_proxy
 
@@ -65,35 +65,43 @@ async def test_without_the_setting_there_is_no_page(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def shared(tmp_path: Path) -> AsyncIterator[Proxy]:
+async def proxy_with_two_keys(tmp_path: Path) -> AsyncIterator[Proxy]:
     """A server with two keys."""
     async with keyed_proxy(tmp_path, {"a": {}, "b": {}}, ui=True) as proxy:
         yield proxy
 
 
-async def test_a_key_sees_its_own_turns_and_responses_alone(shared: Proxy) -> None:
+async def test_a_key_sees_its_own_turns_and_responses_alone(proxy_with_two_keys: Proxy) -> None:
     asked = {"model": "codex-5", "input": "Hello."}
-    id = (await shared.send("POST", "/v1/responses", asked, headers=bearing("a"))).body["id"]
-    (turn,) = (await shared.send("GET", "/ui/api/turns", headers=bearing("a"))).body["data"]
+    id = (await proxy_with_two_keys.send("POST", "/v1/responses", asked, headers=key_header("a"))).body["id"]
+    (turn,) = (await proxy_with_two_keys.send("GET", "/ui/api/turns", headers=key_header("a"))).body["data"]
     assert (turn["owner"], turn["api"], turn["end"]) == ("a", "Responses", "stop")
-    assert (await shared.send("GET", "/ui/api/turns", headers=bearing("b"))).body["data"] == []
-    assert (await shared.send("GET", "/ui/api/stored", headers=bearing("b"))).body["data"] == []
+    assert (await proxy_with_two_keys.send("GET", "/ui/api/turns", headers=key_header("b"))).body[
+        "data"
+    ] == []
+    assert (await proxy_with_two_keys.send("GET", "/ui/api/stored", headers=key_header("b"))).body[
+        "data"
+    ] == []
     for path in (f"turns/{turn['id']}", f"stored/{id}/tree"):
-        assert (await shared.send("GET", f"/ui/api/{path}", headers=bearing("a"))).status == 200
-        assert (await shared.send("GET", f"/ui/api/{path}", headers=bearing("b"))).status == 404
-    assert (await shared.send("GET", "/ui/api/turns")).status == 401
+        assert (
+            await proxy_with_two_keys.send("GET", f"/ui/api/{path}", headers=key_header("a"))
+        ).status == 200
+        assert (
+            await proxy_with_two_keys.send("GET", f"/ui/api/{path}", headers=key_header("b"))
+        ).status == 404
+    assert (await proxy_with_two_keys.send("GET", "/ui/api/turns")).status == 401
 
 
-async def test_a_key_cannot_cancel_the_turn_of_another(shared: Proxy) -> None:
+async def test_a_key_cannot_cancel_the_turn_of_another(proxy_with_two_keys: Proxy) -> None:
     body = user("[[fake:text misbehave=hang]]")
-    asked = asyncio.create_task(shared.ask(body, headers=bearing("a")))
-    records = shared.server.runs.records
+    asked = asyncio.create_task(proxy_with_two_keys.ask(body, headers=key_header("a")))
+    records = proxy_with_two_keys.server.runs.records
     assert records is not None
     (record,) = await until(lambda: records.of_owner("a"))
     path = f"/ui/api/turns/{record.id}/cancel"
-    assert (await shared.send("POST", path, {}, headers=bearing("b"))).status == 404
+    assert (await proxy_with_two_keys.send("POST", path, {}, headers=key_header("b"))).status == 404
     assert not record.has_ended
-    assert (await shared.send("POST", path, {}, headers=bearing("a"))).status == 200
+    assert (await proxy_with_two_keys.send("POST", path, {}, headers=key_header("a"))).status == 200
     answer = await asked
     assert (answer.status, answer.error["code"]) == (499, "cancelled")
     assert answer.headers["x-should-retry"] == "false"
@@ -188,12 +196,12 @@ async def test_a_key_reads_the_recordings_of_its_own_turns_alone(tmp_path: Path)
     async with keyed_proxy(
         tmp_path, {"a": {}, "b": {}}, ui=True, cassettes={"record": tmp_path / "cassettes"}
     ) as proxy:
-        await proxy.ask(user("A question."), headers=bearing("a"))
-        turns = (await proxy.send("GET", "/ui/api/turns", headers=bearing("a"))).body["data"]
+        await proxy.ask(user("A question."), headers=key_header("a"))
+        turns = (await proxy.send("GET", "/ui/api/turns", headers=key_header("a"))).body["data"]
         assert [turn["recorded"] for turn in turns] == [True]
         path = f"/ui/api/turns/{turns[0]['id']}/cassette"
-        assert "A question." in (await proxy.send("GET", path, headers=bearing("a"))).text
-        assert (await proxy.send("GET", path, headers=bearing("b"))).status == 404
+        assert "A question." in (await proxy.send("GET", path, headers=key_header("a"))).text
+        assert (await proxy.send("GET", path, headers=key_header("b"))).status == 404
 
 
 async def test_a_turn_without_a_recording_has_none(proxy: Proxy) -> None:
@@ -201,14 +209,20 @@ async def test_a_turn_without_a_recording_has_none(proxy: Proxy) -> None:
     assert (await proxy.send("GET", "/ui/api/turns/1/cassette")).error["code"] == "not_found"
 
 
-async def test_a_key_sees_its_own_conversations_alone(shared: Proxy) -> None:
-    await shared.send("POST", "/v1/conversations", {"metadata": {"topic": "a trip"}}, headers=bearing("a"))
-    (found,) = (await shared.send("GET", "/ui/api/conversations?search=trip", headers=bearing("a"))).body[
-        "data"
-    ]
+async def test_a_key_sees_its_own_conversations_alone(proxy_with_two_keys: Proxy) -> None:
+    await proxy_with_two_keys.send(
+        "POST", "/v1/conversations", {"metadata": {"topic": "a trip"}}, headers=key_header("a")
+    )
+    (found,) = (
+        await proxy_with_two_keys.send("GET", "/ui/api/conversations?search=trip", headers=key_header("a"))
+    ).body["data"]
     assert found["metadata"] == {"topic": "a trip"}
-    assert (await shared.send("GET", "/ui/api/conversations", headers=bearing("b"))).body["data"] == []
-    refused = await shared.send("GET", "/ui/api/conversations?after=conv_0", headers=bearing("a"))
+    assert (await proxy_with_two_keys.send("GET", "/ui/api/conversations", headers=key_header("b"))).body[
+        "data"
+    ] == []
+    refused = await proxy_with_two_keys.send(
+        "GET", "/ui/api/conversations?after=conv_0", headers=key_header("a")
+    )
     assert refused.error["message"] == "There is no conversation 'conv_0'."
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.app.server import make_server
-from tests.http.serving import ENVIRONMENT, fake_proxy, running, settings_of, user
+from tests.http.serving import ENVIRONMENT, fake_proxy, running_proxy, settings_of, user
 from tests.weather_tool import CHAT_WEATHER
 
 SWITCH = "--config parallel_tool_calls=true"
@@ -25,7 +25,7 @@ async def test_the_switch_is_forwarded_to_codex_only_where_the_operator_sets_it(
         codex_home=tmp_path,
         enable_parallel_tool_calls=enabled,
     )
-    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+    async with running_proxy(await make_server(settings, ENVIRONMENT)) as proxy:
         assert (await proxy.ask(user())).status == 200
     assert (tmp_path / "started").read_text().count(SWITCH) == times
 
@@ -35,7 +35,7 @@ async def test_calls_that_come_interleaved_are_serialised_call_after_call(
     tmp_path: Path, enabled: bool
 ) -> None:
     settings = settings_of(tmp_path, enable_parallel_tool_calls=enabled)
-    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+    async with running_proxy(await make_server(settings, ENVIRONMENT)) as proxy:
         answer = await proxy.ask(user("[[fake:tool_calls_interleaved]]", stream=True, tools=[CHAT_WEATHER]))
     assert indices(answer.frames[:-1]) == [0, 0, 0, 1, 1]
 

@@ -19,8 +19,8 @@ from tests.waiting import PATIENCE, poll
 from tests.weather_tool import RESPONSES_WEATHER
 
 HELLO = pdfs.pdf("Hello from the file.")
-SHOWN = '<file name="a.pdf">\n[page 1 of 1]\nHello from the file.\n</file>'
-LOCKED = pdfs.encrypted_pdf("Hello.", "secret")
+FILE_TEXT = '<file name="a.pdf">\n[page 1 of 1]\nHello from the file.\n</file>'
+ENCRYPTED_PDF = pdfs.encrypted_pdf("Hello.", "secret")
 ECHO = "[[fake:echo]]"
 
 
@@ -70,15 +70,15 @@ def doubly_escaped(shown: str) -> str:
 
 
 async def test_in_chat_the_model_gets_the_text_with_the_files_name(proxy: Proxy) -> None:
-    assert doubly_escaped(SHOWN) in model_text(await proxy.ask(chat(in_chat())))
+    assert doubly_escaped(FILE_TEXT) in model_text(await proxy.ask(chat(in_chat())))
 
 
 @pytest.mark.exhaustive
 async def test_in_responses_too_and_the_text_is_what_is_kept(proxy: Proxy) -> None:
     answer = await proxy.send("POST", "/v1/responses", response(in_responses()))
-    assert doubly_escaped(SHOWN) in model_text(answer)
+    assert doubly_escaped(FILE_TEXT) in model_text(answer)
     items = await proxy.send("GET", f"/v1/responses/{answer.body['id']}/input_items")
-    assert items.body["data"][0]["content"][1] == {"type": "input_text", "text": SHOWN}
+    assert items.body["data"][0]["content"][1] == {"type": "input_text", "text": FILE_TEXT}
 
 
 @pytest.mark.exhaustive
@@ -90,11 +90,11 @@ async def test_in_the_output_of_a_tool(proxy: Proxy) -> None:
         {"role": "tool", "tool_call_id": "call_1", "content": [in_chat()]},
     ]
     asked["tools"] = [{"type": "function", "function": {"name": "get_weather"}}]
-    assert doubly_escaped(SHOWN) in model_text(await proxy.ask(asked))
+    assert doubly_escaped(FILE_TEXT) in model_text(await proxy.ask(asked))
     done = {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "call_1", "output": [in_responses()]}
     body = {"model": "codex-5", "input": [message(), done, output], "tools": [RESPONSES_WEATHER]}
-    assert doubly_escaped(SHOWN) in model_text(await proxy.send("POST", "/v1/responses", body))
+    assert doubly_escaped(FILE_TEXT) in model_text(await proxy.send("POST", "/v1/responses", body))
 
 
 @pytest.mark.exhaustive
@@ -113,9 +113,9 @@ async def test_a_pdf_in_a_conversation_is_stored_and_given_as_text(proxy: Proxy)
     body = {"items": [{"type": "message", **message(in_responses())}]}
     made = await proxy.send("POST", "/v1/conversations", body)
     added = await proxy.send("POST", f"/v1/conversations/{made.body['id']}/items", body)
-    assert added.body["data"][0]["content"][1] == {"type": "input_text", "text": SHOWN}
+    assert added.body["data"][0]["content"][1] == {"type": "input_text", "text": FILE_TEXT}
     answer = await proxy.send("POST", "/v1/responses", response(conversation=made.body["id"]))
-    assert model_text(answer).count(doubly_escaped(SHOWN)) == 2
+    assert model_text(answer).count(doubly_escaped(FILE_TEXT)) == 2
 
 
 @pytest.mark.exhaustive
@@ -125,9 +125,9 @@ async def test_a_pdf_sent_on_a_websocket_is_read_or_refused_by_name(proxy: Proxy
         event: dict[str, Any] = {}
         while event.get("type") != "response.completed":
             event = await socket.receive_json(timeout=PATIENCE)
-        await socket.send_json({"type": "response.create", **response(in_responses(LOCKED))})
+        await socket.send_json({"type": "response.create", **response(in_responses(ENCRYPTED_PDF))})
         refused = await socket.receive_json(timeout=PATIENCE)
-    assert doubly_escaped(SHOWN) in json.dumps(event)
+    assert doubly_escaped(FILE_TEXT) in json.dumps(event)
     assert (refused["status"], refused["error"]["param"]) == (400, "input[0].content[1].file_data")
 
 
@@ -154,7 +154,7 @@ async def test_in_a_response_in_the_background_that_is_run_again(tmp_path: Path)
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (LOCKED, "is encrypted"),
+        (ENCRYPTED_PDF, "is encrypted"),
         (HELLO[:400], "is damaged"),
         (pdfs.scan(), "has no text"),
         (pdfs.one_page(bytes(100 << 20), pdfs.HELVETICA), "takes too much memory"),
@@ -180,7 +180,7 @@ async def test_a_pdf_that_cannot_be_read_is_a_400_that_names_the_part(
 async def test_whatever_else_is_wrong_is_reported_before_a_pdf_is_read(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = await proxy.ask({**chat(in_chat(LOCKED)), "temperature": 3})
+    answer = await proxy.ask({**chat(in_chat(ENCRYPTED_PDF)), "temperature": 3})
     assert answer.error["param"] == "temperature"
     assert proxy.server.pdfs is not None
     assert proxy.server.pdfs.pool.workers == []

@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE, eventually
 BIG = "x" * 20_000
 
 
-class Streaming:
+class StreamServer:
     """A server that streams one log to whoever asks, and is the log's source."""
 
     continued = False
@@ -86,14 +86,14 @@ class Streaming:
 
 
 @pytest.fixture
-def streaming() -> Streaming:
-    return Streaming()
+def stream_server() -> StreamServer:
+    return StreamServer()
 
 
 @pytest.fixture
-async def url(streaming: Streaming) -> AsyncIterator[str]:
+async def url(stream_server: StreamServer) -> AsyncIterator[str]:
     app = web.Application()
-    app.router.add_get("/", streaming.handle)
+    app.router.add_get("/", stream_server.handle)
     async with TestServer(app, handler_cancellation=True) as server:
         yield str(server.make_url("/"))
 
@@ -136,41 +136,41 @@ def text_in(text: str) -> str:
 
 
 async def test_a_delta_is_written_without_a_step_of_the_requests_task(
-    streaming: Streaming, answer: Answer
+    stream_server: StreamServer, answer: Answer
 ) -> None:
-    await streaming.begin()
+    await stream_server.begin()
     await answer.until(b'"0 "')
-    waits = streaming.waits
+    waits = stream_server.waits
     for number in range(1, 6):
-        streaming.say(f"{number} ")
+        stream_server.say(f"{number} ")
         await answer.until(b'"%d "' % number)
-    assert streaming.waits == waits
-    streaming.end()
+    assert stream_server.waits == waits
+    stream_server.end()
     assert (await answer.text()).endswith("data: [DONE]\n\n")
 
 
 async def test_neither_the_headers_nor_events_without_bytes_resume_the_requests_task(
-    streaming: Streaming, answer: Answer
+    stream_server: StreamServer, answer: Answer
 ) -> None:
-    await eventually(lambda: streaming.parked)
-    streaming.log.append([TurnStarted()], 10)
+    await eventually(lambda: stream_server.parked)
+    stream_server.log.append([TurnStarted()], 10)
     await asyncio.sleep(0)
-    streaming.log.append([ItemStarted(Message("m")), TextDelta("m", "0 ")], 10)
+    stream_server.log.append([ItemStarted(Message("m")), TextDelta("m", "0 ")], 10)
     await answer.until(b'"0 "')
-    assert streaming.parked
-    assert streaming.waits == 1
-    streaming.end()
+    assert stream_server.parked
+    assert stream_server.waits == 1
+    stream_server.end()
     assert text_in(await answer.text()) == ""
 
 
 async def test_the_last_frames_are_sent_together_with_the_end(
-    streaming: Streaming, answer: Answer, monkeypatch: pytest.MonkeyPatch
+    stream_server: StreamServer, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await streaming.begin()
+    await stream_server.begin()
     await answer.until(b'"0 "')
-    assert streaming.stream is not None
-    assert streaming.stream._writer is not None
-    transport = streaming.stream._writer.transport
+    assert stream_server.stream is not None
+    assert stream_server.stream._writer is not None
+    transport = stream_server.stream._writer.transport
     assert transport is not None
     sent: list[bytes] = []
     write = transport.write
@@ -180,29 +180,33 @@ async def test_the_last_frames_are_sent_together_with_the_end(
         write(data)
 
     monkeypatch.setattr(transport, "write", spied)
-    streaming.end()
+    stream_server.end()
     await answer.text()
     assert len(sent) == 1, "each wakes the client"
     assert sent[0].endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-async def test_frames_keep_their_order_however_they_are_written(streaming: Streaming, answer: Answer) -> None:
-    await streaming.begin()
+async def test_frames_keep_their_order_however_they_are_written(
+    stream_server: StreamServer, answer: Answer
+) -> None:
+    await stream_server.begin()
     expected = "0 "
     for number in range(1, 40):
         if number % 3 == 0:
-            streaming._cursor.wakeup.wake(
+            stream_server._cursor.wakeup.wake(
                 last=True
             )  # the task runs next, and writes what comes before it does
-        streaming.say(f"{number} ")
+        stream_server.say(f"{number} ")
         expected += f"{number} "
         if number % 7 == 0:
-            await eventually(lambda: streaming.parked)
-    streaming.end()
+            await eventually(lambda: stream_server.parked)
+    stream_server.end()
     assert text_in(await answer.text()) == expected
 
 
-async def test_what_a_slow_client_does_not_take_stays_in_the_log(streaming: Streaming, url: str) -> None:
+async def test_what_a_slow_client_does_not_take_stays_in_the_log(
+    stream_server: StreamServer, url: str
+) -> None:
     loop = asyncio.get_running_loop()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -210,99 +214,103 @@ async def test_what_a_slow_client_does_not_take_stays_in_the_log(streaming: Stre
         port = int(url.rstrip("/").rpartition(":")[2])
         await loop.sock_connect(client, ("127.0.0.1", port))
         await loop.sock_sendall(client, b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
-        await streaming.begin()
-        assert streaming.stream is not None
+        await stream_server.begin()
+        assert stream_server.stream is not None
         count = 100  # 2 MB: more than both ends hold
         for number in range(1, count + 1):
-            streaming.say(f"<{number}>{BIG}", len(BIG))
+            stream_server.say(f"<{number}>{BIG}", len(BIG))
             await asyncio.sleep(0)
-        assert streaming.log.backlog > count * len(BIG) // 2
-        assert not streaming.stream.writable
-        writer = streaming.stream._writer
+        assert stream_server.log.backlog > count * len(BIG) // 2
+        assert not stream_server.stream.writable
+        writer = stream_server.stream._writer
         assert writer is not None
         assert writer.transport is not None
         assert writer.transport.get_write_buffer_size() < 10 * len(BIG), "the rest is in the log"
-        streaming.end()
+        stream_server.end()
         got = bytearray()
         while chunk := await asyncio.wait_for(loop.sock_recv(client, 1 << 16), PATIENCE):
             got += chunk
     body = bytes(got).partition(b"\r\n\r\n")[2].decode()
     assert text_in(body) == "0 " + "".join(f"<{number}>{BIG}" for number in range(1, count + 1))
-    assert streaming.log.backlog == 0
+    assert stream_server.log.backlog == 0
 
 
-async def test_a_client_that_reads_again_is_pushed_to_again(streaming: Streaming, answer: Answer) -> None:
-    await streaming.begin()
-    assert streaming.stream is not None
+async def test_a_client_that_reads_again_is_pushed_to_again(
+    stream_server: StreamServer, answer: Answer
+) -> None:
+    await stream_server.begin()
+    assert stream_server.stream is not None
     for _ in range(100):
-        streaming.say(BIG, len(BIG))
+        stream_server.say(BIG, len(BIG))
         await asyncio.sleep(0)
-        if not streaming.stream.writable:
+        if not stream_server.stream.writable:
             break
-    streaming.say("last of them")
-    assert streaming.log.backlog > 0
+    stream_server.say("last of them")
+    assert stream_server.log.backlog > 0
     await answer.until(b"last of them")
-    await eventually(lambda: streaming.parked and streaming.stream is not None and streaming.stream.writable)
-    waits = streaming.waits
-    streaming.say("pushed")
+    await eventually(
+        lambda: stream_server.parked and stream_server.stream is not None and stream_server.stream.writable
+    )
+    waits = stream_server.waits
+    stream_server.say("pushed")
     await answer.until(b"pushed")
-    assert streaming.waits == waits
+    assert stream_server.waits == waits
 
 
 async def test_an_error_of_the_renderer_ends_the_stream_and_leaves_whoever_logs_alone(
-    streaming: Streaming, answer: Answer, monkeypatch: pytest.MonkeyPatch
+    stream_server: StreamServer, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await streaming.begin()
-    feed = streaming.renderer.feed
+    await stream_server.begin()
+    feed = stream_server.renderer.feed
 
     def breaks(events: list[Event]) -> bytes:
         if any(isinstance(event, TextDelta) and event.text == "bad" for event in events):
             raise ValueError("secret")
         return feed(events)
 
-    monkeypatch.setattr(streaming.renderer, "feed", breaks)
-    streaming.say("good")
-    streaming.say("bad")  # does not raise
-    streaming.say("behind it")
+    monkeypatch.setattr(stream_server.renderer, "feed", breaks)
+    stream_server.say("good")
+    stream_server.say("bad")  # does not raise
+    stream_server.say("behind it")
     frames = frames_of(await answer.text())
     assert frames[-2]["error"]["code"] == "internal_error"
     assert frames[-1] == "[DONE]"
     assert [str(frames).count(each) for each in ("good", "behind it", "secret")] == [1, 0, 0]
-    assert streaming.closed.is_set()
+    assert stream_server.closed.is_set()
 
 
 async def test_a_client_that_leaves_between_two_pushes_closes_the_source(
-    streaming: Streaming, answer: Answer
+    stream_server: StreamServer, answer: Answer
 ) -> None:
-    await streaming.begin()
-    streaming.say("1 ")
+    await stream_server.begin()
+    stream_server.say("1 ")
     await answer.until(b'"1 "')
     await answer.leave()
-    await asyncio.wait_for(streaming.closed.wait(), PATIENCE)
-    streaming.say("2 ")  # nobody is there, and nothing happens
-    assert streaming.log.backlog == 0
+    await asyncio.wait_for(stream_server.closed.wait(), PATIENCE)
+    stream_server.say("2 ")  # nobody is there, and nothing happens
+    assert stream_server.log.backlog == 0
 
 
 async def test_a_connection_that_is_gone_under_a_push_closes_the_source(
-    streaming: Streaming, answer: Answer
+    stream_server: StreamServer, answer: Answer
 ) -> None:
-    await streaming.begin()
-    assert streaming.stream is not None
-    writer = streaming.stream._writer
+    await stream_server.begin()
+    assert stream_server.stream is not None
+    writer = stream_server.stream._writer
     assert writer is not None
     assert writer.transport is not None
     writer.transport.abort()
-    streaming.say("1 ")  # does not raise
-    await asyncio.wait_for(streaming.closed.wait(), PATIENCE)
+    stream_server.say("1 ")  # does not raise
+    await asyncio.wait_for(stream_server.closed.wait(), PATIENCE)
 
 
-async def test_silence_behind_a_push_brings_comments(streaming: Streaming, answer: Answer) -> None:
-    streaming.keepalive = 0.02
-    await streaming.begin()
-    streaming.say("1 ")
+async def test_silence_behind_a_push_brings_comments(stream_server: StreamServer, answer: Answer) -> None:
+    stream_server.keepalive = 0.02
+    await stream_server.begin()
+    stream_server.say("1 ")
     await answer.until(b'"1 "')
     await answer.until(b": idle")
-    streaming.say("2 ")
+    stream_server.say("2 ")
     await answer.until(b'"2 "')
-    streaming.end()
+    stream_server.end()
     assert (await answer.text()).endswith("data: [DONE]\n\n")

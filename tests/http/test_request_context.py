@@ -248,11 +248,11 @@ async def test_without_its_key_a_protected_server_is_401_authentication_error(tm
 
 
 async def test_the_request_log_has_choice_count_finish_reason_and_its_source_event(
-    proxy: Proxy, logged: list[Any]
+    proxy: Proxy, log_lines: list[Any]
 ) -> None:
     await proxy.ask(user("[[fake:truncation]]", n=3, stream=True))
-    await until(lambda: bool(request_lines(logged)))
-    (line,) = request_lines(logged)
+    await until(lambda: bool(request_lines(log_lines)))
+    (line,) = request_lines(log_lines)
     assert line["choice_count"] == 3
     assert (line["finish_reason"], line["finish_source"]) == ("length", "token_count")
     assert (line["status"], line["method"], line["stream"]) == (200, "POST", True)
@@ -260,18 +260,18 @@ async def test_the_request_log_has_choice_count_finish_reason_and_its_source_eve
 
 
 async def test_usage_without_include_usage_is_logged_with_its_trigger_and_not_forwarded(
-    proxy: Proxy, logged: list[Any]
+    proxy: Proxy, log_lines: list[Any]
 ) -> None:
     answer = await proxy.ask(user("[[fake:text in=11 out=7]]", stream=True))
     assert "usage" not in answer.text
-    await until(lambda: bool(request_lines(logged)))
-    (line,) = request_lines(logged)
+    await until(lambda: bool(request_lines(log_lines)))
+    (line,) = request_lines(log_lines)
     assert (line["input_tokens"], line["output_tokens"]) == (11, 7)
     assert line["emission_trigger"] in ("token_count", "task_complete", "provider")
 
 
 async def test_no_line_of_the_log_holds_a_word_of_prompt_answer_or_key(
-    tmp_path: Path, logged: list[Any]
+    tmp_path: Path, log_lines: list[Any]
 ) -> None:
     async with fake_proxy(tmp_path, api_key="the-key") as proxy:
         headers = {"Authorization": "Bearer the-key"}
@@ -280,8 +280,8 @@ async def test_no_line_of_the_log_holds_a_word_of_prompt_answer_or_key(
                 {**user(f"[[fake:text say='answered words']] {SECRET}"), **fields}, headers=headers
             )
         await proxy.settled()
-    text = repr(logged)
-    assert len(request_lines(logged)) == 4
+    text = repr(log_lines)
+    assert len(request_lines(log_lines)) == 4
     for hidden in (SECRET, "answered words", "answered", "the-key"):
         assert hidden not in text
 
@@ -294,7 +294,7 @@ def breaks(*_: Any, **__: Any) -> Any:
 
 
 async def test_an_internal_error_is_500_and_its_log_line_says_where_but_not_what(
-    proxy: Proxy, logged: list[Any], monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, log_lines: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat, "parse", breaks)
     answer = await proxy.ask(user())
@@ -302,10 +302,10 @@ async def test_an_internal_error_is_500_and_its_log_line_says_where_but_not_what
     assert complete(answer)
     assert answer.error["code"] == "internal_error"
     assert SECRET not in answer.text
-    (line,) = [line for line in logged if line["event"] == "internal_error"]
+    (line,) = [line for line in log_lines if line["event"] == "internal_error"]
     assert line["raised"] == "ValueError"
     assert any("breaks" in place for place in line["at"])
-    assert SECRET not in repr(logged)
+    assert SECRET not in repr(log_lines)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ async def test_an_internal_error_is_500_and_its_log_line_says_where_but_not_what
     ],
 )
 async def test_what_a_busy_machine_lacks_is_named_in_a_503(
-    proxy: Proxy, logged: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception, advice: str
+    proxy: Proxy, log_lines: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception, advice: str
 ) -> None:
     def lacks(*_: Any, **__: Any) -> Any:
         raise error
@@ -326,13 +326,13 @@ async def test_what_a_busy_machine_lacks_is_named_in_a_503(
     answer = await proxy.ask(user())
     assert (answer.status, answer.error["code"]) == (503, "service_unavailable")
     assert advice in answer.error["message"]
-    (line,) = [line for line in logged if line["event"] == "internal_error"]
+    (line,) = [line for line in log_lines if line["event"] == "internal_error"]
     assert advice in line["lack"]
-    assert SECRET not in answer.text + repr(logged)
+    assert SECRET not in answer.text + repr(log_lines)
 
 
 async def test_an_internal_error_in_the_middle_of_a_stream_is_an_error_frame_and_done(
-    proxy: Proxy, logged: list[Any], monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, log_lines: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = ChatRenderer.feed
 
@@ -346,7 +346,7 @@ async def test_an_internal_error_in_the_middle_of_a_stream_is_an_error_frame_and
     *_, failed, done = answer.frames
     assert failed["error"]["code"] == "internal_error"
     assert done == "[DONE]"
-    assert SECRET not in repr(logged) + answer.text
+    assert SECRET not in repr(log_lines) + answer.text
     await proxy.settled()
 
 
@@ -365,7 +365,7 @@ async def test_an_answer_whose_error_cannot_be_sent_is_cut_and_not_followed_by_a
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_ends_its_turn_and_is_499_in_the_log(
-    tmp_path: Path, logged: list[Any], stream: bool
+    tmp_path: Path, log_lines: list[Any], stream: bool
 ) -> None:
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "never")}
     async with fake_proxy(tmp_path, environment) as proxy:
@@ -378,13 +378,13 @@ async def test_a_client_that_leaves_ends_its_turn_and_is_499_in_the_log(
             await until(lambda: proxy.server.runs.running == 1)
             asking.cancel()
         await proxy.settled()
-        await until(lambda: bool(request_lines(logged)))
-    (line,) = request_lines(logged)
+        await until(lambda: bool(request_lines(log_lines)))
+    (line,) = request_lines(log_lines)
     assert line["status"] == 499
 
 
 async def test_a_connection_that_breaks_under_a_write_is_a_client_that_left_and_no_error_of_this_server(
-    proxy: Proxy, logged: list[Any], monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, log_lines: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaks_off(*_: Any) -> Any:
         raise ConnectionResetError
@@ -394,9 +394,9 @@ async def test_a_connection_that_breaks_under_a_write_is_a_client_that_left_and_
     with pytest.raises(aiohttp.ClientError):
         await proxy.ask(user(stream=True))
     await proxy.settled()
-    await until(lambda: bool(request_lines(logged)))
-    assert request_lines(logged)[0]["status"] == 499
-    assert not [line for line in logged if line["event"] == "internal_error"]
+    await until(lambda: bool(request_lines(log_lines)))
+    assert request_lines(log_lines)[0]["status"] == 499
+    assert not [line for line in log_lines if line["event"] == "internal_error"]
 
 
 async def test_every_reply_says_how_long_it_took(proxy: Proxy) -> None:

@@ -16,7 +16,7 @@ from tests.waiting import poll
 
 OWN: dict[str, Any] = {"model_aliases": "my-own=codex-5"}
 """A name of a client's own."""
-SAID = "[[fake:text say=Fake.]]"
+PROMPT = "[[fake:text say=Fake.]]"
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def settings(server: Upstream, **routes: dict[str, Any]) -> dict[str, Any]:
 
 
 def chat(**more: Any) -> dict[str, Any]:
-    return {"model": "codex-5", "messages": [{"role": "user", "content": SAID}], **more}
+    return {"model": "codex-5", "messages": [{"role": "user", "content": PROMPT}], **more}
 
 
 async def routed_answer(proxy: Proxy, body: dict[str, Any]) -> tuple[str, str, str | None]:
@@ -52,10 +52,10 @@ async def test_a_route_chooses_in_every_api_and_the_answer_has_the_model_asked_f
         messages = {"model": "claude-x", "max_tokens": 9, "messages": chat()["messages"]}
         for path, body in (
             ("/v1/messages", {**messages, "model": "codex-5"}),
-            ("/v1/responses", {"model": "codex-5", "input": SAID, "store": False}),
-            ("/v1/responses", {"model": "codex-5", "input": SAID}),
+            ("/v1/responses", {"model": "codex-5", "input": PROMPT, "store": False}),
+            ("/v1/responses", {"model": "codex-5", "input": PROMPT}),
             ("/api/chat", {**chat(), "stream": False}),
-            ("/v1/completions", {"model": "codex-5", "prompt": SAID}),
+            ("/v1/completions", {"model": "codex-5", "prompt": PROMPT}),
         ):
             answer = await proxy.send("POST", path, body)
             assert (answer.status, answer.headers["x-codex-route"]) == (200, "all"), answer.text
@@ -110,9 +110,9 @@ async def test_a_route_serves_a_name_that_no_agent_has_in_every_api(server: Upst
         for path, body in (
             ("/v1/chat/completions", chat()),
             ("/v1/messages", {"max_tokens": 9, "messages": chat()["messages"]}),
-            ("/v1/responses", {"input": SAID}),
+            ("/v1/responses", {"input": PROMPT}),
             ("/api/chat", {**chat(), "stream": False}),
-            ("/v1/completions", {"prompt": SAID}),
+            ("/v1/completions", {"prompt": PROMPT}),
         ):
             answer = await proxy.send("POST", path, {**body, "model": "gpt-9"})
             assert (answer.status, answer.headers.get("x-codex-route")) == (200, "gpt"), answer.text
@@ -182,7 +182,7 @@ async def test_each_turn_of_a_websocket_is_routed_by_itself(server: Upstream, tm
         open_socket(proxy) as socket,
     ):
         for model, text in (("my-small", "Hello."), ("codex-5", "Fake."), ("my-small", "Hello.")):
-            answer = await answer_to(socket, SAID, model=model)
+            answer = await answer_to(socket, PROMPT, model=model)
             assert text in str(answer["output"])
             assert answer["model"] == model
 
@@ -193,7 +193,7 @@ async def test_a_websocket_turn_asks_another_agent_too_and_is_continued(
     routes = settings(server, all={"to": "local/large", "fallback": ["codex-5"]})
     server.key = "another"
     async with fake_proxy(tmp_path, **routes, **OWN) as proxy, open_socket(proxy) as socket:
-        first = await answer_to(socket, SAID, store=False)
+        first = await answer_to(socket, PROMPT, store=False)
         assert "Fake." in str(first["output"])
         second = await answer_to(
             socket, "[[fake:echo]]", model="my-own", store=False, previous_response_id=first["id"]
@@ -207,14 +207,14 @@ async def test_a_websocket_turn_whose_last_target_fails_is_an_error(server: Upst
     routes = settings(server, all={"to": "local/large", "fallback": ["local/small"]})
     server.key = "another"
     async with fake_proxy(tmp_path, **routes, **OWN) as proxy, open_socket(proxy) as socket:
-        await send(socket, SAID)
+        await send(socket, PROMPT)
         assert (await error_of(socket))["code"] == "upstream_unauthorized"
         assert len(server.asked) == 2
 
 
 async def in_background(proxy: Proxy, **more: Any) -> dict[str, Any]:
     """A background response, once it has ended."""
-    body = {"model": "my-own", "input": SAID, "background": True, **more}
+    body = {"model": "my-own", "input": PROMPT, "background": True, **more}
     created = await proxy.send("POST", "/v1/responses", body)
     assert created.headers["x-codex-route"] == "all"
     return await wait_for_end(
@@ -265,7 +265,7 @@ async def test_a_background_response_that_is_run_again_after_a_restart_has_its_t
     routes = settings(server, all={"to": "local/small"}) | {"background_recovery": "rerun"}
     server.held.clear()
     async with fake_proxy(tmp_path, **routes, **OWN) as proxy:
-        body = {"model": "my-own", "input": SAID, "background": True}
+        body = {"model": "my-own", "input": PROMPT, "background": True}
         id = (await proxy.send("POST", "/v1/responses", body)).body["id"]
         await server.is_held.wait()
     server.held.set()

@@ -12,7 +12,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.http.stream_slots import StreamSlots
 from tests.http.serving import Answer, fake_proxy, until, user
 
-HELD = user("[[fake:text hold=1]]", stream=True)
+HELD_REQUEST = user("[[fake:text hold=1]]", stream=True)
 """A stream that says one word, then waits for the release file."""
 
 
@@ -33,7 +33,7 @@ def guard_lines(logged: list[Any]) -> list[tuple[Any, ...]]:
 
 
 async def test_the_guard_rejects_additional_streams_with_429(tmp_path: Path) -> None:
-    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD) as held:
+    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD_REQUEST) as held:
         await held.content.readline()
         answer = await proxy.ask(user(stream=True))
         assert answer.status == 429
@@ -45,13 +45,13 @@ async def test_the_guard_rejects_additional_streams_with_429(tmp_path: Path) -> 
 
 
 async def test_accepted_and_rejected_streams_have_the_state_of_the_limit_in_headers(tmp_path: Path) -> None:
-    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD) as held:
+    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD_REQUEST) as held:
         assert conc(held) == ("0", "1", "1")
         assert conc(await proxy.ask(user(stream=True))) == ("1", "1", "1")
 
 
 async def test_with_the_flag_off_no_header_and_no_endpoint_gives_the_guard_away(tmp_path: Path) -> None:
-    async with one_stream_proxy(tmp_path, test_endpoints=False) as proxy, proxy.open(HELD) as held:
+    async with one_stream_proxy(tmp_path, test_endpoints=False) as proxy, proxy.open(HELD_REQUEST) as held:
         await held.content.readline()
         rejected = await proxy.ask(user(stream=True))
         assert rejected.status == 429
@@ -61,7 +61,7 @@ async def test_with_the_flag_off_no_header_and_no_endpoint_gives_the_guard_away(
 
 
 async def test_the_guard_counts_streams_only(tmp_path: Path) -> None:
-    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD) as held:
+    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD_REQUEST) as held:
         await held.content.readline()
         assert (await proxy.ask(user())).status == 200
 
@@ -69,7 +69,7 @@ async def test_the_guard_counts_streams_only(tmp_path: Path) -> None:
 async def test_get_conc_returns_how_many_streams_are_open(tmp_path: Path) -> None:
     async with one_stream_proxy(tmp_path, sse_max_concurrency=None) as proxy:
         assert (await proxy.send("GET", "/__test/conc")).body == {"conc": 0}
-        async with proxy.open(HELD) as held:
+        async with proxy.open(HELD_REQUEST) as held:
             await held.content.readline()
             assert (await proxy.send("GET", "/__test/conc")).body == {"conc": 1}
         await until(lambda: proxy.streams == 0)
@@ -77,7 +77,7 @@ async def test_get_conc_returns_how_many_streams_are_open(tmp_path: Path) -> Non
 
 
 async def test_release_writes_the_release_file_and_held_streams_end(tmp_path: Path) -> None:
-    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD) as held:
+    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD_REQUEST) as held:
         assert not (tmp_path / "release").exists()
         assert (await proxy.send("POST", "/__test/conc/release")).body == {"released": True}
         assert (tmp_path / "release").exists()
@@ -97,40 +97,45 @@ async def test_the_test_endpoints_do_not_answer_through_a_reverse_proxy(tmp_path
         assert (await proxy.send("GET", "/__test/conc", headers={header: "x"})).status == 403
 
 
-async def test_a_slot_is_free_again_after_the_stream_has_finished(tmp_path: Path, logged: list[Any]) -> None:
+async def test_a_slot_is_free_again_after_the_stream_has_finished(
+    tmp_path: Path, log_lines: list[Any]
+) -> None:
     async with one_stream_proxy(tmp_path) as proxy:
         for _ in range(3):
             assert (await proxy.ask(user(stream=True))).status == 200
             await until(lambda: proxy.streams == 0)
-    assert guard_lines(logged) == [("acquired", 0, 1, 1), ("released", 1, 0, 1)] * 3
-    assert {line["cause"] for line in logged if line.get("outcome") == "released"} == {"finish"}
+    assert guard_lines(log_lines) == [("acquired", 0, 1, 1), ("released", 1, 0, 1)] * 3
+    assert {line["cause"] for line in log_lines if line.get("outcome") == "released"} == {"finish"}
 
 
-async def test_a_slot_is_free_again_after_its_client_has_left(tmp_path: Path, logged: list[Any]) -> None:
+async def test_a_slot_is_free_again_after_its_client_has_left(tmp_path: Path, log_lines: list[Any]) -> None:
     async with one_stream_proxy(tmp_path) as proxy:
-        async with proxy.open(HELD) as held:
+        async with proxy.open(HELD_REQUEST) as held:
             await held.content.readline()
         await proxy.settled()
         assert (await proxy.ask(user(stream=True))).status == 200
         await proxy.settled()
-    causes = [line["cause"] for line in logged if line.get("outcome") == "released"]
+    causes = [line["cause"] for line in log_lines if line.get("outcome") == "released"]
     assert causes == ["aborted", "finish"]
 
 
-async def test_a_slot_is_free_again_after_the_turn_has_failed(tmp_path: Path, logged: list[Any]) -> None:
+async def test_a_slot_is_free_again_after_the_turn_has_failed(tmp_path: Path, log_lines: list[Any]) -> None:
     async with one_stream_proxy(tmp_path) as proxy:
         assert (await proxy.ask(user("[[fake:error_500]]", stream=True))).status == 502
         assert proxy.streams == 0
         assert (await proxy.ask(user("[[fake:error_mid_text]]", stream=True))).status == 200
         await until(lambda: proxy.streams == 0)
-    assert guard_lines(logged) == [("acquired", 0, 1, 1), ("released", 1, 0, 1)] * 2
+    assert guard_lines(log_lines) == [("acquired", 0, 1, 1), ("released", 1, 0, 1)] * 2
 
 
-async def test_log_lines_are_keyed_by_req_id(tmp_path: Path, logged: list[Any]) -> None:
-    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD, headers={"x-request-id": "one"}) as held:
+async def test_log_lines_are_keyed_by_req_id(tmp_path: Path, log_lines: list[Any]) -> None:
+    async with (
+        one_stream_proxy(tmp_path) as proxy,
+        proxy.open(HELD_REQUEST, headers={"x-request-id": "one"}) as held,
+    ):
         await held.content.readline()
         await proxy.ask(user(stream=True), headers={"x-request-id": "two"})
-    lines = [(line["req_id"], line["outcome"]) for line in logged if line.get("scope") == "sse_guard"]
+    lines = [(line["req_id"], line["outcome"]) for line in log_lines if line.get("scope") == "sse_guard"]
     assert lines == [("one", "acquired"), ("two", "rejected"), ("one", "released")]
 
 
@@ -146,7 +151,7 @@ async def test_acquisition_comes_before_the_child_is_spawned(
             return await opening(turn)
 
         monkeypatch.setattr(proxy.server.agent, "open", open)
-        async with proxy.open(HELD) as held:
+        async with proxy.open(HELD_REQUEST) as held:
             await held.content.readline()
             assert (await proxy.ask(user(stream=True))).status == 429
         assert seen == [1]
@@ -156,7 +161,7 @@ async def test_of_many_streams_at_once_exactly_the_limit_is_accepted(tmp_path: P
     async with one_stream_proxy(tmp_path, sse_max_concurrency=3) as proxy:
 
         async def one() -> Answer | None:
-            async with proxy.open(HELD) as reply:
+            async with proxy.open(HELD_REQUEST) as reply:
                 if reply.status == 200:
                     accepted.append(reply)
                     await everyone.wait()

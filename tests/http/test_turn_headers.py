@@ -8,13 +8,13 @@ import pytest
 
 from tests.http.serving import Proxy
 
-SAID = [{"role": "user", "content": "Hello."}]
+MESSAGES = [{"role": "user", "content": "Hello."}]
 ASKED: dict[str, tuple[str, dict[str, Any]]] = {
-    "chat": ("/v1/chat/completions", {"messages": SAID, "temperature": 0.5}),
-    "messages": ("/v1/messages", {"messages": SAID, "max_tokens": 100, "temperature": 0.5}),
+    "chat": ("/v1/chat/completions", {"messages": MESSAGES, "temperature": 0.5}),
+    "messages": ("/v1/messages", {"messages": MESSAGES, "max_tokens": 100, "temperature": 0.5}),
     "response": ("/v1/responses", {"input": "Hello.", "temperature": 0.5}),
     "unsaved response": ("/v1/responses", {"input": "Hello.", "store": False, "temperature": 0.5}),
-    "ollama": ("/api/chat", {"messages": SAID, "options": {"temperature": 0.5}}),
+    "ollama": ("/api/chat", {"messages": MESSAGES, "options": {"temperature": 0.5}}),
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.app.server import make_server
-from tests.http.serving import ENVIRONMENT, Answer, Proxy, fake_proxy, running, settings_of, user
+from tests.http.serving import ENVIRONMENT, Answer, Proxy, fake_proxy, running_proxy, settings_of, user
 from tests.weather_tool import CHAT_WEATHER
 
 
@@ -71,7 +71,7 @@ async def test_a_folder_whose_name_begins_like_a_root_is_outside(proxy: Proxy, t
 async def real_proto(tmp_path: Path, codex: Path) -> AsyncIterator[Proxy]:
     """A proxy whose agent can do only what the real proto dialect can."""
     settings = settings_of(tmp_path, agent="codex-proto", codex_bin=str(codex), codex_home=tmp_path)
-    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+    async with running_proxy(await make_server(settings, ENVIRONMENT)) as proxy:
         yield proxy
 
 

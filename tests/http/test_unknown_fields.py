@@ -31,25 +31,27 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
 }
 """A body of each kind."""
 
-READING: Final = {each.route: each for each in ENDPOINTS if each.body and each.handler is not pass_through}
+BODY_ENDPOINTS: Final = {
+    each.route: each for each in ENDPOINTS if each.body and each.handler is not pass_through
+}
 """The endpoints that read bodies themselves. The others send them on as they are."""
 
 
 async def post(proxy: Proxy, route: str, fields: dict[str, Any]) -> Any:
     """Sends the endpoint a body with further fields."""
     made = (await proxy.send("POST", "/v1/conversations", {})).body["id"]
-    endpoint = READING[route]
+    endpoint = BODY_ENDPOINTS[route]
     path = endpoint.path.replace("{id}", made)
     return await proxy.send("POST", path, BODIES[str(endpoint.body)] | fields)
 
 
-@pytest.mark.parametrize("route", READING)
+@pytest.mark.parametrize("route", BODY_ENDPOINTS)
 async def test_a_field_that_no_endpoint_knows_is_named(proxy: Proxy, route: str) -> None:
     answer = await post(proxy, route, {"of_tomorrow": 1})
     assert answer.headers["x-codex-ignored-params"] == "of_tomorrow"
 
 
-@pytest.mark.parametrize("route", READING)
+@pytest.mark.parametrize("route", BODY_ENDPOINTS)
 async def test_an_unknown_field_with_an_id_of_this_server_is_refused(proxy: Proxy, route: str) -> None:
     answer = await post(proxy, route, {"of_tomorrow": "resp_0123456789abcdef"})
     assert answer.status == 400
@@ -57,7 +59,7 @@ async def test_an_unknown_field_with_an_id_of_this_server_is_refused(proxy: Prox
 
 
 @pytest.mark.parametrize(
-    "route", [name for name, each in READING.items() if "items" in BODIES[str(each.body)]]
+    "route", [name for name, each in BODY_ENDPOINTS.items() if "items" in BODIES[str(each.body)]]
 )
 async def test_a_field_of_an_item_is_named(proxy: Proxy, route: str) -> None:
     answer = await post(proxy, route, {"items": [{**ITEM, "of_tomorrow": 1}]})

@@ -24,7 +24,7 @@ def client_of(proxy: Proxy, key: str = "no key") -> AsyncOpenAI:
 
 
 @asynccontextmanager
-async def serving(
+async def proxy_and_client(
     folder: Path, environment: Mapping[str, str] | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Proxy, AsyncOpenAI]]:
     """A proxy on the fake agent, and an SDK client of it."""
@@ -79,6 +79,6 @@ def text_of(response: Response) -> str:
     return response.output_text
 
 
-def saying(text: str) -> str:
+def prompt_for(text: str) -> str:
     """A prompt to which the fake agent answers with this text."""
     return f'[[fake:text say="{text}"]]'

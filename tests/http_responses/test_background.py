@@ -20,17 +20,27 @@ from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoredResponse, StoreUnavailable
 from tests.faults.scene import agent_of, write_program
 from tests.http.serving import ENVIRONMENT, Proxy, proxy_of, until
-from tests.http_responses.asking import blocks_of, check_events, create, events_of, saying, serving, types_of
+from tests.http_responses.asking import (
+    blocks_of,
+    check_events,
+    create,
+    events_of,
+    prompt_for,
+    proxy_and_client,
+    types_of,
+)
 from tests.waiting import poll
 
-HELD = '[[fake:text say="one two three" hold=1]]'
+HELD_PROMPT = '[[fake:text say="one two three" hold=1]]'
 
 
 @asynccontextmanager
-async def holding(folder: Path, **settings: Any) -> AsyncIterator[tuple[Proxy, AsyncOpenAI, Path]]:
+async def proxy_with_held_turns(
+    folder: Path, **settings: Any
+) -> AsyncIterator[tuple[Proxy, AsyncOpenAI, Path]]:
     """A proxy whose held turns go on when the file is there."""
     release = folder / "go"
-    async with serving(folder, {"STREAM_RELEASE_FILE": str(release)}, **settings) as (proxy, client):
+    async with proxy_and_client(folder, {"STREAM_RELEASE_FILE": str(release)}, **settings) as (proxy, client):
         yield proxy, client, release
 
 
@@ -52,8 +62,8 @@ async def stream_of(proxy: Proxy, id: str, after: int | None = None) -> list[dic
 
 
 async def test_a_background_response_is_reported_at_once_and_polled_to_its_end(tmp_path: Path) -> None:
-    async with holding(tmp_path) as (proxy, client, release):
-        created = await client.responses.create(model="codex-5", input=HELD, background=True)
+    async with proxy_with_held_turns(tmp_path) as (proxy, client, release):
+        created = await client.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
         assert (created.status, created.background, created.output) == ("queued", True, [])
         await until(lambda: proxy.server.runs.running == 1)
         assert (await client.responses.retrieve(created.id)).status in ("queued", "in_progress")
@@ -67,8 +77,8 @@ async def test_a_background_response_is_reported_at_once_and_polled_to_its_end(t
 
 
 async def test_a_background_stream_outlives_its_creator_and_is_resumed_to_the_event(tmp_path: Path) -> None:
-    async with holding(tmp_path) as (proxy, _, release):
-        body = {"model": "codex-5", "input": HELD, "background": True, "stream": True}
+    async with proxy_with_held_turns(tmp_path) as (proxy, _, release):
+        body = {"model": "codex-5", "input": HELD_PROMPT, "background": True, "stream": True}
         async with proxy.session.post(f"{proxy.url}/v1/responses", json=body) as reply:
             begun = b""
             while b"output_text.delta" not in begun:
@@ -92,7 +102,7 @@ async def test_a_background_stream_outlives_its_creator_and_is_resumed_to_the_ev
 
 async def test_the_sdk_resumes_a_background_stream(client: AsyncOpenAI) -> None:
     stream = await client.responses.create(
-        model="codex-5", input=saying("one two three"), background=True, stream=True
+        model="codex-5", input=prompt_for("one two three"), background=True, stream=True
     )
     events = [event async for event in stream]
     id = events[0].response.id  # type: ignore[union-attr]
@@ -110,7 +120,7 @@ async def test_a_stream_read_behind_its_last_event_has_nothing_but_its_end(proxy
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"background": True}])
 async def test_only_background_streams_can_be_resumed(proxy: Proxy, fields: dict[str, Any]) -> None:
-    answer = await create(proxy, saying("Hi."), **fields)
+    answer = await create(proxy, prompt_for("Hi."), **fields)
     id = events_of(answer.text)[0]["response"]["id"] if "stream" in fields else answer.body["id"]
     refused = await proxy.send("GET", f"/v1/responses/{id}?stream=true")
     assert (refused.status, refused.error["code"]) == (400, "stream_not_resumable")
@@ -125,7 +135,7 @@ async def test_a_wrong_number_to_resume_from_is_a_400(proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_cancelled_response_ends_its_agent_and_never_completes(tmp_path: Path, stream: bool) -> None:
-    async with holding(tmp_path) as (proxy, client, release):
+    async with proxy_with_held_turns(tmp_path) as (proxy, client, release):
         id, reading = await _created(proxy, client, stream)
         await until(lambda: proxy.server.runs.running == 1)
         cancelled = await client.responses.cancel(id)
@@ -142,18 +152,18 @@ async def _created(
     proxy: Proxy, client: AsyncOpenAI, stream: bool
 ) -> tuple[str, asyncio.Task[list[dict[str, Any]]] | None]:
     if not stream:
-        return (await client.responses.create(model="codex-5", input=HELD, background=True)).id, None
-    events = await client.responses.create(model="codex-5", input=HELD, background=True, stream=True)
+        return (await client.responses.create(model="codex-5", input=HELD_PROMPT, background=True)).id, None
+    events = await client.responses.create(model="codex-5", input=HELD_PROMPT, background=True, stream=True)
     id = (await anext(aiter(events))).response.id  # type: ignore[union-attr]
     await events.close()
     return id, asyncio.create_task(stream_of(proxy, id))
 
 
 async def test_a_response_that_waits_for_its_slot_is_cancelled_before_it_begins(tmp_path: Path) -> None:
-    async with holding(tmp_path, max_running_turns=1) as (proxy, client, release):
-        first = await client.responses.create(model="codex-5", input=HELD, background=True)
+    async with proxy_with_held_turns(tmp_path, max_running_turns=1) as (proxy, client, release):
+        first = await client.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
         await until(lambda: proxy.server.runs.running == 1)
-        second = await client.responses.create(model="codex-5", input=HELD, background=True)
+        second = await client.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
         assert (await client.responses.cancel(second.id)).status == "cancelled"
         release.write_text("go")
         assert (await wait_for_end(client, first.id)).status == "completed"
@@ -174,8 +184,8 @@ async def test_a_failed_background_stream_ends_with_error_and_failed(proxy: Prox
 
 
 async def test_a_response_deleted_while_it_runs_is_stopped_and_gone(tmp_path: Path) -> None:
-    async with holding(tmp_path) as (proxy, client, _):
-        created = await client.responses.create(model="codex-5", input=HELD, background=True)
+    async with proxy_with_held_turns(tmp_path) as (proxy, client, _):
+        created = await client.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
         await until(lambda: proxy.server.runs.running == 1)
         await client.responses.delete(created.id)
         await until(lambda: proxy.server.runs.running == 0)
@@ -184,8 +194,8 @@ async def test_a_response_deleted_while_it_runs_is_stopped_and_gone(tmp_path: Pa
 
 
 async def test_a_running_response_cannot_be_continued_yet(tmp_path: Path) -> None:
-    async with holding(tmp_path) as (proxy, client, _):
-        created = await client.responses.create(model="codex-5", input=HELD, background=True)
+    async with proxy_with_held_turns(tmp_path) as (proxy, client, _):
+        created = await client.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
         answer = await create(proxy, previous_response_id=created.id)
         assert (answer.status, answer.error["code"]) == (400, "previous_response_not_finished")
 
@@ -193,7 +203,7 @@ async def test_a_running_response_cannot_be_continued_yet(tmp_path: Path) -> Non
 async def test_a_conversation_takes_a_background_turn_when_it_has_completed(client: AsyncOpenAI) -> None:
     conversation = await client.conversations.create()
     created = await client.responses.create(
-        model="codex-5", input=saying("Hello."), conversation=conversation.id, background=True
+        model="codex-5", input=prompt_for("Hello."), conversation=conversation.id, background=True
     )
     await wait_for_end(client, created.id)
     items = (await client.conversations.items.list(conversation.id, order="asc")).data
@@ -209,7 +219,7 @@ async def test_a_wrong_request_is_an_error_before_anything_is_queued(proxy: Prox
 
 
 async def test_without_a_store_there_is_no_background(tmp_path: Path) -> None:
-    async with serving(tmp_path, store="off") as (proxy, _):
+    async with proxy_and_client(tmp_path, store="off") as (proxy, _):
         answer = await create(proxy, background=True)
     assert (answer.status, answer.error["param"]) == (400, "background")
 
@@ -229,10 +239,10 @@ def test_responses_that_are_about_to_begin_count_for_their_key_too() -> None:
 
 
 async def test_a_server_that_stops_fails_what_runs_with_a_reason(tmp_path: Path) -> None:
-    async with holding(tmp_path) as (proxy, client, _):
-        created = await client.responses.create(model="codex-5", input=HELD, background=True)
+    async with proxy_with_held_turns(tmp_path) as (proxy, client, _):
+        created = await client.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
         await until(lambda: proxy.server.runs.running == 1)
-    async with serving(tmp_path) as (_, client):
+    async with proxy_and_client(tmp_path) as (_, client):
         response = await client.responses.retrieve(created.id)
     assert response.status == "failed"
     assert response.error is not None
@@ -243,25 +253,25 @@ async def test_a_server_that_stops_fails_what_waits_for_a_slot_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.05)
-    async with holding(tmp_path, max_running_turns=1, queue_wait=0) as (proxy, client, _):
-        in_front = asyncio.ensure_future(create(proxy, HELD))
+    async with proxy_with_held_turns(tmp_path, max_running_turns=1, queue_wait=0) as (proxy, client, _):
+        in_front = asyncio.ensure_future(create(proxy, HELD_PROMPT))
         await until(lambda: proxy.server.runs.running == 1)
-        waits = await client.responses.create(model="codex-5", input=HELD, background=True)
+        waits = await client.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
     left = proxy.server.background.find("local", waits.id)
     await asyncio.gather(in_front, return_exceptions=True)
     assert left is None
-    async with serving(tmp_path) as (_, client):
+    async with proxy_and_client(tmp_path) as (_, client):
         response = await client.responses.retrieve(waits.id)
     assert response.status == "failed"
     assert response.error is not None
     assert "stopping" in response.error.message
 
 
-async def left_by_a_killed_server(folder: Path, **fields: Any) -> str:
+async def add_unfinished_response(folder: Path, **fields: Any) -> str:
     """A response that is unfinished on disk, as a process that was killed leaves it."""
-    async with holding(folder, background_recovery="rerun") as (proxy, client, _):
+    async with proxy_with_held_turns(folder, background_recovery="rerun") as (proxy, client, _):
         created = await client.responses.create(
-            model="codex-5", input=HELD, background=True, instructions="Be brief.", **fields
+            model="codex-5", input=HELD_PROMPT, background=True, instructions="Be brief.", **fields
         )
         await until(lambda: proxy.server.runs.running == 1)
         assert proxy.server.store_lifecycle is not None
@@ -272,9 +282,9 @@ async def left_by_a_killed_server(folder: Path, **fields: Any) -> str:
 
 
 async def test_a_turn_of_the_plain_model_is_run_again_where_the_operator_wants_it(tmp_path: Path) -> None:
-    id = await left_by_a_killed_server(tmp_path)
+    id = await add_unfinished_response(tmp_path)
     (tmp_path / "go").write_text("go")
-    async with holding(tmp_path, background_recovery="rerun") as (_, client, _):
+    async with proxy_with_held_turns(tmp_path, background_recovery="rerun") as (_, client, _):
         response = await wait_for_end(client, id)
     assert (response.status, response.output_text) == ("completed", "one two three")
 
@@ -283,9 +293,9 @@ async def test_a_turn_whose_context_cannot_be_read_at_the_start_is_run_again_onc
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codex_proxy.responses.recovery.RETRY_SECONDS", 0.01)
-    async with serving(tmp_path) as (proxy, _):
-        first = await create(proxy, saying("Hello."))
-    id = await left_by_a_killed_server(tmp_path, previous_response_id=first.body["id"])
+    async with proxy_and_client(tmp_path) as (proxy, _):
+        first = await create(proxy, prompt_for("Hello."))
+    id = await add_unfinished_response(tmp_path, previous_response_id=first.body["id"])
     (tmp_path / "go").write_text("go")
 
     tries = 0
@@ -299,7 +309,7 @@ async def test_a_turn_whose_context_cannot_be_read_at_the_start_is_run_again_onc
         await scan(self, *given)
 
     monkeypatch.setattr(SqliteStore, "scan_context", locked)
-    async with holding(tmp_path, background_recovery="rerun") as (_, client, _):
+    async with proxy_with_held_turns(tmp_path, background_recovery="rerun") as (_, client, _):
         response = await wait_for_end(client, id)
     assert (response.status, tries) == ("completed", 3)
 
@@ -313,26 +323,26 @@ async def test_a_turn_that_waits_for_a_process_when_the_server_stops_is_run_agai
         [process] = agent.pool.processes
         process.kill()
         await until(lambda: not agent.pool.processes)
-        created = await create(proxy, saying("Hello."), background=True, instructions="Be brief.")
+        created = await create(proxy, prompt_for("Hello."), background=True, instructions="Be brief.")
         await until(lambda: proxy.server.runs.running == 1)
-    async with serving(tmp_path, background_recovery="rerun") as (_, client):
+    async with proxy_and_client(tmp_path, background_recovery="rerun") as (_, client):
         response = await wait_for_end(client, created.body["id"])
     assert (response.status, response.output_text) == ("completed", "Hello.")
 
 
 async def test_a_response_that_a_kill_cut_off_is_failed_with_the_reason(tmp_path: Path) -> None:
-    id = await left_by_a_killed_server(tmp_path)
-    async with serving(tmp_path) as (_, client):
+    id = await add_unfinished_response(tmp_path)
+    async with proxy_and_client(tmp_path) as (_, client):
         response = await wait_for_end(client, id)
     assert response.status == "failed"
     assert "was restarted" in response.error.message
 
 
 async def test_a_stream_that_a_kill_cut_off_still_ends(tmp_path: Path) -> None:
-    async with holding(tmp_path) as (proxy, _, _):
+    async with proxy_with_held_turns(tmp_path) as (proxy, _, _):
         assert proxy.server.store_lifecycle is not None
         store = proxy.server.store_lifecycle.store
-        answer = await create(proxy, saying("one two"), background=True, stream=True)
+        answer = await create(proxy, prompt_for("one two"), background=True, stream=True)
         events = events_of(answer.text)
         id = events[0]["response"]["id"]
         frames = await store.frames("local", id)
@@ -346,7 +356,7 @@ async def test_a_stream_that_a_kill_cut_off_still_ends(tmp_path: Path) -> None:
             )
         )
         await store.append_frames("local", id, frames[:5])
-    async with holding(tmp_path) as (proxy, _, _):
+    async with proxy_with_held_turns(tmp_path) as (proxy, _, _):
         rest = await stream_of(proxy, id)
     assert [event["type"] for event in rest[5:]] == ["error", "response.failed"]
     assert rest[:5] == events[:5]

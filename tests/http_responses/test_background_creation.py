@@ -23,7 +23,7 @@ from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoreUnavailable, UnsureWrite
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 from tests.http.serving import Proxy, until
-from tests.http_responses.asking import create, saying, serving
+from tests.http_responses.asking import create, prompt_for, proxy_and_client
 from tests.http_responses.leaving import CancelledAt
 
 MAX_WAITS = 40
@@ -56,7 +56,7 @@ async def test_a_client_that_leaves_at_any_moment_of_the_creation_leaves_nothing
     while not left or left[-1].reached:
         assert len(left) < MAX_WAITS
         try:
-            await create(proxy, saying("Hello."), background=True, stream=stream)
+            await create(proxy, prompt_for("Hello."), background=True, stream=stream)
             answers += 1
         except aiohttp.ServerDisconnectedError:
             pass
@@ -80,7 +80,7 @@ async def test_a_creation_whose_write_is_too_slow_for_its_client_leaves_nothing_
         raise UnsureWrite("the store did not answer in time")
 
     monkeypatch.setattr(store, "add_response", too_slow)
-    answer = await create(proxy, saying("Hello."), background=True)
+    answer = await create(proxy, prompt_for("Hello."), background=True)
     assert answer.status == 503
     await until(lambda: statuses(proxy) == {})
 
@@ -112,8 +112,8 @@ async def test_what_cannot_be_recovered_at_the_start_is_as_soon_as_the_store_tak
 ) -> None:
     for module in ("background", "recovery"):
         monkeypatch.setattr(f"codex_proxy.responses.{module}.RETRY_SECONDS", 0.01)
-    async with serving(tmp_path) as (proxy, _):
-        created = (await create(proxy, saying("Hello."), background=True)).body["id"]
+    async with proxy_and_client(tmp_path) as (proxy, _):
+        created = (await create(proxy, prompt_for("Hello."), background=True)).body["id"]
         await all_ended(proxy)
     with closing(sqlite3.connect(proxy.server.settings.store_file)) as connection, connection:
         connection.execute("UPDATE responses SET status = 'queued', unfinished = 1")
@@ -127,18 +127,18 @@ async def test_what_cannot_be_recovered_at_the_start_is_as_soon_as_the_store_tak
         return await write(self, *given, **more)
 
     monkeypatch.setattr(SqliteStore, "update_response", refuse)
-    async with serving(tmp_path) as (proxy, _):
+    async with proxy_and_client(tmp_path) as (proxy, _):
         assert statuses(proxy) == {created: "queued"}
-        later = (await create(proxy, saying("Hello."), background=True)).body["id"]
+        later = (await create(proxy, prompt_for("Hello."), background=True)).body["id"]
         full.set()
         await until(lambda: statuses(proxy) == {created: "failed", later: "completed"})
 
 
 async def leave_queued(folder: Path, *recoveries: bytes) -> None:
     """Leaves a queued response for each recovery in the store, as a process that was killed does."""
-    async with serving(folder, background_recovery="rerun") as (proxy, _):
+    async with proxy_and_client(folder, background_recovery="rerun") as (proxy, _):
         for _ in recoveries:
-            await create(proxy, saying("Hello."), background=True, instructions="Be brief.")
+            await create(proxy, prompt_for("Hello."), background=True, instructions="Be brief.")
         await all_ended(proxy)
     with closing(sqlite3.connect(proxy.server.settings.store_file)) as connection, connection:
         connection.execute("UPDATE responses SET status = 'queued', unfinished = 1")
@@ -154,13 +154,13 @@ async def test_a_response_whose_recovery_is_not_understood_is_failed_and_holds_u
     tmp_path: Path,
 ) -> None:
     await leave_queued(tmp_path, *2 * [b'{"from": "another version"}'])
-    async with serving(tmp_path, background_recovery="rerun") as (proxy, _):
+    async with proxy_and_client(tmp_path, background_recovery="rerun") as (proxy, _):
         await all_ended(proxy)
         assert list(statuses(proxy).values()) == ["failed", "failed"]
 
 
 def recovery_of(text: str) -> bytes:
-    body = {"model": "codex-5", "input": saying(text), "background": True, "instructions": "Be brief."}
+    body = {"model": "codex-5", "input": prompt_for(text), "background": True, "instructions": "Be brief."}
     return msgspec.json.encode(Recovery(json.dumps(body), None, None, None))
 
 
@@ -174,6 +174,6 @@ async def test_a_response_whose_recovery_fails_in_this_server_is_failed_and_hold
 
     await leave_queued(tmp_path, recovery_of("Break."), recovery_of("Hello."))
     monkeypatch.setattr("codex_proxy.responses.recovery.parse", break_on_one)
-    async with serving(tmp_path, background_recovery="rerun") as (proxy, _):
+    async with proxy_and_client(tmp_path, background_recovery="rerun") as (proxy, _):
         await all_ended(proxy)
         assert list(statuses(proxy).values()) == ["failed", "completed"]

@@ -11,13 +11,13 @@ from structlog.testing import capture_logs
 from tests.http.serving import Proxy
 from tests.http_responses.asking import create, events_of
 
-READ: dict[str, Any] = {"type": "function", "name": "read", "parameters": {"type": "object"}}
+READ_TOOL: dict[str, Any] = {"type": "function", "name": "read", "parameters": {"type": "object"}}
 PATCH: dict[str, Any] = {"type": "custom", "name": "apply_patch"}
 FILES: dict[str, Any] = {
     "type": "namespace",
     "name": "files",
     "description": "Files.",
-    "tools": [READ, PATCH],
+    "tools": [READ_TOOL, PATCH],
 }
 SEARCH: dict[str, Any] = {
     "type": "tool_search",
@@ -91,7 +91,7 @@ async def test_what_goes_on_from_calls_of_the_clients_tools_is_no_agent_turn(pro
 
 
 async def test_a_tool_search_comes_back_as_a_call_for_the_client(proxy: Proxy) -> None:
-    deferred = FILES | {"tools": [READ | {"defer_loading": True}]}
+    deferred = FILES | {"tools": [READ_TOOL | {"defer_loading": True}]}
     prompt = calls("tool_search", '{"query": "files"}')
     answer = await create(proxy, prompt, tools=[deferred, SEARCH])
     (call,) = Response.model_validate(answer.body).output
@@ -103,7 +103,7 @@ async def test_a_tool_search_comes_back_as_a_call_for_the_client(proxy: Proxy) -
 
 
 async def test_a_deferred_tool_is_offered_once_a_search_has_found_it(proxy: Proxy) -> None:
-    deferred = FILES | {"tools": [READ | {"defer_loading": True}]}
+    deferred = FILES | {"tools": [READ_TOOL | {"defer_loading": True}]}
     prompt = {"role": "user", "content": "[[fake:echo]]"}
     before = await create(proxy, [prompt], tools=[deferred, SEARCH], store=False)
     found = [
@@ -123,7 +123,7 @@ def _offered_names(body: Any) -> list[str]:
 
 
 async def test_without_a_search_of_the_clients_deferred_tools_are_offered_at_once(proxy: Proxy) -> None:
-    deferred = FILES | {"tools": [READ | {"defer_loading": True}]}
+    deferred = FILES | {"tools": [READ_TOOL | {"defer_loading": True}]}
     answer = await create(proxy, "[[fake:echo]]", tools=[deferred, {"type": "tool_search"}])
     assert _offered_names(answer.body) == ["files__read"]
     assert answer.headers["x-codex-ignored-params"] == "tools[tool_search]"
@@ -136,7 +136,7 @@ async def test_an_item_with_a_broken_tool_is_a_400_that_names_its_place(proxy: P
 
 
 async def test_the_same_name_twice_in_a_namespace_is_a_400_that_names_the_second(proxy: Proxy) -> None:
-    answer = await create(proxy, "Hello.", tools=[FILES | {"tools": [READ, READ]}])
+    answer = await create(proxy, "Hello.", tools=[FILES | {"tools": [READ_TOOL, READ_TOOL]}])
     assert (answer.status, answer.error["param"]) == (400, "tools[0].tools[1].name")
 
 

@@ -17,9 +17,9 @@ from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import ContextLimits, StoredItem
 from codex_proxy.surfaces.responses.context import parse_context
 from tests.http.serving import Proxy
-from tests.http_responses.asking import create, saying, serving
+from tests.http_responses.asking import create, prompt_for, proxy_and_client
 from tests.store.stored import OWNER, Hands, conversation
-from tests.surfaces.responses.answering import Counting
+from tests.surfaces.responses.answering import CountedIds
 from tests.surfaces.responses.asking import CATALOG
 
 
@@ -40,7 +40,7 @@ async def test_a_context_is_counted_without_a_model(proxy: Proxy) -> None:
 
 
 async def test_an_answer_cut_by_max_output_tokens_reports_no_more_than_its_limit(proxy: Proxy) -> None:
-    text = saying("one two three four five six seven eight")
+    text = prompt_for("one two three four five six seven eight")
     for tokens in (1, 3, 5):
         body = {"model": "codex-5", "input": text, "max_output_tokens": tokens}
         answer = await proxy.send("POST", "/v1/responses", body)
@@ -57,7 +57,7 @@ async def test_an_answer_cut_by_max_output_tokens_reports_no_more_than_its_limit
 
 
 async def test_what_was_said_before_is_counted_too(client: AsyncOpenAI) -> None:
-    first = await client.responses.create(model="codex-5", input=saying("word " * 100))
+    first = await client.responses.create(model="codex-5", input=prompt_for("word " * 100))
     alone = await client.responses.input_tokens.count(model="codex-5", input="Go on.")
     chained = await client.responses.input_tokens.count(
         model="codex-5", input="Go on.", previous_response_id=first.id
@@ -67,13 +67,13 @@ async def test_what_was_said_before_is_counted_too(client: AsyncOpenAI) -> None:
 
 async def test_an_image_by_address_is_not_given_to_the_model_that_compacts_unfetched(proxy: Proxy) -> None:
     picture = {"type": "input_image", "image_url": "https://example.org/a.png"}
-    input = [{"role": "user", "content": [{"type": "input_text", "text": saying("Blue.")}, picture]}]
+    input = [{"role": "user", "content": [{"type": "input_text", "text": prompt_for("Blue.")}, picture]}]
     answer = await proxy.send("POST", "/v1/responses/compact", {"model": "codex-5", "input": input})
     assert (answer.status, answer.error["param"]) == (400, "input[0].content[1].image_url")
 
 
 async def test_a_compacted_context_begins_a_new_chain_as_it_is(client: AsyncOpenAI) -> None:
-    first = await client.responses.create(model="codex-5", input=saying("Blue."))
+    first = await client.responses.create(model="codex-5", input=prompt_for("Blue."))
     compacted = await client.responses.compact(model="codex-5", previous_response_id=first.id)
     assert compacted.object == "response.compaction"
     assert compacted.usage.total_tokens > 0
@@ -98,7 +98,7 @@ async def test_a_conversation_that_holds_too_much_takes_no_further_item_and_no_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_lifecycle, "CONTEXT_LIMITS", ContextLimits(max_items=4, max_bytes=64 << 20))
-    async with serving(tmp_path) as (proxy, client):
+    async with proxy_and_client(tmp_path) as (proxy, client):
         made = await client.conversations.create(items=[{"role": "user", "content": "One."}])
         added = await client.conversations.items.create(
             made.id, items=[{"role": "user", "content": "Two."}, {"role": "user", "content": "Three."}]
@@ -125,7 +125,7 @@ async def test_a_chain_of_responses_that_holds_too_much_is_not_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_lifecycle, "CONTEXT_LIMITS", ContextLimits(max_items=20_000, max_bytes=100_000))
-    async with serving(tmp_path) as (proxy, _):
+    async with proxy_and_client(tmp_path) as (proxy, _):
         first = (await create(proxy, "word " * 10_000)).body
         second = (await create(proxy, "word " * 10_000, previous_response_id=first["id"])).body
         answer = await create(proxy, "Go on.", previous_response_id=second["id"])
@@ -139,7 +139,7 @@ async def test_references_to_too_much_are_refused_however_often_they_name_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_lifecycle, "CONTEXT_LIMITS", ContextLimits(max_items=20_000, max_bytes=100_000))
-    async with serving(tmp_path) as (proxy, _):
+    async with proxy_and_client(tmp_path) as (proxy, _):
         first = (await create(proxy, "word " * 10_000)).body
         items = await proxy.send("GET", f"/v1/responses/{first['id']}/input_items")
         reference = {"type": "item_reference", "id": items.body["data"][0]["id"]}
@@ -163,7 +163,7 @@ async def test_counting_a_long_conversation_has_little_of_it_in_memory(tmp_path:
     parsed = parse_context(body, catalog=CATALOG)
 
     async def count() -> int:
-        measure, fresh = await measure_context(parsed, store, OWNER, Counting())
+        measure, fresh = await measure_context(parsed, store, OWNER, CountedIds())
         return measure.tokens_with(parsed, fresh)
 
     tracemalloc.start()

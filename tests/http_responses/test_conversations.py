@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.http_responses.asking import create, saying, serving
+from tests.http_responses.asking import create, prompt_for, proxy_and_client
 
 
 async def test_a_conversation_lives_as_the_reference_says(client: AsyncOpenAI) -> None:
@@ -55,7 +55,7 @@ async def test_a_turn_sees_the_conversation_and_leaves_both_sides_in_it(client: 
         items=[{"type": "message", "role": "user", "content": "I am Ada."}]
     )
     first = await client.responses.create(
-        model="codex-5", input=saying("Hello Ada."), conversation=conversation.id
+        model="codex-5", input=prompt_for("Hello Ada."), conversation=conversation.id
     )
     assert first.conversation is not None
     assert first.conversation.id == conversation.id
@@ -77,7 +77,7 @@ async def test_a_failed_turn_leaves_the_conversation_as_it_was(proxy: Proxy, cli
 
 async def test_the_second_of_two_turns_waits_for_the_first(tmp_path: Path) -> None:
     release = tmp_path / "go"
-    async with serving(tmp_path, {"STREAM_RELEASE_FILE": str(release)}) as (proxy, client):
+    async with proxy_and_client(tmp_path, {"STREAM_RELEASE_FILE": str(release)}) as (proxy, client):
         conversation = await client.conversations.create()
         first = asyncio.create_task(
             client.responses.create(
@@ -97,7 +97,10 @@ async def test_the_second_of_two_turns_waits_for_the_first(tmp_path: Path) -> No
 
 async def test_a_turn_that_waits_too_long_for_another_one_gets_a_retry_after(tmp_path: Path) -> None:
     release = tmp_path / "go"
-    async with serving(tmp_path, {"STREAM_RELEASE_FILE": str(release)}, queue_wait=0.1) as (proxy, client):
+    async with proxy_and_client(tmp_path, {"STREAM_RELEASE_FILE": str(release)}, queue_wait=0.1) as (
+        proxy,
+        client,
+    ):
         conversation = await client.conversations.create()
         first = asyncio.create_task(
             create(proxy, '[[fake:text say="First one." hold=1]]', conversation=conversation.id)

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 
 from tests.http.serving import Proxy
-from tests.http_responses.asking import create, events_of, saying, types_of
+from tests.http_responses.asking import create, events_of, prompt_for, types_of
 from tests.weather_tool import RESPONSES_WEATHER
 
 TEXT_TYPES = [
@@ -27,7 +27,7 @@ TEXT_TYPES = [
 
 
 async def test_a_string_is_answered_with_a_whole_response(client: AsyncOpenAI) -> None:
-    response = await client.responses.create(model="codex-5", input=saying("Hello there."))
+    response = await client.responses.create(model="codex-5", input=prompt_for("Hello there."))
     assert response.output_text == "Hello there."
     assert (response.status, response.object, response.store) == ("completed", "response", True)  # type: ignore[attr-defined]
     assert response.usage is not None
@@ -35,7 +35,7 @@ async def test_a_string_is_answered_with_a_whole_response(client: AsyncOpenAI) -
 
 
 async def test_a_stream_has_openais_events_and_ends_with_done(proxy: Proxy) -> None:
-    answer = await create(proxy, saying("one two three"), stream=True)
+    answer = await create(proxy, prompt_for("one two three"), stream=True)
     assert answer.headers["Content-Type"].startswith("text/event-stream")
     events = events_of(answer.text)
     assert types_of(events) == TEXT_TYPES
@@ -45,7 +45,7 @@ async def test_a_stream_has_openais_events_and_ends_with_done(proxy: Proxy) -> N
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_was_acknowledged_can_be_continued(proxy: Proxy, stream: bool) -> None:
-    answer = await create(proxy, saying("Blue."), stream=stream)
+    answer = await create(proxy, prompt_for("Blue."), stream=stream)
     first = events_of(answer.text)[-1]["response"] if stream else answer.body
     second = await create(proxy, "[[fake:echo]]", previous_response_id=first["id"])
     echo = json.dumps(second.body["output"])
@@ -54,7 +54,7 @@ async def test_what_was_acknowledged_can_be_continued(proxy: Proxy, stream: bool
 
 
 async def test_the_sdks_stream_helper_gives_the_final_response(client: AsyncOpenAI) -> None:
-    async with client.responses.stream(model="codex-5", input=saying("Hello.")) as stream:
+    async with client.responses.stream(model="codex-5", input=prompt_for("Hello.")) as stream:
         async for _ in stream:
             pass
         response = await stream.get_final_response()
@@ -80,7 +80,7 @@ async def test_a_call_is_answered_by_its_output_and_the_previous_id(client: Asyn
 
 
 async def test_the_path_without_v1_is_the_same(proxy: Proxy) -> None:
-    answer = await proxy.send("POST", "/responses", {"model": "codex-5", "input": saying("Hi.")})
+    answer = await proxy.send("POST", "/responses", {"model": "codex-5", "input": prompt_for("Hi.")})
     assert answer.body["output"][-1]["content"][0]["text"] == "Hi."
 
 
@@ -99,7 +99,7 @@ async def test_a_failure_behind_the_first_event_is_an_error_and_a_failed_respons
 
 async def test_what_is_accepted_and_changes_nothing_is_named_in_a_header(proxy: Proxy) -> None:
     tools = [{"type": "tool_search"}, {"type": "web_search"}]
-    answer = await create(proxy, saying("Hi."), tools=tools, top_k=4, min_p=0.1, temperature=0.2)
+    answer = await create(proxy, prompt_for("Hi."), tools=tools, top_k=4, min_p=0.1, temperature=0.2)
     assert answer.status == 200
     named = answer.headers["x-codex-ignored-params"].split(", ")
     assert named == ["temperature", "top_k", "min_p", "tools[tool_search]", "tools[web_search]"]
@@ -158,7 +158,7 @@ async def test_unanswered_calls_of_the_previous_response_are_a_400(proxy: Proxy)
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_reply_names_its_request_and_agent(proxy: Proxy, stream: bool) -> None:
-    answer = await create(proxy, saying("Hi."), stream=stream)
+    answer = await create(proxy, prompt_for("Hi."), stream=stream)
     assert answer.headers["x-request-id"]
     assert answer.headers["x-codex-agent"] == "fake"
 

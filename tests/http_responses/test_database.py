@@ -21,7 +21,7 @@ from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
 from tests.forking import run_command
 from tests.http.serving import Proxy
-from tests.http_responses.asking import create, events_of, saying, serving
+from tests.http_responses.asking import create, events_of, prompt_for, proxy_and_client
 from tests.postgres import PostgresServer, server
 from tests.waiting import poll
 
@@ -40,14 +40,14 @@ async def test_responses_and_conversations_are_kept_in_the_database_that_proxy_s
 ) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-    async with serving(tmp_path / "first", store=postgres_url) as (proxy, client):
-        first = (await create(proxy, saying("Hello."))).body
+    async with proxy_and_client(tmp_path / "first", store=postgres_url) as (proxy, client):
+        first = (await create(proxy, prompt_for("Hello."))).body
         conversation = await client.conversations.create()
-        await create(proxy, saying("Hello."), conversation=conversation.id)
+        await create(proxy, prompt_for("Hello."), conversation=conversation.id)
     assert not list((tmp_path / "first").rglob("store.sqlite3"))
-    async with serving(tmp_path / "second", store=postgres_url) as (proxy, client):
+    async with proxy_and_client(tmp_path / "second", store=postgres_url) as (proxy, client):
         assert (await client.responses.retrieve(first["id"])).id == first["id"]
-        second = await create(proxy, saying("Again."), previous_response_id=first["id"])
+        second = await create(proxy, prompt_for("Again."), previous_response_id=first["id"])
         assert second.status == 200
         assert len((await client.conversations.items.list(conversation.id)).data) == 2
         assert (await proxy.send("GET", "/v1/usage")).body["kept"] == "disk"
@@ -67,15 +67,15 @@ async def test_a_store_in_a_file_is_copied_into_a_database_and_served_from_there
     postgres_url: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "state" / "store.sqlite3"
-    async with serving(tmp_path) as (proxy, _):
-        first = (await create(proxy, saying("Hello."))).body["id"]
+    async with proxy_and_client(tmp_path) as (proxy, _):
+        first = (await create(proxy, prompt_for("Hello."))).body["id"]
         status, _, refused = as_child(tmp_path, "sqlite", "copy", str(file), postgres_url)
         assert (status, "another server" in refused) == (1, True)
     status, done, progress = as_child(tmp_path, "sqlite", "copy", str(file), postgres_url)
     assert (status, "rows copied" in done, "responses: 1 rows" in progress) == (0, True, True)
     assert "0 rows copied" in as_child(tmp_path, "sqlite", "copy", str(file), postgres_url)[1]
-    async with serving(tmp_path, store=postgres_url) as (proxy, _):
-        assert (await create(proxy, saying("Again."), previous_response_id=first)).status == 200
+    async with proxy_and_client(tmp_path, store=postgres_url) as (proxy, _):
+        assert (await create(proxy, prompt_for("Again."), previous_response_id=first)).status == 200
     status, _, said_why = as_child(tmp_path, "sqlite", "copy", str(tmp_path / "nowhere"), postgres_url)
     assert (status, "there is no store" in said_why) == (1, True)
 
@@ -86,8 +86,8 @@ async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_aga
 ) -> None:
     monkeypatch.setattr("codex_proxy.store.health.FRESH_SECONDS", 0.0)
     with server() as database:
-        async with serving(tmp_path, store=database.url) as (proxy, client):
-            kept = (await create(proxy, saying("Hello."))).body["id"]
+        async with proxy_and_client(tmp_path, store=database.url) as (proxy, client):
+            kept = (await create(proxy, prompt_for("Hello."))).body["id"]
             database.stop("immediate")
 
             async def is_unready() -> bool:
@@ -97,9 +97,9 @@ async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_aga
             ready = await proxy.send("GET", "/readyz")
             assert (ready.headers["Retry-After"], ready.body["status"]) == ("1", "unready")
             assert str(database.folder) not in ready.text
-            refused = await create(proxy, saying("Again."), previous_response_id=kept)
+            refused = await create(proxy, prompt_for("Again."), previous_response_id=kept)
             assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
-            assert (await create(proxy, saying("Hello."), store=False)).status == 200
+            assert (await create(proxy, prompt_for("Hello."), store=False)).status == 200
             assert (await proxy.send("GET", "/livez")).status == 200
             database.start()
 
@@ -108,7 +108,7 @@ async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_aga
 
             await poll(is_ready)
             assert (await client.responses.retrieve(kept)).id == kept
-            assert (await create(proxy, saying("Again."), previous_response_id=kept)).status == 200
+            assert (await create(proxy, prompt_for("Again."), previous_response_id=kept)).status == 200
 
 
 class Relay:
@@ -173,7 +173,7 @@ async def cut_at_end(
         monkeypatch.setattr(f"codex_proxy.responses.{module}.RETRY_SECONDS", 0.02)
     async with (
         relay_to(postgres_server, tmp_path) as relay,
-        serving(tmp_path, store=relay.url) as (proxy, client),
+        proxy_and_client(tmp_path, store=relay.url) as (proxy, client),
     ):
         conversation = await client.conversations.create()
         relay.armed = b'"status":"completed"'
@@ -187,7 +187,7 @@ async def test_a_response_whose_commit_got_no_answer_is_what_its_client_was_told
     """If the database can be asked again, it is stored once; if not, its client gets an error, and it is removed
     when the database is back."""
     relay, proxy, client, conversation = cut_at_end
-    asking = asyncio.create_task(create(proxy, saying("Hello."), conversation=conversation))
+    asking = asyncio.create_task(create(proxy, prompt_for("Hello."), conversation=conversation))
     await relay.cut.wait()
     if not stays_away:
         relay.open.set()
@@ -212,7 +212,7 @@ async def test_a_background_response_whose_commit_got_no_answer_ends_once(
 ) -> None:
     relay, proxy, client, conversation = cut_at_end
     asking = asyncio.create_task(
-        create(proxy, saying("Hello."), background=True, stream=stream, conversation=conversation)
+        create(proxy, prompt_for("Hello."), background=True, stream=stream, conversation=conversation)
     )
     await relay.cut.wait()
     relay.open.set()

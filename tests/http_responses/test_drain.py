@@ -18,11 +18,11 @@ import aiohttp
 import pytest
 
 from tests.http.serving import user
-from tests.http_responses.asking import saying, serving
+from tests.http_responses.asking import prompt_for, proxy_and_client
 from tests.http_responses.killing import server_process
 from tests.waiting import PATIENCE, poll
 
-HELD = '[[fake:text say="one two three" hold=1]]'
+HELD_PROMPT = '[[fake:text say="one two three" hold=1]]'
 KEPT, STEADY = 20, 10
 
 
@@ -116,7 +116,7 @@ async def ask_steadily(kept: Line, turn: bool) -> list[Reply]:
     """One request after the other until an answer says that the connection ends. Each gets its answer."""
     replies: list[Reply] = []
     while not replies or not replies[-1].closes:
-        replies.append(await (kept.ask(*chat(saying("ok"))) if turn else kept.ask("GET", "/v1/models")))
+        replies.append(await (kept.ask(*chat(prompt_for("ok"))) if turn else kept.ask("GET", "/v1/models")))
     return replies
 
 
@@ -137,14 +137,14 @@ async def test_every_request_on_an_accepted_connection_is_answered_while_the_ser
             asyncio.create_task(ask_steadily(lines.pop(), turn=number % 2 == 0)) for number in range(STEADY)
         ]
         rest = upload.send(*chat("A long story. " * 1000), upto=5000)
-        stream.send(*chat(HELD, stream=True))
+        stream.send(*chat(HELD_PROMPT, stream=True))
         await stream.reader.readuntil(b"one")
-        whole.send(*chat(HELD))
+        whole.send(*chat(HELD_PROMPT))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         resting, working = [
             await stack.enter_async_context(session.ws_connect(f"{url}/v1/responses")) for _ in range(2)
         ]
-        await working.send_json({"type": "response.create", "model": "codex-5", "input": HELD})
+        await working.send_json({"type": "response.create", "model": "codex-5", "input": HELD_PROMPT})
         while (await working.receive_json())["type"] != "response.output_text.delta":
             pass
 
@@ -153,11 +153,11 @@ async def test_every_request_on_an_accepted_connection_is_answered_while_the_ser
 
         ready = await lines[0].ask("GET", "/readyz")
         assert (ready.status, ready.closes) == (503, True)
-        background = {"model": "codex-5", "input": saying("ok"), "background": True}
+        background = {"model": "codex-5", "input": prompt_for("ok"), "background": True}
         for number, kept in enumerate(lines[1:]):
             streams = {"stream": number % 4 < 2}
             reply = await (
-                kept.ask(*chat(saying("ok"), **streams))
+                kept.ask(*chat(prompt_for("ok"), **streams))
                 if number % 2
                 else kept.ask("POST", "/v1/responses", background | streams)
             )
@@ -197,10 +197,10 @@ async def test_a_stream_that_does_not_end_in_time_gets_an_error_before_its_conne
         url, process = await stack.enter_async_context(server_process(tmp_path, settings))
         upload, stream, whole, follower = [await stack.enter_async_context(line(url)) for _ in range(4)]
         upload.send(*chat("A long story. " * 1000), upto=5000)
-        stream.send(*chat(HELD, stream=True))
+        stream.send(*chat(HELD_PROMPT, stream=True))
         await stream.reader.readuntil(b"one")
-        whole.send(*chat(HELD))
-        body = {"model": "codex-5", "input": HELD, "background": True, "stream": True}
+        whole.send(*chat(HELD_PROMPT))
+        body = {"model": "codex-5", "input": HELD_PROMPT, "background": True, "stream": True}
         follower.send("POST", "/v1/responses", body)
         await follower.reader.readuntil(b"response.output_text.delta")
 
@@ -219,7 +219,7 @@ async def test_a_stream_that_does_not_end_in_time_gets_an_error_before_its_conne
 async def test_a_connection_that_waits_to_be_accepted_when_the_listener_closes_is_served(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path) as (proxy, _):
+    async with proxy_and_client(tmp_path) as (proxy, _):
         waiting = [socket.create_connection(("127.0.0.1", proxy.server.port)) for _ in range(5)]
         for each in waiting:  # no other task has run since: they wait in the system's queue
             each.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -21,7 +21,7 @@ from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.responses.frame_buffer import FrameReader
 from codex_proxy.store.values import StoredResponse, StoreUnavailable, UnsureWrite
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.http_responses.asking import create, events_of, saying, serving
+from tests.http_responses.asking import create, events_of, prompt_for, proxy_and_client
 from tests.http_responses.killing import server_process
 from tests.waiting import PATIENCE
 
@@ -34,7 +34,7 @@ async def ask_until_it_dies(url: str, stream: bool, acknowledged: list[str]) -> 
         while True:
             body = {
                 "model": "codex-5",
-                "input": saying("ok"),
+                "input": prompt_for("ok"),
                 "stream": stream,
                 "previous_response_id": previous,
             }
@@ -59,7 +59,7 @@ async def test_a_second_server_on_one_store_does_not_start_and_says_why(tmp_path
         ):
             async with fake_proxy(tmp_path):
                 raise AssertionError("it started")
-        assert (await create(proxy, saying("Hello."))).status == 200
+        assert (await create(proxy, prompt_for("Hello."))).status == 200
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.exhaustive)])
@@ -77,7 +77,7 @@ async def test_every_acknowledged_response_survives_a_kill(tmp_path: Path, kills
             await until(lambda wanted=wanted: len(acknowledged) >= wanted)  # type: ignore[misc]
             os.kill(process.pid, signal.SIGKILL)
             await asyncio.gather(*asking)
-    async with serving(tmp_path) as (proxy, _):
+    async with proxy_and_client(tmp_path) as (proxy, _):
         for id in acknowledged:
             assert (await proxy.send("GET", f"/v1/responses/{id}")).body["status"] == "completed"
         last = await create(proxy, "[[fake:echo]]", previous_response_id=acknowledged[-1])
@@ -87,7 +87,7 @@ async def test_every_acknowledged_response_survives_a_kill(tmp_path: Path, kills
 # --- a store that cannot ------------------------------------------------------------------------
 
 
-class Failing:
+class FailingStore:
     """A store some of whose methods cannot."""
 
     def __init__(self, store: Any, names: set[str]) -> None:
@@ -108,11 +108,11 @@ class Failing:
 
 
 @contextmanager
-def failing(proxy: Proxy, *names: str) -> Iterator[Failing]:
+def failing_store(proxy: Proxy, *names: str) -> Iterator[FailingStore]:
     responses = proxy.app[RESPONSES]
     whole = responses.store
     cannot = set(names)
-    store = Failing(whole, cannot)
+    store = FailingStore(whole, cannot)
     msgspec.structs.force_setattr(responses, "store", store)
     try:
         yield store
@@ -122,17 +122,17 @@ def failing(proxy: Proxy, *names: str) -> Iterator[Failing]:
 
 
 async def test_an_answer_that_cannot_be_stored_is_a_503_without_the_servers_paths(proxy: Proxy) -> None:
-    with failing(proxy, "add_response"):
-        answer = await create(proxy, saying("Hello."))
+    with failing_store(proxy, "add_response"):
+        answer = await create(proxy, prompt_for("Hello."))
     assert (answer.status, answer.error["code"]) == (503, "service_unavailable")
     assert "Retry-After" in answer.headers
     assert "/secret/path" not in answer.text
-    assert (await create(proxy, saying("Hello."))).status == 200
+    assert (await create(proxy, prompt_for("Hello."))).status == 200
 
 
 async def test_a_stream_that_cannot_be_stored_ends_well_formed_and_failed(proxy: Proxy) -> None:
-    with failing(proxy, "add_response"):
-        events = events_of((await create(proxy, saying("one two three"), stream=True)).text)
+    with failing_store(proxy, "add_response"):
+        events = events_of((await create(proxy, prompt_for("one two three"), stream=True)).text)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     failed = events[-1]["response"]
     assert (failed["status"], failed["completed_at"]) == ("failed", None)
@@ -158,14 +158,14 @@ async def test_an_answer_that_was_stored_although_saving_it_failed_is_removed(
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "add_response", written_but_failed)
-        answer = await create(proxy, saying("Hello."), stream=stream)
+        answer = await create(proxy, prompt_for("Hello."), stream=stream)
     if stream:
         assert events_of(answer.text)[-1]["type"] == "response.failed"
     else:
         assert (answer.status, answer.error["code"]) == (503, "service_unavailable")
     [id] = ids
     assert (await proxy.send("GET", f"/v1/responses/{id}")).status == 404
-    assert (await create(proxy, saying("Hello."))).status == 200
+    assert (await create(proxy, prompt_for("Hello."))).status == 200
 
 
 async def test_a_response_whose_stream_breaks_while_it_is_saved_is_not_stored_as_completed(
@@ -186,7 +186,7 @@ async def test_a_response_whose_stream_breaks_while_it_is_saved_is_not_stored_as
             await write(response, **more)
 
         monkeypatch.setattr(store, "add_response", slow)
-        text = (await create(proxy, saying("Hello."), stream=True)).text
+        text = (await create(proxy, prompt_for("Hello."), stream=True)).text
         assert "event: response.failed" in text
         assert "event: response.completed" not in text
         go.set()
@@ -197,8 +197,8 @@ async def test_a_response_whose_stream_breaks_while_it_is_saved_is_not_stored_as
 
 
 async def test_store_false_needs_no_store(proxy: Proxy) -> None:
-    with failing(proxy, "add_response"):
-        assert (await create(proxy, saying("Hello."), store=False)).status == 200
+    with failing_store(proxy, "add_response"):
+        assert (await create(proxy, prompt_for("Hello."), store=False)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ async def test_store_false_needs_no_store(proxy: Proxy) -> None:
 )
 async def test_a_store_that_cannot_be_read_is_a_503(proxy: Proxy, method: str, path: str) -> None:
     names = ("response", "delete_response", "input_items", "conversation", "items")
-    with failing(proxy, *names):
+    with failing_store(proxy, *names):
         answer = await proxy.send(method, path)
     assert (answer.status, answer.error["type"]) == (503, "service_unavailable")
 
@@ -225,8 +225,8 @@ async def test_a_background_end_that_cannot_be_written_is_written_when_it_can(
 ) -> None:
     monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.01)
     monkeypatch.setattr("codex_proxy.responses.running.SAVE_SECONDS", patience)
-    with failing(proxy, "update_response") as store:
-        created = await create(proxy, saying("Hello."), background=True)
+    with failing_store(proxy, "update_response") as store:
+        created = await create(proxy, prompt_for("Hello."), background=True)
         live = proxy.server.background.find("local", created.body["id"])
         assert live is not None
         await until(lambda: store.failed > 2)  # its beginning, and its end again and again
@@ -240,7 +240,7 @@ async def test_a_background_end_that_cannot_be_written_is_written_when_it_can(
 
 async def test_a_client_that_leaves_ends_its_turn_and_leaves_a_cancelled_response(tmp_path: Path) -> None:
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
-    async with serving(tmp_path, environment) as (proxy, _):
+    async with proxy_and_client(tmp_path, environment) as (proxy, _):
         body = {"model": "codex-5", "input": '[[fake:text say="one two" hold=1]]', "stream": True}
         async with proxy.session.post(f"{proxy.url}/v1/responses", json=body) as reply:
             found = re.search(rb"resp_[0-9a-f]{32}", await reply.content.readany())
@@ -252,7 +252,7 @@ async def test_a_client_that_leaves_ends_its_turn_and_leaves_a_cancelled_respons
 
 async def test_a_conversation_deleted_meanwhile_fails_the_turn(tmp_path: Path) -> None:
     release = tmp_path / "go"
-    async with serving(tmp_path, {"STREAM_RELEASE_FILE": str(release)}) as (proxy, client):
+    async with proxy_and_client(tmp_path, {"STREAM_RELEASE_FILE": str(release)}) as (proxy, client):
         conversation = await client.conversations.create()
         body = '[[fake:text say="one two" hold=1]]'
         asking = asyncio.create_task(create(proxy, body, conversation=conversation.id))
@@ -270,10 +270,10 @@ async def test_a_stop_that_goes_wrong_half_way_still_closes_the_store(
         raise ZeroDivisionError("a fault of ours")
 
     async with AsyncExitStack() as stack:
-        proxy, client = await stack.enter_async_context(serving(tmp_path))
+        proxy, client = await stack.enter_async_context(proxy_and_client(tmp_path))
         stored = await client.responses.create(model="codex-5", input="Hello.")
         monkeypatch.setattr(proxy.server.background, "close", breaks)
         with pytest.raises(ZeroDivisionError):
             await stack.aclose()
-    async with serving(tmp_path) as (_, client):
+    async with proxy_and_client(tmp_path) as (_, client):
         assert (await client.responses.retrieve(stored.id)).status == "completed"

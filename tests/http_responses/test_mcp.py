@@ -154,7 +154,7 @@ def operators(folder: Path, tool: str = "get_weather", *options: str) -> Path:
     return file
 
 
-async def printed(example: str, proxy: Proxy, port: int) -> str:
+async def output_of_example(example: str, proxy: Proxy, port: int) -> str:
     """What an example prints, with nothing changed but where the servers are."""
     text = example.replace("http://localhost:30000", proxy.url).replace("localhost:8080", f"localhost:{port}")
     out = io.StringIO()
@@ -165,13 +165,13 @@ async def printed(example: str, proxy: Proxy, port: int) -> str:
 
 @pytest.mark.exhaustive
 async def test_the_agentic_workflow_of_the_contract_runs_as_written(proxy: Proxy, port: int) -> None:
-    assert await printed(WORKFLOW, proxy, port) == (
+    assert await output_of_example(WORKFLOW, proxy, port) == (
         "Tool called: get_weather\nResult: Sunny in Paris.\nAnswer: The tool said: Sunny in Paris.\n"
     )
 
 
 async def test_the_conversation_with_tools_of_the_contract_runs_as_written(proxy: Proxy, port: int) -> None:
-    lines = (await printed(CONVERSATION, proxy, port)).splitlines()
+    lines = (await output_of_example(CONVERSATION, proxy, port)).splitlines()
     assert lines[0].startswith("First response: resp_")
     assert lines[1].startswith("Second response: resp_")
     roles = [line.partition(":")[0] for line in lines[2:]]
@@ -185,7 +185,7 @@ async def test_the_streaming_of_the_contract_runs_as_written_and_has_the_calls(
 ) -> None:
     more = settings(port) | {"mcp_config": operators(tmp_path), "builtin_tools": "never"}
     async with fake_proxy(tmp_path, CALLS, **more) as proxy:
-        lines = (await printed(STREAMING, proxy, port)).splitlines()
+        lines = (await output_of_example(STREAMING, proxy, port)).splitlines()
     assert lines[1].startswith("[Calling tool: mcp_")
     assert lines[2] == "The tool said: Sunny in Paris."
     assert lines[-1].startswith("Tokens used: ")
@@ -346,7 +346,7 @@ async def test_a_background_response_that_is_cancelled_ends_its_call(tmp_path: P
     assert [(item["type"], item["status"]) for item in kept["output"]] == [("mcp_call", "incomplete")]
 
 
-def started(program: str) -> list[psutil.Process]:
+def processes_of(program: str) -> list[psutil.Process]:
     """The processes below this one that were started with this argument."""
     found = []
     for each in psutil.Process().children(recursive=True):
@@ -367,10 +367,10 @@ async def test_a_server_that_stops_ends_a_list_under_way(tmp_path: Path) -> None
         async with fake_proxy(tmp_path, fake_dialect="app-server", mcp_config=file) as proxy:
             url = f"{proxy.url}/v1/chat/completions"
             asking = asyncio.ensure_future(session.post(url, json=body))
-            await eventually(lambda: bool(started(never)))
+            await eventually(lambda: bool(processes_of(never)))
         async with await asking as answer:
             assert answer.status == 503, await answer.text()
-    assert started(never) == []
+    assert processes_of(never) == []
 
 
 @pytest.mark.exhaustive

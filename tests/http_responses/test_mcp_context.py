@@ -50,7 +50,7 @@ def message(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "assistant", "id": "msg_1", "content": content, "status": "completed"}
 
 
-def run(call_id: str, request: str | None = None) -> dict[str, Any]:
+def mcp_call(call_id: str, request: str | None = None) -> dict[str, Any]:
     return {
         "type": "mcp_call",
         "id": f"mcp_0123456789ab-{call_id}",
@@ -132,7 +132,7 @@ def brief(history: Sequence[HistoryItem]) -> list[str]:
 
 def test_calls_that_ran_side_by_side_come_back_in_the_models_order() -> None:
     own = [reasoning_item("rs_1"), call_item("a"), call_item("b"), gave("a"), gave("b"), message("Done.")]
-    talk = Talk().asks(HELLO).answers([run("a"), run("b"), message("Done.")], own).asks(HELLO)
+    talk = Talk().asks(HELLO).answers([mcp_call("a"), mcp_call("b"), message("Done.")], own).asks(HELLO)
     assert brief(talk.model_input()) == [
         "user", "reasoning*", "call a*", "call b*", "output a*", "output b*", "message*", "user",
     ]  # fmt: skip
@@ -142,7 +142,7 @@ def test_outputs_that_the_agent_did_not_keep_come_from_what_was_shown() -> None:
     talk = (
         Talk()
         .asks(HELLO)
-        .answers([run("a"), message("Done.")], [call_item("a"), message("Done.")])
+        .answers([mcp_call("a"), message("Done.")], [call_item("a"), message("Done.")])
         .asks(HELLO)
     )
     assert brief(talk.model_input()) == ["user", "call a*", "output a", "message*", "user"]
@@ -151,7 +151,7 @@ def test_outputs_that_the_agent_did_not_keep_come_from_what_was_shown() -> None:
 def test_a_step_with_a_call_of_the_clients_has_both_outputs_in_the_order_of_the_calls() -> None:
     client = call_item("c", "get_weather")
     own = [client, call_item("a"), gave("a")]
-    shown = [run("a"), client | {"id": "fc_1", "status": "completed"}]
+    shown = [mcp_call("a"), client | {"id": "fc_1", "status": "completed"}]
     talk = Talk().asks(HELLO).answers(shown, own).asks(gave("c", "sunny"))
     assert brief(talk.model_input()) == ["user", "call c*", "call a*", "output c", "output a*"]
 
@@ -160,7 +160,7 @@ def test_an_approved_call_is_where_the_model_made_it_and_its_output_at_the_appro
     talk = Talk().asks(HELLO).answers([call("a")], [reasoning_item("rs_1"), call_item("a")])
     talk.asks(approval("a"), HELLO)
     assert brief(talk.model_input()) == ["user", "reasoning*", "call a*", "output a to run", "user"]
-    talk.answers([run("a", call("a")["id"]), message("Done.")], [message("Done.")]).asks(HELLO)
+    talk.answers([mcp_call("a", call("a")["id"]), message("Done.")], [message("Done.")]).asks(HELLO)
     assert brief(talk.model_input()) == [
         "user",
         "reasoning*",
@@ -174,7 +174,9 @@ def test_an_approved_call_is_where_the_model_made_it_and_its_output_at_the_appro
 
 def test_an_approved_call_whose_output_the_agent_reports_too_has_one_output() -> None:
     talk = Talk().asks(HELLO).answers([call("a")], [call_item("a")]).asks(approval("a"))
-    talk.answers([run("a", call("a")["id"]), message("Done.")], [gave("a"), message("Done.")]).asks(HELLO)
+    talk.answers([mcp_call("a", call("a")["id"]), message("Done.")], [gave("a"), message("Done.")]).asks(
+        HELLO
+    )
     assert brief(talk.model_input()) == ["user", "call a*", "output a*", "message*", "user"]
 
 
@@ -186,7 +188,7 @@ def test_a_call_that_the_client_did_not_answer_is_still_a_call_of_the_models() -
 def test_calls_that_a_provider_numbers_anew_in_every_answer_are_all_sent_back() -> None:
     talk = Talk()
     for number in range(2):
-        shown = run("a") | {"id": f"mcp_00000000000{number}-a"}
+        shown = mcp_call("a") | {"id": f"mcp_00000000000{number}-a"}
         talk.asks(HELLO).answers([shown, message("Done.")], [call_item("a"), gave("a"), message("Done.")])
     talk.asks(HELLO).answers([call("a")], [call_item("a")]).asks(approval("a"))
     once = ["user", "call a*", "output a*", "message*"]
@@ -195,7 +197,7 @@ def test_calls_that_a_provider_numbers_anew_in_every_answer_are_all_sent_back() 
 
 def test_another_model_gets_all_but_reasoning() -> None:
     own = [reasoning_item("rs_1"), call_item("a"), gave("a"), message("Done.")]
-    talk = Talk().asks(HELLO).answers([run("a"), message("Done.")], own).asks(HELLO)
+    talk = Talk().asks(HELLO).answers([mcp_call("a"), message("Done.")], own).asks(HELLO)
     assert brief(talk.model_input("gpt-4@other")) == ["user", "call a*", "output a*", "message*", "user"]
 
 
@@ -237,7 +239,7 @@ def _step(kinds: list[str], numbers: itertools.count[int], calls: list[str]) -> 
         calls.append(id)
         own.append(call_item(id))
         if kind == "own":
-            shown.append(run(id))
+            shown.append(mcp_call(id))
             outputs.append(gave(id))
         elif kind == "ask":
             shown.append(call(id))

@@ -13,30 +13,30 @@ from codex_proxy.app.store_lifecycle import MAX_BYTES_IN_RAM, retention_of
 from codex_proxy.commands.store import existing_store
 from codex_proxy.core.faults import UserError
 from tests.http.serving import fake_proxy, settings_of
-from tests.http_responses.asking import create, saying, serving
+from tests.http_responses.asking import create, prompt_for, proxy_and_client
 from tests.http_responses.test_background import wait_for_end
 
 MEMORY: dict[str, Any] = {"store": "memory"}
 
 
 async def test_a_store_in_memory_keeps_responses_conversations_and_background_ends(tmp_path: Path) -> None:
-    async with serving(tmp_path, **MEMORY) as (proxy, client):
-        first = await client.responses.create(model="codex-5", input=saying("Hello."))
+    async with proxy_and_client(tmp_path, **MEMORY) as (proxy, client):
+        first = await client.responses.create(model="codex-5", input=prompt_for("Hello."))
         await client.responses.create(model="codex-5", input="[[fake:echo]]", previous_response_id=first.id)
         conversation = await client.conversations.create()
-        await client.responses.create(model="codex-5", input=saying("Hi."), conversation=conversation.id)
+        await client.responses.create(model="codex-5", input=prompt_for("Hi."), conversation=conversation.id)
         assert len((await client.conversations.items.list(conversation.id)).data) == 2
-        behind = await client.responses.create(model="codex-5", input=saying("Later."), background=True)
+        behind = await client.responses.create(model="codex-5", input=prompt_for("Later."), background=True)
         assert (await wait_for_end(client, behind.id)).output_text == "Later."
         assert (await proxy.send("GET", "/readyz")).status == 200
 
 
 async def test_a_store_in_memory_writes_no_file_and_ends_with_the_server(tmp_path: Path) -> None:
     before = files_in(tmp_path)
-    async with serving(tmp_path, **MEMORY) as (_, client):
-        stored = await client.responses.create(model="codex-5", input=saying("A secret."))
+    async with proxy_and_client(tmp_path, **MEMORY) as (_, client):
+        stored = await client.responses.create(model="codex-5", input=prompt_for("A secret."))
         assert files_in(tmp_path) == before
-    async with serving(tmp_path, **MEMORY) as (proxy, _):
+    async with proxy_and_client(tmp_path, **MEMORY) as (proxy, _):
         assert (await proxy.send("GET", f"/v1/responses/{stored.id}")).status == 404
 
 
@@ -45,8 +45,11 @@ def files_in(folder: Path) -> set[Path]:
 
 
 async def test_two_servers_have_each_their_own_store_in_memory(tmp_path: Path) -> None:
-    async with serving(tmp_path, **MEMORY) as (proxy, _), serving(tmp_path, **MEMORY) as (other, _):
-        stored = (await create(proxy, saying("Hello."))).body["id"]
+    async with (
+        proxy_and_client(tmp_path, **MEMORY) as (proxy, _),
+        proxy_and_client(tmp_path, **MEMORY) as (other, _),
+    ):
+        stored = (await create(proxy, prompt_for("Hello."))).body["id"]
         assert (await other.send("GET", f"/v1/responses/{stored}")).status == 404
 
 
@@ -109,11 +112,11 @@ def test_conversations_are_bounded_in_memory_and_in_a_file_where_that_is_set(
 async def test_the_newest_conversations_can_be_gone_on_with_and_the_oldest_is_gone(
     store: str, tmp_path: Path
 ) -> None:
-    async with serving(tmp_path, store=store, max_conversation_history=2) as (_, client):
+    async with proxy_and_client(tmp_path, store=store, max_conversation_history=2) as (_, client):
 
         async def answer(previous: str | None = None) -> str:
             made = await client.responses.create(
-                model="codex-5", input=saying("Hi."), previous_response_id=previous
+                model="codex-5", input=prompt_for("Hi."), previous_response_id=previous
             )
             return str(made.id)
 

@@ -26,7 +26,7 @@ RESPONSE_FORMAT: Any = {
     "json_schema": {"name": "user_info", "schema": USER_INFO, "strict": True},
 }
 SAYS_NULL = """[[fake:text say='{"name": "Ada", "age": null}']]"""
-SHOWN = '{"name":"Ada"}'
+CLIENT_ANSWER = '{"name":"Ada"}'
 
 
 @pytest.fixture(params=["proto", "app-server"])
@@ -49,17 +49,17 @@ async def chunks(client: AsyncOpenAI, prompt: str, response_format: Any) -> list
 
 async def test_a_response_comes_without_the_nulls_and_is_stored_so(client: AsyncOpenAI) -> None:
     answer = await client.responses.create(model="codex-5", input=SAYS_NULL, text=TEXT)
-    assert answer.output_text == SHOWN
-    assert (await client.responses.retrieve(answer.id)).output_text == SHOWN
+    assert answer.output_text == CLIENT_ANSWER
+    assert (await client.responses.retrieve(answer.id)).output_text == CLIENT_ANSWER
 
 
 async def test_a_streamed_response_says_the_text_once_and_agrees_with_its_end(client: AsyncOpenAI) -> None:
     stream = await client.responses.create(model="codex-5", input=SAYS_NULL, text=TEXT, stream=True)
     events = [event async for event in stream]
-    assert [each.delta for each in events if each.type == "response.output_text.delta"] == [SHOWN]
-    assert [each.text for each in events if each.type == "response.output_text.done"] == [SHOWN]
+    assert [each.delta for each in events if each.type == "response.output_text.delta"] == [CLIENT_ANSWER]
+    assert [each.text for each in events if each.type == "response.output_text.done"] == [CLIENT_ANSWER]
     assert events[-1].type == "response.completed"
-    assert events[-1].response.output_text == SHOWN
+    assert events[-1].response.output_text == CLIENT_ANSWER
 
 
 async def test_a_later_response_goes_on_from_what_was_shown(client: AsyncOpenAI) -> None:
@@ -67,7 +67,7 @@ async def test_a_later_response_goes_on_from_what_was_shown(client: AsyncOpenAI)
     later = await client.responses.create(
         model="codex-5", input="[[fake:echo]]", previous_response_id=first.id
     )
-    assert json.dumps(SHOWN) in later.output_text
+    assert json.dumps(CLIENT_ANSWER) in later.output_text
 
 
 async def test_a_chat_answer_comes_without_the_nulls(client: AsyncOpenAI) -> None:
@@ -76,11 +76,11 @@ async def test_a_chat_answer_comes_without_the_nulls(client: AsyncOpenAI) -> Non
         messages=[{"role": "user", "content": SAYS_NULL}],
         response_format=RESPONSE_FORMAT,
     )
-    assert answer.choices[0].message.content == SHOWN
+    assert answer.choices[0].message.content == CLIENT_ANSWER
 
 
 async def test_a_streamed_chat_answer_is_sent_once(client: AsyncOpenAI) -> None:
-    assert await chunks(client, SAYS_NULL, RESPONSE_FORMAT) == [SHOWN]
+    assert await chunks(client, SAYS_NULL, RESPONSE_FORMAT) == [CLIENT_ANSWER]
 
 
 async def test_without_optional_properties_the_text_streams_as_it_comes(client: AsyncOpenAI) -> None:

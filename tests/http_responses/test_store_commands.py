@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.forking import run_command
-from tests.http_responses.asking import create, saying, serving
+from tests.http_responses.asking import create, prompt_for, proxy_and_client
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     """A command that has ended."""
 
     returncode: int
@@ -21,7 +21,7 @@ class Done:
     stderr: str
 
 
-def store_command(folder: Path, *arguments: str) -> Done:
+def store_command(folder: Path, *arguments: str) -> CommandResult:
     environment = {
         "PATH": os.defpath,
         "HOME": str(folder),
@@ -29,12 +29,12 @@ def store_command(folder: Path, *arguments: str) -> Done:
         "PROXY_STORE_MAX_AGE": "60",
     }
     done = run_command(("store", *arguments), env=environment, cwd=folder)
-    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 async def test_stats_and_export_show_what_a_server_has_stored(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (proxy, client):
-        response = (await create(proxy, saying("Hello."))).body
+    async with proxy_and_client(tmp_path) as (proxy, client):
+        response = (await create(proxy, prompt_for("Hello."))).body
         conversation = await client.conversations.create()
         stats = store_command(tmp_path, "stats", "--json")  # while the server runs
     assert json.loads(stats.stdout)["responses"] == 1
@@ -48,8 +48,8 @@ async def test_stats_and_export_show_what_a_server_has_stored(tmp_path: Path) ->
 async def test_an_exported_file_is_for_its_owner_alone_also_in_the_place_of_an_open_one(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path) as (proxy, _):
-        await create(proxy, saying("Hello."))
+    async with proxy_and_client(tmp_path) as (proxy, _):
+        await create(proxy, prompt_for("Hello."))
     before = os.umask(0)
     try:
         for name in ("new", "open"):
@@ -65,8 +65,8 @@ async def test_an_exported_file_is_for_its_owner_alone_also_in_the_place_of_an_o
 
 
 async def test_data_damaged_on_the_disk_is_a_500_and_the_operator_finds_it(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (proxy, _):
-        first, second = [(await create(proxy, saying(text))).body["id"] for text in ("One.", "Two.")]
+    async with proxy_and_client(tmp_path) as (proxy, _):
+        first, second = [(await create(proxy, prompt_for(text))).body["id"] for text in ("One.", "Two.")]
         assert "rows are intact" in store_command(tmp_path, "check").stdout
         database = sqlite3.connect(tmp_path / "state" / "store.sqlite3")
         database.execute("UPDATE response_bodies SET json = x'7b7d' WHERE response = 1")
@@ -82,7 +82,7 @@ async def test_data_damaged_on_the_disk_is_a_500_and_the_operator_finds_it(tmp_p
 
 
 async def test_prune_removes_what_is_too_old(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (proxy, _):
+    async with proxy_and_client(tmp_path) as (proxy, _):
         await create(proxy)
     database = sqlite3.connect(tmp_path / "state" / "store.sqlite3")
     database.execute("UPDATE responses SET created = created - 3600")

@@ -10,7 +10,7 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.http_responses.asking import client_of, create, events_of, saying, serving
+from tests.http_responses.asking import client_of, create, events_of, prompt_for, proxy_and_client
 from tests.weather_tool import RESPONSES_WEATHER
 
 EVERY_PATH = pytest.mark.parametrize(
@@ -26,14 +26,14 @@ EVERY_PATH = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_stored_response_is_the_one_that_was_answered(proxy: Proxy, stream: bool) -> None:
-    answer = await create(proxy, saying("Hello."), stream=stream, metadata={"a": "b"})
+    answer = await create(proxy, prompt_for("Hello."), stream=stream, metadata={"a": "b"})
     told = events_of(answer.text)[-1]["response"] if stream else answer.body
     found = await proxy.send("GET", f"/v1/responses/{told['id']}")
     assert found.body == told
 
 
 async def test_a_deleted_response_is_gone_everywhere(client: AsyncOpenAI) -> None:
-    response = await client.responses.create(model="codex-5", input=saying("Hello."))
+    response = await client.responses.create(model="codex-5", input=prompt_for("Hello."))
     await client.responses.delete(response.id)
     with pytest.raises(NotFoundError):
         await client.responses.retrieve(response.id)
@@ -121,7 +121,7 @@ async def test_a_response_that_was_not_in_the_background_cannot_be_cancelled(pro
 
 async def test_store_false_leaves_nothing_behind(tmp_path: Path) -> None:
     secret = "a word that nobody else says"
-    async with serving(tmp_path) as (proxy, client):
+    async with proxy_and_client(tmp_path) as (proxy, client):
         response = await client.responses.create(
             model="codex-5",
             input=f"""{secret} [[fake:tool_call name=get_weather args='{{"city":"Paris"}}']]""",
@@ -141,9 +141,9 @@ async def test_store_false_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 async def test_a_chain_is_a_tree_and_its_branches_do_not_see_each_other(client: AsyncOpenAI) -> None:
-    root = await client.responses.create(model="codex-5", input="root " + saying("Root."))
+    root = await client.responses.create(model="codex-5", input="root " + prompt_for("Root."))
     left = await client.responses.create(
-        model="codex-5", input="left " + saying("Left."), previous_response_id=root.id
+        model="codex-5", input="left " + prompt_for("Left."), previous_response_id=root.id
     )
     right = await client.responses.create(
         model="codex-5", input="right [[fake:echo]]", previous_response_id=root.id
@@ -154,9 +154,9 @@ async def test_a_chain_is_a_tree_and_its_branches_do_not_see_each_other(client: 
 
 
 async def test_a_deleted_response_is_still_the_context_of_those_that_continue_it(client: AsyncOpenAI) -> None:
-    root = await client.responses.create(model="codex-5", input=saying("Root."))
+    root = await client.responses.create(model="codex-5", input=prompt_for("Root."))
     middle = await client.responses.create(
-        model="codex-5", input=saying("Middle."), previous_response_id=root.id
+        model="codex-5", input=prompt_for("Middle."), previous_response_id=root.id
     )
     await client.responses.delete(root.id)
     last = await client.responses.create(
@@ -166,9 +166,9 @@ async def test_a_deleted_response_is_still_the_context_of_those_that_continue_it
 
 
 async def test_a_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (_, client):
-        first = await client.responses.create(model="codex-5", input=saying("Blue."))
-    async with serving(tmp_path) as (_, client):
+    async with proxy_and_client(tmp_path) as (_, client):
+        first = await client.responses.create(model="codex-5", input=prompt_for("Blue."))
+    async with proxy_and_client(tmp_path) as (_, client):
         second = await client.responses.create(
             model="codex-5", input="[[fake:echo]]", previous_response_id=first.id
         )
@@ -177,7 +177,7 @@ async def test_a_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_an_item_reference_brings_the_stored_item(client: AsyncOpenAI) -> None:
-    first = await client.responses.create(model="codex-5", input=saying("Blue."))
+    first = await client.responses.create(model="codex-5", input=prompt_for("Blue."))
     reference: Any = {"type": "item_reference", "id": first.output[-1].id}
     second = await client.responses.create(
         model="codex-5", input=[reference, {"role": "user", "content": "[[fake:echo]]"}]
@@ -192,7 +192,7 @@ async def test_a_reference_to_nothing_is_named(proxy: Proxy) -> None:
 
 async def test_a_server_without_a_store_answers_and_keeps_nothing(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, store="off") as proxy, client_of(proxy) as client:
-        response = await client.responses.create(model="codex-5", input=saying("Hello."))
+        response = await client.responses.create(model="codex-5", input=prompt_for("Hello."))
         assert (response.output_text, response.store) == ("Hello.", False)  # type: ignore[attr-defined]
         assert (await proxy.send("GET", f"/v1/responses/{response.id}")).status == 404
         refused = await proxy.send("POST", "/v1/conversations", {})

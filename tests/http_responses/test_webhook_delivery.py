@@ -16,7 +16,7 @@ from codex_proxy.http import webhook_sender
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import PendingWebhook
 from tests.http.serving import settings_of
-from tests.http_responses.asking import create, saying, serving
+from tests.http_responses.asking import create, prompt_for, proxy_and_client
 from tests.http_responses.receiving import SECRET, count_undelivered, receiver
 from tests.waiting import eventually
 
@@ -24,7 +24,7 @@ from tests.waiting import eventually
 @pytest.mark.parametrize(
     ("prompt", "event"),
     [
-        (saying("Hello."), "response.completed"),
+        (prompt_for("Hello."), "response.completed"),
         ("[[fake:error_500]]", "response.failed"),
         ("[[fake:truncation]]", "response.incomplete"),
     ],
@@ -34,7 +34,7 @@ async def test_the_end_of_a_background_response_is_reported_as_the_sdk_unwraps_i
 ) -> None:
     async with (
         receiver() as target,
-        serving(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _),
+        proxy_and_client(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _),
     ):
         created = await create(proxy, prompt, background=True)
         ((body, headers),) = await target.deliveries(1)
@@ -46,7 +46,7 @@ async def test_a_cancelled_response_is_reported_too(tmp_path: Path) -> None:
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
     async with receiver() as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
-        async with serving(tmp_path, environment, **settings) as (proxy, client):
+        async with proxy_and_client(tmp_path, environment, **settings) as (proxy, client):
             created = await create(proxy, '[[fake:text say="one two" hold=1]]', background=True)
             await client.responses.cancel(created.body["id"])
             ((body, _),) = await target.deliveries(1)
@@ -59,7 +59,7 @@ async def test_a_receiver_that_fails_is_asked_again_with_the_same_event(
     async with receiver(500, 302) as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         monkeypatch.setattr(webhook_sender, "DELAYS", (0.01, 0.01))
-        async with serving(tmp_path, **settings) as (proxy, _):
+        async with proxy_and_client(tmp_path, **settings) as (proxy, _):
             await create(proxy, background=True)
             got = await target.deliveries(3)
     assert len({body for body, _ in got}) == 1
@@ -75,7 +75,7 @@ async def test_a_redirect_is_not_followed_to_where_no_operator_has_sent_it(
         target.elsewhere = other.url
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         monkeypatch.setattr(webhook_sender, "DELAYS", (0.01,))
-        async with serving(tmp_path, **settings) as (proxy, _):
+        async with proxy_and_client(tmp_path, **settings) as (proxy, _):
             await create(proxy, background=True)
             await target.deliveries(2)
     assert other.got == []
@@ -86,14 +86,14 @@ async def test_what_was_not_taken_when_the_server_stopped_is_reported_after_its_
 ) -> None:
     async with receiver(503) as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
-        async with serving(tmp_path, **settings) as (proxy, _):
+        async with proxy_and_client(tmp_path, **settings) as (proxy, _):
             await create(proxy, background=True)
             await target.deliveries(1)
-        async with serving(tmp_path, **settings) as (proxy, _):
+        async with proxy_and_client(tmp_path, **settings) as (proxy, _):
             ((first, headers), (second, again)) = await target.deliveries(2)
             store = proxy.server.settings.store_file
             await eventually(lambda: not count_undelivered(store))
-        async with serving(tmp_path, **settings):
+        async with proxy_and_client(tmp_path, **settings):
             pass
     assert (first, headers["webhook-id"]) == (second, again["webhook-id"])
     assert len(target.got) == 2
@@ -114,7 +114,7 @@ async def test_webhooks_are_sent_though_reading_the_outbox_once_met_a_fault_of_t
     with capture_logs() as logged:
         async with (
             receiver() as target,
-            serving(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _),
+            proxy_and_client(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _),
         ):
             await create(proxy, background=True)
             await target.deliveries(1)
@@ -123,10 +123,10 @@ async def test_webhooks_are_sent_though_reading_the_outbox_once_met_a_fault_of_t
 
 async def test_a_webhook_for_a_target_that_no_longer_exists_is_dropped(tmp_path: Path) -> None:
     async with receiver(503) as gone, receiver() as target:
-        async with serving(tmp_path, webhooks={"urls": gone.url, "secret": SECRET}) as (proxy, _):
+        async with proxy_and_client(tmp_path, webhooks={"urls": gone.url, "secret": SECRET}) as (proxy, _):
             await create(proxy, background=True)
             await gone.deliveries(1)
-        async with serving(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _):
+        async with proxy_and_client(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _):
             store = proxy.server.settings.store_file
             await eventually(lambda: not count_undelivered(store))
     assert (len(gone.got), target.got) == (1, [])
@@ -135,7 +135,7 @@ async def test_a_webhook_for_a_target_that_no_longer_exists_is_dropped(tmp_path:
 async def test_a_response_that_is_not_in_the_background_sends_no_webhook(tmp_path: Path) -> None:
     async with receiver() as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
-        async with serving(tmp_path, **settings) as (proxy, _):
+        async with proxy_and_client(tmp_path, **settings) as (proxy, _):
             await create(proxy)
             created = await create(proxy, background=True)
             await target.deliveries(1)
@@ -159,7 +159,7 @@ async def test_a_response_that_is_cancelled_when_nobody_runs_it_any_more_is_repo
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
     async with receiver() as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
-        async with serving(tmp_path, environment, **settings) as (proxy, client):
+        async with proxy_and_client(tmp_path, environment, **settings) as (proxy, client):
             created = await create(proxy, '[[fake:text say="one two" hold=1]]', background=True)
             monkeypatch.setattr(proxy.server.background, "find", lambda owner, id: None)
             await client.responses.cancel(created.body["id"])
@@ -173,7 +173,7 @@ async def test_more_webhooks_than_may_wait_stay_in_the_outbox_until_there_is_roo
     monkeypatch.setattr("codex_proxy.http.webhook_sender.MAX_WAITING", 1)
     async with receiver() as target:
         settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
-        async with serving(tmp_path, **settings) as (proxy, _):
+        async with proxy_and_client(tmp_path, **settings) as (proxy, _):
             created = [(await create(proxy, background=True)).body["id"] for _ in range(4)]
             got = await target.deliveries(4)
     assert sorted(json.loads(body)["data"]["id"] for body, _ in got) == sorted(created)

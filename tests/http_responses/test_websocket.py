@@ -12,7 +12,7 @@ from openai.types.responses.responses_client_event import ResponseCreate
 
 from codex_proxy.surfaces.responses.wire import ResponseRequest
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.http_responses.asking import EVENT, check_events, saying
+from tests.http_responses.asking import EVENT, check_events, prompt_for
 from tests.waiting import PATIENCE
 
 Socket = aiohttp.ClientWebSocketResponse
@@ -50,7 +50,7 @@ async def error_of(socket: Socket) -> dict[str, Any]:
 
 async def test_a_turn_is_reported_in_the_events_of_a_stream(proxy: Proxy) -> None:
     async with open_socket(proxy) as socket:
-        await send(socket, saying("one two"))
+        await send(socket, prompt_for("one two"))
         events = await events_of(socket)
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
     assert events[-1]["response"]["output"][0]["content"][0]["text"] == "one two"
@@ -60,8 +60,8 @@ async def test_a_turn_is_reported_in_the_events_of_a_stream(proxy: Proxy) -> Non
 
 async def test_the_newest_response_is_continued_from_the_connections_memory(proxy: Proxy) -> None:
     async with open_socket(proxy) as socket:
-        first = await answer_to(socket, saying("Blue."), store=False)
-        second = await answer_to(socket, saying("Red."), store=False, previous_response_id=first["id"])
+        first = await answer_to(socket, prompt_for("Blue."), store=False)
+        second = await answer_to(socket, prompt_for("Red."), store=False, previous_response_id=first["id"])
         third = await answer_to(socket, "[[fake:echo]]", store=False, previous_response_id=second["id"])
         echo = json.dumps(third["output"])
         assert "Blue." in echo
@@ -72,7 +72,7 @@ async def test_the_newest_response_is_continued_from_the_connections_memory(prox
 
 async def test_memory_ends_with_the_connection(proxy: Proxy) -> None:
     async with open_socket(proxy) as socket:
-        first = await answer_to(socket, saying("Blue."), store=False)
+        first = await answer_to(socket, prompt_for("Blue."), store=False)
     async with open_socket(proxy) as socket:
         await send(socket, "Go on.", previous_response_id=first["id"])
         assert (await error_of(socket))["status"] == 400
@@ -80,7 +80,7 @@ async def test_memory_ends_with_the_connection(proxy: Proxy) -> None:
 
 async def test_a_continuation_that_fails_makes_the_response_forgotten(proxy: Proxy) -> None:
     async with open_socket(proxy) as socket:
-        first = await answer_to(socket, saying("Blue."), store=False)
+        first = await answer_to(socket, prompt_for("Blue."), store=False)
         failed = await answer_to(
             socket, "[[fake:error_mid_text]]", store=False, previous_response_id=first["id"]
         )
@@ -91,15 +91,15 @@ async def test_a_continuation_that_fails_makes_the_response_forgotten(proxy: Pro
 
 async def test_what_continues_nothing_stored_cannot_be_stored(proxy: Proxy) -> None:
     async with open_socket(proxy) as socket:
-        first = await answer_to(socket, saying("Blue."), store=False)
+        first = await answer_to(socket, prompt_for("Blue."), store=False)
         await send(socket, "Go on.", previous_response_id=first["id"])
         assert (await error_of(socket))["param"] == "store"
 
 
 async def test_turns_are_answered_one_after_the_other(proxy: Proxy) -> None:
     async with open_socket(proxy) as socket:
-        await send(socket, saying("One."))
-        await send(socket, saying("Two."))
+        await send(socket, prompt_for("One."))
+        await send(socket, prompt_for("Two."))
         texts = [(await events_of(socket))[-1]["response"]["output"][0]["content"][0]["text"] for _ in "12"]
     assert texts == ["One.", "Two."]
 
@@ -112,7 +112,7 @@ async def test_a_wrong_frame_is_an_error_and_the_connection_goes_on(proxy: Proxy
     async with open_socket(proxy) as socket:
         await socket.send_str(frame)
         assert (await error_of(socket))["status"] == 400
-        assert (await answer_to(socket, saying("Hi.")))["status"] == "completed"
+        assert (await answer_to(socket, prompt_for("Hi.")))["status"] == "completed"
 
 
 async def test_a_fault_before_the_first_event_is_an_error_frame(proxy: Proxy) -> None:
@@ -142,7 +142,7 @@ async def test_a_page_that_the_operator_lists_can(tmp_path: Path) -> None:
         fake_proxy(tmp_path, allowed_origins="https://example.com") as proxy,
         open_socket(proxy, Origin="https://example.com") as socket,
     ):
-        assert (await answer_to(socket, saying("Hi.")))["status"] == "completed"
+        assert (await answer_to(socket, prompt_for("Hi.")))["status"] == "completed"
 
 
 async def test_a_websocket_without_the_key_of_the_server_is_401(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ async def test_a_websocket_without_the_key_of_the_server_is_401(tmp_path: Path) 
                 pass
         assert refused.value.status == 401
         async with open_socket(proxy, Authorization="Bearer secret") as socket:
-            assert (await answer_to(socket, saying("Hi.")))["status"] == "completed"
+            assert (await answer_to(socket, prompt_for("Hi.")))["status"] == "completed"
 
 
 async def test_while_the_server_stops_none_is_opened_and_the_refusal_is_that_of_any_turn(

@@ -24,13 +24,13 @@ import aiohttp
 
 from codex_proxy.store.store import Store
 from tests.http.serving import until
-from tests.http_responses.asking import saying, serving
+from tests.http_responses.asking import prompt_for, proxy_and_client
 from tests.http_responses.killing import server_process
 from tests.http_responses.receiving import SECRET, Receiver, count_undelivered, receiver
 from tests.waiting import PATIENCE, poll
 
 CLIENTS = 3
-PROMPTS = (saying("ok"), "[[fake:error_500]]", "[[fake:truncation]]", saying("ok"))
+PROMPTS = (prompt_for("ok"), "[[fake:error_500]]", "[[fake:truncation]]", prompt_for("ok"))
 
 
 async def _has_ended(session: aiohttp.ClientSession, address: str) -> bool:
@@ -105,7 +105,7 @@ async def after_kills(
     async with receiver() as target:
         for commit in commits:
             await one_life(folder, target, chance, commit)
-        async with serving(folder, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _):
+        async with proxy_and_client(folder, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _):
             keeping = proxy.server.store_lifecycle
             assert keeping is not None
             store = proxy.server.settings.store_file

@@ -27,7 +27,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def shown(browser: Browser, proxy: Proxy, pane: str = "", **context: Any) -> AsyncIterator[Page]:
+async def open_page(browser: Browser, proxy: Proxy, pane: str = "", **context: Any) -> AsyncIterator[Page]:
     """The page in a window of its own. Fails at its end where it broke its policy, or a script of it failed."""
     window = await browser.new_context(**context)
     window.set_default_timeout(PATIENCE * 1000)

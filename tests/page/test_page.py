@@ -12,7 +12,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, Route, expect
 
 from tests.http.serving import Proxy, until, user, worker_proxy
-from tests.page.conftest import page_server, shown
+from tests.page.conftest import open_page, page_server
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -48,7 +48,7 @@ async def test_a_pane_has_names_for_screen_readers_and_enough_contrast(
     async with page_server(tmp_path) as proxy:
         await proxy.ask(user())
         await store(proxy)
-        async with shown(browser, proxy, pane, color_scheme=scheme) as page:
+        async with open_page(browser, proxy, pane, color_scheme=scheme) as page:
             await is_drawn(page)
             found = await Axe().run(page)
             assert found.violations_count == 0, found.generate_report()
@@ -59,7 +59,7 @@ async def test_a_pane_has_names_for_screen_readers_and_enough_contrast(
 async def test_no_pane_is_wider_than_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
     async with page_server(tmp_path) as proxy:
         await store(proxy)
-        async with shown(browser, proxy, viewport={"width": width, "height": 800}) as page:
+        async with open_page(browser, proxy, viewport={"width": width, "height": 800}) as page:
             for pane in PANES:
                 await page.goto(f"{proxy.url}/#{pane}")
                 await is_drawn(page)
@@ -71,7 +71,7 @@ async def test_no_pane_is_wider_than_the_window(browser: Browser, tmp_path: Path
 async def test_the_playground_streams_an_answer_of_each_api(
     browser: Browser, tmp_path: Path, title: str
 ) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "playground") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "playground") as page:
         await ask(page, "Hello.", APIS[title])
         await expect(page.locator(".answer[aria-busy=false]")).to_have_text(
             "Hello from the deterministic fake agent."
@@ -87,7 +87,7 @@ async def test_the_playground_streams_an_answer_of_each_api(
 async def test_a_call_of_a_tool_is_answered_by_hand(
     browser: Browser, tmp_path: Path, title: str, stream: bool
 ) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "playground") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "playground") as page:
         await page.get_by_text("System prompt, tools").click()
         await page.get_by_role("button", name="Example tool").click()
         await page.get_by_label("Stream").set_checked(stream)
@@ -99,7 +99,7 @@ async def test_a_call_of_a_tool_is_answered_by_hand(
 
 @pytest.mark.exhaustive
 async def test_two_columns_answer_one_prompt(browser: Browser, tmp_path: Path) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "playground") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "playground") as page:
         await page.get_by_role("button", name="Add a column").click()
         await page.get_by_label("Prompt", exact=True).fill("Hello.")
         await page.get_by_role("button", name="Send").click()
@@ -109,7 +109,7 @@ async def test_two_columns_answer_one_prompt(browser: Browser, tmp_path: Path) -
 
 
 async def test_a_running_turn_is_a_row_and_can_be_cancelled(browser: Browser, tmp_path: Path) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "now") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "now") as page:
         await expect(page.get_by_text("No turn is running.")).to_be_visible()
         asked = asyncio.create_task(proxy.ask(user("[[fake:text misbehave=hang]]")))
         row = page.get_by_role("row").filter(has_text="Chat Completions")
@@ -124,7 +124,7 @@ async def test_a_running_turn_is_a_row_and_can_be_cancelled(browser: Browser, tm
 
 @pytest.mark.exhaustive
 async def test_the_processes_are_those_of_the_turns_that_run(browser: Browser, tmp_path: Path) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "now") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "now") as page:
         await expect(page.get_by_text("none runs")).to_be_visible()
         asked = asyncio.create_task(proxy.ask(user("[[fake:text misbehave=hang]]")))
         table = page.get_by_role("table", name="Processes of fake")
@@ -135,7 +135,7 @@ async def test_the_processes_are_those_of_the_turns_that_run(browser: Browser, t
 
 
 async def test_a_turn_opens_as_a_timeline(browser: Browser, tmp_path: Path) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy) as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy) as page:
         await proxy.ask(user("[[fake:activity]]"))
         await page.get_by_role("link", name="Turns").click()
         await page.get_by_role("link", name="1", exact=True).click()
@@ -147,7 +147,7 @@ async def test_a_turn_opens_as_a_timeline(browser: Browser, tmp_path: Path) -> N
 async def test_with_several_workers_the_page_says_whose_turns_it_shows_and_finds_the_turn_of_another(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with worker_proxy(tmp_path, 2) as proxy, shown(browser, proxy, "now") as page:
+    async with worker_proxy(tmp_path, 2) as proxy, open_page(browser, proxy, "now") as page:
         await expect(page.get_by_text("the turns of worker 2 alone")).to_be_visible()
         await expect(page.get_by_text("Agents of worker 2")).to_be_visible()
         await proxy.ask(user())
@@ -168,7 +168,7 @@ async def test_with_several_workers_the_page_says_whose_turns_it_shows_and_finds
 async def test_a_wrong_key_is_asked_for_again_and_the_right_one_stays_in_the_tab(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with page_server(tmp_path, api_key="the-key") as proxy, shown(browser, proxy) as page:
+    async with page_server(tmp_path, api_key="the-key") as proxy, open_page(browser, proxy) as page:
         for given in ("wrong", "the-key"):
             await page.get_by_label("Key").fill(given)
             await page.get_by_role("button", name="Use this key").click()
@@ -184,7 +184,7 @@ async def test_a_wrong_key_is_asked_for_again_and_the_right_one_stays_in_the_tab
 async def test_a_server_that_goes_and_comes_back_is_found_again(browser: Browser, tmp_path: Path) -> None:
     async with AsyncExitStack() as window:
         async with page_server(tmp_path) as proxy:
-            page = await window.enter_async_context(shown(browser, proxy))
+            page = await window.enter_async_context(open_page(browser, proxy))
             await expect(page.get_by_text("live", exact=True)).to_be_visible()
         await expect(page.get_by_text("no connection, trying again")).to_be_visible()
         async with page_server(tmp_path, port=proxy.server.port):
@@ -197,7 +197,7 @@ HOSTILE = (
 
 
 async def test_a_hostile_answer_is_shown_as_text(browser: Browser, tmp_path: Path) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "playground") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "playground") as page:
         say = HOSTILE.replace('"', '\\"').replace("\u0007", "\\u0007")
         await ask(page, f'[[fake:text say="{say}"]]')
         answer = page.locator(".answer[aria-busy=false]")
@@ -211,7 +211,7 @@ async def test_a_hostile_answer_is_shown_as_text(browser: Browser, tmp_path: Pat
 async def test_a_fast_stream_of_thousands_of_events_does_not_freeze_the_page(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "playground") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "playground") as page:
         await ask(page, "[[fake:count n=5000]]")
         await page.get_by_text("Events:").click()
         await expect(page.locator(".answer[aria-busy=false]")).to_be_visible()
@@ -223,7 +223,7 @@ async def test_a_fast_stream_of_thousands_of_events_does_not_freeze_the_page(
 
 @pytest.mark.exhaustive
 async def test_a_hidden_tab_asks_for_nothing(browser: Browser, tmp_path: Path) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy) as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy) as page:
         await expect(page.get_by_text("live", exact=True)).to_be_visible()
         hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
         change = "document.dispatchEvent(new Event('visibilitychange'))"
@@ -238,7 +238,7 @@ async def test_a_hidden_tab_asks_for_nothing(browser: Browser, tmp_path: Path) -
 
 
 async def test_a_stored_response_is_found_by_its_text_and_deleted(browser: Browser, tmp_path: Path) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "stored") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "stored") as page:
         first = await store(proxy)
         second = await store(proxy, input='[[fake:text say="A rare word."]]', previous_response_id=first)
         await page.get_by_role("searchbox").fill("rare WORD")
@@ -256,7 +256,7 @@ async def test_a_stored_response_is_found_by_its_text_and_deleted(browser: Brows
 async def test_a_conversation_is_found_by_its_metadata_read_and_deleted(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "stored") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "stored") as page:
         ids = [
             (await proxy.send("POST", "/v1/conversations", {"metadata": {"topic": topic}})).body["id"]
             for topic in ("a trip", "a meal")
@@ -281,7 +281,7 @@ async def test_the_recording_of_a_turn_is_copied(browser: Browser, tmp_path: Pat
     allowed = ["clipboard-read", "clipboard-write"]
     async with (
         page_server(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as proxy,
-        shown(browser, proxy, permissions=allowed) as page,
+        open_page(browser, proxy, permissions=allowed) as page,
     ):
         await proxy.ask(user())
         (file,) = await until(lambda: list((tmp_path / "cassettes").glob("*.jsonl")))
@@ -293,7 +293,7 @@ async def test_the_recording_of_a_turn_is_copied(browser: Browser, tmp_path: Pat
 
 @pytest.mark.exhaustive
 async def test_the_page_works_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "playground") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "playground") as page:
         await is_drawn(page)
         await page.keyboard.press("Tab")
         await expect(page.get_by_text("Skip to content")).to_be_focused()

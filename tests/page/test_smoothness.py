@@ -14,7 +14,7 @@ from playwright.async_api import Browser, Page, expect
 from codex_proxy.core.events import ItemStarted, TextDelta, TurnStarted
 from codex_proxy.core.items import Message
 from codex_proxy.core.turn import Turn
-from tests.page.conftest import page_server, shown
+from tests.page.conftest import open_page, page_server
 from tests.store.stored import response
 from tests.waiting import PATIENCE
 
@@ -55,7 +55,7 @@ async def longest_gap(page: Page) -> float:
 
 
 async def test_three_hundred_running_turns_that_all_write(browser: Browser, tmp_path: Path) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "now") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "now") as page:
         records = proxy.server.runs.records
         assert records is not None
         await page.evaluate(MEASURE)
@@ -78,7 +78,7 @@ async def test_ten_thousand_stored_responses_in_one_list(browser: Browser, tmp_p
         for start in range(0, 10_000, 500):
             added = (response(f"resp_{n:05}", owner="local") for n in range(start, start + 500))
             await asyncio.gather(*map(lifecycle.store.add_response, added))
-        async with shown(browser, proxy, "stored") as page:
+        async with open_page(browser, proxy, "stored") as page:
             await page.evaluate(MEASURE)
             rows = page.locator("article")
             await expect(page.get_by_role("button", name="More")).to_be_visible()
@@ -93,7 +93,7 @@ async def test_ten_thousand_stored_responses_in_one_list(browser: Browser, tmp_p
 
 
 async def test_a_thousand_events_a_second_in_the_raw_view(browser: Browser, tmp_path: Path) -> None:
-    async with page_server(tmp_path) as proxy, shown(browser, proxy, "playground") as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "playground") as page:
         await page.get_by_label("Prompt", exact=True).fill("[[fake:count n=20000]]")
         await page.evaluate(MEASURE)
         began = asyncio.get_running_loop().time()

@@ -53,8 +53,8 @@ async def misbehaving_scene(
         talk(proxy.url, chat_request(prompt)) as client,
     ):
         await client.says(b'"content"')
-        await eventually(lambda: len(noted(pids)) >= 2)
-        [child, *_] = written = noted(pids)
+        await eventually(lambda: len(read_pids(pids)) >= 2)
+        [child, *_] = written = read_pids(pids)
         family = sorted({*proxy.family(), *written})
         assert not any(have_ended([pid]) for pid in written)
         yield Scene(proxy, client, child, family)
@@ -78,7 +78,7 @@ def fake_environment(pids: Path, dialect: str) -> dict[str, str]:
     }
 
 
-def noted(file: Path) -> list[int]:
+def read_pids(file: Path) -> list[int]:
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 

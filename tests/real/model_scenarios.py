@@ -65,7 +65,7 @@ RATE_LIMITS = {
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenScenario:
     """The scenario of one request. ``marker`` is its text: attempts are counted by it."""
 
     name: str
@@ -74,7 +74,7 @@ class Chosen:
     marker: str
 
 
-def choose(body: dict[str, Any]) -> Chosen:
+def choose(body: dict[str, Any]) -> ChosenScenario:
     """Reads the scenario out of a request body."""
     step = 0
     for item in reversed(items_of(body)):
@@ -85,8 +85,8 @@ def choose(body: dict[str, Any]) -> Chosen:
             if found:
                 name, rest = found[-1].groups()
                 options = dict(word.partition("=")[::2] for word in shlex.split(rest))
-                return Chosen(name, options, step, found[-1].group())
-    return Chosen("text", {}, step, "")
+                return ChosenScenario(name, options, step, found[-1].group())
+    return ChosenScenario("text", {}, step, "")
 
 
 def items_of(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ def tools_of(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def play(chosen: Chosen, reply: Reply, body: dict[str, Any], attempt: int) -> Iterator[Act]:
+def play(chosen: ChosenScenario, reply: Reply, body: dict[str, Any], attempt: int) -> Iterator[Act]:
     """The acts of one response. ``attempt`` counts the requests with the same marker and step, from 1."""
     times = int(chosen.options.get("times", 0))
     name = "text" if 0 < times < attempt else chosen.name
@@ -140,18 +140,18 @@ def _say(reply: Reply, default: str = "Hello from the scripted model.") -> list[
     return words_of(default)
 
 
-def _text(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _text(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.start()
     yield from reply.text(_say(reply))
     yield from reply.end()
 
 
-def _limits(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _limits(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     yield Headers(RATE_LIMITS)
     yield from _text(reply, chosen, body)
 
 
-def _reasoning(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _reasoning(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     count = reply.count("n", 4)
     parts = [
         [f"**Head{part}**\n\n", *(f"think{part}.{index} " for index in range(count))]
@@ -164,7 +164,7 @@ def _reasoning(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[A
     yield from reply.end()
 
 
-def _tool(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _tool(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     options, count = reply.options, reply.count("n", 1)
     yield from reply.start()
     if chosen.step < count * reply.count("rounds", 1):
@@ -184,7 +184,7 @@ def _tool(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.end()
 
 
-def _plan(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _plan(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     """The response whose turn it is: each call of those before it has an output by now."""
     responses: list[list[dict[str, Any]]] = json.loads(reply.options["plan"])
     calls = 0
@@ -214,7 +214,7 @@ def _plan(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.end()
 
 
-def _shell(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _shell(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     command = reply.options.get("cmd", "echo hi")
     patience = {"yield_time_ms": reply.count("yield", 0)} if "yield" in reply.options else {}
     forms = {
@@ -233,14 +233,14 @@ def _shell(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.end()
 
 
-def _json(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _json(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     text, size = reply.options.get("body", '{"a":1}'), reply.count("chunk", 4)
     yield from reply.start()
     yield from reply.text([text[start : start + size] for start in range(0, len(text), size)])
     yield from reply.end()
 
 
-def _refusal(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _refusal(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     part = {"type": "refusal", "refusal": reply.options.get("say", "I cannot help with that.")}
     item = {"type": "message", "id": f"msg_{reply.number}_0", "role": "assistant", "content": [part]}
     yield from reply.start()
@@ -248,14 +248,14 @@ def _refusal(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act
     yield from reply.end()
 
 
-def _incomplete(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _incomplete(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.start()
     yield from reply.text(_say(reply), finish=reply.options.get("finish") != "0")
     why = reply.options.get("why", "max_output_tokens")
     yield from reply.end("incomplete", incomplete_details={"reason": why})
 
 
-def _failed(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _failed(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.start()
     if "n" in reply.options:
         yield from reply.text(_say(reply), finish=False)
@@ -264,7 +264,7 @@ def _failed(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]
     yield from reply.end("failed", error=error)
 
 
-def _http(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _http(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     options, status = reply.options, reply.count("status", 500)
     error = {
         "message": options.get("msg", f"scripted error {status}"),
@@ -276,13 +276,13 @@ def _http(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     yield HttpAnswer(status, options.get("raw", json.dumps({"error": error})), headers)
 
 
-def _drop(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _drop(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.start()
     yield from reply.text(_say(reply), finish=reply.options.get("at") == "end")
     yield Drop()
 
 
-def _stall(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _stall(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.start()
     words = [f"word{index} " for index in range(reply.count("n", 3))]
     rest = words_of(reply.options.get("say", "and on."))
@@ -293,12 +293,12 @@ def _stall(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.end()
 
 
-def _hang(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _hang(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     yield Gate(reply.options.get("gate", ""))
     yield from _text(reply, chosen, body)
 
 
-def _multi(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _multi(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     count = reply.count("msgs", 2)
     yield from reply.start()
     for index in range(count):
@@ -307,7 +307,7 @@ def _multi(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.end()
 
 
-def _echo(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+def _echo(reply: Reply, chosen: ChosenScenario, body: dict[str, Any]) -> Iterator[Act]:
     seen = {
         "roles": [item.get("role") or item.get("type") for item in items_of(body)],
         "tools": sorted(tools_of(body)),
@@ -318,7 +318,7 @@ def _echo(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.end()
 
 
-Scenario = Callable[[Reply, Chosen, dict[str, Any]], Iterator[Act]]
+Scenario = Callable[[Reply, ChosenScenario, dict[str, Any]], Iterator[Act]]
 
 SCENARIOS: dict[str, Scenario] = {
     "text": _text,

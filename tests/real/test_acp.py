@@ -37,7 +37,7 @@ async def apis() -> AsyncIterator[ScriptedApis]:
 
 
 @living_on(scope="module")
-async def served(agent: str, apis: ScriptedApis) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
+async def client_and_server(agent: str, apis: ScriptedApis) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
     """One server for the tests of an agent: starting some of the programs takes longer than a test."""
     with tempfile.TemporaryDirectory(prefix=f"codex-proxy-{agent}-", ignore_cleanup_errors=True) as folder:
         async with acp_proxy(agent, Path(folder), apis.url) as client_and_server:
@@ -49,9 +49,9 @@ def user(text: str, *steps: dict[str, Any]) -> Any:
 
 
 async def test_text_comes_in_pieces_with_reasoning_and_usage_as_it_was_counted(
-    agent: str, served: tuple[AsyncOpenAI, Server]
+    agent: str, client_and_server: tuple[AsyncOpenAI, Server]
 ) -> None:
-    client, _ = served
+    client, _ = client_and_server
     step = {"think": "let me think it over", "text": "Hello from the model, word by word.", "delay": 0.02}
     stream = await client.chat.completions.create(
         model="codex-5", messages=[user("Hi.", step)], stream=True, stream_options={"include_usage": True}
@@ -69,8 +69,10 @@ async def test_text_comes_in_pieces_with_reasoning_and_usage_as_it_was_counted(
     assert "think it over" in thoughts
 
 
-async def test_responses_are_served_as_chat_is(agent: str, served: tuple[AsyncOpenAI, Server]) -> None:
-    client, _ = served
+async def test_responses_are_served_as_chat_is(
+    agent: str, client_and_server: tuple[AsyncOpenAI, Server]
+) -> None:
+    client, _ = client_and_server
     prompt = user("Hi.", {"text": "A response."})["content"]
     response = await client.responses.create(model="codex-5", input=prompt)
     assert response.output_text == "A response."
@@ -80,9 +82,9 @@ async def test_responses_are_served_as_chat_is(agent: str, served: tuple[AsyncOp
 
 
 async def test_a_clients_tool_is_called_and_its_output_comes_in_a_later_request(
-    agent: str, served: tuple[AsyncOpenAI, Server], apis: ScriptedApis
+    agent: str, client_and_server: tuple[AsyncOpenAI, Server], apis: ScriptedApis
 ) -> None:
-    client, _ = served
+    client, _ = client_and_server
     call = {"name": "get_weather", "args": {"city": "Oslo"}}
     messages: list[Any] = [user("Weather?", {"text": "I ask.", "tools": [call]}, {"text": "It is cold."})]
     first = await client.chat.completions.create(model="codex-5", messages=messages, tools=[CHAT_WEATHER])
@@ -102,9 +104,9 @@ TELLS_PARTS: dict[str, list[bool]] = {"qwen": [True, True, True], "opencode": [F
 
 
 async def test_the_tokens_of_a_part_of_a_turn_are_those_of_its_model_call_or_a_marked_estimate(
-    agent: str, served: tuple[AsyncOpenAI, Server]
+    agent: str, client_and_server: tuple[AsyncOpenAI, Server]
 ) -> None:
-    client, _ = served
+    client, _ = client_and_server
     steps = [
         {"text": "I ask.", "tools": [{"name": "get_weather", "args": {"city": c}}]} for c in ("Oslo", "Rome")
     ]
@@ -140,9 +142,9 @@ CITY: Any = {
 
 
 async def test_an_answer_under_a_schema_is_checked_whole_and_streamed(
-    agent: str, served: tuple[AsyncOpenAI, Server]
+    agent: str, client_and_server: tuple[AsyncOpenAI, Server]
 ) -> None:
-    client, _ = served
+    client, _ = client_and_server
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
     rome = json.dumps({"city": "Rome"})
     fits: Any = {"model": "codex-5", "messages": [user("City?", {"text": rome})], "response_format": wanted}
@@ -155,8 +157,10 @@ async def test_an_answer_under_a_schema_is_checked_whole_and_streamed(
     assert raised.value.code == "invalid_structured_output"
 
 
-async def test_four_turns_at_once_are_not_mixed(agent: str, served: tuple[AsyncOpenAI, Server]) -> None:
-    client, _ = served
+async def test_four_turns_at_once_are_not_mixed(
+    agent: str, client_and_server: tuple[AsyncOpenAI, Server]
+) -> None:
+    client, _ = client_and_server
     said = [f"{letter} " * 20 for letter in "abcd"]
     asked = [
         client.chat.completions.create(
@@ -232,9 +236,9 @@ async def test_a_conversation_whose_session_was_closed_or_killed_goes_on_in_it(
 
 
 async def test_a_model_that_tries_to_run_a_command_runs_none(
-    agent: str, served: tuple[AsyncOpenAI, Server]
+    agent: str, client_and_server: tuple[AsyncOpenAI, Server]
 ) -> None:
-    client, server = served
+    client, server = client_and_server
     name, arguments = SHELL[agent]
     steps = {"text": "I run it.", "tools": [{"name": name, "args": arguments}]}, {"text": "Done."}
     await client.chat.completions.create(model="codex-5", messages=[user("Run.", *steps)])
@@ -242,9 +246,9 @@ async def test_a_model_that_tries_to_run_a_command_runs_none(
 
 
 async def test_a_declined_command_ends_no_turn_with_an_empty_answer(
-    agent: str, served: tuple[AsyncOpenAI, Server], apis: ScriptedApis
+    agent: str, client_and_server: tuple[AsyncOpenAI, Server], apis: ScriptedApis
 ) -> None:
-    client, _ = served
+    client, _ = client_and_server
     name, arguments = SHELL[agent]
     steps = {"text": "", "tools": [{"name": name, "args": arguments}]}, {"text": "It may not be run."}
     apis.bodies.clear()

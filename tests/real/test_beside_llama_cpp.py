@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.real.codex_home import CodexHome
 from tests.real.model_plans import plan, say
 from tests.real.proxy import proxy
-from tests.upstreams.test_llama_cpp import NEEDS_LLAMA, beside_llama, used_by_an_editor
+from tests.upstreams.test_llama_cpp import NEEDS_LLAMA, beside_llama, use_as_an_editor
 
 pytestmark = NEEDS_LLAMA
 
@@ -16,4 +16,4 @@ async def test_one_base_url_has_an_editors_completion_its_embeddings_and_its_cha
     codex_home: CodexHome, tmp_path: Path
 ) -> None:
     async with beside_llama(tmp_path) as tables, proxy(codex_home, upstreams=tables) as running:
-        assert await used_by_an_editor(running.url, plan([say("Hello.")])) == "Hello."
+        assert await use_as_an_editor(running.url, plan([say("Hello.")])) == "Hello."

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 
 from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.folder import Folder
-from tests.cassettes.talking import FUNCTION, WEATHER, openai_client, serving
+from tests.cassettes.talking import FUNCTION, WEATHER, openai_client, running_server
 from tests.real import acp_proxy as acp
 from tests.real import anthropic_model
 from tests.real.claude_proxy import claude_proxy
@@ -95,7 +95,7 @@ async def replays(folder: Path, place: Path, asked: str, recorded: Turn, *, tool
     (result,) = await check_folder(Folder(folder))
     assert result.same, report([result])
     async with (
-        serving(place, {"PATH": ""}, agent="auto", cassettes={"replay": folder}) as server,
+        running_server(place, {"PATH": ""}, agent="auto", cassettes={"replay": folder}) as server,
         openai_client(server) as client,
     ):
         for api in (chat, responses, messages):

@@ -40,7 +40,7 @@ SEARCH = """[[model:plan plan="[[{\\"search\\": \\"Rust\\"}, {\\"say\\": \\"Foun
 
 
 @pytest.fixture
-def logged() -> Iterator[list[Any]]:
+def log_lines() -> Iterator[list[Any]]:
     """Every line that the proxy logs during the test."""
     with structlog.testing.capture_logs() as lines:
         yield lines
@@ -78,7 +78,7 @@ async def test_the_text_after_a_call_that_codex_answers_itself_is_the_result(
 
 
 async def test_a_session_with_every_kind_of_tool_has_no_failed_request_and_loses_no_reasoning(
-    tmp_path: Path, proxy: Proxy, model_server: ModelServer, logged: list[Any]
+    tmp_path: Path, proxy: Proxy, model_server: ModelServer, log_lines: list[Any]
 ) -> None:
     async with claude_code(tmp_path, proxy.url, servers=FILES) as session:
         text, picture = session.workdir / "a.txt", session.workdir / "pixel.png"
@@ -101,7 +101,7 @@ async def test_a_session_with_every_kind_of_tool_has_no_failed_request_and_loses
             + " Go."
         )
     assert (done["subtype"], done["result"], done["is_error"]) == ("success", "All done.", False)
-    assert {line["status"] for line in posts(logged)} == {200}
+    assert {line["status"] for line in posts(log_lines)} == {200}
     assert "alpha" in str(session.results("Read")[0]["content"])
     [failed] = [each for each in session.results("Bash") if each.get("is_error")]
     assert "Exit code 3" in failed["content"]
@@ -133,7 +133,7 @@ async def test_a_session_with_every_kind_of_tool_has_no_failed_request_and_loses
 
 
 async def test_a_sub_agent_works_beside_the_session_and_its_steps_keep_their_key(
-    tmp_path: Path, proxy: Proxy, model_server: ModelServer, logged: list[Any]
+    tmp_path: Path, proxy: Proxy, model_server: ModelServer, log_lines: list[Any]
 ) -> None:
     """A message of the system stands behind the results of its calls."""
     async with claude_code(tmp_path, proxy.url) as session:
@@ -143,14 +143,14 @@ async def test_a_sub_agent_works_beside_the_session_and_its_steps_keep_their_key
         told = await session.until("system", subtype="task_notification")
         assert (told["status"], told["summary"]) == ("completed", "SubDone")
         await session.until("result")
-    assert {line["status"] for line in posts(logged)} == {200}
+    assert {line["status"] for line in posts(log_lines)} == {200}
     steps = [each for each in model_server.calls if each.scenario == "tool"]
     assert len(steps) == 4
     assert all(map(keeps_key, continuations(steps)))
 
 
 async def test_esc_stops_the_model_and_the_session_goes_on(
-    tmp_path: Path, proxy: Proxy, model_server: ModelServer, logged: list[Any]
+    tmp_path: Path, proxy: Proxy, model_server: ModelServer, log_lines: list[Any]
 ) -> None:
     async with claude_code(tmp_path, proxy.url) as session:
         await session.send(session.user_message("[[model:stall n=3]] Go."))
@@ -160,11 +160,11 @@ async def test_esc_stops_the_model_and_the_session_goes_on(
         assert await model_server.calls[0].ending() == "client_gone"
         done = await session.ask("[[model:text say=Again.]] Go on.")
     assert done["result"] == "Again."
-    assert [line["status"] for line in posts(logged)] == [499, 200]
+    assert [line["status"] for line in posts(log_lines)] == [499, 200]
 
 
 async def test_a_conversation_is_compacted_and_goes_on_from_its_summary(
-    tmp_path: Path, proxy: Proxy, model_server: ModelServer, logged: list[Any]
+    tmp_path: Path, proxy: Proxy, model_server: ModelServer, log_lines: list[Any]
 ) -> None:
     async with claude_code(tmp_path, proxy.url) as session:
         bash = call("Bash", command="echo one", description="Speaks")
@@ -173,13 +173,13 @@ async def test_a_conversation_is_compacted_and_goes_on_from_its_summary(
         done = await session.ask("[[model:text say=Onwards.]] Go on.")
     assert not compacted["is_error"]
     assert done["result"] == "Onwards."
-    assert {line["status"] for line in posts(logged)} == {200}
+    assert {line["status"] for line in posts(log_lines)} == {200}
     last = json.dumps(model_server.calls[-1].body["input"])
     assert "echo one" not in last
 
 
 async def test_the_context_is_counted_at_once_and_has_the_size_that_connect_writes(
-    tmp_path: Path, proxy: Proxy, logged: list[Any]
+    tmp_path: Path, proxy: Proxy, log_lines: list[Any]
 ) -> None:
     async with claude_code(tmp_path, proxy.url) as session:
         first = await session.ask("[[model:text say=Hello.]] Hello.")
@@ -188,32 +188,32 @@ async def test_the_context_is_counted_at_once_and_has_the_size_that_connect_writ
     tokens = int(CLAUDE_ENVIRONMENT["CLAUDE_CODE_MAX_CONTEXT_TOKENS"])
     assert usage["contextWindow"] == tokens
     assert f"/ {tokens // 1000}k" in context["result"]
-    counts = [line for line in logged if line.get("path") == "/v1/messages/count_tokens"]
+    counts = [line for line in log_lines if line.get("path") == "/v1/messages/count_tokens"]
     assert len(counts) > 10
     assert {line["status"] for line in counts} == {200}
 
 
 async def test_a_context_that_is_too_long_is_compacted_and_the_session_goes_on(
-    tmp_path: Path, proxy: Proxy, model_server: ModelServer, logged: list[Any]
+    tmp_path: Path, proxy: Proxy, model_server: ModelServer, log_lines: list[Any]
 ) -> None:
     async with claude_code(tmp_path, proxy.url) as session:
         await session.ask("[[model:text say=Hello.]] Hello.")
         done = await session.ask("[[model:failed code=context_length_exceeded times=1 say=Onwards.]] Go on.")
     assert (done["is_error"], done["subtype"]) == (False, "success")
-    refused = [line for line in posts(logged) if line["status"] != 200]
+    refused = [line for line in posts(log_lines) if line["status"] != 200]
     assert [(line["status"], line["error"]) for line in refused] == [(400, "context_length_exceeded")]
     assert any(message.get("subtype") == "compact_boundary" for message in session.messages)
 
 
 async def test_who_is_not_signed_in_reads_what_to_do_at_once(
-    tmp_path: Path, codex_home: CodexHome, model_server: ModelServer, logged: list[Any]
+    tmp_path: Path, codex_home: CodexHome, model_server: ModelServer, log_lines: list[Any]
 ) -> None:
     codex_home.config.write_text("")
     async with running_proxy(codex_home) as running, claude_code(tmp_path, running.url) as session:
         done = await session.ask("Hello.")
     assert done["is_error"]
     assert "codex login" in done["result"]
-    assert [line["status"] for line in posts(logged)] == [401]
+    assert [line["status"] for line in posts(log_lines)] == [401]
 
 
 async def test_a_silence_of_forty_pings_is_no_end(
@@ -221,7 +221,7 @@ async def test_a_silence_of_forty_pings_is_no_end(
     proxies: Proxies,
     model_server: ModelServer,
     monkeypatch: pytest.MonkeyPatch,
-    logged: list[Any],
+    log_lines: list[Any],
 ) -> None:
     """As many as ten minutes have; here one comes every twentieth of a second."""
     sent = 0
@@ -242,4 +242,4 @@ async def test_a_silence_of_forty_pings_is_no_end(
         model_server.open_gate("go")
         done = await asked
     assert done["result"] == "word0 word1 Awake."
-    assert [line["status"] for line in posts(logged)] == [200]
+    assert [line["status"] for line in posts(log_lines)] == [200]

@@ -34,7 +34,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return operators_file(tmp_path_factory.mktemp("desk"))
 
 
-def asking(*responses: list[PutOut], **request: Any) -> dict[str, Any]:
+def chat_arguments(*responses: list[PutOut], **request: Any) -> dict[str, Any]:
     """A chat request of a client that is the agent itself; the model puts these out, one after the other."""
     messages = [{"role": "system", "content": "Help."}, {"role": "user", "content": plan(*responses)}]
     return {"model": MODEL, "messages": messages, **request}
@@ -50,7 +50,7 @@ async def test_a_chat_gets_the_answer_behind_the_calls_of_the_operator_s_tools(
 ) -> None:
     async with proxies.serving(mcp_config=desk) as proxy:
         answer = await proxy.client.chat.completions.create(
-            **asking([say("Looking."), call("desk__echo", text="found")], [say("Done.")])
+            **chat_arguments([say("Looking."), call("desk__echo", text="found")], [say("Done.")])
         )
     message = answer.choices[0].message
     assert message.content == "Looking.\n\nDone."
@@ -66,7 +66,7 @@ async def test_a_stream_brings_each_part_as_it_comes(
     """Not only the last round: the words before a call are there while the call still runs."""
     async with proxies.serving(mcp_config=desk) as proxy:
         stream = await proxy.client.chat.completions.create(
-            **asking([say("Looking."), call("desk__hang", folder=str(tmp_path))]), stream=True
+            **chat_arguments([say("Looking."), call("desk__hang", folder=str(tmp_path))]), stream=True
         )
         said = ""
         async for chunk in stream:
@@ -84,7 +84,7 @@ async def test_several_calls_of_one_step_run_beside_each_other(
 ) -> None:
     async with proxies.serving(mcp_config=desk) as proxy:
         meeting = [call("desk__meet", count=2, text=name) for name in ("one", "two")]
-        answer = await proxy.client.chat.completions.create(**asking(meeting, [say("Met.")]))
+        answer = await proxy.client.chat.completions.create(**chat_arguments(meeting, [say("Met.")]))
     assert answer.choices[0].message.content == "Met."
     assert sorted(outputs(model_server, 1)) == ["one", "two"]
 
@@ -111,7 +111,7 @@ async def test_images_and_structured_content_reach_the_model(
     proxies: Proxies, model_server: ModelServer, desk: Path
 ) -> None:
     async with proxies.serving(mcp_config=desk) as proxy:
-        await proxy.client.chat.completions.create(**asking([call("desk__mixed")], [say("Seen.")]))
+        await proxy.client.chat.completions.create(**chat_arguments([call("desk__mixed")], [say("Seen.")]))
     [output] = outputs(model_server, 1)
     assert [part["type"] for part in output] == ["input_text", "input_image", "input_text"]
 
@@ -135,7 +135,7 @@ async def test_the_model_gets_the_error_of_a_call_and_answers(
 ) -> None:
     async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
         answer = await proxy.client.chat.completions.create(
-            **asking([call(tool, **arguments)], [say("Never mind.")])
+            **chat_arguments([call(tool, **arguments)], [say("Never mind.")])
         )
     assert answer.choices[0].message.content == "Never mind."
     assert told in json.dumps(outputs(model_server, 1))
@@ -147,9 +147,9 @@ async def test_a_tool_that_the_request_brings_wins_and_a_choice_keeps_the_others
     mine = {"type": "function", "function": {"name": "echo", "parameters": {"type": "object"}}}
     async with proxies.serving(mcp_config=desk) as proxy:
         create = proxy.client.chat.completions.create
-        await create(**asking([say("Yes.")], tools=[mine]))
-        await create(**asking([call(city="Rome")], tools=[WEATHER], tool_choice="required"))
-        await create(**asking([say("No.")], tools=[WEATHER], tool_choice="none"))
+        await create(**chat_arguments([say("Yes.")], tools=[mine]))
+        await create(**chat_arguments([call(city="Rome")], tools=[WEATHER], tool_choice="required"))
+        await create(**chat_arguments([say("No.")], tools=[WEATHER], tool_choice="none"))
     first, second, third = (list(tools_of(each.body)) for each in model_server.calls)
     assert {"echo", "desk__refuse"} <= set(first)
     assert "desk__echo" not in first
@@ -162,7 +162,7 @@ async def test_a_proxy_that_stops_ends_its_servers(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
     async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
-        await proxy.client.chat.completions.create(**asking([call("desk__pid")], [say("Done.")]))
+        await proxy.client.chat.completions.create(**chat_arguments([call("desk__pid")], [say("Done.")]))
         [pid] = outputs(model_server, 1)
         assert Path(f"/proc/{pid}").exists()
     assert not Path(f"/proc/{pid}").exists()

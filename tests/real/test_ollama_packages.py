@@ -10,7 +10,7 @@ from typing import Any
 import ollama
 import pytest
 
-from tests.clients.running import CHECKS, CLIENTS, OLLAMA, Client, run
+from tests.clients.running import CHECKS, CLIENTS, OLLAMA, Client, run_client
 from tests.http.serving import fake_proxy
 from tests.ollama_client import SCHEMA, WEATHER, briefly, client_of
 from tests.real.anthropic_model import anthropic_model, script
@@ -41,7 +41,7 @@ async def check_package(package: Client, url: str, folder: Path, asked: dict[str
         pytest.skip(package.missing)
     home = folder / "client"
     home.mkdir()
-    told = await run(package, url, home, model="codex-5:model", asked=asked)
+    told = await run_client(package, url, home, model="codex-5:model", asked=asked)
     assert told["results"] == ALL_WELL
 
 

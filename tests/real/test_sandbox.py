@@ -24,7 +24,7 @@ from tests.waiting import eventually
 SECRET = "the private file says this"
 
 
-async def ran(proxy: Proxy, model: ModelServer, command: str) -> str:
+async def output_of(proxy: Proxy, model: ModelServer, command: str) -> str:
     """What a command said, which the model has asked for."""
     await proxy.client.chat.completions.create(**chat_request(f'[[model:shell cmd="{command}"]]'))
     return str(items_of(model.calls[-1].body)[-1]["output"])
@@ -52,7 +52,7 @@ async def test_a_sandbox_keeps_a_command_from_writing_and_from_the_network_and_f
     proxy = await proxies.of(sandbox=sandbox)
     # Codex counts /tmp to what may be written; this folder is as far from the workspace as any other.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as outside:
-        output = await ran(
+        output = await output_of(
             proxy,
             model_server,
             f"cat {private}; touch within; touch {outside}/made; "
@@ -112,7 +112,9 @@ async def test_a_temporary_folder_with_the_servers_own_files_is_not_written_to(
     state = foreign_state_folder(own_proxies, "state")
     environment = {variable: str(state.parent)} if variable else {}
     async with running(own_proxies.home, environment, sandbox="workspace-write", state_dir=state) as proxy:
-        output = await ran(proxy, model_server, f"touch within {state}/made {state.parent}/made; echo RAN")
+        output = await output_of(
+            proxy, model_server, f"touch within {state}/made {state.parent}/made; echo RAN"
+        )
     assert "RAN" in output
     assert not (state / "made").exists()
     assert not (state.parent / "made").exists()
@@ -134,7 +136,7 @@ async def test_a_trusted_projects_own_configuration_widens_no_sandbox(
             codex_home.config.read_text() + f'[projects."{codex_home.workdir}"]\ntrust_level = "trusted"\n'
         )
         async with running(codex_home, sandbox="workspace-write") as proxy:
-            output = await ran(proxy, model_server, f"touch within {outside}/made; echo RAN")
+            output = await output_of(proxy, model_server, f"touch within {outside}/made; echo RAN")
         assert "RAN" in output
         assert not any(Path(outside).iterdir())
     assert (codex_home.workdir / "within").exists()

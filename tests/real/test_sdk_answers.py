@@ -38,7 +38,7 @@ def messages(call: Request) -> list[tuple[str, str]]:
     return [(item["role"], text_of(item)) for item in items_of(call.body) if item.get("role")]
 
 
-def counted(usage: CompletionUsage | None) -> tuple[int, int, int | None, int | None, int]:
+def token_counts(usage: CompletionUsage | None) -> tuple[int, int, int | None, int | None, int]:
     """Prompt, completion, cached, reasoning and total tokens."""
     assert usage is not None
     assert usage.prompt_tokens_details is not None
@@ -79,7 +79,7 @@ async def test_a_whole_answer_says_the_same_as_a_streamed_one(proxy: Proxy, syst
     assert whole.choices[0].message.content == text(chunks) == "The answer is 42."
     assert whole.choices[0].finish_reason == "stop"
     assert whole.object == "chat.completion"
-    assert counted(whole.usage) == counted(chunks[-1].usage)
+    assert token_counts(whole.usage) == token_counts(chunks[-1].usage)
 
 
 async def test_reasoning_arrives_as_reasoning_content_before_the_text(proxy: Proxy) -> None:
@@ -99,7 +99,7 @@ async def test_usage_is_what_the_model_server_sent(proxy: Proxy, system: str | N
     request = chat_request("[[model:text say=Hi. in=1234 cached=1000 out=56 reasoning=7]]", system=system)
     whole = await proxy.client.chat.completions.create(**request)
     chunks = await chunks_of(proxy, stream_options={"include_usage": True}, **request)
-    assert counted(whole.usage) == counted(chunks[-1].usage) == (1234, 56, 1000, 7, 1290)
+    assert token_counts(whole.usage) == token_counts(chunks[-1].usage) == (1234, 56, 1000, 7, 1290)
 
 
 async def test_usage_of_a_turn_with_several_model_calls_is_their_sum(
@@ -109,7 +109,7 @@ async def test_usage_of_a_turn_with_several_model_calls_is_their_sum(
         **chat_request('[[model:shell cmd="echo hi" in=100 out=20]]')
     )
     assert len(model_server.calls) == 2
-    assert counted(answer.usage)[:2] == (200, 40)
+    assert token_counts(answer.usage)[:2] == (200, 40)
 
 
 async def test_roles_reach_the_model_as_native_items(proxy: Proxy, model_server: ModelServer) -> None:

@@ -28,7 +28,7 @@ from tests.waiting import PATIENCE, eventually, poll
 BOTH_MODES = pytest.mark.parametrize("system", [None, "Be brief."], ids=["agent", "plain model"])
 
 
-async def begun_stream(proxy: Proxy, prompt: str, **more: Any) -> AsyncStream[ChatCompletionChunk]:
+async def open_stream(proxy: Proxy, prompt: str, **more: Any) -> AsyncStream[ChatCompletionChunk]:
     """A stream that has begun: its first text has arrived."""
     stream: AsyncStream[ChatCompletionChunk]
     stream = await proxy.client.chat.completions.create(stream=True, **chat_request(prompt, **more))
@@ -63,7 +63,7 @@ MODES: tuple[Mode, ...] = ("agent", "model")
 async def test_a_client_that_leaves_mid_stream_drops_the_model_connection(
     proxy: Proxy, model_server: ModelServer, system: str | None
 ) -> None:
-    stream = await begun_stream(proxy, "[[model:stall n=3]]", system=system)
+    stream = await open_stream(proxy, "[[model:stall n=3]]", system=system)
     [call] = model_server.calls
     assert not call.ended.done()
     await stream.close()
@@ -110,7 +110,7 @@ async def test_a_client_that_leaves_while_its_process_starts_leaves_no_trace(
 async def test_a_thread_is_unloaded_when_its_turn_is_over(own_proxies: Proxies) -> None:
     """What the agent still knows: it lists the threads that it has loaded."""
     proxy = await own_proxies.of()
-    stream = await begun_stream(proxy, "[[model:stall n=1]]")
+    stream = await open_stream(proxy, "[[model:stall n=1]]")
     [process] = proxy.processes
     assert len(await loaded_threads(process)) == 1
     await stream.close()
@@ -162,8 +162,8 @@ async def test_a_killed_process_fails_its_own_turns_and_the_next_one_takes_over(
 ) -> None:
     async with proxy(codex_home) as running:
         other = "Be brief." if system is None else None
-        bystander = await begun_stream(running, "[[model:stall n=2 gate=go]]", system=other)
-        hit = [await begun_stream(running, f"[[model:stall n={n}]]", system=system) for n in (1, 2)]
+        bystander = await open_stream(running, "[[model:stall n=2 gate=go]]", system=other)
+        hit = [await open_stream(running, f"[[model:stall n={n}]]", system=system) for n in (1, 2)]
         pool, mode = running.pool, MODES[system is not None]
         [process] = pool.processes_of(mode)
         assert process.turns_running == 2
@@ -245,7 +245,7 @@ async def test_no_other_host_is_asked_for_anything(
             await answer(running, "[[model:reasoning]]", system=system)
             with pytest.raises(openai.APIStatusError):
                 await answer(running, "[[model:http status=401]]", system=system)
-            stream = await begun_stream(running, "[[model:stall n=1]]", system=system)
+            stream = await open_stream(running, "[[model:stall n=1]]", system=system)
             await stream.close()
         await answer(running, '[[model:shell cmd="echo hi"]]')
         await eventually(lambda: running.idle)

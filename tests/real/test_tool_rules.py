@@ -180,12 +180,12 @@ async def test_a_schema_of_no_object_is_refused_before_the_agent_sees_it(proxies
 # --- tool_choice ----------------------------------------------------------------------------------
 
 
-def named(name: str) -> dict[str, Any]:
+def named_choice(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def allowed(mode: str, *names: str) -> dict[str, Any]:
-    tools = [named(name) for name in names]
+def allowed_choice(mode: str, *names: str) -> dict[str, Any]:
+    tools = [named_choice(name) for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
@@ -194,9 +194,9 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
     [
         ("auto", ["get_weather", "get_time"], False),
         ("required", ["get_weather", "get_time"], True),
-        (named("get_weather"), ["get_weather"], True),
-        (allowed("auto", "get_weather"), ["get_weather"], False),
-        (allowed("required", "get_weather"), ["get_weather"], True),
+        (named_choice("get_weather"), ["get_weather"], True),
+        (allowed_choice("auto", "get_weather"), ["get_weather"], False),
+        (allowed_choice("required", "get_weather"), ["get_weather"], True),
     ],
     ids=["auto", "required", "named", "allowed auto", "allowed required"],
 )
@@ -218,7 +218,7 @@ async def test_a_tool_choice_decides_which_tools_are_offered_and_what_the_prompt
     assert sorted(tools_of(second.body)) == ["get_time", "get_weather"]
 
 
-MUST = ["required", named("get_weather"), allowed("required", "get_weather")]
+MUST = ["required", named_choice("get_weather"), allowed_choice("required", "get_weather")]
 EVERY_MUST = pytest.mark.parametrize("choice", MUST, ids=["required", "named", "allowed"])
 
 

@@ -12,7 +12,7 @@ from tests.real.codex_home import MODEL
 from tests.real.proxy import Proxy, chat_request
 
 
-async def read(proxy: Proxy, path: str) -> dict[str, Any]:
+async def get_json(proxy: Proxy, path: str) -> dict[str, Any]:
     async with aiohttp.ClientSession() as client, client.get(f"{proxy.url}/v1{path}") as reply:
         assert reply.status == 200
         found: dict[str, Any] = await reply.json()
@@ -21,7 +21,7 @@ async def read(proxy: Proxy, path: str) -> dict[str, Any]:
 
 async def usage_figures(proxy: Proxy) -> Counter[str]:
     """All figures of this model, of today and of yesterday where the day has just begun."""
-    page = await read(proxy, "/usage?group_by=model&limit=2")
+    page = await get_json(proxy, "/usage?group_by=model&limit=2")
     results = [each for bucket in page["data"] for each in bucket["results"] if each["model"] == MODEL]
     return Counter(
         {
@@ -54,7 +54,7 @@ async def test_usage_is_what_the_agent_counted_for_both_surfaces(proxy: Proxy) -
 @pytest.mark.exhaustive
 async def test_limits_are_those_that_the_provider_sent_with_the_last_turn(proxy: Proxy) -> None:
     await proxy.client.chat.completions.create(**chat_request("[[model:limits]]"))
-    found = await read(proxy, "/usage/limits")
+    found = await get_json(proxy, "/usage/limits")
     (limit,) = found["limits"]
     windows = {each["name"]: (each["window_seconds"], each["used_percent"]) for each in limit["windows"]}
     assert windows == {"primary": (18_000, 43), "secondary": (604_800, 7)}

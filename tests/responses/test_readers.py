@@ -22,10 +22,10 @@ from codex_proxy.runs.event_log import HIGH_WATER
 from codex_proxy.surfaces.request_options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.parse import parse
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.http_responses.asking import blocks_of, check_events, create, events_of, saying
+from tests.http_responses.asking import blocks_of, check_events, create, events_of, prompt_for
 from tests.waiting import PATIENCE
 
-HELD = '[[fake:text say="one two three" hold=1]]'
+HELD_PROMPT = '[[fake:text say="one two three" hold=1]]'
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def rest_of(reader: ResponseReader | Follower) -> str:
 
 
 async def test_a_response_is_saved_while_its_client_does_not_read(proxy: Proxy) -> None:
-    response, reader = await started(proxy, saying("one two three"))
+    response, reader = await started(proxy, prompt_for("one two three"))
     await until(lambda: response.ended)
     stored = await proxy.send("GET", f"/v1/responses/{response.id}")
     assert stored.body["status"] == "completed"
@@ -92,7 +92,7 @@ async def test_the_last_frames_come_when_the_response_is_saved_and_not_before(
         await write(*given, **more)
 
     monkeypatch.setattr(store, "add_response", held_up)
-    _, reader = await started(proxy, saying("one two"))
+    _, reader = await started(proxy, prompt_for("one two"))
     await is_asked.wait()
     begun = reader.take().decode()
     assert "output_text.delta" in begun
@@ -114,7 +114,7 @@ async def test_a_client_that_does_not_read_makes_its_agent_wait(proxy: Proxy) ->
 
 
 async def test_whoever_closes_its_reader_ends_the_turn_and_the_response_is_cancelled(proxy: Proxy) -> None:
-    response, reader = await started(proxy, HELD)
+    response, reader = await started(proxy, HELD_PROMPT)
     await reader.wait()
     reader.close()
     await until(lambda: response.ended)
@@ -140,7 +140,7 @@ async def test_a_follower_that_falls_behind_gets_every_event_all_the_same(
 ) -> None:
     monkeypatch.setattr(follow, "MAX_UNREAD", max_unread)
     monkeypatch.setattr(follow, "FRAMES_AT_ONCE", 3)
-    id, follower = await followed_in_background(proxy, HELD)
+    id, follower = await followed_in_background(proxy, HELD_PROMPT)
     await follower.wait()
     read = follower.take()
     (tmp_path / "go").write_text("go")
@@ -151,7 +151,7 @@ async def test_a_follower_that_falls_behind_gets_every_event_all_the_same(
 
 
 async def test_a_follower_of_a_response_that_is_deleted_comes_to_an_end(proxy: Proxy) -> None:
-    id, follower = await followed_in_background(proxy, HELD)
+    id, follower = await followed_in_background(proxy, HELD_PROMPT)
     reading = asyncio.create_task(rest_of(follower))
     await proxy.send("DELETE", f"/v1/responses/{id}")
     text = await reading
@@ -163,9 +163,9 @@ async def test_a_response_that_waits_for_its_slot_can_be_cancelled_by_several_at
     async with fake_proxy(
         tmp_path, {"STREAM_RELEASE_FILE": str(tmp_path / "go")}, max_running_turns=1
     ) as proxy:
-        await create(proxy, HELD, background=True)
+        await create(proxy, HELD_PROMPT, background=True)
         await until(lambda: proxy.server.runs.running == 1)
-        waits = (await create(proxy, HELD, background=True)).body["id"]
+        waits = (await create(proxy, HELD_PROMPT, background=True)).body["id"]
         response = proxy.server.background.find("local", waits)
         assert response is not None
         await asyncio.gather(response.cancel_and_wait(), response.cancel_and_wait())
@@ -174,7 +174,7 @@ async def test_a_response_that_waits_for_its_slot_can_be_cancelled_by_several_at
 
 async def test_a_response_that_is_cancelled_before_its_task_begins_ends_all_the_same(proxy: Proxy) -> None:
     service = service_of(proxy)
-    response = ForegroundResponse(service, await prepared_turn(proxy, HELD), "sse", None)
+    response = ForegroundResponse(service, await prepared_turn(proxy, HELD_PROMPT), "sse", None)
     task = response.start_in(service.background.tasks)
     response.cancel()
     await task
@@ -183,7 +183,7 @@ async def test_a_response_that_is_cancelled_before_its_task_begins_ends_all_the_
 
 
 async def test_a_response_that_is_deleted_before_it_is_followed_is_a_404(proxy: Proxy) -> None:
-    created = await create(proxy, HELD, background=True)
+    created = await create(proxy, HELD_PROMPT, background=True)
     store = service_of(proxy).store
     assert store is not None
     found = await store.response("local", created.body["id"])

@@ -167,7 +167,7 @@ class WordAgent(AgentBase):
         return sum(not transport.released for transport in self.transports)
 
 
-def read(run: Run) -> list[Event]:
+def all_events(run: Run) -> list[Event]:
     """Everything that a log holds, without being one of its readers."""
     return [event for batch in run.log.after(0) for event in batch.events]
 
@@ -178,7 +178,7 @@ def text_of(events: Sequence[Event]) -> str:
 
 def end_of(run: Run) -> TurnEnded:
     """The end of a log: there is exactly one, nothing comes after it, and nothing is left open."""
-    events = read(run)
+    events = all_events(run)
     ends = [event for event in events if isinstance(event, TurnEnded)]
     assert len(ends) == 1
     assert events[-1] is ends[0]

@@ -16,11 +16,11 @@ from tests.runs.test_run import begin_run
 from tests.runs.virtual import virtual
 
 NO_TEXT: list[Event] = [ItemStarted(Message("a")), ItemEnded("a")]
-COUNTED = ev.UsageReported(Usage(input=10, output=1), "provider")
+USAGE = ev.UsageReported(Usage(input=10, output=1), "provider")
 STEP = ev.StepCompleted()
 THOUGHT: list[Event] = [ItemStarted(Reasoning("r")), ev.ReasoningDelta("r", "Hm.")]
 WORK: list[Event] = [ItemStarted(Activity("w", "file_change", "Write a.txt")), ItemEnded("w")]
-ASKED = ev.ApprovalRequested("ask_1", "command", "")
+APPROVAL = ev.ApprovalRequested("ask_1", "command", "")
 
 
 async def end_after(*events: Event, **turn: Any) -> TurnEnded:
@@ -33,9 +33,9 @@ async def end_after(*events: Event, **turn: Any) -> TurnEnded:
 @pytest.mark.parametrize(
     ("events", "reason"),
     [
-        ([*NO_TEXT, COUNTED], "no-output"),
+        ([*NO_TEXT, USAGE], "no-output"),
         ([STEP], "no-output"),
-        ([*THOUGHT, COUNTED], "reasoning-only"),
+        ([*THOUGHT, USAGE], "reasoning-only"),
         ([*WORK, *THOUGHT], "activity-only"),
     ],
 )
@@ -54,7 +54,7 @@ async def test_an_empty_answer_that_nothing_explains_is_a_failure(nothing: list[
 @pytest.mark.parametrize("before", [[], WORK, THOUGHT])
 @virtual
 async def test_an_empty_answer_after_a_declined_permission_is_a_failure(before: list[Event]) -> None:
-    end = await end_after(*before, ASKED, COUNTED, DONE)
+    end = await end_after(*before, APPROVAL, USAGE, DONE)
     assert (end.stop, end.failure) == (Stop.FAILED, PERMISSION_DECLINED)
     assert PERMISSION_DECLINED.kind is FaultKind.NOT_ALLOWED, "a client that tries again gets the same"
 
@@ -69,7 +69,7 @@ async def test_an_empty_answer_after_a_declined_permission_is_a_failure(before: 
 )
 @virtual
 async def test_text_a_refusal_or_a_call_is_no_empty_answer(content: list[Event]) -> None:
-    assert await end_after(ASKED, *content, DONE) == DONE
+    assert await end_after(APPROVAL, *content, DONE) == DONE
 
 
 @pytest.mark.parametrize("stop", [Stop.LENGTH, Stop.CONTENT_FILTER, "provider_word"])

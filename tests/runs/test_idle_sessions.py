@@ -38,7 +38,7 @@ from tests.runs.virtual import settle, virtual
 KEY = b"key"
 CALLS = (HistoryCall("a", "f", "{}"), HistoryCall("b", "f", "{}"))
 REMINDER = "<system-reminder>\nbe brief\n</system-reminder>"
-PARKED = PendingOutputs(frozenset({"a", "b"}))
+PENDING_CALLS = PendingOutputs(frozenset({"a", "b"}))
 
 
 def message(text: str, role: Any = "user") -> HistoryMessage:
@@ -49,8 +49,8 @@ def output(call_id: str, text: str = "out") -> HistoryOutput:
     return HistoryOutput(call_id, (TextPart(text),))
 
 
-SEEN: tuple[HistoryItem, ...] = (message("hi"), message("hello", "assistant"))
-ASKED: tuple[HistoryItem, ...] = (message("hi"), *CALLS)
+HISTORY: tuple[HistoryItem, ...] = (message("hi"), message("hello", "assistant"))
+HISTORY_WITH_CALLS: tuple[HistoryItem, ...] = (message("hi"), *CALLS)
 
 
 class Nobody:
@@ -80,13 +80,13 @@ class IdleSeat:
         return "interrupt" in self.dialect.calls and self.released == [True]
 
 
-def kept_threads(count: int = 8, seconds: float = 60.0) -> IdleSessions:
+def make_sessions(count: int = 8, seconds: float = 60.0) -> IdleSessions:
     return IdleSessions(IdleLimits(count, seconds), asyncio.get_running_loop)
 
 
-def put(
+def add_session(
     threads: IdleSessions,
-    seen: tuple[HistoryItem, ...] = SEEN,
+    seen: tuple[HistoryItem, ...] = HISTORY,
     pending: PendingOutputs | None = None,
     key: bytes = KEY,
     thread: str = "",
@@ -98,20 +98,20 @@ def put(
     return resting
 
 
-def asking(history: tuple[HistoryItem, ...], **more: Any) -> Turn:
+def turn_with(history: tuple[HistoryItem, ...], **more: Any) -> Turn:
     return msgspec.structs.replace(TURN, history=history, **more)
 
 
 @virtual
 async def test_a_history_that_goes_on_gets_the_thread_and_what_is_new_to_it() -> None:
-    threads = kept_threads()
-    resting = put(threads)
+    threads = make_sessions()
+    resting = add_session(threads)
     new = message("and now?")
-    hit = threads.take(KEY, asking((*SEEN, new)))
+    hit = threads.take(KEY, turn_with((*HISTORY, new)))
     assert hit is not None
     assert (hit.session, hit.new_items) == (resting.session, (new,))
     assert len(threads) == 0
-    assert threads.take(KEY, asking((*SEEN, new))) is None, "it serves one request at a time"
+    assert threads.take(KEY, turn_with((*HISTORY, new))) is None, "it serves one request at a time"
 
 
 def test_a_custom_call_is_another_than_a_function_of_the_same_words() -> None:
@@ -122,10 +122,10 @@ def test_a_custom_call_is_another_than_a_function_of_the_same_words() -> None:
 
 @virtual
 async def test_an_answer_without_text_is_nothing_new_to_the_thread_that_gave_it() -> None:
-    threads = kept_threads()
-    put(threads, seen=SEEN[:1])
+    threads = make_sessions()
+    add_session(threads, seen=HISTORY[:1])
     new = message("and now?")
-    hit = threads.take(KEY, asking((*SEEN[:1], message("", "assistant"), new)))
+    hit = threads.take(KEY, turn_with((*HISTORY[:1], message("", "assistant"), new)))
     assert hit is not None
     assert hit.new_items == (new,)
 
@@ -134,20 +134,20 @@ async def test_an_answer_without_text_is_nothing_new_to_the_thread_that_gave_it(
 @pytest.mark.parametrize(
     "history",
     [
-        SEEN,
-        SEEN[:1],
+        HISTORY,
+        HISTORY[:1],
         (message("hi"), message("other", "assistant"), message("now?")),
-        (message("ho"), *SEEN[1:], message("now?")),
-        (message("before"), *SEEN, message("now?")),
-        (*SEEN, HistoryCall("x", "f", "{}"), output("x")),
+        (message("ho"), *HISTORY[1:], message("now?")),
+        (message("before"), *HISTORY, message("now?")),
+        (*HISTORY, HistoryCall("x", "f", "{}"), output("x")),
         (),
     ],
     ids=["nothing new", "shorter", "another answer", "another question", "longer before", "calls", "empty"],
 )
 async def test_a_history_that_is_not_continued_gets_no_idle_session(history: tuple[HistoryItem, ...]) -> None:
-    threads = kept_threads()
-    resting = put(threads)
-    assert threads.take(KEY, asking(history)) is None
+    threads = make_sessions()
+    resting = add_session(threads)
+    assert threads.take(KEY, turn_with(history)) is None
     assert len(threads) == 1
     assert resting.dialect.calls == []
     threads.close()
@@ -155,42 +155,45 @@ async def test_a_history_that_is_not_continued_gets_no_idle_session(history: tup
 
 @virtual
 async def test_a_closed_session_that_its_agent_can_reopen_is_remembered_for_one_request() -> None:
-    threads = kept_threads(seconds=60.0)
-    resting = put(threads, thread="thread_1")
+    threads = make_sessions(seconds=60.0)
+    resting = add_session(threads, thread="thread_1")
     new = message("and now?")
-    assert threads.take_closed(KEY, asking((*SEEN, new))) is None, "it is not closed yet"
+    assert threads.take_closed(KEY, turn_with((*HISTORY, new))) is None, "it is not closed yet"
     await asyncio.sleep(61)
     assert resting.closed
-    assert threads.take_closed(b"another", asking((*SEEN, new))) is None
-    assert threads.take_closed(KEY, asking((message("hi"), message("other", "assistant"), new))) is None
-    assert threads.take_closed(KEY, asking(SEEN)) is None
-    assert threads.take_closed(KEY, asking((*SEEN, new))) == ClosedSession("thread_1", (new,))
-    assert threads.take_closed(KEY, asking((*SEEN, new))) is None
+    assert threads.take_closed(b"another", turn_with((*HISTORY, new))) is None
+    assert threads.take_closed(KEY, turn_with((message("hi"), message("other", "assistant"), new))) is None
+    assert threads.take_closed(KEY, turn_with(HISTORY)) is None
+    assert threads.take_closed(KEY, turn_with((*HISTORY, new))) == ClosedSession("thread_1", (new,))
+    assert threads.take_closed(KEY, turn_with((*HISTORY, new))) is None
     assert not threads
 
 
 @virtual
 async def test_a_session_is_remembered_when_its_process_ends_but_not_when_it_waited_for_outputs() -> None:
-    threads = kept_threads()
-    idle, waiting = put(threads, thread="idle"), put(threads, ASKED, PARKED, thread="waiting")
+    threads = make_sessions()
+    idle, waiting = (
+        add_session(threads, thread="idle"),
+        add_session(threads, HISTORY_WITH_CALLS, PENDING_CALLS, thread="waiting"),
+    )
     for resting in (idle, waiting):
         resting.session.on_end(Ended())
     new = message("and now?")
-    assert threads.take_closed(KEY, asking((*ASKED, output("a"), output("b")))) is None
-    assert threads.take_closed(KEY, asking((*ASKED, new))) is None
-    assert threads.take_closed(KEY, asking((*SEEN, new))) == ClosedSession("idle", (new,))
+    assert threads.take_closed(KEY, turn_with((*HISTORY_WITH_CALLS, output("a"), output("b")))) is None
+    assert threads.take_closed(KEY, turn_with((*HISTORY_WITH_CALLS, new))) is None
+    assert threads.take_closed(KEY, turn_with((*HISTORY, new))) == ClosedSession("idle", (new,))
 
 
 @virtual
 async def test_of_closed_sessions_the_one_that_has_seen_the_most_is_reopened() -> None:
-    threads = kept_threads(count=1)
-    longer = (*SEEN, message("more"), message("sure", "assistant"))
-    put(threads, SEEN, thread="shorter")
-    put(threads, longer, thread="longer")
-    put(threads, (message("x"), message("y", "assistant")))
+    threads = make_sessions(count=1)
+    longer = (*HISTORY, message("more"), message("sure", "assistant"))
+    add_session(threads, HISTORY, thread="shorter")
+    add_session(threads, longer, thread="longer")
+    add_session(threads, (message("x"), message("y", "assistant")))
     new = message("and now?")
-    assert threads.take_closed(KEY, asking((*longer, new))) == ClosedSession("longer", (new,))
-    hit = threads.take_closed(KEY, asking((*longer, new)))
+    assert threads.take_closed(KEY, turn_with((*longer, new))) == ClosedSession("longer", (new,))
+    hit = threads.take_closed(KEY, turn_with((*longer, new)))
     assert hit is not None
     assert hit.reopen_id == "shorter"
 
@@ -200,21 +203,21 @@ async def test_closed_sessions_are_forgotten_after_a_day_and_the_oldest_beyond_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("codex_proxy.runs.idle_sessions.MAX_CLOSED", 2)
-    threads = kept_threads(count=1)
+    threads = make_sessions(count=1)
     for name in "abcd":
-        put(threads, (message(name), *SEEN), thread=name)
+        add_session(threads, (message(name), *HISTORY), thread=name)
     new = message("and now?")
-    assert threads.take_closed(KEY, asking((message("a"), *SEEN, new))) is None
-    assert threads.take_closed(KEY, asking((message("b"), *SEEN, new))) == ClosedSession("b", (new,))
+    assert threads.take_closed(KEY, turn_with((message("a"), *HISTORY, new))) is None
+    assert threads.take_closed(KEY, turn_with((message("b"), *HISTORY, new))) == ClosedSession("b", (new,))
     await asyncio.sleep(CLOSED_SECONDS + 1)
-    assert threads.take_closed(KEY, asking((message("c"), *SEEN, new))) is None
+    assert threads.take_closed(KEY, turn_with((message("c"), *HISTORY, new))) is None
 
 
 @virtual
 async def test_a_turn_with_another_thread_key_gets_no_idle_session() -> None:
-    threads = kept_threads()
-    put(threads)
-    assert threads.take(b"another", asking((*SEEN, message("now?")))) is None
+    threads = make_sessions()
+    add_session(threads)
+    assert threads.take(b"another", turn_with((*HISTORY, message("now?")))) is None
     threads.close()
 
 
@@ -247,10 +250,10 @@ async def test_a_turn_with_another_thread_key_gets_no_idle_session() -> None:
 async def test_a_waiting_session_takes_exactly_the_outputs_that_it_waits_for(
     fresh: list[HistoryItem], fits: bool
 ) -> None:
-    threads = kept_threads()
+    threads = make_sessions()
     hidden = (HiddenOutput("c", output("c", "ours")),)
-    put(threads, ASKED, msgspec.structs.replace(PARKED, hidden=hidden))
-    hit = threads.take(KEY, asking((*ASKED, *fresh)))
+    add_session(threads, HISTORY_WITH_CALLS, msgspec.structs.replace(PENDING_CALLS, hidden=hidden))
+    hit = threads.take(KEY, turn_with((*HISTORY_WITH_CALLS, *fresh)))
     assert (hit is not None) is fits
     if hit is not None:
         assert hit.new_items == tuple(fresh)
@@ -273,12 +276,12 @@ async def test_a_waiting_session_takes_exactly_the_outputs_that_it_waits_for(
 async def test_an_instruction_behind_the_outputs_is_reported_in_the_last_where_the_turn_allows_it(
     behind: tuple[HistoryItem, ...], last: tuple[TextPart, ...] | None
 ) -> None:
-    threads = kept_threads()
-    put(threads, ASKED, PARKED)
-    history = (*ASKED, output("a"), output("b"), *behind)
+    threads = make_sessions()
+    add_session(threads, HISTORY_WITH_CALLS, PENDING_CALLS)
+    history = (*HISTORY_WITH_CALLS, output("a"), output("b"), *behind)
     if behind:
-        assert threads.take(KEY, asking(history)) is None
-    hit = threads.take(KEY, asking(history, instructions_in_outputs=True))
+        assert threads.take(KEY, turn_with(history)) is None
+    hit = threads.take(KEY, turn_with(history, instructions_in_outputs=True))
     assert (hit is None) is (last is None)
     if hit is not None and last is not None:
         assert hit.new_items == (output("a"), HistoryOutput("b", last))
@@ -287,11 +290,11 @@ async def test_an_instruction_behind_the_outputs_is_reported_in_the_last_where_t
 
 @virtual
 async def test_an_instruction_behind_an_output_with_an_image_stands_behind_the_image() -> None:
-    threads = kept_threads()
-    put(threads, ASKED, PARKED)
+    threads = make_sessions()
+    add_session(threads, HISTORY_WITH_CALLS, PENDING_CALLS)
     shown = HistoryOutput("b", (ImagePart("data:"),))
-    history = (*ASKED, output("a"), shown, message("be brief", "developer"))
-    hit = threads.take(KEY, asking(history, instructions_in_outputs=True))
+    history = (*HISTORY_WITH_CALLS, output("a"), shown, message("be brief", "developer"))
+    hit = threads.take(KEY, turn_with(history, instructions_in_outputs=True))
     assert hit is not None
     assert hit.new_items[1] == HistoryOutput("b", (ImagePart("data:"), TextPart(REMINDER)))
     threads.close()
@@ -299,9 +302,9 @@ async def test_an_instruction_behind_an_output_with_an_image_stands_behind_the_i
 
 @virtual
 async def test_of_two_threads_that_fit_the_one_kept_last_is_taken() -> None:
-    threads = kept_threads()
-    first, last = put(threads), put(threads)
-    hit = threads.take(KEY, asking((*SEEN, message("now?"))))
+    threads = make_sessions()
+    first, last = add_session(threads), add_session(threads)
+    hit = threads.take(KEY, turn_with((*HISTORY, message("now?"))))
     assert hit is not None
     assert hit.session is last.session
     threads.close()
@@ -310,8 +313,8 @@ async def test_of_two_threads_that_fit_the_one_kept_last_is_taken() -> None:
 
 @virtual
 async def test_one_session_too_many_ends_the_one_kept_longest() -> None:
-    threads = kept_threads(count=2)
-    oldest, *others = [put(threads) for _ in range(3)]
+    threads = make_sessions(count=2)
+    oldest, *others = [add_session(threads) for _ in range(3)]
     assert oldest.closed
     assert not any(each.closed for each in others)
     assert len(threads) == 2
@@ -320,9 +323,9 @@ async def test_one_session_too_many_ends_the_one_kept_longest() -> None:
 
 @virtual
 async def test_an_owner_with_many_idle_sessions_displaces_none_of_another() -> None:
-    threads = kept_threads(count=3)
-    other = put(threads, owner="other")
-    many = [put(threads, owner="busy") for _ in range(5)]
+    threads = make_sessions(count=3)
+    other = add_session(threads, owner="other")
+    many = [add_session(threads, owner="busy") for _ in range(5)]
     assert not other.closed
     assert [each.closed for each in many] == [True, True, True, False, False]
 
@@ -332,25 +335,25 @@ async def test_an_owner_with_many_closed_sessions_displaces_none_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("codex_proxy.runs.idle_sessions.MAX_CLOSED", 2)
-    threads = kept_threads(count=1)
-    put(threads, key=b"other", thread="thr_other", owner="other")
+    threads = make_sessions(count=1)
+    add_session(threads, key=b"other", thread="thr_other", owner="other")
     for number in range(5):
-        put(threads, key=b"busy", thread=f"thr_{number}", owner="busy")
-    assert threads.take_closed(b"other", asking((*SEEN, message("now?")))) is not None
+        add_session(threads, key=b"busy", thread=f"thr_{number}", owner="busy")
+    assert threads.take_closed(b"other", turn_with((*HISTORY, message("now?")))) is not None
 
 
 @virtual
 async def test_where_no_idle_sessions_are_allowed_a_session_is_closed_at_once() -> None:
-    threads = kept_threads(count=0)
-    resting = put(threads)
+    threads = make_sessions(count=0)
+    resting = add_session(threads)
     assert resting.closed
     assert len(threads) == 0
 
 
 @virtual
 async def test_a_thread_that_nobody_comes_back_for_ends_when_its_time_is_up() -> None:
-    threads = kept_threads(seconds=60.0)
-    resting = put(threads)
+    threads = make_sessions(seconds=60.0)
+    resting = add_session(threads)
     await asyncio.sleep(59.9)
     assert not resting.closed
     await asyncio.sleep(0.2)
@@ -360,20 +363,20 @@ async def test_a_thread_that_nobody_comes_back_for_ends_when_its_time_is_up() ->
 
 @virtual
 async def test_a_thread_that_was_taken_has_no_time_limit_any_more() -> None:
-    threads = kept_threads(seconds=60.0)
-    resting = put(threads)
-    assert threads.take(KEY, asking((*SEEN, message("now?")))) is not None
+    threads = make_sessions(seconds=60.0)
+    resting = add_session(threads)
+    assert threads.take(KEY, turn_with((*HISTORY, message("now?")))) is not None
     await asyncio.sleep(120)
     assert not resting.closed
 
 
 @virtual
 async def test_a_thread_that_is_kept_again_has_all_of_its_time_again() -> None:
-    threads = kept_threads(seconds=60.0)
-    resting = put(threads)
+    threads = make_sessions(seconds=60.0)
+    resting = add_session(threads)
     await asyncio.sleep(40)
-    assert threads.take(KEY, asking((*SEEN, message("now?")))) is not None
-    threads.put("", KEY, resting.session, item_digests(SEEN)[0], PendingOutputs())
+    assert threads.take(KEY, turn_with((*HISTORY, message("now?")))) is not None
+    threads.put("", KEY, resting.session, item_digests(HISTORY)[0], PendingOutputs())
     await asyncio.sleep(40)
     assert not resting.closed
     await asyncio.sleep(21)
@@ -382,18 +385,18 @@ async def test_a_thread_that_is_kept_again_has_all_of_its_time_again() -> None:
 
 @virtual
 async def test_a_session_that_is_not_idle_is_closed() -> None:
-    threads = kept_threads()
+    threads = make_sessions()
     resting = IdleSeat()
     resting.dialect.can_resume = False
-    threads.put("", KEY, resting.session, item_digests(SEEN)[0], PendingOutputs())
+    threads.put("", KEY, resting.session, item_digests(HISTORY)[0], PendingOutputs())
     assert resting.closed
     assert len(threads) == 0
 
 
 @virtual
 async def test_closing_ends_every_thread() -> None:
-    threads = kept_threads()
-    all_of_them = [put(threads) for _ in range(3)]
+    threads = make_sessions()
+    all_of_them = [add_session(threads) for _ in range(3)]
     threads.close()
     await settle()
     assert all(each.closed for each in all_of_them)
@@ -402,18 +405,18 @@ async def test_closing_ends_every_thread() -> None:
 
 @virtual
 async def test_the_end_of_a_child_ends_its_idle_sessions() -> None:
-    threads = kept_threads()
-    resting = put(threads)
+    threads = make_sessions()
+    resting = add_session(threads)
     resting.session.on_end(Ended(code=1))
     assert len(threads) == 0
     assert resting.released == [True]
-    assert threads.take(KEY, asking((*SEEN, message("now?")))) is None
+    assert threads.take(KEY, turn_with((*HISTORY, message("now?")))) is None
 
 
 @virtual
 async def test_a_child_that_is_not_to_be_trusted_loses_its_threads() -> None:
-    threads = kept_threads()
-    resting = put(threads)
+    threads = make_sessions()
+    resting = add_session(threads)
     resting.session.fail(Failure(kind=FaultKind.AGENT_PROTOCOL, message="nonsense"))
     assert resting.closed
     assert len(threads) == 0
@@ -421,8 +424,8 @@ async def test_a_child_that_is_not_to_be_trusted_loses_its_threads() -> None:
 
 @virtual
 async def test_an_internal_error_loses_the_thread_and_releases_its_transport() -> None:
-    threads = kept_threads()
-    resting = put(threads)
+    threads = make_sessions()
+    resting = add_session(threads)
     resting.dialect.breaks = "receive"
     resting.transport.say(TextDelta("x", "x"))
     assert len(threads) == 0
@@ -434,8 +437,8 @@ async def test_an_internal_error_loses_the_thread_and_releases_its_transport() -
 async def test_a_question_of_an_idle_agent_is_declined_at_once(
     ask: ApprovalRequested | InputRequested,
 ) -> None:
-    threads = kept_threads()
-    resting = put(threads)
+    threads = make_sessions()
+    resting = add_session(threads)
     resting.transport.say(ask)
     assert "answer q" in resting.dialect.calls
     assert len(threads) == 1
@@ -444,8 +447,8 @@ async def test_a_question_of_an_idle_agent_is_declined_at_once(
 
 @virtual
 async def test_an_agent_that_goes_on_by_itself_is_not_kept() -> None:
-    threads = kept_threads()
-    resting = put(threads)
+    threads = make_sessions()
+    resting = add_session(threads)
     resting.dialect.can_resume = False
     resting.transport.say(TextDelta("x", "x"))
     assert resting.closed
@@ -481,7 +484,7 @@ def test_a_thread_serves_only_its_owner() -> None:
 
 
 MAY_CHANGE = {
-    "history": SEEN,
+    "history": HISTORY,
     "stop": ("x",),
     "max_tokens": 5,
     "parallel_tool_calls": False,

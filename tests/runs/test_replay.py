@@ -15,7 +15,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from tests.runs.actors import WordTransport, end_of, read, text_of
+from tests.runs.actors import WordTransport, all_events, end_of, text_of
 from tests.runs.test_run_tools import (
     GOOD,
     ToolAgent,
@@ -76,7 +76,7 @@ async def test_the_whole_history_is_sent_to_a_new_thread_and_the_client_sees_one
     agent.transports[1].say(*words("And so on.", spent=4))
     await settle()
     assert end_of(run).stop == Stop.STOP
-    assert text_of(read(run)) == "And so on."
+    assert text_of(all_events(run)) == "And so on."
     assert spent(run) == 7, "what the first thread has cost was for this request too"
     assert scheduler.running == 0
     assert len(scheduler.idle_sessions) == 1
@@ -98,7 +98,7 @@ async def test_the_outputs_of_calls_are_sent_to_a_new_thread_too() -> None:
     assert agent.last.began.history[-1] == output("a")
     agent.transports[1].say(*words("Done."))
     await settle()
-    assert text_of(read(run)) == "Done."
+    assert text_of(all_events(run)) == "Done."
     await scheduler.close()
 
 
@@ -138,7 +138,7 @@ async def test_a_new_thread_on_a_process_that_was_gone_already_is_left_for_anoth
     await settle()
     agent.transports[1].say(*words("And so on."))
     await settle()
-    assert text_of(read(run)) == "And so on."
+    assert text_of(all_events(run)) == "And so on."
     await scheduler.close()
 
 

@@ -27,7 +27,17 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from tests.runs.actors import DONE, TURN, WordAgent, WordDialect, WordTransport, deltas, end_of, read, text_of
+from tests.runs.actors import (
+    DONE,
+    TURN,
+    WordAgent,
+    WordDialect,
+    WordTransport,
+    all_events,
+    deltas,
+    end_of,
+    text_of,
+)
 from tests.runs.virtual import settle, virtual
 
 
@@ -47,7 +57,7 @@ async def test_a_turn_is_logged_as_it_comes_and_its_transport_is_released_once()
     lane.say(TurnStarted("t", "m"), *deltas("Hello,"))
     assert not run.log.ended
     lane.say(TextDelta("a", " world."), DONE)
-    assert text_of(read(run)) == "Hello, world."
+    assert text_of(all_events(run)) == "Hello, world."
     assert end_of(run).stop == Stop.STOP
     await settle()
     assert lane.released == [True]
@@ -123,7 +133,7 @@ async def test_what_the_repair_refuses_ends_the_turn_and_stops_the_agent() -> No
     lane.say(*deltas("One thing."))
     lane.say(Retrying("again"), FullText("a", "Quite another."), DONE)
     assert end_of(run).stop == Stop.FAILED
-    assert text_of(read(run)) == "One thing."
+    assert text_of(all_events(run)) == "One thing."
     await settle()
     assert b"interrupt" in lane.sent
     assert lane.released == [True]
@@ -155,11 +165,11 @@ async def test_questions_of_the_agent_are_declined_at_once() -> None:
 async def test_a_stop_sequence_ends_the_turn_of_client_and_agent() -> None:
     run, lane, _ = await begin_run(stop=("END",))
     lane.say(*deltas("One E"))
-    assert text_of(read(run)) == "One ", "the beginning of a stop sequence is held back"
+    assert text_of(all_events(run)) == "One ", "the beginning of a stop sequence is held back"
     lane.say(TextDelta("a", "ND two"), size=3)
     end = end_of(run)
     assert (end.stop, end.failure) == (Stop.STOP, None)
-    assert text_of(read(run)) == "One "
+    assert text_of(all_events(run)) == "One "
     assert lane.sent[-1] == b"interrupt"
     lane.say(TextDelta("a", "three"), DONE)
     end_of(run)
@@ -174,7 +184,7 @@ async def test_max_tokens_ends_the_turn_with_length() -> None:
     assert not run.log.ended
     lane.say(TextDelta("a", "0"))
     assert end_of(run).stop == Stop.LENGTH
-    assert text_of(read(run)) == "123456789"
+    assert text_of(all_events(run)) == "123456789"
 
 
 @virtual
@@ -208,7 +218,7 @@ async def test_of_two_limits_the_first_in_the_text_counts_however_it_is_cut(cut:
     ):
         run, lane, _ = await begin_run(max_tokens=3, stop=("END",))
         lane.say(*deltas(*(text[start : start + cut] for start in range(0, len(text), cut))), DONE)
-        assert (text_of(read(run)), end_of(run).stop) == (expected, stop)
+        assert (text_of(all_events(run)), end_of(run).stop) == (expected, stop)
 
 
 @virtual
@@ -218,7 +228,7 @@ async def test_what_was_held_back_may_still_be_too_long_when_the_turn_is_ended()
     lane.say(TextDelta("a", "LO"))
     run.interrupt()
     assert end_of(run).stop == Stop.LENGTH
-    assert text_of(read(run)) == "123456789"
+    assert text_of(all_events(run)) == "123456789"
 
 
 @virtual

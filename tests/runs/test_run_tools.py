@@ -45,13 +45,13 @@ from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
 from codex_proxy.workers.schema_checks import STOPPING, SchemaChecks
-from tests.runs.actors import WordAgent, WordDialect, WordTransport, end_of, read, text_of
+from tests.runs.actors import WordAgent, WordDialect, WordTransport, all_events, end_of, text_of
 from tests.runs.virtual import close_after_test, settle, virtual
 
 SCHEMA = msgspec.Raw(b'{"type":"object","properties":{"x":{"type":"string"}},"required":["x"]}')
 TOOL = Tool("f", parameters=SCHEMA, strict=True)
 USER = HistoryMessage("user", (TextPart("hi"),))
-ASKING = Turn(model="m", history=(USER,), mode="model", tools=(TOOL,))
+TOOL_TURN = Turn(model="m", history=(USER,), mode="model", tools=(TOOL,))
 GOOD, BAD = '{"x": "1"}', "{}"
 
 
@@ -134,12 +134,12 @@ def words(text: str, spent: int = 10) -> list[Event]:
 
 def calls_in(run: Run) -> list[str]:
     """Ids of the calls that the client is told of."""
-    items = [event.item for event in read(run) if isinstance(event, ItemStarted)]
+    items = [event.item for event in all_events(run) if isinstance(event, ItemStarted)]
     return [item.call_id for item in items if isinstance(item, ToolCall)]
 
 
 def spent(run: Run) -> int:
-    return [event.usage.input for event in read(run) if isinstance(event, UsageReported)][-1]
+    return [event.usage.input for event in all_events(run) if isinstance(event, UsageReported)][-1]
 
 
 def output(id: str) -> HistoryOutput:
@@ -149,14 +149,14 @@ def output(id: str) -> HistoryOutput:
 def go_on(*ids: str, arguments: str = GOOD) -> Turn:
     """The client's next request, with the outputs of these calls."""
     calls = [HistoryCall(id, "f", arguments) for id in ids]
-    return msgspec.structs.replace(ASKING, history=(USER, *calls, *(output(id) for id in ids)))
+    return msgspec.structs.replace(TOOL_TURN, history=(USER, *calls, *(output(id) for id in ids)))
 
 
 @virtual
 @pytest.mark.parametrize("kept", [8, 0])
 async def test_a_turn_that_ends_with_calls_is_gone_on_with_by_their_outputs(kept: int) -> None:
     scheduler, agent = scheduler_of_tool_agent(kept)
-    first = await scheduler.start(ASKING)
+    first = await scheduler.start(TOOL_TURN)
     agent.transports[0].say(*step(("a", GOOD), ("b", GOOD)))
     await settle()
     assert end_of(first).stop == Stop.TOOL_CALLS
@@ -171,7 +171,7 @@ async def test_a_turn_that_ends_with_calls_is_gone_on_with_by_their_outputs(kept
         assert agent.last.began.history[-2:] == (output("a"), output("b"))
     agent.transports[-1].say(*words("Done."))
     await settle()
-    assert text_of(read(second)) == "Done."
+    assert text_of(all_events(second)) == "Done."
     assert end_of(second).stop == Stop.STOP
     await scheduler.close()
     assert agent.held == 0
@@ -180,7 +180,7 @@ async def test_a_turn_that_ends_with_calls_is_gone_on_with_by_their_outputs(kept
 @virtual
 async def test_a_violation_is_answered_at_once_and_the_same_turn_goes_on() -> None:
     scheduler, agent = scheduler_of_tool_agent()
-    run = await scheduler.start(ASKING)
+    run = await scheduler.start(TOOL_TURN)
     agent.transports[0].say(*step(("a", BAD)))
     assert "break the tool's schema" in agent.last.replies["a"]
     agent.transports[0].say(*step(("b", GOOD), spent=25))
@@ -192,7 +192,7 @@ async def test_a_violation_is_answered_at_once_and_the_same_turn_goes_on() -> No
 @virtual
 async def test_what_we_answered_to_hidden_calls_goes_to_a_waiting_turn_with_the_client_s_outputs() -> None:
     scheduler, agent = scheduler_of_tool_agent()
-    await scheduler.start(ASKING)
+    await scheduler.start(TOOL_TURN)
     agent.transports[0].say(*step(("a", BAD), ("b", GOOD)))
     await settle()
     assert agent.last.replies == {}
@@ -204,7 +204,7 @@ async def test_what_we_answered_to_hidden_calls_goes_to_a_waiting_turn_with_the_
 @virtual
 async def test_a_model_that_never_learns_fails_the_turn_and_its_thread_is_not_kept() -> None:
     scheduler, agent = scheduler_of_tool_agent()
-    run = await scheduler.start(ASKING)
+    run = await scheduler.start(TOOL_TURN)
     for _ in range(3):
         agent.transports[0].say(Notice("unoffered_call", "g"), StepCompleted())
     await settle()
@@ -215,20 +215,20 @@ async def test_a_model_that_never_learns_fails_the_turn_and_its_thread_is_not_ke
     assert agent.held == 0
 
 
-REQUIRED = msgspec.structs.replace(ASKING, tool_choice="required")
+REQUIRED_TOOL_TURN = msgspec.structs.replace(TOOL_TURN, tool_choice="required")
 
 
 @virtual
 async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread() -> None:
     scheduler, agent = scheduler_of_tool_agent()
-    run = await scheduler.start(REQUIRED)
+    run = await scheduler.start(REQUIRED_TOOL_TURN)
     agent.transports[0].say(*words("No.", spent=7))
     await settle()
     assert len(agent.transports) == 2
     assert agent.transports[0].released == [True]
     agent.transports[1].say(*step(("a", GOOD), spent=5))
     await settle()
-    assert text_of(read(run)) == ""
+    assert text_of(all_events(run)) == ""
     assert calls_in(run) == ["a"]
     assert spent(run) == 12
     assert len(scheduler.idle_sessions) == 0, "it was told more than the client said"
@@ -243,33 +243,33 @@ async def test_tokens_are_reported_as_partial_where_those_of_one_of_two_attempts
     first: bool, second: bool, total: tuple[int, bool]
 ) -> None:
     scheduler, agent = scheduler_of_tool_agent()
-    run = await scheduler.start(REQUIRED)
+    run = await scheduler.start(REQUIRED_TOOL_TURN)
     for transport, known, events in (
         (0, first, words("No.", spent=7)),
         (1, second, step(("a", GOOD), spent=5)),
     ):
         agent.transports[transport].say(*(e for e in events if known or not isinstance(e, UsageReported)))
         await settle()
-    last = [event for event in read(run) if isinstance(event, UsageReported)][-1]
+    last = [event for event in all_events(run) if isinstance(event, UsageReported)][-1]
     assert (last.usage.input, last.partial) == total
 
 
 @virtual
 async def test_tokens_that_the_agent_reports_as_partial_are_reported_so() -> None:
     scheduler, agent = scheduler_of_tool_agent()
-    run = await scheduler.start(REQUIRED)
+    run = await scheduler.start(REQUIRED_TOOL_TURN)
     for event in step(("a", GOOD), spent=5):
         if isinstance(event, UsageReported):
             event = msgspec.structs.replace(event, partial=True)
         agent.transports[0].say(event)
     await settle()
-    assert [event.partial for event in read(run) if isinstance(event, UsageReported)] == [True]
+    assert [event.partial for event in all_events(run) if isinstance(event, UsageReported)] == [True]
 
 
 @virtual
 async def test_words_that_were_thrown_away_are_not_remembered() -> None:
     scheduler, agent = scheduler_of_tool_agent(kept=0)
-    await scheduler.start(REQUIRED)
+    await scheduler.start(REQUIRED_TOOL_TURN)
     agent.transports[0].say(*words("No."))
     await settle()
     agent.transports[1].say(*step(("a", GOOD)))
@@ -284,14 +284,14 @@ async def test_words_that_were_thrown_away_are_not_remembered() -> None:
 @virtual
 async def test_output_of_an_earlier_attempt_is_ignored() -> None:
     scheduler, agent = scheduler_of_tool_agent()
-    run = await scheduler.start(REQUIRED)
+    run = await scheduler.start(REQUIRED_TOOL_TURN)
     agent.slow_to_finish = True
     agent.transports[0].say(*words("No."))
     agent.transports[0].say(TextDelta("m", "Still no."))
     await settle()
     agent.transports[1].say(*step(("a", GOOD)))
     await settle()
-    assert text_of(read(run)) == ""
+    assert text_of(all_events(run)) == ""
     assert calls_in(run) == ["a"]
 
 
@@ -299,7 +299,7 @@ async def test_output_of_an_earlier_attempt_is_ignored() -> None:
 async def test_the_child_of_a_second_attempt_waits_for_a_slow_reader_too() -> None:
     scheduler, agent = scheduler_of_tool_agent()
     agent.exclusive = True
-    run = await scheduler.start(REQUIRED)
+    run = await scheduler.start(REQUIRED_TOOL_TURN)
     cursor = run.log.cursor()
     agent.transports[0].say(*words("No."), size=HIGH_WATER + 1)
     await settle()
@@ -318,7 +318,7 @@ async def test_the_child_of_a_second_attempt_waits_for_a_slow_reader_too() -> No
 @virtual
 async def test_a_second_attempt_that_gets_no_session_fails_the_turn() -> None:
     scheduler, agent = scheduler_of_tool_agent()
-    run = await scheduler.start(REQUIRED)
+    run = await scheduler.start(REQUIRED_TOOL_TURN)
     agent.fault = Fault(Failure(kind=FaultKind.SPAWN_FAILED, message="no"))
     agent.transports[0].say(*words("No."))
     await settle()
@@ -331,7 +331,7 @@ async def test_a_second_attempt_that_gets_no_session_fails_the_turn() -> None:
 @virtual
 async def test_a_client_that_leaves_between_two_attempts_gets_no_second_one() -> None:
     scheduler, agent = scheduler_of_tool_agent()
-    run = await scheduler.start(REQUIRED)
+    run = await scheduler.start(REQUIRED_TOOL_TURN)
     agent.transports[0].say(*words("No."))
     run.interrupt()
     await settle()
@@ -343,7 +343,7 @@ async def test_a_client_that_leaves_between_two_attempts_gets_no_second_one() ->
 @virtual
 async def test_a_second_attempt_sees_what_is_remembered_too() -> None:
     scheduler, agent = scheduler_of_tool_agent(kept=0)
-    await scheduler.start(ASKING)
+    await scheduler.start(TOOL_TURN)
     agent.transports[0].say(RawItem("reasoning", b'{"type":"reasoning"}'), *step(("a", GOOD)))
     await settle()
     await scheduler.start(msgspec.structs.replace(go_on("a"), tool_choice="required"))
@@ -359,7 +359,7 @@ async def test_a_second_attempt_sees_what_is_remembered_too() -> None:
 async def test_a_second_try_begins_with_the_history_that_is_stored() -> None:
     scheduler, agent = scheduler_of_tool_agent()
     thought = RawHistoryItem(b'{"type":"reasoning"}')
-    await scheduler.start(REQUIRED, replay=(thought, USER))
+    await scheduler.start(REQUIRED_TOOL_TURN, replay=(thought, USER))
     agent.transports[0].say(*words("No."))
     await settle()
     for dialect in agent.dialects:
@@ -371,7 +371,7 @@ async def test_a_second_try_begins_with_the_history_that_is_stored() -> None:
 @virtual
 async def test_nobody_else_gets_a_waiting_turn() -> None:
     scheduler, agent = scheduler_of_tool_agent()
-    await scheduler.start(ASKING, "ada")
+    await scheduler.start(TOOL_TURN, "ada")
     agent.transports[0].say(*step(("a", GOOD)))
     await settle()
     await scheduler.start(go_on("a"), "bob")
@@ -391,7 +391,7 @@ async def test_a_memory_that_fails_costs_nothing_but_itself() -> None:
 
     scheduler, agent = scheduler_of_tool_agent(kept=0)
     scheduler.memory = Broken()
-    run = await scheduler.start(ASKING)
+    run = await scheduler.start(TOOL_TURN)
     agent.transports[0].say(*step(("a", GOOD)))
     await settle()
     assert end_of(run).stop == Stop.TOOL_CALLS
@@ -406,7 +406,7 @@ async def test_a_memory_that_fails_costs_nothing_but_itself() -> None:
 @virtual
 async def test_a_server_that_drains_keeps_no_more_threads() -> None:
     scheduler, agent = scheduler_of_tool_agent()
-    await scheduler.start(ASKING)
+    await scheduler.start(TOOL_TURN)
     draining = asyncio.create_task(scheduler.drain(1))
     await settle()
     agent.transports[0].say(*step(("a", GOOD)))
@@ -440,11 +440,11 @@ class HeldChecks(SchemaChecks):
 
 
 LARGE = msgspec.Raw(msgspec.json.encode({**msgspec.json.decode(SCHEMA), "description": "x" * 20_000}))
-SLOW_TOOL = msgspec.structs.replace(ASKING, tools=(Tool("f", parameters=LARGE, strict=True),))
-SLOW_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=LARGE)
+SLOW_TOOL = msgspec.structs.replace(TOOL_TURN, tools=(Tool("f", parameters=LARGE, strict=True),))
+SLOW_ANSWER = msgspec.structs.replace(TOOL_TURN, tools=(), output_schema=LARGE)
 
 
-def checked() -> tuple[RunScheduler, ToolAgent, HeldChecks]:
+def scheduler_with_checks() -> tuple[RunScheduler, ToolAgent, HeldChecks]:
     scheduler, agent = scheduler_of_tool_agent()
     scheduler.checks = checks = HeldChecks()
     return scheduler, agent, checks
@@ -452,17 +452,17 @@ def checked() -> tuple[RunScheduler, ToolAgent, HeldChecks]:
 
 @virtual
 async def test_a_step_waits_for_the_check_of_its_calls_and_what_comes_meanwhile_waits_behind_it() -> None:
-    scheduler, agent, checks = checked()
+    scheduler, agent, checks = scheduler_with_checks()
     run = await scheduler.start(SLOW_TOOL)
     agent.transports[0].say(*step(("a", GOOD)))
     agent.transports[0].say(ItemStarted(Message("m")), TextDelta("m", "More."), ItemEnded("m"))
     await settle()
     assert calls_in(run) == []
-    assert text_of(read(run)) == ""
+    assert text_of(all_events(run)) == ""
     checks.asked[0].set_result(Verdict(wrong="at $: no"))
     await settle()
     assert "break the tool's schema: at $: no" in agent.last.replies["a"]
-    assert text_of(read(run)) == "More."
+    assert text_of(all_events(run)) == "More."
     agent.transports[0].say(*step(("b", GOOD)))
     await settle()
     checks.asked[1].set_result(Verdict())
@@ -473,7 +473,7 @@ async def test_a_step_waits_for_the_check_of_its_calls_and_what_comes_meanwhile_
 
 @virtual
 async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() -> None:
-    scheduler, agent, checks = checked()
+    scheduler, agent, checks = scheduler_with_checks()
     run = await scheduler.start(SLOW_TOOL)
     agent.transports[0].say(*step(("a", GOOD)))
     failed = Failure(kind=FaultKind.UPSTREAM_DISCONNECTED, message="gone")
@@ -487,17 +487,17 @@ async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() 
 
 @virtual
 async def test_an_answer_that_is_held_for_its_check_has_begun_for_the_deadlines() -> None:
-    scheduler, agent, checks = checked()
+    scheduler, agent, checks = scheduler_with_checks()
     run = await scheduler.start(SLOW_ANSWER)
     begin, delta, *rest = words(GOOD)
     agent.transports[0].say(begin, delta)
     await asyncio.sleep(200)
-    assert text_of(read(run)) == ""
+    assert text_of(all_events(run)) == ""
     agent.transports[0].say(*rest)
     await asyncio.sleep(15)
     checks.asked[0].set_result(Verdict())
     await settle()
-    assert text_of(read(run)) == GOOD
+    assert text_of(all_events(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
 
 
@@ -506,7 +506,7 @@ async def test_an_answer_that_is_held_for_its_check_has_begun_for_the_deadlines(
     ("turn", "said"), [(SLOW_TOOL, step(("a", GOOD))), (SLOW_ANSWER, words(GOOD))], ids=["call", "answer"]
 )
 async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said: list[Event]) -> None:
-    scheduler, agent, checks = checked()
+    scheduler, agent, checks = scheduler_with_checks()
     run = await scheduler.start(turn)
     agent.transports[0].say(*said)
     await settle()
@@ -517,7 +517,7 @@ async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said
     assert failure.code == "schema_check_failed"
     assert "would take too long" in failure.message
     assert calls_in(run) == []
-    assert text_of(read(run)) == ""
+    assert text_of(all_events(run)) == ""
     assert (scheduler.running, len(agent.transports)) == (0, 1)
     await scheduler.close()
     assert agent.held == 0
@@ -525,18 +525,18 @@ async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said
 
 @virtual
 async def test_an_answer_waits_for_its_check_and_is_asked_for_again_where_it_is_wrong() -> None:
-    scheduler, agent, checks = checked()
+    scheduler, agent, checks = scheduler_with_checks()
     run = await scheduler.start(SLOW_ANSWER)
     agent.transports[0].say(*words(BAD))
     await settle()
-    assert text_of(read(run)) == ""
+    assert text_of(all_events(run)) == ""
     checks.asked[0].set_result(Verdict(wrong="at $: no"))
     await settle()
     agent.transports[1].say(*words(GOOD))
     await settle()
     checks.asked[1].set_result(Verdict())
     await settle()
-    assert text_of(read(run)) == GOOD
+    assert text_of(all_events(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
 
 
@@ -547,7 +547,7 @@ async def test_an_answer_waits_for_its_check_and_is_asked_for_again_where_it_is_
 async def test_a_client_that_leaves_during_a_check_ends_the_turn_at_once(
     turn: Turn, said: list[Event]
 ) -> None:
-    scheduler, agent, checks = checked()
+    scheduler, agent, checks = scheduler_with_checks()
     run = await scheduler.start(turn)
     agent.transports[0].say(*said)
     await settle()
@@ -562,7 +562,7 @@ async def test_a_client_that_leaves_during_a_check_ends_the_turn_at_once(
 
 @virtual
 async def test_a_server_that_stops_waits_for_turns_and_for_no_check() -> None:
-    scheduler, agent, _ = checked()
+    scheduler, agent, _ = scheduler_with_checks()
     run = await scheduler.start(SLOW_TOOL)
     agent.transports[0].say(*step(("a", GOOD)))
     await settle()
@@ -590,10 +590,10 @@ async def test_an_agent_is_not_late_while_its_call_is_checked() -> None:
 
 # --- a schema that the provider was given ----------------------------------------------------------
 
-CLOSED = msgspec.Raw(
+CLOSED_SCHEMA = msgspec.Raw(
     b'{"type":"object","properties":{"x":{"type":"string"}},"required":["x"],"additionalProperties":false}'
 )
-CLOSED_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=CLOSED)
+CLOSED_ANSWER = msgspec.structs.replace(TOOL_TURN, tools=(), output_schema=CLOSED_SCHEMA)
 
 
 @virtual
@@ -601,15 +601,15 @@ async def test_prose_under_a_schema_that_the_provider_ignored_is_asked_for_again
     scheduler, agent = scheduler_of_tool_agent()
     run = await scheduler.start(CLOSED_ANSWER)
     assert agent.last.began is not None
-    assert agent.last.began.output_schema == CLOSED
+    assert agent.last.began.output_schema == CLOSED_SCHEMA
     assert agent.last.began.history == (USER,)
     agent.transports[0].say(*words("It is one."))
     await settle()
-    assert agent.last.began.output_schema == CLOSED
+    assert agent.last.began.output_schema == CLOSED_SCHEMA
     assert len(agent.last.began.history) == 2
     agent.transports[1].say(*words(GOOD))
     await settle()
-    assert text_of(read(run)) == GOOD
+    assert text_of(all_events(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
 
 
@@ -618,7 +618,7 @@ async def test_a_schema_that_only_has_to_be_closed_is_given_to_the_agent_closed(
     scheduler, agent = scheduler_of_tool_agent()
     await scheduler.start(msgspec.structs.replace(CLOSED_ANSWER, output_schema=SCHEMA))
     assert agent.last.began is not None
-    assert agent.last.began.output_schema == CLOSED
+    assert agent.last.began.output_schema == CLOSED_SCHEMA
 
 
 @virtual
@@ -631,7 +631,7 @@ async def test_prose_that_comes_again_fails_the_turn() -> None:
     failure = end_of(run).failure
     assert failure is not None
     assert failure.code == "invalid_structured_output"
-    assert text_of(read(run)) == ""
+    assert text_of(all_events(run)) == ""
 
 
 # --- a schema that is made to fit ------------------------------------------------------------------
@@ -641,7 +641,7 @@ OPTIONAL_FITTED = msgspec.Raw(
     b'{"type":"object","properties":{"x":{"type":["string","null"]},"y":{"type":["string","null"]}},'
     b'"additionalProperties":false,"required":["x","y"]}'
 )
-OPTIONAL_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=OPTIONAL)
+OPTIONAL_ANSWER = msgspec.structs.replace(TOOL_TURN, tools=(), output_schema=OPTIONAL)
 
 
 @virtual
@@ -653,7 +653,7 @@ async def test_an_answer_under_a_schema_that_was_made_to_fit_comes_without_its_n
     assert agent.last.began.history == (USER,)
     agent.transports[0].say(*words('{"x": "1", "y": null}'))
     await settle()
-    assert text_of(read(run)) == '{"x":"1"}'
+    assert text_of(all_events(run)) == '{"x":"1"}'
     assert end_of(run).stop == Stop.STOP
 
 
@@ -683,4 +683,4 @@ async def test_a_second_attempt_has_the_schema_that_the_provider_has() -> None:
     assert bytes(OPTIONAL_FITTED).decode() in str(told.parts[0])
     agent.transports[1].say(*words('{"y":null,"x":"1"}'))
     await settle()
-    assert text_of(read(run)) == '{"x":"1"}'
+    assert text_of(all_events(run)) == '{"x":"1"}'

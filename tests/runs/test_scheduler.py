@@ -31,7 +31,7 @@ def at_rest(scheduler: RunScheduler, agent: WordAgent) -> None:
     assert (scheduler.running, scheduler.queued, agent.held) == (0, 0, 0)
 
 
-async def started(scheduler: RunScheduler) -> asyncio.Task[Run]:
+async def start_as_task(scheduler: RunScheduler) -> asyncio.Task[Run]:
     task = asyncio.create_task(scheduler.start(TURN))
     await settle()
     return task
@@ -51,7 +51,7 @@ async def test_a_turn_takes_a_slot_and_gives_it_back_at_its_end() -> None:
 async def test_who_waits_gets_the_slots_in_the_order_of_coming() -> None:
     scheduler, agent = scheduler_and_agent(max_running=1)
     await scheduler.start(TURN)
-    first, second = await started(scheduler), await started(scheduler)
+    first, second = await start_as_task(scheduler), await start_as_task(scheduler)
     assert scheduler.queued == 2
     assert not first.done()
     agent.transports[0].say(DONE)
@@ -71,7 +71,7 @@ async def test_who_waits_gets_the_slots_in_the_order_of_coming() -> None:
 async def test_a_newcomer_does_not_overtake_who_waits() -> None:
     scheduler, agent = scheduler_and_agent(max_running=1)
     await scheduler.start(TURN)
-    waiting = await started(scheduler)
+    waiting = await start_as_task(scheduler)
     agent.transports[0].say(DONE)  # the slot is on its way to who waits
     late = asyncio.create_task(scheduler.start(TURN))
     await settle()
@@ -87,7 +87,7 @@ async def test_a_newcomer_does_not_overtake_who_waits() -> None:
 async def test_a_full_queue_is_refused_at_once() -> None:
     scheduler, agent = scheduler_and_agent(max_running=1, max_waiting=1)
     await scheduler.start(TURN)
-    waiting = await started(scheduler)
+    waiting = await start_as_task(scheduler)
     with pytest.raises(Fault) as caught:
         await scheduler.start(TURN)
     assert caught.value.failure.kind is FaultKind.CONCURRENCY_EXCEEDED
@@ -119,7 +119,7 @@ async def test_a_slot_that_comes_in_the_moment_of_the_refusal_is_not_lost() -> N
     scheduler, agent = scheduler_and_agent(max_running=1, max_wait_seconds=30.0)
     run = await scheduler.start(TURN)
     loop = asyncio.get_running_loop()
-    waiting = await started(scheduler)
+    waiting = await start_as_task(scheduler)
     loop.call_at(loop.time() + 30.0, run.interrupt)
     outcome = await asyncio.gather(waiting, return_exceptions=True)
     for each in outcome:
@@ -133,7 +133,7 @@ async def test_a_slot_that_comes_in_the_moment_of_the_refusal_is_not_lost() -> N
 async def test_a_slot_that_comes_to_a_client_that_is_just_leaving_goes_on_to_the_next() -> None:
     scheduler, agent = scheduler_and_agent(max_running=1)
     run = await scheduler.start(TURN)
-    leaving, next_one = await started(scheduler), await started(scheduler)
+    leaving, next_one = await start_as_task(scheduler), await start_as_task(scheduler)
     run.interrupt()  # the slot is given to the first of them
     leaving.cancel()  # who has not heard of it yet
     await settle()
@@ -148,7 +148,7 @@ async def test_a_slot_that_comes_to_a_client_that_is_just_leaving_goes_on_to_the
 async def test_a_client_that_leaves_while_its_session_is_opened_gives_the_slot_back() -> None:
     scheduler, agent = scheduler_and_agent()
     agent.gate = asyncio.Event()
-    opening = await started(scheduler)
+    opening = await start_as_task(scheduler)
     assert scheduler.running == agent.opening == 1
     opening.cancel()
     await settle()
@@ -160,7 +160,7 @@ async def test_a_client_that_leaves_while_its_session_is_opened_gives_the_slot_b
 async def test_a_client_that_leaves_right_when_its_session_is_open_gives_everything_back() -> None:
     scheduler, agent = scheduler_and_agent()
     agent.gate = asyncio.Event()
-    opening = await started(scheduler)
+    opening = await start_as_task(scheduler)
     agent.gate.set()
     opening.cancel()
     await settle()
@@ -210,7 +210,7 @@ async def test_a_child_that_ends_while_its_run_begins_gives_the_slot_back() -> N
 async def test_draining_refuses_new_turns_and_those_that_wait_and_lets_running_ones_end() -> None:
     scheduler, agent = scheduler_and_agent(max_running=1)
     run = await scheduler.start(TURN)
-    waiting = await started(scheduler)
+    waiting = await start_as_task(scheduler)
     draining = asyncio.create_task(scheduler.drain(10.0))
     await settle()
     assert not draining.done()
@@ -246,7 +246,7 @@ async def test_what_does_not_end_in_its_time_of_grace_fails_and_is_never_called_
 async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_session_is_opened() -> None:
     scheduler, agent = scheduler_and_agent()
     agent.gate = asyncio.Event()
-    opening = await started(scheduler)
+    opening = await start_as_task(scheduler)
     draining = asyncio.create_task(scheduler.drain(10.0))
     await settle()
     agent.gate.set()
@@ -260,7 +260,7 @@ async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_s
 async def test_a_turn_whose_session_is_open_only_after_the_time_of_grace_fails_at_once() -> None:
     scheduler, agent = scheduler_and_agent()
     agent.gate = asyncio.Event()
-    opening = await started(scheduler)
+    opening = await start_as_task(scheduler)
     await scheduler.drain(1.0)
     agent.gate.set()
     run = await opening

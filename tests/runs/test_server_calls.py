@@ -35,16 +35,16 @@ from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.server_calls import TOOL_BROKEN
 from codex_proxy.tools.policy import ToolOutput
-from tests.runs.actors import DONE, WordAgent, deltas, end_of, read
+from tests.runs.actors import DONE, WordAgent, all_events, deltas, end_of
 from tests.runs.virtual import settle, virtual
 
 TOOL = Tool("desk__find", mcp=McpOrigin("desk", "find"))
-FOUND = ToolOutput((TextPart("found"),), "found")
+TOOL_OUTPUT = ToolOutput((TextPart("found"),), "found")
 USER = HistoryMessage("user", (TextPart("hi"),))
-ASKING = Turn(model="m", history=(USER,), mode="model", tools=(TOOL,))
+TOOL_TURN = Turn(model="m", history=(USER,), mode="model", tools=(TOOL,))
 ASK = ToolCallRequested("ask1", "call1", "desk__find", '{"x": 1}')
-APPROVED = msgspec.structs.replace(
-    ASKING,
+APPROVED_TURN = msgspec.structs.replace(
+    TOOL_TURN,
     history=(
         USER,
         HistoryCall("call1", "desk__find", '{"x": 1}'),
@@ -71,7 +71,7 @@ class Hands:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        return FOUND
+        return TOOL_OUTPUT
 
 
 def scheduler_with_clock(**deadlines: float) -> tuple[RunScheduler, WordAgent, Hands]:
@@ -79,9 +79,9 @@ def scheduler_with_clock(**deadlines: float) -> tuple[RunScheduler, WordAgent, H
     return RunScheduler(agent, RunLimits(), Deadlines(**deadlines)), agent, Hands()
 
 
-async def asking(scheduler: RunScheduler, agent: WordAgent, hands: Hands) -> Run:
+async def run_with_call(scheduler: RunScheduler, agent: WordAgent, hands: Hands) -> Run:
     """A run whose model has called the tool."""
-    run = await scheduler.start(ASKING, runner=hands)
+    run = await scheduler.start(TOOL_TURN, runner=hands)
     agent.transports[0].say(ASK, StepCompleted())
     await settle()
     return run
@@ -90,7 +90,7 @@ async def asking(scheduler: RunScheduler, agent: WordAgent, hands: Hands) -> Run
 @virtual
 async def test_an_output_is_given_to_the_agent_and_its_turn_goes_on() -> None:
     scheduler, agent, hands = scheduler_with_clock()
-    run = await asking(scheduler, agent, hands)
+    run = await run_with_call(scheduler, agent, hands)
     assert hands.asked == [("desk__find", '{"x": 1}')]
     assert "answer ask1" not in agent.dialects[0].calls
     hands.go.set()
@@ -105,7 +105,7 @@ async def test_an_output_is_given_to_the_agent_and_its_turn_goes_on() -> None:
 @virtual
 async def test_an_agent_that_waits_for_a_call_is_not_late() -> None:
     scheduler, agent, hands = scheduler_with_clock(idle=10.0, first=5.0)
-    run = await asking(scheduler, agent, hands)
+    run = await run_with_call(scheduler, agent, hands)
     await asyncio.sleep(60)
     assert not run.ended
     hands.go.set()
@@ -119,11 +119,11 @@ async def test_an_agent_that_waits_for_a_call_is_not_late() -> None:
 @virtual
 async def test_a_client_that_leaves_ends_the_call() -> None:
     scheduler, agent, hands = scheduler_with_clock()
-    run = await asking(scheduler, agent, hands)
+    run = await run_with_call(scheduler, agent, hands)
     run.interrupt()
     await settle()
     assert hands.cancelled == 1
-    assert [event.status for event in read(run) if isinstance(event, ItemEnded)] == ["incomplete"]
+    assert [event.status for event in all_events(run) if isinstance(event, ItemEnded)] == ["incomplete"]
     assert (scheduler.running, agent.held) == (0, 0)
 
 
@@ -131,33 +131,33 @@ async def test_a_client_that_leaves_ends_the_call() -> None:
 async def test_an_internal_error_in_a_call_is_a_failed_call() -> None:
     scheduler, agent, hands = scheduler_with_clock()
     hands.breaks = True
-    run = await asking(scheduler, agent, hands)
-    assert [event.text for event in read(run) if isinstance(event, OutputDelta)] == [TOOL_BROKEN.text]
+    run = await run_with_call(scheduler, agent, hands)
+    assert [event.text for event in all_events(run) if isinstance(event, OutputDelta)] == [TOOL_BROKEN.text]
     assert "answer ask1" in agent.dialects[0].calls
 
 
 @virtual
 async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_history() -> None:
     scheduler, agent, hands = scheduler_with_clock()
-    run = await scheduler.start(APPROVED, runner=hands)
+    run = await scheduler.start(APPROVED_TURN, runner=hands)
     await settle()
     assert agent.transports == []
-    [started] = [event.item for event in read(run) if isinstance(event, ItemStarted)]
+    [started] = [event.item for event in all_events(run) if isinstance(event, ItemStarted)]
     assert isinstance(started, McpCall)
     assert started.approval_request_id == "mcpr_1"
     hands.go.set()
     await settle()
-    assert run.turn.history[-1] == HistoryOutput("call1", FOUND.parts)
+    assert run.turn.history[-1] == HistoryOutput("call1", TOOL_OUTPUT.parts)
     agent.transports[0].say(*deltas("Found."), DONE)
     await settle()
-    assert [event.text for event in read(run) if isinstance(event, TextDelta)] == ["Found."]
+    assert [event.text for event in all_events(run) if isinstance(event, TextDelta)] == ["Found."]
     assert end_of(run).stop == Stop.STOP
 
 
 @virtual
 async def test_a_client_that_leaves_before_its_approved_call_has_run_never_reaches_the_agent() -> None:
     scheduler, agent, hands = scheduler_with_clock()
-    run = await scheduler.start(APPROVED, runner=hands)
+    run = await scheduler.start(APPROVED_TURN, runner=hands)
     await settle()
     run.interrupt()
     await settle()
@@ -171,7 +171,7 @@ async def test_a_client_that_leaves_before_its_approved_call_has_run_never_reach
 async def test_an_agent_that_takes_no_turn_behind_an_approved_call_fails_the_run() -> None:
     scheduler, agent, hands = scheduler_with_clock()
     failure = Failure(kind=FaultKind.SPAWN_FAILED, message="no")
-    run = await scheduler.start(APPROVED, runner=hands)
+    run = await scheduler.start(APPROVED_TURN, runner=hands)
     agent.fault = Fault(failure)
     hands.go.set()
     await settle()
@@ -182,7 +182,7 @@ async def test_an_agent_that_takes_no_turn_behind_an_approved_call_fails_the_run
 @virtual
 async def test_a_server_that_stops_ends_calls_that_run() -> None:
     scheduler, agent, hands = scheduler_with_clock()
-    run = await asking(scheduler, agent, hands)
+    run = await run_with_call(scheduler, agent, hands)
     await scheduler.close()
     assert hands.cancelled == 1
     assert end_of(run).failure is not None
@@ -192,7 +192,7 @@ async def test_a_server_that_stops_ends_calls_that_run() -> None:
 async def test_an_agent_is_as_late_behind_a_list_of_tools_as_without_one() -> None:
     scheduler, _, hands = scheduler_with_clock(idle=100.0, first=5.0)
     listed: list[Event] = [ItemStarted(McpTools("mcpl_1", "desk")), ItemEnded("mcpl_1")]
-    run = await scheduler.start(ASKING, runner=hands, first=listed)
+    run = await scheduler.start(TOOL_TURN, runner=hands, first=listed)
     await asyncio.sleep(6)
     failure = end_of(run).failure
     assert failure is not None
@@ -202,7 +202,7 @@ async def test_an_agent_is_as_late_behind_a_list_of_tools_as_without_one() -> No
 @virtual
 async def test_an_internal_error_behind_an_approved_call_fails_the_run_instead_of_leaving_it_open() -> None:
     scheduler, agent, hands = scheduler_with_clock()
-    run = await scheduler.start(APPROVED, runner=hands)
+    run = await scheduler.start(APPROVED_TURN, runner=hands)
     agent.fault = ZeroDivisionError("a fault of ours")
     hands.go.set()
     await settle()
@@ -214,14 +214,14 @@ async def test_an_internal_error_behind_an_approved_call_fails_the_run_instead_o
 async def test_an_approved_call_that_says_all_that_a_turn_may_ends_it_and_the_calls_beside_it() -> None:
     agent, slow = WordAgent(), Hands()
     more = (HistoryCall("call2", "desk__find", "{}"), HistoryOutput("call2", (), approved_by="mcpr_2"))
-    turn = msgspec.structs.replace(APPROVED, history=(*APPROVED.history, *more))
+    turn = msgspec.structs.replace(APPROVED_TURN, history=(*APPROVED_TURN.history, *more))
 
     class Mixed(Hands):
         async def run(self, tool: Tool, arguments: str) -> ToolOutput:
             if arguments == "{}":
                 return await slow.run(tool, arguments)
             await asyncio.sleep(1)
-            return ToolOutput(FOUND.parts, "x" * 1000)
+            return ToolOutput(TOOL_OUTPUT.parts, "x" * 1000)
 
     scheduler = RunScheduler(agent, RunLimits(max_chars=1000), Deadlines())
     run = await scheduler.start(turn, runner=Mixed())
@@ -239,12 +239,12 @@ async def test_a_call_is_made_in_the_context_of_its_own_request() -> None:
     class Listening(Hands):
         async def run(self, tool: Tool, arguments: str) -> ToolOutput:
             heard.append(of.get())
-            return FOUND
+            return TOOL_OUTPUT
 
     scheduler, agent, _ = scheduler_with_clock()
     for number in range(2):
         of.set(f"request {number}")
-        await scheduler.start(ASKING, runner=Listening())
+        await scheduler.start(TOOL_TURN, runner=Listening())
     of.set("the process")
     for lane in agent.transports:
         lane.say(ASK, StepCompleted())
@@ -278,7 +278,7 @@ async def test_an_idle_session_is_not_asked_for_a_turn_that_its_first_events_hav
 async def test_nothing_that_was_approved_is_run_for_a_turn_that_its_first_events_have_ended() -> None:
     agent, hands = WordAgent(), Hands()
     scheduler = RunScheduler(agent, RunLimits(max_chars=ITEM_SIZE + 100), Deadlines())
-    run = await scheduler.start(APPROVED, runner=hands, first=TOO_MUCH)
+    run = await scheduler.start(APPROVED_TURN, runner=hands, first=TOO_MUCH)
     await settle()
     assert end_of(run).stop == Stop.LENGTH
     assert hands.asked == []

@@ -83,7 +83,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *arguments: str, **environment: str) -> AsyncIterator[Scene]:
+async def planted_server(folder: Path, *arguments: str, **environment: str) -> AsyncIterator[Scene]:
     """A server that has begun to serve. Every word it writes goes into files."""
     log, said = folder / "stderr", folder / "stdout"
     workdir = folder / "work"

@@ -17,7 +17,7 @@ from tests.cpu_time import assert_cpu_time_below
 from tests.http.serving import Proxy, fake_proxy, user
 
 KEY = "the-right-key"
-ASKED = "[[fake:text say='the answer']] the question"
+PROMPT = "[[fake:text say='the answer']] the question"
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-def logged() -> Any:
+def log_lines() -> Any:
     with structlog.testing.capture_logs() as lines:
         yield lines
 
@@ -41,11 +41,11 @@ def bearer(key: str = KEY) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_chat_is_logged_with_its_answer(proxy: Proxy, logged: list[Any], stream: bool) -> None:
-    await proxy.ask(user(f"{ASKED} {KEY}", stream=stream), headers=bearer())
-    assert "the question" in logged_text(logged, "request")
-    assert "answer" in logged_text(logged, "answer")
-    assert KEY not in repr(logged)
+async def test_a_chat_is_logged_with_its_answer(proxy: Proxy, log_lines: list[Any], stream: bool) -> None:
+    await proxy.ask(user(f"{PROMPT} {KEY}", stream=stream), headers=bearer())
+    assert "the question" in logged_text(log_lines, "request")
+    assert "answer" in logged_text(log_lines, "answer")
+    assert KEY not in repr(log_lines)
 
 
 @pytest.mark.parametrize(
@@ -57,51 +57,53 @@ async def test_a_chat_is_logged_with_its_answer(proxy: Proxy, logged: list[Any],
     ],
 )
 async def test_a_key_in_a_prompt_is_masked_whichever_header_has_it(
-    proxy: Proxy, logged: list[Any], headers: dict[str, str]
+    proxy: Proxy, log_lines: list[Any], headers: dict[str, str]
 ) -> None:
-    await proxy.ask(user(f"{ASKED} {KEY} the-key-for-anthropic"), headers=headers)
-    assert "the question" in logged_text(logged, "request")
-    assert KEY not in repr(logged)
-    assert headers.get("Authorization") is None or "the-key-for-anthropic" not in repr(logged)
+    await proxy.ask(user(f"{PROMPT} {KEY} the-key-for-anthropic"), headers=headers)
+    assert "the question" in logged_text(log_lines, "request")
+    assert KEY not in repr(log_lines)
+    assert headers.get("Authorization") is None or "the-key-for-anthropic" not in repr(log_lines)
 
 
-async def test_a_request_that_is_refused_is_logged_as_it_came(proxy: Proxy, logged: list[Any]) -> None:
+async def test_a_request_that_is_refused_is_logged_as_it_came(proxy: Proxy, log_lines: list[Any]) -> None:
     await proxy.ask(b'{"messages": no json', headers=bearer())
-    assert logged_text(logged, "request") == '{"messages": no json'
-    assert "invalid_request_error" in logged_text(logged, "answer")
+    assert logged_text(log_lines, "request") == '{"messages": no json'
+    assert "invalid_request_error" in logged_text(log_lines, "answer")
 
 
-async def test_the_body_of_an_unknown_client_is_not_read_for_the_log(proxy: Proxy, logged: list[Any]) -> None:
+async def test_the_body_of_an_unknown_client_is_not_read_for_the_log(
+    proxy: Proxy, log_lines: list[Any]
+) -> None:
     await proxy.ask(user("the question"), headers=bearer("a-wrong-key"))
-    assert logged_text(logged, "request") == ""
-    assert "a-wrong-key" not in repr(logged)
+    assert logged_text(log_lines, "request") == ""
+    assert "a-wrong-key" not in repr(log_lines)
 
 
-async def test_frames_of_a_socket_are_logged(proxy: Proxy, logged: list[Any]) -> None:
+async def test_frames_of_a_socket_are_logged(proxy: Proxy, log_lines: list[Any]) -> None:
     async with (
         aiohttp.ClientSession() as session,
         session.ws_connect(f"{proxy.url}/v1/responses", headers=bearer()) as socket,
     ):
-        await socket.send_json({"type": "response.create", "model": "codex-5", "input": ASKED})
+        await socket.send_json({"type": "response.create", "model": "codex-5", "input": PROMPT})
         while "response.completed" not in await socket.receive_str():
             pass
-    assert "the question" in logged_text(logged, "request")
-    assert "response.completed" in logged_text(logged, "answer")
+    assert "the question" in logged_text(log_lines, "request")
+    assert "response.completed" in logged_text(log_lines, "answer")
 
 
-async def test_a_supervisors_questions_are_not_logged(proxy: Proxy, logged: list[Any]) -> None:
+async def test_a_supervisors_questions_are_not_logged(proxy: Proxy, log_lines: list[Any]) -> None:
     await proxy.send("GET", "/healthz")
-    assert logged_text(logged, "answer") == ""
+    assert logged_text(log_lines, "answer") == ""
 
 
 async def test_without_log_content_nothing_is_logged_and_with_it_the_banner_says_so(
-    tmp_path: Path, proxy: Proxy, logged: list[Any]
+    tmp_path: Path, proxy: Proxy, log_lines: list[Any]
 ) -> None:
     assert "PROMPTS AND ANSWERS ARE LOGGED" in banner(proxy.server)
     async with fake_proxy(tmp_path, store="off") as quiet:
         assert "LOGGED" not in banner(quiet.server)
-        await quiet.ask(user(ASKED))
-    assert [line for line in logged if line["event"] == "content"] == []
+        await quiet.ask(user(PROMPT))
+    assert [line for line in log_lines if line["event"] == "content"] == []
 
 
 @pytest.mark.parametrize(

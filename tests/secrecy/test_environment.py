@@ -44,7 +44,7 @@ SIGN_IN = {
     "NO_PROXY": "127.0.0.1",
 }
 """What the agent itself needs, and nothing that it runs."""
-HELD = {"Authorization": f"Bearer {KEY}"}
+KEY_HEADER = {"Authorization": f"Bearer {KEY}"}
 MCP_PROGRAM = Path(__file__).parents[1] / "mcp" / "program.py"
 
 OF_CODEX = frozenset(
@@ -86,7 +86,7 @@ async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: 
     arguments = ("--agent", "fake", "--log-level", "debug")
     async with (
         proxy_process(home, *arguments, environment=environment) as proxy,
-        talk(proxy.url, chat_request("[[fake:text hold=1]]"), headers=HELD) as client,
+        talk(proxy.url, chat_request("[[fake:text hold=1]]"), headers=KEY_HEADER) as client,
     ):
         await client.says(b"content")
         seen = list(environments(proxy.pid))
@@ -122,7 +122,7 @@ async def test_a_command_of_the_real_agent_sees_no_secret_of_the_operators(
         async with proxy_process(home, *arguments, environment=environment) as proxy:
             prompt = chat_request(f'[[model:shell cmd="{command}"]]')
             async with (
-                aiohttp.ClientSession(headers=HELD) as session,
+                aiohttp.ClientSession(headers=KEY_HEADER) as session,
                 session.post(f"{proxy.url}/v1/chat/completions", json=prompt) as answer,
             ):
                 assert answer.status == 200, await answer.text()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.secrecy.planting import METRICS_KEY, PLANTED, WEBHOOK_SECRET, Scene, picture, serving
+from tests.secrecy.planting import METRICS_KEY, PLANTED, WEBHOOK_SECRET, Scene, picture, planted_server
 from tests.web_application import serve_application
 
 FUNCTION: dict[str, Any] = {
@@ -269,7 +269,7 @@ async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
         port = await stack.enter_async_context(serve_application(app))
         hook_url = f"http://planted-user:planted-password@127.0.0.1:{port}/planted-hook?planted-query"
         environment["PROXY_WEBHOOKS_URLS"] = hook_url
-        scene = await stack.enter_async_context(serving(tmp_path, *arguments, **environment))
+        scene = await stack.enter_async_context(planted_server(tmp_path, *arguments, **environment))
         answers = await send_every_request(scene)
         open_to_all = [await scene.get(path, Authorization="") for path in ("/healthz", "/readyz", "/livez")]
         metrics = await scene.get("/metrics", Authorization=f"Bearer {METRICS_KEY}")

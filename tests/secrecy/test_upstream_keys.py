@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from codex_proxy.agents.upstream.secrets import HIDDEN, Secrets, SecretsReader
 from tests.agents.test_openai_chat_pass_through import cut
-from tests.http.conftest import logged as logged
+from tests.http.conftest import log_lines as log_lines
 from tests.http.serving import Proxy, user
 from tests.upstreams.cases import DONE, USAGE, Case, chunk, event
 from tests.upstreams.serving import Upstream, proxy_before, upstream
-from tests.upstreams.test_responses_upstream import CALLED, THOUGHT, message, response_with
+from tests.upstreams.test_responses_upstream import CALL_ITEM, THOUGHT, message, response_with
 from tests.upstreams.test_responses_upstream import event as of_responses
 from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
@@ -76,7 +76,7 @@ def chat_objects() -> Iterator[bytes]:
 
 def responses_streams() -> Iterator[bytes]:
     """Streams of the Responses API."""
-    for item in (message("Hi"), THOUGHT, CALLED):
+    for item in (message("Hi"), THOUGHT, CALL_ITEM):
         for each in with_key(item):
             done = of_responses("response.output_item.done", output_index=0, item=each)
             yield done + of_responses(
@@ -143,7 +143,7 @@ async def answers_to(proxy: Proxy, server: Upstream, said: Any, *, stream: bool)
 @pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("name", SAID)
 async def test_a_key_that_an_upstream_repeats_anywhere_reaches_nobody(
-    name: str, tmp_path: Path, logged: list[Any]
+    name: str, tmp_path: Path, log_lines: list[Any]
 ) -> None:
     agent, answers = SAID[name]
     async with upstream() as server:
@@ -157,7 +157,7 @@ async def test_a_key_that_an_upstream_repeats_anywhere_reaches_nobody(
             for number, said in enumerate(answers):
                 for text in await answers_to(proxy, server, said, stream=bool(number % 2)):
                     assert_hidden(text)
-            assert_hidden(str(logged))
+            assert_hidden(str(log_lines))
             await proxy.settled()
     for file in (tmp_path / "state").rglob("*"):
         assert not file.is_file() or KEY.encode() not in file.read_bytes()
@@ -176,7 +176,7 @@ async def test_a_key_that_a_model_says_in_pieces_is_not_recognised(tools: list[A
         assert "".join(filter(None, texts)) == KEY
 
 
-async def test_a_list_of_models_does_not_hold_the_key(tmp_path: Path, logged: list[Any]) -> None:
+async def test_a_list_of_models_does_not_hold_the_key(tmp_path: Path, log_lines: list[Any]) -> None:
     for each in with_key({"id": "a", "owned_by": "b", "meta": {"x": "y"}}):
         async with upstream() as server:
             server.models = [each]
@@ -184,7 +184,7 @@ async def test_a_list_of_models_does_not_hold_the_key(tmp_path: Path, logged: li
                 for path in ("/v1/models", "/healthz", "/readyz"):
                     assert_hidden((await proxy.send("GET", path)).text)
                 assert_hidden((await proxy.ask(user() | {"model": "b"})).text)
-    assert_hidden(str(logged))
+    assert_hidden(str(log_lines))
 
 
 @given(

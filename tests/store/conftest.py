@@ -22,7 +22,7 @@ from tests.store.stored import Hands
 Make: TypeAlias = Callable[..., Awaitable[Store]]
 
 
-class Opened(list[sqlite3.Connection]):
+class Connections(list[sqlite3.Connection]):
     """Opens connections for a store and remembers them, the writing one first."""
 
     def __call__(self, name: str, lock_wait: float) -> sqlite3.Connection:
@@ -41,8 +41,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened() -> Opened:
-    return Opened()
+def connections() -> Connections:
+    return Connections()
 
 
 IN_MEMORY = pytest.param("memory", marks=pytest.mark.exhaustive)
@@ -51,7 +51,7 @@ IN_MEMORY = pytest.param("memory", marks=pytest.mark.exhaustive)
 
 @pytest.fixture(params=["file", IN_MEMORY, "postgresql"])
 async def make(
-    request: pytest.FixtureRequest, path: Path, clock: Hands, opened: Opened
+    request: pytest.FixtureRequest, path: Path, clock: Hands, connections: Connections
 ) -> AsyncIterator[Make]:
     """Makes a store with settings; the test makes one."""
     made: list[Store] = []
@@ -63,9 +63,9 @@ async def make(
     ) -> Store:
         options: StoreOptions = {"clock": clock, "retention": retention, "memory": memory, "limits": limits}
         if request.param == "file":
-            store: Store = await SqliteStore.open(path, opener=opened, **options)
+            store: Store = await SqliteStore.open(path, opener=connections, **options)
         elif request.param == "memory":
-            store = SqliteStore.in_memory(opener=opened, **options)
+            store = SqliteStore.in_memory(opener=connections, **options)
         else:
             server: PostgresServer = request.getfixturevalue("postgres_server")
             await empty(server.url)
@@ -94,9 +94,9 @@ class Overwrite(Protocol):
 
 
 @pytest.fixture
-async def overwrite(request: pytest.FixtureRequest, store: Store, opened: Opened) -> Overwrite:
+async def overwrite(request: pytest.FixtureRequest, store: Store, connections: Connections) -> Overwrite:
     async def in_sqlite(table: str, column: str, value: bytes | str) -> None:
-        opened[0].execute(f"UPDATE {table} SET {column} = ?", (value,))
+        connections[0].execute(f"UPDATE {table} SET {column} = ?", (value,))
 
     async def in_postgresql(table: str, column: str, value: bytes | str) -> None:
         connection = await asyncpg.connect(request.getfixturevalue("postgres_server").url)
@@ -106,12 +106,12 @@ async def overwrite(request: pytest.FixtureRequest, store: Store, opened: Opened
         )
         await connection.close()
 
-    return in_sqlite if opened else in_postgresql
+    return in_sqlite if connections else in_postgresql
 
 
 @pytest.fixture
-async def file_store(path: Path, clock: Hands, opened: Opened) -> AsyncIterator[SqliteStore]:
+async def file_store(path: Path, clock: Hands, connections: Connections) -> AsyncIterator[SqliteStore]:
     """A store in a file, for what only files do; it does not wait long for locks."""
-    store = await SqliteStore.open(path, clock=clock, lock_wait=0.05, opener=opened)
+    store = await SqliteStore.open(path, clock=clock, lock_wait=0.05, opener=connections)
     yield store
     await store.close()

@@ -42,7 +42,7 @@ def close_databases() -> Iterator[None]:
         _opened.pop().close()
 
 
-def written(write: Callable[[Connection, int], object]) -> Callable[[int], Connection]:
+def database_maker(write: Callable[[Connection, int], object]) -> Callable[[int], Connection]:
     """Makes a new database in which this has been written."""
 
     def make(count: int) -> Connection:
@@ -143,7 +143,7 @@ def keys(connection: Connection) -> object:
     return ask(connection, queries.steps(OWNER, [b"key %d" % number for number in range(count)], 0.0))
 
 
-def used(connection: Connection, count: int) -> None:
+def record_turns(connection: Connection, count: int) -> None:
     given = [UsageEntry(OWNER, "m", 3600 * number, Figures(turns=1)) for number in range(count)]
     for start in range(0, count, 50):
         keyed_rows.add_usage(connection, given[start : start + 50])
@@ -196,7 +196,7 @@ WRITES: Final[dict[str, tuple[int, Callable[[Connection, int], object]]]] = {
     "frames, many at once": (7500, lambda connection, n: add_stream(connection, n, at_once=250)),
     "entries of the step memory": (2500, entries),
     "one entry again and again": (2500, one_entry_again),
-    "sums of usage": (3750, used),
+    "sums of usage": (3750, record_turns),
     "webhooks": (3750, to_send),
 }
 
@@ -233,7 +233,7 @@ READS: Final[dict[str, tuple[int, Callable[[Connection, int], object], Callable[
         lambda c: ask(c, queries.find(OWNER, [id for (id,) in c.execute("SELECT id FROM items")])),
     ),
     "frames in parts": (3000, add_stream, frames_in_parts),
-    "usage": (1500, used, lambda c: ask(c, queries.usage(BY_DAY))),
+    "usage": (1500, record_turns, lambda c: ask(c, queries.usage(BY_DAY))),
     "entries by their keys": (1500, entries, keys),  # in the default run, which is all that newer Pythons run
 }  # fmt: skip
 
@@ -255,14 +255,14 @@ REMOVALS: Final[
 @pytest.mark.parametrize("what", WRITES)
 def test_what_is_stored_takes_time_proportional_to_its_size_to_be_written(what: str) -> None:
     size, write = WRITES[what]
-    assert_linear(lambda count: count, written(write), size)
+    assert_linear(lambda count: count, database_maker(write), size)
 
 
 @pytest.mark.sampled(every=4, first=1)
 @pytest.mark.parametrize("what", READS)
 def test_what_is_stored_takes_time_proportional_to_its_size_to_be_read(what: str) -> None:
     size, write, read = READS[what]
-    assert_linear(written(write), read, size)
+    assert_linear(database_maker(write), read, size)
 
 
 @pytest.mark.sampled(every=4, first=2)
@@ -276,4 +276,4 @@ def test_what_is_stored_takes_time_proportional_to_its_size_to_be_removed(what: 
         connection.execute("ROLLBACK TO before")
         connection.execute("RELEASE before")
 
-    assert_linear(written(write), made_and_removed, size)
+    assert_linear(database_maker(write), made_and_removed, size)

@@ -16,7 +16,7 @@ import pytest
 from codex_proxy.store.sqlite.opening import as_store_error, connect
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoreConflict, StoreUnavailable
-from tests.store.conftest import Opened
+from tests.store.conftest import Connections
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, turn
 from tests.waiting import PATIENCE
 
@@ -73,10 +73,10 @@ async def test_a_write_whose_caller_left_during_a_lock_is_done_as_a_whole(path: 
 
 
 async def test_a_full_disk_loses_nothing_and_the_store_works_again_when_there_is_room(
-    file_store: SqliteStore, opened: Opened
+    file_store: SqliteStore, connections: Connections
 ) -> None:
-    pages = opened[0].execute("PRAGMA page_count").fetchone()[0]
-    opened[0].execute(f"PRAGMA max_page_count = {pages + 20}")
+    pages = connections[0].execute("PRAGMA page_count").fetchone()[0]
+    connections[0].execute(f"PRAGMA max_page_count = {pages + 20}")
     done: list[str] = []
 
     async def fill() -> None:
@@ -87,12 +87,12 @@ async def test_a_full_disk_loses_nothing_and_the_store_works_again_when_there_is
     with pytest.raises(StoreUnavailable, match="disk is full"):
         await fill()
     assert 0 < len(done) < 1000
-    opened[0].execute("PRAGMA max_page_count = 1000000")
+    connections[0].execute("PRAGMA max_page_count = 1000000")
     await turn(file_store, "afterwards", after=done[-1])
     assert await file_store.response(OWNER, f"resp_{len(done)}") is None
     for id in (*done, "afterwards"):
         assert await file_store.response(OWNER, id) is not None
-    assert opened[0].execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert connections[0].execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 _FILLS_ITS_DISK = """
@@ -140,10 +140,10 @@ async def test_a_file_that_the_system_lets_grow_no_further_loses_nothing(path: P
 
 
 async def test_damage_that_is_met_while_reading_is_reported_by_name(
-    file_store: SqliteStore, opened: Opened, path: Path
+    file_store: SqliteStore, connections: Connections, path: Path
 ) -> None:
     await turn(file_store, "resp_1")
-    opened[0].execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connections[0].execute("PRAGMA wal_checkpoint(TRUNCATE)")
     data = path.read_bytes()
     path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
     with pytest.raises(StoreUnavailable, match=r"store\.db is damaged"):
@@ -184,10 +184,10 @@ def test_a_mistake_of_this_server_is_no_fault_of_the_environment(code: str) -> N
 
 
 async def test_fifty_callers_at_once_lose_nothing_and_share_commits(
-    file_store: SqliteStore, opened: Opened
+    file_store: SqliteStore, connections: Connections
 ) -> None:
     statements: list[str] = []
-    opened[0].set_trace_callback(statements.append)
+    connections[0].set_trace_callback(statements.append)
     await file_store.add_conversation(conversation("conv_1"))
 
     async def caller(number: int) -> None:

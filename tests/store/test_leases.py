@@ -14,7 +14,7 @@ from tests.store.stored import OTHER, OWNER, response
 MINE = ResponseLease(OWNER, "resp_1", FIRST_EPOCH)
 
 
-async def running(store: Store, id: str = "resp_1", owner: str = OWNER) -> None:
+async def add_running_response(store: Store, id: str = "resp_1", owner: str = OWNER) -> None:
     await store.add_response(response(id, owner=owner, background=True, status="in_progress"))
 
 
@@ -26,26 +26,26 @@ async def finish(store: Store, epoch: int | None, status: str = "completed") -> 
 
 async def take_over(store: Store) -> ResponseLease:
     """The response is given up, and claimed again."""
-    await running(store)
+    await add_running_response(store)
     await store.leases.release()
     (lease,) = await store.leases.claim_responses(10)
     return lease
 
 
 async def test_a_response_is_held_by_the_node_that_has_added_it(store: Store) -> None:
-    await running(store)
+    await add_running_response(store)
     assert await store.leases.claim_responses(10) == []
     assert await store.leases.renew([MINE]) == []
 
 
 async def test_unfinished_background_responses_of_all_owners_are_claimed_and_no_others(store: Store) -> None:
-    await running(store, "first")
-    await running(store, "theirs", OTHER)
+    await add_running_response(store, "first")
+    await add_running_response(store, "theirs", OTHER)
     await store.add_response(response("foreground", status="in_progress"))
     await store.add_response(response("finished", background=True, status="completed"))
-    await running(store)
+    await add_running_response(store)
     await finish(store, None)
-    await running(store, "deleted")
+    await add_running_response(store, "deleted")
     await store.delete_response(OWNER, "deleted")
     await store.leases.release()
     claimed = [*await store.leases.claim_responses(1), *await store.leases.claim_responses(10)]
@@ -54,7 +54,7 @@ async def test_unfinished_background_responses_of_all_owners_are_claimed_and_no_
 
 
 async def test_the_holder_may_write_and_end_the_response(store: Store) -> None:
-    await running(store)
+    await add_running_response(store)
     await store.append_frames(OWNER, "resp_1", [(0, b"event")], epoch=FIRST_EPOCH)
     assert await finish(store, FIRST_EPOCH)
     assert not await finish(store, FIRST_EPOCH)
@@ -83,7 +83,7 @@ async def test_an_earlier_holder_learns_at_the_renewal_that_it_has_lost_the_resp
 async def test_whoever_runs_a_response_that_others_have_ended_loses_it_and_adds_no_frame(
     store: Store, deleted: bool
 ) -> None:
-    await running(store)
+    await add_running_response(store)
     if deleted:
         await store.delete_response(OWNER, "resp_1")
     else:
@@ -117,7 +117,7 @@ async def test_a_turn_that_no_longer_waits_delays_no_other(store: Store) -> None
 
 async def test_a_node_is_listed_with_what_it_holds_until_it_gives_up_all(store: Store) -> None:
     await store.leases.announce(Node(name="here", url="http://127.0.0.1:1", version="1", started=1.0))
-    await running(store)
+    await add_running_response(store)
     (found,) = await store.leases.nodes()
     assert (found.name, found.url, found.version, found.responses) == ("here", "http://127.0.0.1:1", "1", 1)
     await store.leases.release()

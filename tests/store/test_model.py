@@ -33,7 +33,7 @@ from codex_proxy.store.values import (
     StoredItem,
 )
 from tests.postgres import PostgresServer, empty
-from tests.store.conftest import Opened
+from tests.store.conftest import Connections
 from tests.store.stored import OTHER, OWNER, Hands, conversation, hidden_item, item, response
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         """Opens an empty store."""
-        opened = Opened()
+        opened = Connections()
         self.store: SqliteStore | PostgresStore = SqliteStore.in_memory(clock=Hands(), opener=opened)
         self.connection = opened[0]
 

@@ -24,7 +24,7 @@ from codex_proxy.store.values import (
     StoreRefused,
     StoreUnavailable,
 )
-from tests.store.conftest import Opened
+from tests.store.conftest import Connections
 from tests.store.stored import OWNER, Hands, turn
 from tests.waiting import PATIENCE
 
@@ -112,17 +112,17 @@ async def test_an_existing_folder_keeps_its_permissions(path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
 
 
-async def test_commits_are_flushed_to_the_disk(file_store: Store, opened: Opened) -> None:
-    writing = opened[0]
+async def test_commits_are_flushed_to_the_disk(file_store: Store, connections: Connections) -> None:
+    writing = connections[0]
     assert writing.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert writing.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
     assert writing.execute("PRAGMA auto_vacuum").fetchone() == (2,)  # INCREMENTAL
 
 
-async def test_reading_connections_cannot_write(file_store: Store, opened: Opened) -> None:
+async def test_reading_connections_cannot_write(file_store: Store, connections: Connections) -> None:
     await file_store.response(OWNER, "resp_1")
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        opened[1].execute("DELETE FROM responses")
+        connections[1].execute("DELETE FROM responses")
 
 
 async def test_what_was_stored_is_there_when_it_is_opened_again(path: Path) -> None:

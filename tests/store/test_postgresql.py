@@ -47,7 +47,7 @@ def own_server() -> Iterator[PostgresServer]:
         yield started
 
 
-async def run(url: str, sql: str) -> None:
+async def run_sql(url: str, sql: str) -> None:
     connection = await asyncpg.connect(url)
     await connection.execute(sql)
     await connection.close()
@@ -222,7 +222,7 @@ async def test_connections_that_were_ended_are_made_again_without_an_error(
 async def test_writes_wait_for_the_connections_that_there_are_where_the_database_gives_no_more(
     own_server: PostgresServer,
 ) -> None:
-    await run(
+    await run_sql(
         own_server.url, "CREATE ROLE few LOGIN CONNECTION LIMIT 4; GRANT CREATE ON DATABASE postgres TO few"
     )
     store = await PostgresStore.open(own_server.url.replace("tester", "few"), clock=Hands())
@@ -337,21 +337,21 @@ async def test_a_newer_schema_is_refused_by_name_unless_it_permits_older_program
 ) -> None:
     await (await PostgresStore.open(own_server.url, clock=Hands())).close()
     newer = migration.LATEST_VERSION + 1
-    await run(own_server.url, f"UPDATE codex_proxy.schema SET version = {newer}, min_compatible = 1")
+    await run_sql(own_server.url, f"UPDATE codex_proxy.schema SET version = {newer}, min_compatible = 1")
     await (await PostgresStore.open(own_server.url, clock=Hands())).close()
-    await run(own_server.url, f"UPDATE codex_proxy.schema SET min_compatible = {newer}")
+    await run_sql(own_server.url, f"UPDATE codex_proxy.schema SET min_compatible = {newer}")
     with pytest.raises(StoreRefused, match="written by a newer version"):
         await PostgresStore.open(own_server.url, clock=Hands())
 
 
 async def test_a_schema_of_another_program_is_left_alone(own_server: PostgresServer) -> None:
-    await run(own_server.url, "CREATE SCHEMA codex_proxy; CREATE TABLE codex_proxy.theirs ()")
+    await run_sql(own_server.url, "CREATE SCHEMA codex_proxy; CREATE TABLE codex_proxy.theirs ()")
     with pytest.raises(StoreRefused, match="another program's"):
         await PostgresStore.open(own_server.url, clock=Hands())
 
 
 async def test_a_user_without_rights_on_anything_else_is_enough(own_server: PostgresServer) -> None:
-    await run(own_server.url, "CREATE ROLE plain LOGIN; CREATE SCHEMA codex_proxy AUTHORIZATION plain")
+    await run_sql(own_server.url, "CREATE ROLE plain LOGIN; CREATE SCHEMA codex_proxy AUTHORIZATION plain")
     store = await PostgresStore.open(own_server.url.replace("tester@", "plain@"), clock=Hands())
     await turn(store, "resp_1")
     await store.prune()
@@ -361,7 +361,7 @@ async def test_a_user_without_rights_on_anything_else_is_enough(own_server: Post
 async def test_the_error_of_a_user_who_may_not_create_the_schema_says_what_to_grant(
     own_server: PostgresServer,
 ) -> None:
-    await run(own_server.url, "CREATE ROLE plain LOGIN")
+    await run_sql(own_server.url, "CREATE ROLE plain LOGIN")
     with pytest.raises(StoreUnavailable, match="grant CREATE on the database"):
         await PostgresStore.open(own_server.url.replace("tester@", "plain@"), clock=Hands())
 
@@ -383,7 +383,7 @@ async def test_a_database_that_cannot_be_opened_is_named_without_its_password(
 
 
 async def test_commits_wait_for_the_disk_whatever_the_user_s_default_is(own_server: PostgresServer) -> None:
-    await run(own_server.url, "ALTER ROLE tester SET synchronous_commit = off")
+    await run_sql(own_server.url, "ALTER ROLE tester SET synchronous_commit = off")
     store = await PostgresStore.open(own_server.url, clock=Hands())
     (row,) = await store._database.read("SHOW synchronous_commit")
     assert row[0] == "on"

@@ -19,7 +19,7 @@ from codex_proxy.store.values import (
     NotStored,
     Retention,
 )
-from tests.store.conftest import SQLITE_ONLY, Make, Opened
+from tests.store.conftest import SQLITE_ONLY, Connections, Make
 from tests.store.stored import OWNER, Hands, context_ids, conversation, item, items, response, turn
 from tests.waiting import PATIENCE
 
@@ -29,7 +29,7 @@ LARGE = 30_000
 class Pieces:
     """How many rows of lists (items, events) each transaction of the writing connection has deleted."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Connections) -> None:
         self.sizes: list[int] = []
         self._size = 0
         opened[0].set_trace_callback(self._statement)
@@ -43,9 +43,11 @@ class Pieces:
 
 
 @pytest.fixture
-async def file_store(path: Path, clock: Hands, opened: Opened) -> AsyncIterator[SqliteStore]:
+async def file_store(path: Path, clock: Hands, connections: Connections) -> AsyncIterator[SqliteStore]:
     """A store that takes conversations of any length, as earlier versions did."""
-    store = await SqliteStore.open(path, clock=clock, limits=ContextLimits(max_items=None), opener=opened)
+    store = await SqliteStore.open(
+        path, clock=clock, limits=ContextLimits(max_items=None), opener=connections
+    )
     yield store
     await store.close()
 
@@ -58,10 +60,10 @@ async def fill_conversation(store: Store, id: str, count: int) -> None:
 
 @pytest.mark.exhaustive
 async def test_while_a_large_conversation_is_removed_every_other_write_waits_for_one_piece_at_most(
-    file_store: SqliteStore, opened: Opened
+    file_store: SqliteStore, connections: Connections
 ) -> None:
     await fill_conversation(file_store, "conv_1", LARGE)
-    pieces = Pieces(opened)
+    pieces = Pieces(connections)
     assert await file_store.delete_conversation(OWNER, "conv_1")
     between = 0
     while (await file_store.stats()).items > 2 * between:
@@ -126,13 +128,13 @@ async def test_a_server_removes_at_its_start_what_the_last_one_has_left(
 
 @SQLITE_ONLY
 async def test_retention_removes_large_objects_in_pieces_too(
-    make: Make, clock: Hands, opened: Opened
+    make: Make, clock: Hands, connections: Connections
 ) -> None:
     store = await make(Retention(age=10, conversation_age=10))
     await fill_conversation(store, "conv_1", 3000)
     await store.add_response(response("resp_1"), input=[item(f"in_{number}") for number in range(3000)])
     clock.now += 20
-    pieces = Pieces(opened)
+    pieces = Pieces(connections)
     pruned = await store.prune()
     assert (pruned.responses, pruned.conversations) == (1, 1)
     assert sum(pieces.sizes) >= 6000
@@ -142,7 +144,7 @@ async def test_retention_removes_large_objects_in_pieces_too(
 
 @SQLITE_ONLY
 async def test_a_chain_whose_turns_were_all_deleted_goes_in_pieces(
-    make: Make, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    make: Make, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(removal, "PIECE", 10)
     store = await make()
@@ -151,7 +153,7 @@ async def test_a_chain_whose_turns_were_all_deleted_goes_in_pieces(
     for number in range(49):
         await store.delete_response(OWNER, f"resp_{number}")
     assert len(await context_ids(store, "resp_49")) == 100
-    pieces = Pieces(opened)
+    pieces = Pieces(connections)
     await store.delete_response(OWNER, "resp_49")
     await store.sweep()
     assert (await store.stats()).items == 0
@@ -160,13 +162,13 @@ async def test_a_chain_whose_turns_were_all_deleted_goes_in_pieces(
 
 @SQLITE_ONLY
 async def test_the_stream_of_a_deleted_response_goes_in_pieces_though_others_continue_it(
-    make: Make, opened: Opened
+    make: Make, connections: Connections
 ) -> None:
     store = await make()
     await store.add_response(response("resp_1", background=True), input=items("a"))
     await store.append_frames(OWNER, "resp_1", [(number, b"event") for number in range(2000)])
     await turn(store, "resp_2", after="resp_1", append=None)
-    pieces = Pieces(opened)
+    pieces = Pieces(connections)
     await store.delete_response(OWNER, "resp_1")
     await store.sweep()
     assert (await store.stats()).frames == 0

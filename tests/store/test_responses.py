@@ -304,7 +304,7 @@ async def test_an_item_sent_back_changed_under_its_id_leaves_the_first_one_as_it
 # --- lists and trees -----------------------------------------------------------------------------
 
 
-async def listed(store: Store, **query: Any) -> tuple[list[str], bool]:
+async def list_ids(store: Store, **query: Any) -> tuple[list[str], bool]:
     page = await store.newest_responses(OWNER, **query)
     return [each.id for each in page.items], page.has_more
 
@@ -314,10 +314,10 @@ async def test_responses_are_listed_newest_first_page_by_page_for_their_owner(st
         await store.add_response(response(f"resp_{number}"))
     await store.add_response(response("resp_other", owner="another"))
     await store.delete_response(OWNER, "resp_3")
-    assert await listed(store, limit=2) == (["resp_4", "resp_2"], True)
-    assert await listed(store, limit=2, after="resp_2") == (["resp_1", "resp_0"], False)
+    assert await list_ids(store, limit=2) == (["resp_4", "resp_2"], True)
+    assert await list_ids(store, limit=2, after="resp_2") == (["resp_1", "resp_0"], False)
     with pytest.raises(NotStored):
-        await listed(store, after="resp_other")
+        await list_ids(store, after="resp_other")
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ async def test_a_search_finds_ids_and_text_and_takes_every_sign_as_it_is(
 ) -> None:
     await store.add_response(response("resp_a"))
     await store.add_response(response("resp_b", size=3))
-    assert await listed(store, search=search) == (found, False)
+    assert await list_ids(store, search=search) == (found, False)
 
 
 async def test_conversations_are_listed_newest_first_and_found_by_id_and_metadata(store: Store) -> None:

@@ -7,7 +7,7 @@ import sqlite3
 
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import PageRequest
-from tests.store.conftest import Opened
+from tests.store.conftest import Connections
 from tests.store.stored import OWNER, conversation, item, response, turn
 
 
@@ -30,12 +30,12 @@ class Effort:
 
 
 async def test_a_chain_of_a_thousand_turns_is_read_by_one_statement(
-    file_store: SqliteStore, opened: Opened
+    file_store: SqliteStore, connections: Connections
 ) -> None:
     for number in range(1000):
         await turn(file_store, f"resp_{number}", after=f"resp_{number - 1}" if number else None)
     assert len(await file_store.context(OWNER, "resp_0")) == 1  # opens the reading connection
-    effort = Effort(opened)
+    effort = Effort(connections)
     chain = await file_store.context(OWNER, "resp_999")
     assert [each.response_id for each in chain] == [f"resp_{number}" for number in range(1000)]
     assert effort.statements == 1
@@ -43,11 +43,11 @@ async def test_a_chain_of_a_thousand_turns_is_read_by_one_statement(
 
 
 async def test_the_end_of_a_turn_costs_the_same_at_any_length_of_its_chain(
-    file_store: SqliteStore, opened: Opened
+    file_store: SqliteStore, connections: Connections
 ) -> None:
     costs = []
     for number in range(300):
-        effort = Effort(opened)
+        effort = Effort(connections)
         await turn(file_store, f"resp_{number}", after=f"resp_{number - 1}" if number else None)
         costs.append((effort.statements, effort.steps))
     assert costs[299][0] == costs[1][0]
@@ -55,7 +55,7 @@ async def test_the_end_of_a_turn_costs_the_same_at_any_length_of_its_chain(
 
 
 async def test_pages_of_ten_thousand_items_cost_the_same_everywhere(
-    file_store: SqliteStore, opened: Opened
+    file_store: SqliteStore, connections: Connections
 ) -> None:
     everything = [item(f"item_{number}") for number in range(10_000)]
     await file_store.add_conversation(conversation("conv_1"))
@@ -65,7 +65,7 @@ async def test_pages_of_ten_thousand_items_cost_the_same_everywhere(
     costs: list[int] = []
     after, more = None, True
     while more:
-        effort = Effort(opened)
+        effort = Effort(connections)
         page = await file_store.items(OWNER, "conv_1", PageRequest(limit=100, order="asc", after=after))
         seen += [each.id for each in page.items]
         after, more = seen[-1], page.has_more
@@ -73,7 +73,7 @@ async def test_pages_of_ten_thousand_items_cost_the_same_everywhere(
     assert seen == [each.id for each in everything]
     assert len(costs) == 100
     assert max(costs[1:]) <= 1000 + 10  # one statement, and 100 steps for each item
-    effort = Effort(opened)
+    effort = Effort(connections)
     await turn(file_store, "resp_1", append="conv_1")
     assert (await file_store.item(OWNER, "conv_1", "item_5000")) == item("item_5000")
     assert effort.statements < 40
@@ -81,19 +81,21 @@ async def test_pages_of_ten_thousand_items_cost_the_same_everywhere(
 
 
 async def test_input_items_of_a_long_request_are_found_through_an_index(
-    file_store: SqliteStore, opened: Opened
+    file_store: SqliteStore, connections: Connections
 ) -> None:
     await file_store.add_response(
         response("resp_1"), input=[item(f"item_{number}") for number in range(5000)]
     )
     await file_store.response(OWNER, "resp_1")
-    effort = Effort(opened)
+    effort = Effort(connections)
     page = await file_store.input_items(OWNER, "resp_1", PageRequest(limit=1, after="item_2500"))
     assert [each.id for each in page.items] == ["item_2499"]
     assert (effort.statements, effort.steps) == (1, 0)
 
 
-async def test_deleting_among_many_costs_what_is_deleted(file_store: SqliteStore, opened: Opened) -> None:
+async def test_deleting_among_many_costs_what_is_deleted(
+    file_store: SqliteStore, connections: Connections
+) -> None:
     await file_store.add_conversation(
         conversation("many"), [item(f"item_{number}") for number in range(3000)]
     )
@@ -107,7 +109,7 @@ async def test_deleting_among_many_costs_what_is_deleted(file_store: SqliteStore
         file_store.delete_item(OWNER, "many", "item_1500"),
         file_store.delete_conversation(OWNER, "one"),
     ):
-        effort = Effort(opened)
+        effort = Effort(connections)
         await deleting
         assert effort.statements < 30
         assert effort.steps <= 1

@@ -59,7 +59,7 @@ def desk() -> Iterator[Desk]:
     desk.writer.close()
 
 
-def put(word: str) -> Job[str]:
+def insert_job(word: str) -> Job[str]:
     def job(connection: sqlite3.Connection) -> str:
         connection.execute("INSERT INTO words VALUES (?)", (word,))
         return word.upper()
@@ -80,13 +80,13 @@ async def submit_all(*coroutines: object) -> list[asyncio.Task[object]]:
 
 
 async def test_a_write_gives_its_value_after_its_commit(desk: Desk) -> None:
-    assert await desk.writer.run(put("one")) == "ONE"
+    assert await desk.writer.run(insert_job("one")) == "ONE"
     assert desk.statements[-1] == "COMMIT"
 
 
 async def test_writes_that_arrive_during_a_commit_share_the_next_one(desk: Desk) -> None:
     held, first = await desk.busy()
-    tasks = await submit_all(*(desk.writer.run(put(str(number))) for number in range(50)))
+    tasks = await submit_all(*(desk.writer.run(insert_job(str(number))) for number in range(50)))
     held.let_go()
     await asyncio.gather(first, *tasks)
     assert desk.statements.count("COMMIT") == 2
@@ -95,7 +95,9 @@ async def test_writes_that_arrive_during_a_commit_share_the_next_one(desk: Desk)
 
 async def test_a_write_that_raises_takes_only_itself_back(desk: Desk) -> None:
     held, first = await desk.busy()
-    tasks = await submit_all(*(desk.writer.run(job) for job in (put("before"), put_then_raise, put("after"))))
+    tasks = await submit_all(
+        *(desk.writer.run(job) for job in (insert_job("before"), put_then_raise, insert_job("after")))
+    )
     held.let_go()
     outcomes = await asyncio.gather(first, *tasks, return_exceptions=True)
     assert [outcomes[1], type(outcomes[2]), outcomes[3]] == ["BEFORE", StoreConflict, "AFTER"]
@@ -105,7 +107,7 @@ async def test_a_write_that_raises_takes_only_itself_back(desk: Desk) -> None:
 async def test_a_mistake_in_a_statement_is_raised_as_it_is_and_harms_no_other(desk: Desk) -> None:
     held, first = await desk.busy()
     tasks = await submit_all(
-        desk.writer.run(lambda connection: connection.execute("SELEKT")), desk.writer.run(put("after"))
+        desk.writer.run(lambda connection: connection.execute("SELEKT")), desk.writer.run(insert_job("after"))
     )
     held.let_go()
     outcomes = await asyncio.gather(first, *tasks, return_exceptions=True)
@@ -117,7 +119,9 @@ async def test_the_one_write_that_does_not_fit_takes_no_other_with_it(desk: Desk
     pages = desk.connection.execute("PRAGMA page_count").fetchone()[0]
     desk.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
     held, first = await desk.busy()
-    tasks = await submit_all(*(desk.writer.run(put(word)) for word in ("before", "x" * 100_000, "after")))
+    tasks = await submit_all(
+        *(desk.writer.run(insert_job(word)) for word in ("before", "x" * 100_000, "after"))
+    )
     held.let_go()
     outcomes = await asyncio.gather(first, *tasks, return_exceptions=True)
     assert type(outcomes[2]) is StoreUnavailable
@@ -129,8 +133,8 @@ async def test_a_caller_that_was_cancelled_has_its_write_done_as_a_whole(desk: D
     held, first = await desk.busy()
 
     def pair(connection: sqlite3.Connection) -> None:
-        put("left")(connection)
-        put("right")(connection)
+        insert_job("left")(connection)
+        insert_job("right")(connection)
 
     (task,) = await submit_all(desk.writer.run(pair))
     task.cancel()
@@ -138,16 +142,16 @@ async def test_a_caller_that_was_cancelled_has_its_write_done_as_a_whole(desk: D
         await task
     held.let_go()
     await first
-    assert await desk.writer.run(put("later")) == "LATER"
+    assert await desk.writer.run(insert_job("later")) == "LATER"
     assert desk.words == ["left", "right", "later"]
 
 
 async def test_a_queue_that_grows_too_long_refuses_more(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "MAX_QUEUED", 3)
     held, first = await desk.busy()
-    tasks = await submit_all(*(desk.writer.run(put(str(number))) for number in range(3)))
+    tasks = await submit_all(*(desk.writer.run(insert_job(str(number))) for number in range(3)))
     with pytest.raises(StoreUnavailable, match="too far behind"):
-        await desk.writer.run(put("one too many"))
+        await desk.writer.run(insert_job("one too many"))
     held.let_go()
     await asyncio.gather(first, *tasks)
     assert desk.words == ["0", "1", "2"]
@@ -158,7 +162,7 @@ async def test_more_writes_than_a_commit_takes_are_all_done(
 ) -> None:
     monkeypatch.setattr(writer_module, "MAX_BATCH", 10)
     held, first = await desk.busy()
-    tasks = await submit_all(*(desk.writer.run(put(str(number))) for number in range(25)))
+    tasks = await submit_all(*(desk.writer.run(insert_job(str(number))) for number in range(25)))
     held.let_go()
     await asyncio.gather(first, *tasks)
     assert desk.words == [str(number) for number in range(25)]
@@ -175,8 +179,8 @@ async def test_a_fault_of_our_own_is_raised_to_its_caller_and_ends_no_thread(
     with monkeypatch.context() as patch:
         patch.setattr(desk.writer, broken, fails)
         with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(desk.writer.run(put("lost")), PATIENCE)
-    assert await asyncio.wait_for(desk.writer.run(put("later")), PATIENCE) == "LATER"
+            await asyncio.wait_for(desk.writer.run(insert_job("lost")), PATIENCE)
+    assert await asyncio.wait_for(desk.writer.run(insert_job("later")), PATIENCE) == "LATER"
     assert desk.words == ["later"]
 
 
@@ -202,24 +206,24 @@ async def test_closing_commits_what_is_queued_and_takes_no_more(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, first = await desk.busy()
-    (task,) = await submit_all(desk.writer.run(put("queued")))
+    (task,) = await submit_all(desk.writer.run(insert_job("queued")))
     closing = asyncio.create_task(asyncio.to_thread(desk.writer.close))
     held.let_go()
     await closing
     await first
     assert await task == "QUEUED"
     with pytest.raises(StoreUnavailable, match="closed"):
-        await desk.writer.run(put("too late"))
+        await desk.writer.run(insert_job("too late"))
 
 
 def test_an_event_loop_that_is_gone_does_not_stop_the_writer(desk: Desk) -> None:
     held = BlockingJob()
 
     async def leave() -> None:
-        await submit_all(desk.writer.run(held), desk.writer.run(put("left behind")))
+        await submit_all(desk.writer.run(held), desk.writer.run(insert_job("left behind")))
         await asyncio.to_thread(held.begun.wait, 30)
 
     asyncio.run(leave())
     held.let_go()
-    assert asyncio.run(desk.writer.run(put("next loop"))) == "NEXT LOOP"
+    assert asyncio.run(desk.writer.run(insert_job("next loop"))) == "NEXT LOOP"
     assert desk.words == ["left behind", "next loop"]

@@ -13,7 +13,7 @@ from tests.surfaces.chat import asking as chat
 from tests.surfaces.responses import asking as responses
 
 NOTES = "# Notes\nÄ first line.\n"
-SHOWN = f'<file name="notes.md">\n{NOTES}\n</file>'
+FILE_TEXT = f'<file name="notes.md">\n{NOTES}\n</file>'
 
 
 def data_url(data: bytes) -> str:
@@ -54,7 +54,7 @@ def refusals(**file: Any) -> list[tuple[str | None, str | None, str]]:
 )
 def test_a_file_of_text_reaches_the_model_as_text_with_its_name(data: str) -> None:
     for history in histories(file_data=data, filename="notes.md"):
-        assert history == (HistoryMessage("user", (TextPart("Read."), TextPart(SHOWN))),)
+        assert history == (HistoryMessage("user", (TextPart("Read."), TextPart(FILE_TEXT))),)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_file_in_the_output_of_a_tool_is_text_too() -> None:
     part = {"type": "input_file", "file_data": data_url(NOTES.encode()), "filename": "notes.md"}
     (_, output) = responses.history(responses.call(), responses.output(text=[part]))
     assert isinstance(output, HistoryOutput)
-    assert output.parts == (TextPart(SHOWN),)
+    assert output.parts == (TextPart(FILE_TEXT),)
 
 
 @pytest.mark.parametrize(

@@ -141,27 +141,27 @@ def test_without_a_known_default_the_agent_takes_its_own() -> None:
     assert resolve("codex-5-low", catalog_of()) == ResolvedModel("", "low")
 
 
-def listed(env: str) -> list[str]:
+def model_ids(env: str) -> list[str]:
     return [entry["id"] for entry in list_body(CATALOG, env, 1)["data"]]
 
 
 def test_v1_models_advertises_codev_5_in_dev_stacks_and_codex_5_in_prod_hosts() -> None:
-    assert "codev-5-high" in listed("dev")
-    assert "codex-5" not in listed("dev")
-    assert "codex-5-high" in listed("prod")
-    assert "codev-5" not in listed("prod")
+    assert "codev-5-high" in model_ids("dev")
+    assert "codex-5" not in model_ids("dev")
+    assert "codex-5-high" in model_ids("prod")
+    assert "codev-5" not in model_ids("prod")
 
 
 def test_the_list_holds_the_agents_models_and_the_operators_aliases() -> None:
-    assert {"gpt-5.5", "GPT-mini", "gpt-4o", "quick"} <= set(listed("prod"))
+    assert {"gpt-5.5", "GPT-mini", "gpt-4o", "quick"} <= set(model_ids("prod"))
 
 
 def test_hidden_models_and_aliases_that_lead_nowhere_are_not_listed() -> None:
-    assert not {"secret", "round", "about"} & set(listed("prod"))
+    assert not {"secret", "round", "about"} & set(model_ids("prod"))
 
 
 def test_every_name_that_is_listed_can_be_asked_for() -> None:
-    assert [resolve(name, CATALOG) for name in listed("prod")]
+    assert [resolve(name, CATALOG) for name in model_ids("prod")]
 
 
 def test_an_entry_carries_what_is_known_of_the_model_behind_the_name() -> None:

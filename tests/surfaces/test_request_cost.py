@@ -297,9 +297,11 @@ def _responses(body: bytes) -> object:
 APIS: Final[dict[str, tuple[dict[str, tuple[int, Make]], Callable[[bytes], object]]]] = {
     "chat": (
         CHAT,
-        lambda body: parse_chat(body, context=ParseContext(chat.STRUCTURED, chat.CATALOG, chat.NO_HINTS)),
+        lambda body: parse_chat(
+            body, context=ParseContext(chat.STRUCTURED_OUTPUT, chat.CATALOG, chat.NO_HINTS)
+        ),
     ),
-    "messages": (MESSAGES, messages.read),
+    "messages": (MESSAGES, messages.parse_body),
     "count_tokens": (MESSAGES, lambda body: count_tokens(body, chat.CATALOG)),
     "responses": (RESPONSES, _responses),
 }

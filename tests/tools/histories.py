@@ -22,9 +22,9 @@ RAW = st.sampled_from(
     [RawHistoryItem(b'{"type":"reasoning","id":"r1"}'), RawHistoryItem(b'{"type":"reasoning","id":"r2"}')]
 )
 ASSISTANT = st.builds(HistoryMessage, st.just("assistant"), st.lists(TEXTS, max_size=2).map(tuple))
-ASKING = st.builds(HistoryMessage, st.sampled_from(["user", "developer"]), PARTS.map(tuple))
+USER_MESSAGES = st.builds(HistoryMessage, st.sampled_from(["user", "developer"]), PARTS.map(tuple))
 CALLS = st.builds(HistoryCall, CALL_IDS, st.sampled_from(["f", "g"]), st.sampled_from(["{}", '{"a":1}']))
 OUTPUTS = st.builds(HistoryOutput, CALL_IDS, PARTS.map(tuple))
 
-ITEMS: st.SearchStrategy[HistoryItem] = ASKING | ASSISTANT | CALLS | OUTPUTS | RAW
+ITEMS: st.SearchStrategy[HistoryItem] = USER_MESSAGES | ASSISTANT | CALLS | OUTPUTS | RAW
 HISTORIES = st.lists(ITEMS, max_size=12)

@@ -20,7 +20,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.runs.idle_sessions import Digests, item_digests, unseen_items
 from codex_proxy.tools.replay import assistant_text, call_key
-from tests.tools.histories import ASKING, HISTORIES, ITEMS, OUTPUTS, RAW
+from tests.tools.histories import HISTORIES, ITEMS, OUTPUTS, RAW, USER_MESSAGES
 
 QUESTION = HistoryMessage("user", (TextPart("Well?"),))
 MORE = HistoryMessage("user", (TextPart("And?"),))
@@ -173,7 +173,7 @@ def test_two_histories_have_the_same_digests_exactly_if_a_client_sees_the_same(
     assert (digests(one) == digests(other)) is (plain(one) == plain(other))
 
 
-@given(HISTORIES, ASKING | OUTPUTS, st.lists(ITEMS, max_size=4))
+@given(HISTORIES, USER_MESSAGES | OUTPUTS, st.lists(ITEMS, max_size=4))
 def test_what_a_client_adds_is_exactly_what_is_new(
     history: list[HistoryItem], first: HistoryItem, more: list[HistoryItem]
 ) -> None:

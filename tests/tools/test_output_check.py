@@ -227,7 +227,7 @@ def in_strict_form() -> OutputCheck:
     return OutputCheck(OPTIONAL, in_strict_form=True)
 
 
-def logged(check: OutputCheck, story: list[Event]) -> list[Event]:
+def visible_events(check: OutputCheck, story: list[Event]) -> list[Event]:
     """What the client sees."""
     return TurnRepair().feed(check.feed(story))
 
@@ -259,14 +259,16 @@ def test_messages_that_make_one_text_become_one_message() -> None:
         *message('"zip":null}', "b"),
         END,
     ]
-    log = logged(in_strict_form(), story)
+    log = visible_events(in_strict_form(), story)
     assert violations(log) == []
     assert texts(log) == {"b": RIGHT}
     assert not any(type(each) is ItemStarted and each.item.id == "a" for each in log)
 
 
 def test_each_choice_is_rewritten_by_itself() -> None:
-    log = logged(in_strict_form(), [*message(WITH_NULL, "a", 0), *message('{"city": "Rome"}', "b", 1), END])
+    log = visible_events(
+        in_strict_form(), [*message(WITH_NULL, "a", 0), *message('{"city": "Rome"}', "b", 1), END]
+    )
     assert texts(log) == {"a": RIGHT, "b": '{"city": "Rome"}'}
 
 
@@ -302,22 +304,22 @@ def words(turn: Turn) -> str:
     return "".join(part.text for part in said.parts if isinstance(part, TextPart))
 
 
-ASKED = Turn(
+TURN = Turn(
     model="m", history=(HistoryMessage("user", (TextPart("Where?"),)),), output_schema=msgspec.Raw(SCHEMA)
 )
 
 
 def test_the_schema_is_sent_to_the_model_after_the_conversation() -> None:
-    told = with_schema_words(ASKED, SCHEMA)
-    assert told.history[:1] == ASKED.history
+    told = with_schema_words(TURN, SCHEMA)
+    assert told.history[:1] == TURN.history
     assert SCHEMA.decode() in words(told)
     assert told.output_schema is None
 
 
 def test_the_model_gets_what_was_wrong_with_its_answer() -> None:
-    assert "it is not valid JSON" in words(with_schema_words(ASKED, SCHEMA, wrong="it is not valid JSON"))
-    assert "thrown away" not in words(with_schema_words(ASKED, SCHEMA))
+    assert "it is not valid JSON" in words(with_schema_words(TURN, SCHEMA, wrong="it is not valid JSON"))
+    assert "thrown away" not in words(with_schema_words(TURN, SCHEMA))
 
 
 def test_for_any_object_no_schema_is_sent() -> None:
-    assert "schema" not in words(with_schema_words(ASKED, ANY_OBJECT))
+    assert "schema" not in words(with_schema_words(TURN, ANY_OBJECT))

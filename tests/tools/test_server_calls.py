@@ -27,7 +27,7 @@ from codex_proxy.tools.policy import (
 OURS = Tool("desk__find", mcp=McpOrigin("desk", "find"))
 ASKS = Tool("desk__send", mcp=McpOrigin("desk", "send", needs_approval=True))
 THEIRS = Tool("get_weather")
-FOUND = ToolOutput((TextPart("found"),), "found")
+TOOL_OUTPUT = ToolOutput((TextPart("found"),), "found")
 
 
 def turn(**more: object) -> Turn:
@@ -52,9 +52,9 @@ def test_a_call_that_runs_here_is_reported_and_run_and_its_output_is_given_when_
     assert items(done.events) == [McpCall]
     assert [call.request.request_id for call in done.calls] == ["ask1"]
     assert done.answers == []
-    ended = policy.on_tool_output("ask1", FOUND)
+    ended = policy.on_tool_output("ask1", TOOL_OUTPUT)
     assert ended.events == [OutputDelta("call1", "found"), ItemEnded("call1")]
-    assert [(each.request_id, each.output.parts) for each in ended.answers] == [("ask1", FOUND.parts)]
+    assert [(each.request_id, each.output.parts) for each in ended.answers] == [("ask1", TOOL_OUTPUT.parts)]
 
 
 def test_a_call_that_failed_ends_as_failed_with_what_went_wrong() -> None:
@@ -68,8 +68,8 @@ def test_the_client_gets_its_calls_when_ours_of_the_step_have_run() -> None:
     policy = ToolPolicy(turn())
     done = step(policy, ask(1), ask(2, "get_weather"), ask(3))
     assert items(done.events) == [McpCall, McpCall]
-    assert items(policy.on_tool_output("ask3", FOUND).events) == []
-    last = policy.on_tool_output("ask1", FOUND)
+    assert items(policy.on_tool_output("ask3", TOOL_OUTPUT).events) == []
+    last = policy.on_tool_output("ask1", TOOL_OUTPUT)
     assert items(last.events) == [ToolCall]
     assert last.events[-1] == TurnEnded(Stop.TOOL_CALLS, "token_count")
     assert [each.request_id for each in policy.visible] == ["ask2"]
@@ -113,7 +113,7 @@ def test_a_model_that_goes_on_calling_beyond_the_limit_fails_the_turn() -> None:
 def test_a_call_that_runs_here_is_the_call_that_is_required() -> None:
     policy = ToolPolicy(turn(tool_choice="required"))
     step(policy, ask(1))
-    policy.on_tool_output("ask1", FOUND)
+    policy.on_tool_output("ask1", TOOL_OUTPUT)
     said = policy.feed([TextDelta("m", "Found it."), TurnEnded(Stop.STOP)])
     assert said.events == [TextDelta("m", "Found it."), TurnEnded(Stop.STOP)]
     assert not said.again
@@ -123,4 +123,4 @@ def test_an_output_that_comes_after_the_end_is_ignored() -> None:
     policy = ToolPolicy(turn())
     step(policy, ask(1))
     policy.feed([TurnEnded(Stop.INTERRUPTED)])
-    assert policy.on_tool_output("ask1", FOUND) == PolicyResult([], [])
+    assert policy.on_tool_output("ask1", TOOL_OUTPUT) == PolicyResult([], [])

@@ -34,7 +34,7 @@ def closed_object(**properties: Any) -> dict[str, Any]:
     }
 
 
-def opened(*required: str, **properties: Any) -> dict[str, Any]:
+def object_schema(*required: str, **properties: Any) -> dict[str, Any]:
     """An object whose other properties are optional."""
     return {"type": "object", "properties": properties, "required": list(required)}
 
@@ -146,25 +146,28 @@ def test_a_schema_that_is_strict_stays_as_it_is() -> None:
         {"type": "object", "properties": {}},
         {**closed_object(a=STRING), "additionalProperties": True},
         {**closed_object(a=STRING), "additionalProperties": STRING},
-        {**opened(a=STRING), "additionalProperties": STRING},
-        {**opened(a=STRING), "patternProperties": {"x": STRING}},
-        {**opened(a=STRING), "required": ["b"]},
-        {**opened(a=STRING), "required": [1]},
-        opened("a", a={"type": "object"}),
-        opened("a", a={"oneOf": [STRING]}),
-        opened(a={"not": STRING}),
-        opened(a={**STRING, "minLength": 1}),
-        opened(a=True),
-        opened("a", a={**opened("b", b=STRING), "anyOf": [opened("b", b=STRING)]}),
-        opened("a", a={"type": "array", "items": STRING, "anyOf": [STRING]}),
-        opened("a", a={"allOf": [opened("b", b=STRING), opened("c", c=STRING)]}),
-        opened("a", a={"allOf": [STRING], "minLength": 1}),
-        opened("a", a={"$ref": "#/$defs/a", "minLength": 1}),
-        opened(**{f"p{n}": STRING for n in range(5_001)}),
-        {**opened(a={"$ref": "#/$defs/a"}), "$defs": {"a": {"$ref": "#/$defs/a"}}},
-        {**opened(a={"$ref": "#/$defs/a"}), "$defs": {"a": {"$id": "x", "items": STRING, "type": "array"}}},
-        opened(a=closed_object(x=STRING), b={"$ref": "#/properties/a"}),
-        opened(a={"$ref": "#/$defs/nowhere"}),
+        {**object_schema(a=STRING), "additionalProperties": STRING},
+        {**object_schema(a=STRING), "patternProperties": {"x": STRING}},
+        {**object_schema(a=STRING), "required": ["b"]},
+        {**object_schema(a=STRING), "required": [1]},
+        object_schema("a", a={"type": "object"}),
+        object_schema("a", a={"oneOf": [STRING]}),
+        object_schema(a={"not": STRING}),
+        object_schema(a={**STRING, "minLength": 1}),
+        object_schema(a=True),
+        object_schema("a", a={**object_schema("b", b=STRING), "anyOf": [object_schema("b", b=STRING)]}),
+        object_schema("a", a={"type": "array", "items": STRING, "anyOf": [STRING]}),
+        object_schema("a", a={"allOf": [object_schema("b", b=STRING), object_schema("c", c=STRING)]}),
+        object_schema("a", a={"allOf": [STRING], "minLength": 1}),
+        object_schema("a", a={"$ref": "#/$defs/a", "minLength": 1}),
+        object_schema(**{f"p{n}": STRING for n in range(5_001)}),
+        {**object_schema(a={"$ref": "#/$defs/a"}), "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        {
+            **object_schema(a={"$ref": "#/$defs/a"}),
+            "$defs": {"a": {"$id": "x", "items": STRING, "type": "array"}},
+        },
+        object_schema(a=closed_object(x=STRING), b={"$ref": "#/properties/a"}),
+        object_schema(a={"$ref": "#/$defs/nowhere"}),
     ],
 )
 def test_a_schema_of_which_no_closed_one_says_the_same_has_no_strict_form(schema: Any) -> None:
@@ -202,11 +205,11 @@ COLOUR = {"enum": ["red"]}
         ({"anyOf": [STRING, COLOUR]}, {"anyOf": [STRING, COLOUR, NULL]}),
         ({"$ref": "#/$defs/colour"}, {"anyOf": [{"$ref": "#/$defs/colour"}, NULL]}),
         ({"type": "array", "items": STRING}, {"anyOf": [{"type": "array", "items": STRING}, NULL]}),
-        (opened("a", a=STRING), {"anyOf": [closed_object(a=STRING), NULL]}),
+        (object_schema("a", a=STRING), {"anyOf": [closed_object(a=STRING), NULL]}),
     ],
 )
 def test_an_optional_property_is_required_and_may_be_null(optional: Any, or_null: Any) -> None:
-    given = {**opened("a", a=STRING, b=optional), "$defs": {"colour": COLOUR}}
+    given = {**object_schema("a", a=STRING, b=optional), "$defs": {"colour": COLOUR}}
     assert in_strict_form(given) == {**closed_object(a=STRING, b=or_null), "$defs": {"colour": COLOUR}}
     form = strict_form(raw(given))
     assert form is not None
@@ -222,7 +225,7 @@ def test_the_contracts_own_example_fits() -> None:
 
 
 def test_only_a_form_with_optional_properties_has_to_be_undone() -> None:
-    form = strict_form(raw(opened("a", a=STRING)))
+    form = strict_form(raw(object_schema("a", a=STRING)))
     assert form is not None
     assert not form.to_undo
 
@@ -241,7 +244,7 @@ MAYBE = {"$defs": {"maybe": {"type": ["string", "null"]}}}
 
 @pytest.mark.parametrize("nullable", NULLABLE)
 def test_where_null_is_a_value_of_an_optional_property_its_value_is_wrapped(nullable: Any) -> None:
-    given = {**opened("a", a=STRING, b=nullable), **MAYBE}
+    given = {**object_schema("a", a=STRING, b=nullable), **MAYBE}
     in_form = in_strict_form(given)["properties"]["b"]
     assert in_form["anyOf"] == [closed_object(**{WRAPPER: nullable}), NULL]
     for said, undone in (
@@ -255,7 +258,7 @@ def test_where_null_is_a_value_of_an_optional_property_its_value_is_wrapped(null
 @pytest.mark.parametrize("nullable", NULLABLE)
 def test_where_null_is_the_default_too_there_is_nothing_to_undo(nullable: Any) -> None:
     """As pydantic has it: `name: str | None = None`."""
-    form = strict_form(raw({**opened("a", a=STRING, b={**nullable, "default": None}), **MAYBE}))
+    form = strict_form(raw({**object_schema("a", a=STRING, b={**nullable, "default": None}), **MAYBE}))
     assert form is not None
     assert not form.to_undo
     shown = {"anyOf": [nullable]} if "$ref" in nullable else nullable
@@ -264,7 +267,7 @@ def test_where_null_is_the_default_too_there_is_nothing_to_undo(nullable: Any) -
 
 def test_a_required_property_that_may_be_null_is_unchanged() -> None:
     for nullable in NULLABLE:
-        given = {**opened("a", a=nullable), **MAYBE}
+        given = {**object_schema("a", a=nullable), **MAYBE}
         assert in_strict_form(given)["properties"]["a"] == nullable
 
 
@@ -295,7 +298,7 @@ def test_a_required_property_that_may_be_null_is_unchanged() -> None:
     ],
 )
 def test_annotations_are_reported_in_the_description(annotated: Any, in_form: Any) -> None:
-    given = {**opened("a", a=annotated), **MAYBE}
+    given = {**object_schema("a", a=annotated), **MAYBE}
     assert in_strict_form(given)["properties"]["a"] == in_form
     form = strict_form(raw(given))
     assert form is not None
@@ -303,23 +306,23 @@ def test_annotations_are_reported_in_the_description(annotated: Any, in_form: An
 
 
 def test_a_property_that_is_called_as_an_annotation_is_a_property() -> None:
-    given = opened("default", default=STRING, examples={"const": {"default": 1}})
+    given = object_schema("default", default=STRING, examples={"const": {"default": 1}})
     assert in_strict_form(given) == closed_object(
         default=STRING, examples={"anyOf": [{"const": {"default": 1}}, NULL]}
     )
 
 
 def test_an_optional_property_with_a_default_is_left_out_by_null() -> None:
-    given = opened("a", a=STRING, n={"type": "integer", "default": 5}, x={**STRING, "default": None})
+    given = object_schema("a", a=STRING, n={"type": "integer", "default": 5}, x={**STRING, "default": None})
     assert undo_strict_form(raw(given), '{"a":"x","n":null,"x":null}') == '{"a":"x"}'
     assert undo_strict_form(raw(given), '{"a":"x","n":5,"x":"y"}') == '{"a":"x","n":5,"x":"y"}'
 
 
 def test_a_property_that_can_only_be_its_default_is_always_there() -> None:
     """As pydantic has the literals that tell its models apart, and does not require."""
-    cat = opened("name", kind={"const": "cat", "default": "cat"}, name=STRING, age={"type": "integer"})
-    dog = opened("name", kind={"enum": ["dog"], "default": "dog"}, name={"enum": ["Rex"]}, age=STRING)
-    given = raw(opened("pets", pets={"type": "array", "items": {"anyOf": [cat, dog]}}))
+    cat = object_schema("name", kind={"const": "cat", "default": "cat"}, name=STRING, age={"type": "integer"})
+    dog = object_schema("name", kind={"enum": ["dog"], "default": "dog"}, name={"enum": ["Rex"]}, age=STRING)
+    given = raw(object_schema("pets", pets={"type": "array", "items": {"anyOf": [cat, dog]}}))
     assert strict_form(given) is not None
     said = '{"pets":[{"kind":"cat","name":"a","age":null},{"kind":"dog","name":"Rex","age":null}]}'
     assert undo_strict_form(given, said) == (
@@ -363,7 +366,7 @@ def test_a_model_of_pydantics_fits_as_it_is() -> None:
 
 
 def test_a_null_that_the_type_refuses_is_none_of_the_values() -> None:
-    assert strict_form(raw(opened(a={"type": "string", "enum": ["x", None]}))) is not None
+    assert strict_form(raw(object_schema(a={"type": "string", "enum": ["x", None]}))) is not None
 
 
 KIND_A, KIND_B = ({"type": "string", "enum": [kind]} for kind in "ab")
@@ -372,35 +375,50 @@ KIND_A, KIND_B = ({"type": "string", "enum": [kind]} for kind in "ab")
 @pytest.mark.parametrize(
     ("union", "fits"),
     [
-        ([opened("a", a=STRING, b=STRING), opened("a", a=STRING, c=STRING)], True),
-        ([opened("k", k=KIND_A, b=STRING), opened("k", "b", k=KIND_B, b={"type": ["string", "null"]})], True),
+        ([object_schema("a", a=STRING, b=STRING), object_schema("a", a=STRING, c=STRING)], True),
         (
-            [opened("a", a=STRING, b=STRING), opened("a", "b", a=STRING, b={"type": ["string", "null"]})],
+            [
+                object_schema("k", k=KIND_A, b=STRING),
+                object_schema("k", "b", k=KIND_B, b={"type": ["string", "null"]}),
+            ],
+            True,
+        ),
+        (
+            [
+                object_schema("a", a=STRING, b=STRING),
+                object_schema("a", "b", a=STRING, b={"type": ["string", "null"]}),
+            ],
             False,
         ),
-        ([opened("k", k=KIND_A, b=STRING), opened("k", k=KIND_A, b=COLOUR)], False),
-        ([{"type": "array", "items": each} for each in (opened(a=STRING), opened(b=STRING))], False),
-        ([{"type": "array", "items": each} for each in (opened(a=STRING), STRING)], True),
-        ([opened(a=STRING), {"anyOf": [STRING, opened(b=STRING)]}], False),
+        ([object_schema("k", k=KIND_A, b=STRING), object_schema("k", k=KIND_A, b=COLOUR)], False),
+        (
+            [{"type": "array", "items": each} for each in (object_schema(a=STRING), object_schema(b=STRING))],
+            False,
+        ),
+        ([{"type": "array", "items": each} for each in (object_schema(a=STRING), STRING)], True),
+        ([object_schema(a=STRING), {"anyOf": [STRING, object_schema(b=STRING)]}], False),
     ],
 )
 def test_a_union_fits_where_its_branches_can_be_distinguished(union: list[Any], fits: bool) -> None:
-    assert (strict_form(raw(opened("u", u={"anyOf": union}))) is not None) is fits
+    assert (strict_form(raw(object_schema("u", u={"anyOf": union}))) is not None) is fits
 
 
 def test_in_a_union_only_the_nulls_of_the_branch_that_was_taken_go() -> None:
-    union = [opened("k", k=KIND_A, b=STRING), opened("k", "b", k=KIND_B, b={"type": ["string", "null"]})]
-    given = raw(opened("u", u={"type": "array", "items": {"anyOf": union}}))
+    union = [
+        object_schema("k", k=KIND_A, b=STRING),
+        object_schema("k", "b", k=KIND_B, b={"type": ["string", "null"]}),
+    ]
+    given = raw(object_schema("u", u={"type": "array", "items": {"anyOf": union}}))
     said = '{"u":[{"k":"a","b":null},{"k":"b","b":null}]}'
     assert undo_strict_form(given, said) == '{"u":[{"k":"a"},{"k":"b","b":null}]}'
 
 
 def test_a_schema_that_contains_itself_is_undone_on_every_level() -> None:
-    given = raw({**opened("tree", tree={"$ref": "#/$defs/node"}), "$defs": {"node": TREE}})
+    given = raw({**object_schema("tree", tree={"$ref": "#/$defs/node"}), "$defs": {"node": TREE}})
     assert strict_form(given) is not None
     said = '{"tree":{"name":"a","next":{"name":"b","next":null}}}'
     assert undo_strict_form(given, said) == '{"tree":{"name":"a","next":{"name":"b"}}}'
-    root = raw(opened("name", name=STRING, next={"$ref": "#"}))
+    root = raw(object_schema("name", name=STRING, next={"$ref": "#"}))
     assert strict_form(root) is not None
     assert (
         undo_strict_form(root, '{"name":"a","next":{"name":"b","next":null}}')
@@ -408,9 +426,11 @@ def test_a_schema_that_contains_itself_is_undone_on_every_level() -> None:
     )
 
 
-TREE = opened("name", name=STRING, next={"$ref": "#/$defs/node"})
+TREE = object_schema("name", name=STRING, next={"$ref": "#/$defs/node"})
 PERSON = raw(
-    opened("name", name=STRING, age={"type": "number"}, at={"type": ["array"], "items": opened(a=STRING)})
+    object_schema(
+        "name", name=STRING, age={"type": "number"}, at={"type": ["array"], "items": object_schema(a=STRING)}
+    )
 )
 
 
@@ -437,10 +457,13 @@ def test_a_text_that_is_no_answer_under_the_form_stays_as_it_is(text: str) -> No
 
 
 def test_a_large_schema_is_made_to_fit_in_bounded_time() -> None:
-    wide = opened(**{f"p{n}": opened(a=STRING, b={"$ref": "#/$defs/x"}) for n in range(1_200)})
+    wide = object_schema(**{f"p{n}": object_schema(a=STRING, b={"$ref": "#/$defs/x"}) for n in range(1_200)})
     names = [f"x{n}" for n in range(600)]
     unions = {name: {"anyOf": [{"$ref": f"#/$defs/{each}"} for each in names[:3]]} for name in names}
-    for schema in ({**wide, "$defs": {"x": STRING}}, {**opened(a={"$ref": "#/$defs/x9"}), "$defs": unions}):
+    for schema in (
+        {**wide, "$defs": {"x": STRING}},
+        {**object_schema(a={"$ref": "#/$defs/x9"}), "$defs": unions},
+    ):
         given = raw(schema)
         assert_cpu_time_below(0.5, partial(strict_form, given))
 

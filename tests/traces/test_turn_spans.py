@@ -31,7 +31,7 @@ from tests.traces.traced import facts, is_below, one, recorded_traces, spans_nam
 TURN = Turn(
     model="m-1", history=(HistoryMessage("user", (TextPart("a question"),)),), owner="ann", max_tokens=9
 )
-SAID: list[Event] = [ItemStarted(Message("i")), TextDelta("i", "an answer"), ItemEnded("i")]
+MESSAGE_EVENTS: list[Event] = [ItemStarted(Message("i")), TextDelta("i", "an answer"), ItemEnded("i")]
 
 
 def spans_of(*batches: Sequence[Event], content: bool = False) -> list[ReadableSpan]:
@@ -49,7 +49,7 @@ def test_a_turn_has_a_span_with_a_span_of_each_model_call_and_tool_in_their_orde
         [TurnStarted(thread_id="t-1"), ItemStarted(Message("a")), ItemEnded("a")],
         [StepCompleted(Usage(10, 4, 2, 1)), ItemStarted(call)],
         [ItemEnded("call")],
-        SAID,
+        MESSAGE_EVENTS,
         [StepCompleted(Usage(20, 8, 4, 2)), UsageReported(Usage(30, 12, 6, 3)), TurnEnded(Stop.STOP)],
     )
     assert [span.name for span in spans] == [
@@ -88,7 +88,7 @@ def test_a_model_call_that_is_reported_late_ends_where_its_tool_begins() -> None
     spans = spans_of(
         [ItemStarted(Message("a")), ItemEnded("a"), ItemStarted(Activity("x", "command", "ls"))],
         [ItemEnded("x")],
-        SAID,
+        MESSAGE_EVENTS,
         [TurnEnded(Stop.STOP)],
     )
     assert [span.name for span in spans] == [
@@ -121,8 +121,8 @@ def test_what_is_open_at_the_end_of_a_turn_is_ended_as_interrupted() -> None:
     assert [facts(span).get("error.type") for span in spans] == ["interrupted", "interrupted"]
 
 
-CALLED: list[Event] = [
-    *SAID,
+CALL_EVENTS: list[Event] = [
+    *MESSAGE_EVENTS,
     ItemStarted(ToolCall("i2", "c2", "get_weather")),
     ArgumentsDelta("i2", '{"city": "Rome"}'),
     ItemEnded("i2"),
@@ -134,14 +134,14 @@ CALLED: list[Event] = [
 
 
 def test_spans_have_no_word_that_was_said() -> None:
-    told = repr([(span.name, facts(span), span.events) for span in spans_of(CALLED)])
+    told = repr([(span.name, facts(span), span.events) for span in spans_of(CALL_EVENTS)])
     for word in ("a question", "an answer", "Rome", "an output"):
         assert word not in told
 
 
 def test_with_content_they_have_what_was_said_in_the_conventions_form() -> None:
     traces, exporter = recorded_traces(content=True)
-    traces.begin(TURN, "fake").add(CALLED)
+    traces.begin(TURN, "fake").add(CALL_EVENTS)
     turn = facts(one(exporter, "invoke_agent"))
     assert turn["gen_ai.input.messages"] == (
         '[{"role":"user","parts":[{"type":"text","content":"a question"}]}]'

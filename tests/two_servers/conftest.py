@@ -17,7 +17,7 @@ from tests.http.serving import Proxy, fake_proxy
 from tests.http_responses.asking import client_of
 from tests.http_responses.killing import server_process
 
-HELD = '[[fake:text say="one two three" hold=1]]'
+HELD_PROMPT = '[[fake:text say="one two three" hold=1]]'
 """A prompt whose turn waits for the file `Pair.release`."""
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import aiohttp
 import asyncpg
 
-from tests.http_responses.asking import saying
+from tests.http_responses.asking import prompt_for
 from tests.http_responses.killing import server_process
 from tests.nginx import free_port
 from tests.postgres import empty, server
@@ -61,7 +61,7 @@ async def ask_for_ever(found: Outcome, chance: random.Random) -> None:
         while True:
             await found.serving.wait()
             background = chance.random() < 0.5
-            body = {"model": "codex-5", "input": saying("ok"), "background": background}
+            body = {"model": "codex-5", "input": prompt_for("ok"), "background": background}
             if previous is not None:
                 body["previous_response_id"] = previous
             with suppress(aiohttp.ClientError):

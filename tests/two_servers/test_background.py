@@ -13,9 +13,9 @@ from openai import NotFoundError
 from codex_proxy.store.postgresql.notices import Notices
 from codex_proxy.store.postgresql.store import PostgresStore
 from tests.http.serving import Proxy, until
-from tests.http_responses.asking import blocks_of, check_events, create, events_of, saying
+from tests.http_responses.asking import blocks_of, check_events, create, events_of, prompt_for
 from tests.http_responses.receiving import SECRET, receiver
-from tests.two_servers.conftest import HELD, MakePair, Pair, let_leases_run_out, third_server
+from tests.two_servers.conftest import HELD_PROMPT, MakePair, Pair, let_leases_run_out, third_server
 from tests.waiting import poll
 
 
@@ -27,7 +27,7 @@ async def wait_for_end(proxy: Proxy, id: str) -> Any:
     return await poll(over)
 
 
-async def begun_stream(proxy: Proxy, prompt: str = HELD) -> list[dict[str, Any]]:
+async def first_events(proxy: Proxy, prompt: str = HELD_PROMPT) -> list[dict[str, Any]]:
     """The events of a background stream up to its first text; its client leaves then."""
     body = {"model": "codex-5", "input": prompt, "background": True, "stream": True}
     async with proxy.session.post(f"{proxy.url}/v1/responses", json=body) as reply:
@@ -64,7 +64,7 @@ async def test_a_running_response_is_read_and_its_stream_followed_at_the_other_s
 
 async def follow_elsewhere(pair: Pair) -> None:
     """Reads the first part of a stream at one server, and the rest at the other."""
-    seen = await begun_stream(pair.one)
+    seen = await first_events(pair.one)
     id, last = seen[0]["response"]["id"], seen[-1]["sequence_number"]
     assert (await pair.at_two.responses.retrieve(id)).status == "in_progress"
     following = asyncio.create_task(rest_of(pair.two, id, last))
@@ -82,10 +82,10 @@ async def test_a_response_cancelled_at_the_other_server_is_cancelled_at_once_and
     pair: Pair, stream: bool
 ) -> None:
     if stream:
-        id = (await begun_stream(pair.one))[0]["response"]["id"]
+        id = (await first_events(pair.one))[0]["response"]["id"]
         following = [asyncio.create_task(rest_of(proxy, id)) for proxy in (pair.one, pair.two)]
     else:
-        id = (await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)).id
+        id = (await pair.at_one.responses.create(model="codex-5", input=HELD_PROMPT, background=True)).id
         following = []
     await until(lambda: pair.one.server.runs.running == 1)
     assert (await pair.at_two.responses.cancel(id)).status == "cancelled"
@@ -103,7 +103,7 @@ async def test_a_turn_that_ends_before_its_server_gets_the_cancel_changes_nothin
 ) -> None:
     monkeypatch.setattr(Notices, "listen", lambda self: None)
     async with pair_with() as pair:
-        created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+        created = await pair.at_one.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
         await until(lambda: pair.one.server.runs.running == 1)
         await pair.at_two.responses.cancel(created.id)
         pair.release.write_text("go")
@@ -117,14 +117,14 @@ async def test_without_notices_a_cancelled_turn_stops_at_the_next_renewal(
 ) -> None:
     monkeypatch.setattr(Notices, "listen", lambda self: None)
     async with pair_with() as pair:
-        created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+        created = await pair.at_one.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
         await until(lambda: pair.one.server.runs.running == 1)
         assert (await pair.at_two.responses.cancel(created.id)).status == "cancelled"
         await until(lambda: pair.running == 0)
 
 
 async def test_a_response_deleted_at_the_other_server_is_stopped_and_gone(pair: Pair) -> None:
-    created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+    created = await pair.at_one.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
     await until(lambda: pair.one.server.runs.running == 1)
     await pair.at_two.responses.delete(created.id)
     await until(lambda: pair.running == 0)
@@ -135,7 +135,7 @@ async def test_a_response_deleted_at_the_other_server_is_stopped_and_gone(pair: 
 
 
 async def test_nobody_takes_over_what_the_other_server_runs(pair: Pair) -> None:
-    created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+    created = await pair.at_one.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
     await until(lambda: pair.one.server.runs.running == 1)
     assert await leases_of(pair.two).claim_responses(10) == []
     pair.release.write_text("go")
@@ -147,7 +147,7 @@ async def test_a_server_that_stops_leaves_its_turns_to_the_other_at_once(
 ) -> None:
     async with pair_with(background_recovery="rerun") as pair:
         created = await pair.at_one.responses.create(
-            model="codex-5", input=HELD, background=True, instructions="Be brief."
+            model="codex-5", input=HELD_PROMPT, background=True, instructions="Be brief."
         )
         await until(lambda: pair.one.server.runs.running == 1)
         await pair.one.server.stop()
@@ -168,7 +168,7 @@ async def test_what_a_killed_server_ran_is_taken_over_once_its_lease_has_run_out
     pair_with: MakePair, postgres_url: str, tmp_path: Path, recovery: str, status: str, hurried: bool
 ) -> None:
     async with pair_with(background_recovery=recovery) as pair:
-        body = {"model": "codex-5", "input": HELD, "background": True, "instructions": "Be brief."}
+        body = {"model": "codex-5", "input": HELD_PROMPT, "background": True, "instructions": "Be brief."}
         async with third_server(pair, postgres_url, PROXY_BACKGROUND_RECOVERY=recovery) as (url, process):
             async with pair.one.session.post(f"{url}/v1/responses", json=body) as reply:
                 id = (await reply.json())["id"]
@@ -185,7 +185,7 @@ async def test_what_a_killed_server_ran_is_taken_over_once_its_lease_has_run_out
 
 async def test_a_server_whose_lease_was_taken_over_stores_nothing_more(pair: Pair, postgres_url: str) -> None:
     """As one that was paused for longer than its lease."""
-    created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+    created = await pair.at_one.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
     await until(lambda: pair.one.server.runs.running == 1)
     await let_leases_run_out(postgres_url)
     leases_of(pair.two)._renewal.set()
@@ -199,7 +199,7 @@ async def test_a_server_whose_lease_was_taken_over_stores_nothing_more(pair: Pai
 async def test_each_end_is_reported_by_one_server_once(pair_with: MakePair) -> None:
     async with receiver() as target, pair_with(webhooks={"urls": target.url, "secret": SECRET}) as pair:
         created = await asyncio.gather(
-            *(create(proxy, saying("Hello."), background=True) for proxy in (pair.one, pair.two) * 10)
+            *(create(proxy, prompt_for("Hello."), background=True) for proxy in (pair.one, pair.two) * 10)
         )
         for answer in created:
             await wait_for_end(pair.one, answer.body["id"])

@@ -14,7 +14,7 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.http_responses.asking import saying
+from tests.http_responses.asking import prompt_for
 from tests.http_responses.receiving import SECRET, receiver
 from tests.http_responses.test_mcp import CALLS, weather
 from tests.http_responses.test_mcp import settings as mcp_settings
@@ -142,7 +142,7 @@ async def test_a_conversation_and_its_items(front: Front) -> None:
     conversation = (await front.openai.conversations.create()).id
     for number in range(6):
         await front.openai.responses.create(
-            model="codex-5", input=saying(f"Answer {number}."), conversation=conversation
+            model="codex-5", input=prompt_for(f"Answer {number}."), conversation=conversation
         )
     items = [item async for item in front.openai.conversations.items.list(conversation, order="asc")]
     texts = [item.content[0].text for item in items if item.type == "message" and item.role == "assistant"]
@@ -205,7 +205,7 @@ async def test_webhooks_come_once_each(tmp_path: Path, postgres_url: str) -> Non
         front_of(tmp_path, postgres_url, webhooks={"urls": heard.url, "secret": SECRET}) as front,
     ):
         made = [
-            await front.openai.responses.create(model="codex-5", input=saying("ok"), background=True)
+            await front.openai.responses.create(model="codex-5", input=prompt_for("ok"), background=True)
             for _ in range(6)
         ]
 
@@ -223,7 +223,7 @@ async def test_webhooks_come_once_each(tmp_path: Path, postgres_url: str) -> Non
 
 
 async def test_both_machines_are_listed(front: Front) -> None:
-    await front.openai.responses.create(model="codex-5", input=saying("ok"))
-    await front.openai.responses.create(model="codex-5", input=saying("ok"))
+    await front.openai.responses.create(model="codex-5", input=prompt_for("ok"))
+    await front.openai.responses.create(model="codex-5", input=prompt_for("ok"))
     body = json.loads((await front.openai.get("/cluster", cast_to=bytes)).decode())
     assert {node["url"] for node in body["data"]} == {server.url for server in front.servers}

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from tests.http.serving import Proxy, until
-from tests.http_responses.asking import create, saying
+from tests.http_responses.asking import create, prompt_for
 from tests.postgres import server
-from tests.two_servers.conftest import HELD, MakePair
+from tests.two_servers.conftest import HELD_PROMPT, MakePair
 from tests.waiting import poll
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
@@ -37,8 +37,8 @@ async def test_a_background_response_that_ends_while_postgresql_is_away_is_store
     monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.05)
     with server() as own:
         async with pair_with(store=own.url) as pair:
-            before = await create(pair.two, saying("Blue."))
-            created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+            before = await create(pair.two, prompt_for("Blue."))
+            created = await pair.at_one.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
             await until(lambda: pair.one.server.runs.running == 1)
             await asyncio.to_thread(own.stop)
             await until_ready(pair.one, 503)
@@ -65,7 +65,7 @@ async def test_what_was_acknowledged_before_postgresql_stopped_under_load_is_the
 
     async def ask_for_ever(proxy: Proxy) -> None:
         while True:
-            answer = await create(proxy, saying("Blue."))
+            answer = await create(proxy, prompt_for("Blue."))
             if answer.status == 200:
                 acknowledged.append(answer.body["id"])
             else:

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from tests.http_responses.asking import create, saying
+from tests.http_responses.asking import create, prompt_for
 from tests.postgres import empty, server
 from tests.two_servers.conftest import MakePair
 from tests.two_servers.test_background import follow_elsewhere, leases_of
@@ -25,7 +25,7 @@ async def test_behind_a_pooler_servers_find_by_asking_what_the_other_does(pair_w
             conversation = (await pair.at_one.conversations.create()).id
             answers = await asyncio.gather(
                 *(
-                    create(proxy, saying("Hello."), conversation=conversation)
+                    create(proxy, prompt_for("Hello."), conversation=conversation)
                     for proxy in (pair.one, pair.two) * 2
                 )
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 from openai import AsyncOpenAI
 
 from tests.http.serving import fake_proxy, until
-from tests.http_responses.asking import saying
+from tests.http_responses.asking import prompt_for
 from tests.nginx import needs_nginx
 from tests.two_servers.balancer import KEY, SETTINGS, balancer
 from tests.waiting import PATIENCE
@@ -34,7 +34,7 @@ async def test_no_request_is_refused_while_a_machine_waits_for_its_turns_to_end(
             )
             return str(answer.choices[0].message.content)
 
-        hello = saying("Hello.")
+        hello = prompt_for("Hello.")
         await asyncio.gather(*(ask(hello) for _ in range(8)))  # so that connections to both could be kept
         held = [asyncio.create_task(ask('[[fake:text say="Held." hold=1]]')) for _ in range(2)]
         await until(lambda: one.server.runs.running == two.server.runs.running == 1)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.http.serving import Proxy, until
-from tests.http_responses.asking import create, saying
+from tests.http_responses.asking import create, prompt_for
 from tests.http_responses.test_mcp import CALLS, settings, weather
 from tests.http_responses.test_websocket import answer_to, open_socket
 from tests.mcp.serving import web_server
-from tests.two_servers.conftest import HELD, MakePair, Pair, let_leases_run_out, third_server
+from tests.two_servers.conftest import HELD_PROMPT, MakePair, Pair, let_leases_run_out, third_server
 from tests.weather_tool import RESPONSES_WEATHER
 
 
@@ -36,8 +36,8 @@ async def items_of(proxy: Proxy, conversation: str) -> list[dict[str, Any]]:
 
 
 async def test_a_chain_continues_on_the_other_server(pair: Pair) -> None:
-    first = await create(pair.one, saying("Blue."))
-    second = await create(pair.two, saying("Red."), previous_response_id=first.body["id"])
+    first = await create(pair.one, prompt_for("Blue."))
+    second = await create(pair.two, prompt_for("Red."), previous_response_id=first.body["id"])
     third = await create(pair.one, "[[fake:echo]]", previous_response_id=second.body["id"])
     echo = json.dumps(third.body["output"])
     assert "Blue." in echo
@@ -46,7 +46,7 @@ async def test_a_chain_continues_on_the_other_server(pair: Pair) -> None:
 
 async def test_the_next_turn_of_a_conversation_waits_for_the_one_on_the_other_server(pair: Pair) -> None:
     conversation = (await pair.at_one.conversations.create()).id
-    first = asyncio.create_task(create(pair.one, HELD, conversation=conversation))
+    first = asyncio.create_task(create(pair.one, HELD_PROMPT, conversation=conversation))
     await until(lambda: pair.one.server.runs.running == 1)
     second = asyncio.create_task(create(pair.two, "[[fake:echo]]", conversation=conversation))
     done, _ = await asyncio.wait({second}, timeout=0.3)
@@ -59,7 +59,7 @@ async def test_the_next_turn_of_a_conversation_waits_for_the_one_on_the_other_se
 async def test_a_turn_that_waits_too_long_for_the_other_server_is_a_429(pair_with: MakePair) -> None:
     async with pair_with(queue_wait=0.1) as pair:
         conversation = (await pair.at_one.conversations.create()).id
-        first = asyncio.create_task(create(pair.one, HELD, conversation=conversation))
+        first = asyncio.create_task(create(pair.one, HELD_PROMPT, conversation=conversation))
         await until(lambda: pair.one.server.runs.running == 1)
         refused = await create(pair.two, "Hello.", conversation=conversation)
         assert (refused.status, refused.headers["Retry-After"]) == (429, "5")
@@ -73,7 +73,7 @@ async def test_a_conversation_is_free_again_once_the_lease_of_a_killed_server_ha
     pair: Pair, postgres_url: str
 ) -> None:
     conversation = (await pair.at_one.conversations.create()).id
-    body = {"model": "codex-5", "input": HELD, "conversation": conversation, "stream": True}
+    body = {"model": "codex-5", "input": HELD_PROMPT, "conversation": conversation, "stream": True}
     async with (
         third_server(pair, postgres_url) as (url, process),
         pair.one.session.post(f"{url}/v1/responses", json=body) as reply,
@@ -81,7 +81,7 @@ async def test_a_conversation_is_free_again_once_the_lease_of_a_killed_server_ha
         await reply.content.readany()
         process.kill()
         await process.wait()
-    waiting = asyncio.create_task(create(pair.one, saying("Here."), conversation=conversation))
+    waiting = asyncio.create_task(create(pair.one, prompt_for("Here."), conversation=conversation))
     done, _ = await asyncio.wait({waiting}, timeout=0.3)
     assert not done
     await let_leases_run_out(postgres_url)
@@ -100,7 +100,7 @@ async def test_a_conversation_that_does_not_exist_is_waited_for_by_nobody(pair: 
 @pytest.mark.exhaustive
 async def test_twenty_turns_at_once_on_both_servers_leave_a_conversation_in_one_order(pair: Pair) -> None:
     conversation = (await pair.at_one.conversations.create()).id
-    prompts = [saying(f"Answer {number}.") for number in range(20)]
+    prompts = [prompt_for(f"Answer {number}.") for number in range(20)]
     answers = await asyncio.gather(
         *(
             create((pair.one, pair.two)[number % 2], prompt, conversation=conversation)
@@ -129,7 +129,7 @@ async def test_the_output_of_a_call_arrives_at_another_server_than_the_call_was_
 
 async def test_a_socket_continues_what_the_other_server_has_stored(pair: Pair) -> None:
     async with open_socket(pair.one) as socket:
-        first = await answer_to(socket, saying("Blue."))
+        first = await answer_to(socket, prompt_for("Blue."))
     async with open_socket(pair.two) as socket:
         second = await answer_to(socket, "[[fake:echo]]", previous_response_id=first["id"])
     assert "Blue." in json.dumps(second["output"])

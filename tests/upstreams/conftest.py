@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from openai import AsyncOpenAI
 
-from tests.http.conftest import logged as logged
+from tests.http.conftest import log_lines as log_lines
 from tests.http.serving import Proxy
 from tests.upstreams.serving import Upstream, upstream
 

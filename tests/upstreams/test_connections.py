@@ -21,7 +21,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.settings.fields import Settings
 from codex_proxy.surfaces.fault_table import TABLE
-from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, running, user
+from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, running_proxy, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.mcp.serving import certificate
 from tests.upstreams.cases import CASES, Case, chunk, event, text
@@ -145,7 +145,7 @@ def is_of_exchange(task: asyncio.Task[Any]) -> bool:
     return repr(task.get_coro()).startswith("<coroutine object Exchange")
 
 
-def _asking(path: str, streamed: bool) -> dict[str, Any]:
+def _request_of_unknown_model(path: str, streamed: bool) -> dict[str, Any]:
     """A request for a model that no list has."""
     body = {"input": "Hi"} if path.endswith("responses") else user()
     return {**body, "model": "m", "stream": streamed}
@@ -164,7 +164,7 @@ async def test_a_bad_upstream_is_a_fault_of_the_table(
         raw_upstream(talk) as url,
         proxy_before(url, tmp_path, table={"first_byte_timeout": patience}, agent=agent) as proxy,
     ):
-        answer = await proxy.send("POST", path, _asking(path, streamed))
+        answer = await proxy.send("POST", path, _request_of_unknown_model(path, streamed))
         if path.endswith("responses") and answer.status == 200:  # it had begun
             assert '"status":"failed"' in answer.text
             assert '"response.completed"' not in answer.text
@@ -183,7 +183,9 @@ async def test_a_refusal_is_the_same_fault_of_both_agents(name: str, agent: str,
         for path in ("/v1/chat/completions", "/v1/responses"):
             for streamed in (False, True):
                 server.script = [case]
-                answer = await proxy.send("POST", path, _asking(path, streamed) | {"model": "small"})
+                answer = await proxy.send(
+                    "POST", path, _request_of_unknown_model(path, streamed) | {"model": "small"}
+                )
                 assert answer.status == TABLE[FaultKind(case.fault or "")].status
                 assert case.message in answer.error["message"]
                 await wait_until_nothing_is_left(proxy)
@@ -505,7 +507,7 @@ async def test_the_operators_key_is_sent_and_never_the_clients(where: str, tmp_p
 
 
 async def test_a_refused_upstream_key_is_a_502_that_names_neither_key_nor_server(
-    tmp_path: Path, logged: list[Any]
+    tmp_path: Path, log_lines: list[Any]
 ) -> None:
     async with upstream() as server:
         server.key = "another"
@@ -517,8 +519,8 @@ async def test_a_refused_upstream_key_is_a_502_that_names_neither_key_nor_server
             for answer in answers:
                 assert KEY not in answer.text
                 assert server.url.split("/")[2] not in answer.text
-    assert KEY not in str(logged)
-    assert server.url.split("/")[2] not in str(logged)
+    assert KEY not in str(log_lines)
+    assert server.url.split("/")[2] not in str(log_lines)
 
 
 async def test_each_clients_own_key_is_passed_on_where_the_operator_says_so(tmp_path: Path) -> None:
@@ -573,7 +575,7 @@ async def test_the_names_of_open_responses_server_are_taken_and_its_key_only_bes
         for name, value in names.items():
             monkeypatch.setenv(name, value)
         settings = Settings(agent="openai-chat", port=0, workdir=tmp_path, state_dir=tmp_path / "state")
-        async with running(await make_server(settings, names)) as proxy:
+        async with running_proxy(await make_server(settings, names)) as proxy:
             await proxy.ask(user())
             assert proxy.server.settings.idle_timeout == 7
         assert server.asked[-1].headers["Authorization"] == f"Bearer {KEY}"
@@ -629,7 +631,7 @@ async def test_a_websocket_is_answered_by_the_upstream_and_its_end_stops_it(tmp_
 
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_a_private_authority_is_trusted_through_a_proxy_of_the_environment(
-    agent: str, tmp_path: Path, logged: list[Any]
+    agent: str, tmp_path: Path, log_lines: list[Any]
 ) -> None:
     authority, host = signed_certificate(tmp_path, "localhost")
     a, b = two_folders(tmp_path)
@@ -650,7 +652,7 @@ async def test_a_private_authority_is_trusted_through_a_proxy_of_the_environment
     assert all(head.startswith(b"CONNECT localhost:") for head in heads)
     assert not any(KEY.encode() in head for head in heads), "the key is for the upstream alone"
     for secret in ("sk-proxys-own", KEY):
-        assert secret not in refused.text + str(logged)
+        assert secret not in refused.text + str(log_lines)
 
 
 @pytest.mark.parametrize("is_there", [False, True])

@@ -214,11 +214,11 @@ async def test_a_format_reaches_the_upstream_and_is_kept(kind: str, proxy: Proxy
 
 
 DETAILS: dict[str, Any] = {"service_tier": "flex", "system_fingerprint": "fp_1"}
-CITED = {
+CITATION = {
     "type": "url_citation",
     "url_citation": {"url": "https://example.com", "start_index": 0, "end_index": 5},
 }
-COUNTED: dict[str, Any] = {
+USAGE_DETAILS: dict[str, Any] = {
     **USAGE,
     "prompt_tokens_details": {"cached_tokens": 3, "audio_tokens": 0, "cache_write_tokens": 4},
     "completion_tokens_details": {
@@ -231,9 +231,9 @@ COUNTED: dict[str, Any] = {
 DETAILED = [
     *(
         chunk({"role": "assistant", "content": "Hello"}, **DETAILS),
-        chunk({"annotations": [CITED]}, **DETAILS),
+        chunk({"annotations": [CITATION]}, **DETAILS),
     ),
-    *(chunk({}, "stop", **DETAILS), {**chunk({}), "choices": [], "usage": COUNTED}),
+    *(chunk({}, "stop", **DETAILS), {**chunk({}), "choices": [], "usage": USAGE_DETAILS}),
 ]
 
 
@@ -246,30 +246,30 @@ async def test_an_answer_that_is_reported_anew_keeps_what_openais_wire_has(
     if not streamed:
         body = (await proxy.ask(asked)).body
         [message] = [each["message"] for each in body["choices"]]
-        assert (message["content"], message["annotations"]) == ("Hello", [CITED])
+        assert (message["content"], message["annotations"]) == ("Hello", [CITATION])
         tops, usage = [body], body["usage"]
     else:
         options = {"stream": True, "stream_options": {"include_usage": True}}
         *frames, _ = (await proxy.ask({**asked, **options})).frames
         deltas = [each["delta"] for frame in frames for each in frame["choices"]]
-        assert [delta["annotations"] for delta in deltas if "annotations" in delta] == [[CITED]]
+        assert [delta["annotations"] for delta in deltas if "annotations" in delta] == [[CITATION]]
         assert [each["finish_reason"] for frame in frames for each in frame["choices"]][-2:] == [None, "stop"]
         tops, usage = frames, frames[-1]["usage"]
         assert all("usage" in frame for frame in frames)
     assert all({name: top[name] for name in DETAILS} == DETAILS for top in tops)
     for field in ("prompt_tokens_details", "completion_tokens_details"):
-        assert usage[field] == COUNTED[field]
+        assert usage[field] == USAGE_DETAILS[field]
 
 
 @pytest.mark.parametrize("place", ["before", "beside", "behind"])
 async def test_sources_that_a_text_cites_reach_clients_of_responses(
     place: str, proxy: Proxy, server: Upstream
 ) -> None:
-    said = {"content": "Hello"} | ({"annotations": [CITED, 7]} if place == "beside" else {})
-    apart = [chunk({"annotations": [CITED]}), chunk({"annotations": [7]})]
+    said = {"content": "Hello"} | ({"annotations": [CITATION, 7]} if place == "beside" else {})
+    apart = [chunk({"annotations": [CITATION]}), chunk({"annotations": [7]})]
     chunks = [*(apart if place == "before" else ()), chunk(said), *(apart if place == "behind" else ())]
     server.script = [b"".join(map(event, [*chunks, chunk({}, "stop")])) + DONE] * 2
-    flat = {"type": "url_citation", **CITED["url_citation"]}  # type: ignore[dict-item]
+    flat = {"type": "url_citation", **CITATION["url_citation"]}  # type: ignore[dict-item]
     whole = (await proxy.send("POST", "/v1/responses", {"model": "small", "input": "Hi"})).body
     [told] = [item for item in whole["output"] if item["type"] == "message"]
     assert told["content"] == [
@@ -319,8 +319,11 @@ async def test_the_input_of_a_custom_tool_reaches_both_apis_as_the_upstream_writ
 async def test_counts_of_all_requests_of_a_turn_are_added_and_the_last_answer_names_itself(
     server: Upstream, tmp_path: Path
 ) -> None:
-    first = [chunk(call("files__echo", '{"text":"x"}'), **DETAILS), chunk({}, "tool_calls", usage=COUNTED)]
-    last = [chunk({"content": "Hi"}, "stop", system_fingerprint="fp_2", usage=COUNTED)]
+    first = [
+        chunk(call("files__echo", '{"text":"x"}'), **DETAILS),
+        chunk({}, "tool_calls", usage=USAGE_DETAILS),
+    ]
+    last = [chunk({"content": "Hi"}, "stop", system_fingerprint="fp_2", usage=USAGE_DETAILS)]
     server.script = [b"".join(map(event, each)) + DONE for each in (first, last)]
     async with proxy_before(server.url, tmp_path, mcp_config=mcp_config(tmp_path)) as proxy:
         body = (await proxy.ask(user("Hi") | {"model": "small"})).body

@@ -21,7 +21,7 @@ from tests.upstreams.test_connections import OK, talk_of
 from tests.waiting import PATIENCE
 from tests.weather_tool import CHAT_WEATHER
 
-HEARD = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+AUDIO = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
 FILE = {"type": "file", "file": {"file_id": "file-1"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "low"}}
 WORDS = {"type": "text", "text": "What is this?"}
@@ -140,7 +140,7 @@ async def test_audio_files_and_addresses_of_images_reach_the_upstream(
     tools: list[Any], proxy: Proxy, server: Upstream
 ) -> None:
     more = {"tools": tools} if tools else {}
-    for part in (HEARD, FILE, IMAGE):
+    for part in (AUDIO, FILE, IMAGE):
         content = [WORDS, part]
         answer = await proxy.ask(
             {"model": "small", "messages": [{"role": "user", "content": content}], "x_own": 1, "user": "u"}
@@ -156,14 +156,14 @@ async def test_audio_files_and_addresses_of_images_reach_the_upstream(
 # --- names and usage ------------------------------------------------------------------------------
 
 
-SEEN = {"type": "video_url", "video_url": {"url": "https://example.com/cat.mp4", "fps": 2.50}}
+VIDEO = {"type": "video_url", "video_url": {"url": "https://example.com/cat.mp4", "fps": 2.50}}
 
 
 @pytest.mark.parametrize("with_tools", [False, True], ids=["passed on", "told anew"])
 async def test_parts_of_a_type_that_nobody_here_knows_reach_the_upstream_and_are_named(
     with_tools: bool, proxy: Proxy, server: Upstream
 ) -> None:
-    content = [{"type": "text", "text": "What is it?"}, SEEN]
+    content = [{"type": "text", "text": "What is it?"}, VIDEO]
     messages = [{"role": "user", "content": content}]
     more: dict[str, Any] = {"tools": [CHAT_WEATHER]} if with_tools else {}
     answer = await proxy.ask({"model": "small", "messages": messages, **more})
@@ -175,13 +175,13 @@ async def test_parts_of_a_type_that_nobody_here_knows_reach_the_upstream_and_are
 async def test_a_part_for_upstreams_only_is_refused_by_its_place_where_it_cannot_be_forwarded(
     proxy: Proxy, server: Upstream, tmp_path: Path
 ) -> None:
-    calls = {"role": "assistant", "content": [SEEN]}
+    calls = {"role": "assistant", "content": [VIDEO]}
     answer = await proxy.ask(user() | {"messages": [*user()["messages"], calls], "tools": [CHAT_WEATHER]})
     assert (answer.status, answer.error["param"]) == (400, "messages[1].content[0].type")
     assert "'text', 'refusal'" in answer.error["message"]
     (tmp_path / "b").mkdir()
     async with proxy_before(server.url, tmp_path / "b", agent="openai-responses") as other:
-        answer = await other.ask({"model": "small", "messages": [{"role": "user", "content": [SEEN]}]})
+        answer = await other.ask({"model": "small", "messages": [{"role": "user", "content": [VIDEO]}]})
     assert (answer.status, answer.error["param"]) == (400, "messages[0].content[0].type")
     assert "'video_url'" in answer.error["message"]
     assert server.asked == []

@@ -225,7 +225,7 @@ async def test_a_refusal_behind_litellm_is_reported_as_what_it_is_and_without_a_
     streamed: bool,
     client: AsyncOpenAI,
     server: Upstream,
-    logged: list[Any],
+    log_lines: list[Any],
 ) -> None:
     if model == "http_401":
         server.key = "another"  # then LiteLLM repeats its key
@@ -236,7 +236,7 @@ async def test_a_refusal_behind_litellm_is_reported_as_what_it_is_and_without_a_
         with pytest.raises(openai.APIStatusError) as raised:
             await ask()
         assert (raised.value.status_code, raised.value.code) == (status, code)
-        told = raised.value.response.text + str(logged)
+        told = raised.value.response.text + str(log_lines)
         assert KEY not in told
         assert KEY_BEHIND not in told
         assert str(server.url.split(":")[-1]) not in told

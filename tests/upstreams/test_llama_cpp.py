@@ -152,7 +152,7 @@ async def test_log_probabilities_and_a_schema_are_llama_cpps_own(url: str, tmp_p
         assert json.loads(formatted.choices[0].message.content or "")["a"] in ("yes", "no")
 
 
-async def used_by_an_editor(base_url: str, prompt: str) -> str:
+async def use_as_an_editor(base_url: str, prompt: str) -> str:
     """Completes, embeds and chats at one address, as an editor does: with the model servers of `beside_llama`, and
     with the server's agent, whose answer is returned.
     """
@@ -190,4 +190,4 @@ async def test_one_base_url_has_an_editors_completion_its_embeddings_and_its_cha
         beside_llama(tmp_path) as tables,
         fake_proxy(tmp_path, upstreams=tables) as proxy,
     ):
-        assert (await used_by_an_editor(proxy.url, "Hi")) == "Hello from the deterministic fake agent."
+        assert (await use_as_an_editor(proxy.url, "Hi")) == "Hello from the deterministic fake agent."

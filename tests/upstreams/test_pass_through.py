@@ -26,7 +26,7 @@ from tests.upstreams.serving import proxy_before
 from tests.web_application import serve_application
 
 KEY = "a-long-secret-of-the-upstream"
-EMBEDDED = {
+EMBEDDINGS_ANSWER = {
     "object": "list",
     "data": [{"object": "embedding", "index": 0, "embedding": [0.5, -1.0]}],
     "model": "embed",
@@ -49,7 +49,7 @@ class Server:
     asked: list[ReceivedRequest] = field(default_factory=list)
     script: list[int] = field(default_factory=list)
     """The statuses of the next answers."""
-    answer: bytes = json.dumps(EMBEDDED).encode()
+    answer: bytes = json.dumps(EMBEDDINGS_ANSWER).encode()
     content_type: str = "application/json"
     chunks: asyncio.Queue[bytes | None] | None = None
     early: int = 0
@@ -142,7 +142,7 @@ async def test_a_name_with_the_upstreams_becomes_its_own_and_nothing_else_change
         for name in ("local/embed", "text-embedding-3"):
             body = json.dumps({"input": [1.50, 2], "model": name}).encode()
             answer = await proxy.send("POST", "/v1/embeddings", body)
-            assert answer.body == EMBEDDED
+            assert answer.body == EMBEDDINGS_ANSWER
             assert answer.headers["x-codex-upstream"] == "local"
             assert server.asked.pop().body == b'{"input":[1.5, 2],"model":"embed"}'
 
@@ -231,7 +231,7 @@ async def test_a_table_that_names_the_path_gets_models_that_nobody_has(
 ) -> None:
     async with fake_proxy(tmp_path, **tables(server, paths=["/embeddings"])) as proxy:
         body = {"model": "text-embedding-3-small", "input": "x"}
-        assert (await proxy.send("POST", "/v1/embeddings", body)).body == EMBEDDED
+        assert (await proxy.send("POST", "/v1/embeddings", body)).body == EMBEDDINGS_ANSWER
         assert json.loads(server.asked[0].body)["model"] == "text-embedding-3-small"
         assert (await proxy.send("POST", "/v1/moderations", {"model": "local/say"})).status == 404
 
@@ -303,7 +303,7 @@ FORM = MODEL_PART + FILE_HEAD + SOUND + b"\r\n--x--\r\n"
 TRANSCRIBE = "/v1/audio/transcriptions"
 
 
-def sent_on(form: bytes) -> bytes:
+def rename_model(form: bytes) -> bytes:
     return form.replace(b"local/say", b"say")
 
 
@@ -325,13 +325,13 @@ async def test_a_large_form_is_sent_on_while_it_comes(server: Server, tmp_path: 
         await until(lambda: server.received >= 2 * MAX_FORM_HEAD - len(b"local/"))
         assert proxy.app[BODY_BUDGET].held < 1.5 * MAX_FORM_HEAD
         more.set()
-        assert (await sending).body == EMBEDDED
+        assert (await sending).body == EMBEDDINGS_ANSWER
         (asked,) = server.asked
-        assert asked.body == sent_on(FORM)
+        assert asked.body == rename_model(FORM)
         answer = await transcribe(proxy, FORM)
         assert answer.headers["x-codex-attempts"] == "1"
-        assert server.asked[-1].body == sent_on(FORM)
-        assert server.asked[-1].headers["Content-Length"] == str(len(sent_on(FORM)))
+        assert server.asked[-1].body == rename_model(FORM)
+        assert server.asked[-1].headers["Content-Length"] == str(len(rename_model(FORM)))
 
 
 MODEL_LAST = FILE_HEAD + SOUND + b"\r\n" + MODEL_PART + b"--x--\r\n"
@@ -347,8 +347,8 @@ async def test_a_form_with_its_model_behind_the_file_waits_in_a_file(server: Ser
         server.chunks.put_nowait(None)
         answer = await sending
         assert (answer.status, answer.headers["x-codex-attempts"]) == (200, "2")
-        assert server.asked[-1].body == sent_on(MODEL_LAST)
-        assert server.asked[-1].headers["Content-Length"] == str(len(sent_on(MODEL_LAST)))
+        assert server.asked[-1].body == rename_model(MODEL_LAST)
+        assert server.asked[-1].headers["Content-Length"] == str(len(rename_model(MODEL_LAST)))
         assert (await transcribe(proxy, MODEL_LAST[:-99])).status == 400
 
 

@@ -32,7 +32,7 @@ THOUGHT = {
     "summary": [{"type": "summary_text", "text": "Hm."}],
     "encrypted_content": "gAAA-sealed",
 }
-CALLED = {
+CALL_ITEM = {
     "type": "function_call",
     "id": "fc_1",
     "call_id": "call_a",
@@ -160,22 +160,22 @@ async def test_a_stream_sends_deltas_as_they_come(client: AsyncOpenAI, server: U
     assert "".join(filter(None, said)) == "No."
 
 
-CITED = {
+CITATION = {
     "type": "url_citation",
     "url": "https://example.com",
     "title": "Ex",
     "start_index": 0,
     "end_index": 5,
 }
-FILED = {"type": "file_citation", "file_id": "file_1", "filename": "a.txt", "index": 4}
+FILE_CITATION = {"type": "file_citation", "file_id": "file_1", "filename": "a.txt", "index": 4}
 
 
 def citing(told: list[dict[str, Any]]) -> bytes:
     """An answer of two messages, the second of which cites two sources in two parts. `told` come in events of their
     own."""
     parts: list[dict[str, Any]] = [
-        {"type": "output_text", "text": "Hello", "annotations": [FILED, CITED]},
-        {"type": "output_text", "text": " there.", "annotations": [CITED]},
+        {"type": "output_text", "text": "Hello", "annotations": [FILE_CITATION, CITATION]},
+        {"type": "output_text", "text": " there.", "annotations": [CITATION]},
     ]
     cited = {**message("Hello"), "id": "msg_2", "content": parts}
     at = {"item_id": "msg_2", "output_index": 1, "content_index": 0}
@@ -198,16 +198,16 @@ def citing(told: list[dict[str, Any]]) -> bytes:
     return first + b"".join(frames) + last
 
 
-@pytest.mark.parametrize("told", [[], [FILED], [FILED, CITED]])
+@pytest.mark.parametrize("told", [[], [FILE_CITATION], [FILE_CITATION, CITATION]])
 async def test_sources_that_a_text_cites_reach_both_apis_once(
     told: list[dict[str, Any]], client: AsyncOpenAI, server: Upstream
 ) -> None:
     server.script = [citing(told)] * 3
     stream = await client.responses.create(model="small", input="Hi", stream=True, store=False)
     events = [each async for each in stream]
-    of_second = {**CITED, "start_index": 5, "end_index": 10}
+    of_second = {**CITATION, "start_index": 5, "end_index": 10}
     added = [each for each in events if each.type == "response.output_text.annotation.added"]
-    assert [each.model_dump()["annotation"] for each in added] == [FILED, CITED, of_second]
+    assert [each.model_dump()["annotation"] for each in added] == [FILE_CITATION, CITATION, of_second]
     assert [(each.annotation_index, each.content_index) for each in added] == [(0, 0), (1, 0), (2, 0)]
     last = events[-1]
     assert last.type == "response.completed"
@@ -215,7 +215,7 @@ async def test_sources_that_a_text_cites_reach_both_apis_once(
     assert said.type == "message"
     content: Any = said.content[0]
     assert content.text == "Hello there."
-    assert [each.model_dump() for each in content.annotations] == [FILED, CITED, of_second]
+    assert [each.model_dump() for each in content.annotations] == [FILE_CITATION, CITATION, of_second]
 
     asked: Any = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
     whole: Any = await client.chat.completions.create(**asked)
@@ -256,7 +256,7 @@ async def test_arguments_and_inputs_stream_as_the_upstream_writes_them(
     bare: bool, client: AsyncOpenAI, server: Upstream
 ) -> None:
     tools: list[Any] = [RESPONSES_WEATHER, {"type": "custom", "name": "patch"}]
-    server.script = [response_with(THOUGHT, CALLED, PATCHED, bare=bare)] * 2
+    server.script = [response_with(THOUGHT, CALL_ITEM, PATCHED, bare=bare)] * 2
     stream = await client.responses.create(model="small", input="?", tools=tools, stream=True)
     events = [each async for each in stream]
     said = [each.delta for each in events if each.type == "response.function_call_arguments.delta"]
@@ -273,7 +273,7 @@ async def test_arguments_and_inputs_stream_as_the_upstream_writes_them(
 async def test_encrypted_reasoning_goes_back_in_front_of_its_call(
     surface: str, client: AsyncOpenAI, server: Upstream
 ) -> None:
-    server.script = [response_with(THOUGHT, CALLED), response_with(message("Sunny."))]
+    server.script = [response_with(THOUGHT, CALL_ITEM), response_with(message("Sunny."))]
     if surface == "chat":
         messages: list[Any] = [{"role": "user", "content": "weather?"}]
         first = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_WEATHER])
@@ -306,7 +306,7 @@ async def test_custom_tools_stay_custom_and_become_functions_where_they_are_refu
 ) -> None:
     tool: Any = {"type": "custom", "name": "patch"}
     made = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_a", "name": "patch", "input": "+x"}
-    as_function = {**CALLED, "name": "patch", "arguments": '{"input":"+x"}'}
+    as_function = {**CALL_ITEM, "name": "patch", "arguments": '{"input":"+x"}'}
     refusal = Case(400, {}, ['{"error":{"message":"tools[0].type: custom is not supported"}}'], [], "failed")
     server.script = [response_with(made), refusal, response_with(as_function)]
     for _ in range(2):
@@ -413,7 +413,7 @@ async def test_tools_of_an_mcp_server_are_run_here(server: Upstream, tmp_path: P
     config = tmp_path / "mcp.json"
     command = {"command": sys.executable, "args": [PROGRAM, "stdio"]}
     config.write_text(json.dumps({"mcpServers": {"files": command}}))
-    called = {**CALLED, "name": "files__echo", "arguments": '{"text":"hello.txt"}'}
+    called = {**CALL_ITEM, "name": "files__echo", "arguments": '{"text":"hello.txt"}'}
     server.script = [response_with(THOUGHT, called), response_with(message("It is hello.txt."))]
     async with proxy_before(server.url, tmp_path, agent="openai-responses", mcp_config=config) as proxy:
         answer = await proxy.ask(user("read it"))

@@ -17,7 +17,7 @@ from tests.mcp.serving import PROGRAM
 from tests.upstreams.cases import DONE, call, chunk, event, stream, text
 from tests.upstreams.serving import proxy_before, upstream
 from tests.upstreams.test_connections import two_folders
-from tests.upstreams.test_responses_upstream import CALLED as CALLED_ITEM
+from tests.upstreams.test_responses_upstream import CALL_ITEM as CALLED_ITEM
 from tests.upstreams.test_responses_upstream import message, response_with
 from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
@@ -136,7 +136,7 @@ def mcp_config(folder: Path) -> Path:
     return config
 
 
-def asking(path: str) -> dict[str, Any]:
+def question_for(path: str) -> dict[str, Any]:
     return user("?") if path.endswith("completions") else {"model": "small", "input": "?"}
 
 
@@ -178,7 +178,7 @@ async def test_a_model_that_never_stops_calling_gets_an_error_and_then_the_turn_
         server.script = [
             answer_with_call(agent, "files__echo", '{"text":"x"}', f"call_{number}") for number in range(9)
         ]
-        answer = await proxy.send("POST", path, asking(path))
+        answer = await proxy.send("POST", path, question_for(path))
         outputs = [outputs_in(each.body) for each in server.asked]
     assert (answer.status, answer.error["code"]) == (502, "tool_call_limit")
     assert len(outputs) <= 5
@@ -193,7 +193,7 @@ async def test_a_call_of_a_tool_that_no_server_has_gives_the_model_an_error(
     settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path)}
     async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent, **settings) as proxy:
         server.script = [answer_with_call(agent, "files__gone", "{}"), answer_with_text(agent, "Sorry.")]
-        answer = await proxy.send("POST", path, asking(path))
+        answer = await proxy.send("POST", path, question_for(path))
         told = outputs_in(server.asked[1].body)
     assert "Sorry." in answer.text
     assert list(told) == ["call_a"]
@@ -219,7 +219,7 @@ async def test_the_answer_behind_a_tool_that_runs_here_streams_while_the_upstrea
             server.held.clear()  # the answer behind it stops in its middle
 
         passing = asyncio.create_task(let_the_call_pass())
-        body = asking(path) | {"stream": True}
+        body = question_for(path) | {"stream": True}
         async with proxy.session.post(f"{proxy.url}{path}", json=body) as response:
             seen = b""
             while b"Early" not in seen:
@@ -277,9 +277,9 @@ async def test_a_server_of_responses_stands_before_another_of_these_servers(
     ):
         server.script = [stream(call("get_weather", PARIS), finish="tool_calls"), text("Hello there.")]
         tool = CHAT_WEATHER if path.endswith("completions") else RESPONSES_WEATHER
-        called = await outer.send("POST", path, asking(path) | {"model": "small", "tools": [tool]})
+        called = await outer.send("POST", path, question_for(path) | {"model": "small", "tools": [tool]})
         assert "Paris" in called.text
-        answer = await outer.send("POST", path, asking(path) | {"model": "small"})
+        answer = await outer.send("POST", path, question_for(path) | {"model": "small"})
     assert answer.status == 200
     assert "Hello there." in answer.text
     assert '"input_tokens":11' in answer.text or '"prompt_tokens":11' in answer.text

@@ -339,7 +339,7 @@ def test_a_wrong_key_of_a_table_is_reported_in_words_that_help(text: str, words:
     ],
 )
 async def test_doctor_names_what_to_change_as_the_table_has_it(
-    table: dict[str, Any], words: str, tmp_path: Path, logged: list[Any]
+    table: dict[str, Any], words: str, tmp_path: Path, log_lines: list[Any]
 ) -> None:
     flags = {"port": 0, "workdir": tmp_path, "state_dir": tmp_path / "state", "upstreams": {"a": table}}
     checkup = await examine({**flags, "agent": "a"}, None, {"PATH": os.defpath, "BAD_KEY": "a\nb"})
@@ -347,7 +347,7 @@ async def test_doctor_names_what_to_change_as_the_table_has_it(
     assert check.status == "failed"
     assert words in check.message + check.advice
     assert "PROXY_UPSTREAM_URL" not in check.message + check.advice
-    assert logged == [], "it is told once"
+    assert log_lines == [], "it is told once"
 
 
 async def test_an_error_for_the_client_names_the_table(a: Upstream, b: Upstream, tmp_path: Path) -> None:

@@ -29,14 +29,14 @@ async def reader(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PdfReader]:
     assert made.pool.workers == []
 
 
-async def read(reader: PdfReader, data: bytes, owner: str = "ann") -> str:
+async def read_text(reader: PdfReader, data: bytes, owner: str = "ann") -> str:
     (text,) = (await reader.read({b"1": Pdf(data, "here")}, owner)).values()
     return text
 
 
 async def refusal_of(reader: PdfReader, data: bytes) -> str:
     with pytest.raises(Fault) as caught:
-        await read(reader, data)
+        await read_text(reader, data)
     failure = caught.value.failure
     assert (failure.kind, failure.param) == (FaultKind.INVALID_REQUEST, "here")
     assert failure.code == "unsupported_file"
@@ -51,7 +51,7 @@ async def test_a_bomb_is_refused_and_the_next_file_is_read(reader: PdfReader, ki
     longest.cancel()
     assert message.startswith("Invalid file: the PDF takes too much ")
     assert await longest / slowness() < 0.1
-    assert await read(reader, pdfs.pdf("Hello.")) == TEXT
+    assert await read_text(reader, pdfs.pdf("Hello.")) == TEXT
 
 
 async def _longest_stop() -> float:
@@ -76,7 +76,7 @@ async def test_a_process_has_only_so_much_memory_and_nothing_of_our_environment(
     reader: PdfReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROXY_API_KEY", "secret")
-    await read(reader, pdfs.pdf("Hello."))
+    await read_text(reader, pdfs.pdf("Hello."))
     process = psutil.Process(reader.pool.workers[0])
     assert process.environ() == {}
     assert process.rlimit(psutil.RLIMIT_AS) == (MEMORY_BYTES, MEMORY_BYTES)
@@ -84,18 +84,18 @@ async def test_a_process_has_only_so_much_memory_and_nothing_of_our_environment(
 
 async def test_a_text_is_kept_for_its_owner(reader: PdfReader) -> None:
     data = pdfs.pdf("Hello.")
-    assert await read(reader, data) == TEXT
-    assert await read(reader, b"not read again", "ann") == TEXT
-    assert await read(reader, data, "bob") == TEXT
-    assert await read(reader, b"not read again", "bob") == TEXT
+    assert await read_text(reader, data) == TEXT
+    assert await read_text(reader, b"not read again", "ann") == TEXT
+    assert await read_text(reader, data, "bob") == TEXT
+    assert await read_text(reader, b"not read again", "bob") == TEXT
 
 
 async def test_the_text_of_a_pdf_is_cached(reader: PdfReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_reader, "KEPT_SECONDS", 0.05)
-    assert await read(reader, pdfs.pdf("Hello.")) == TEXT
+    assert await read_text(reader, pdfs.pdf("Hello.")) == TEXT
     await eventually(lambda: ("ann", b"1") not in reader._kept)
     with pytest.raises(Fault):
-        await read(reader, b"read again")
+        await read_text(reader, b"read again")
 
 
 async def test_the_cache_of_texts_is_limited(reader: PdfReader) -> None:
@@ -119,7 +119,7 @@ async def test_an_owner_with_many_leaves_room_for_another(reader: PdfReader) -> 
     bomb = Pdf(pdfs.bomb("a million texts"), "x")
     greedy = [asyncio.ensure_future(reader.read({b"%d" % n: bomb}, "ann")) for n in range(4)]
     await eventually(lambda: reader.pool.workers)
-    assert await read(reader, pdfs.pdf("Hello."), "bob") == TEXT
+    assert await read_text(reader, pdfs.pdf("Hello."), "bob") == TEXT
     assert not any(each.done() for each in greedy)
     await reader.close()
     ended = await asyncio.gather(*greedy, return_exceptions=True)

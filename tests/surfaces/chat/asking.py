@@ -29,7 +29,7 @@ CATALOG = catalog_of(
     aliases=(("gpt-4o", "codex-5"),),
 )
 DEFAULTS = RequestSettings()
-STRUCTURED = RequestSettings(structured_output=True)
+STRUCTURED_OUTPUT = RequestSettings(structured_output=True)
 NO_HINTS = RequestHints()
 
 

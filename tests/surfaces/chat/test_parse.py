@@ -13,7 +13,7 @@ from codex_proxy.surfaces.chat.parse import ParsedChat
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from tests.pictures import PIXEL
-from tests.surfaces.chat.asking import HELLO, STRUCTURED, ask, function_tool, refusal_of
+from tests.surfaces.chat.asking import HELLO, STRUCTURED_OUTPUT, ask, function_tool, refusal_of
 
 SYSTEM = {"role": "system", "content": "be brief"}
 
@@ -173,18 +173,20 @@ def test_one_choice_is_the_policy_where_the_operator_says_so() -> None:
 
 def test_with_structured_output_a_json_schema_is_the_turns_output_schema() -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
-    given = ask(STRUCTURED, response_format=wanted).turn.output_schema
+    given = ask(STRUCTURED_OUTPUT, response_format=wanted).turn.output_schema
     assert given == msgspec.Raw(b'{"title":"x","type":"object"}')
 
 
 def test_the_name_and_the_description_of_a_schema_reach_the_model() -> None:
     named = {"name": "place", "description": "Where it is.", "schema": {"type": "object", "title": "Spot"}}
-    given = ask(STRUCTURED, response_format={"type": "json_schema", "json_schema": named}).turn.output_schema
+    given = ask(
+        STRUCTURED_OUTPUT, response_format={"type": "json_schema", "json_schema": named}
+    ).turn.output_schema
     assert given == msgspec.Raw(b'{"title":"Spot","description":"Where it is.","type":"object"}')
 
 
 def test_with_structured_output_a_json_object_is_asked_for_in_words() -> None:
-    parsed = ask(STRUCTURED, response_format={"type": "json_object"})
+    parsed = ask(STRUCTURED_OUTPUT, response_format={"type": "json_object"})
     first = parsed.turn.history[0]
     assert isinstance(first, HistoryMessage)
     assert first.role == "developer"
@@ -201,7 +203,7 @@ def test_with_structured_output_a_json_object_is_asked_for_in_words() -> None:
 )
 def test_a_schema_that_is_none_is_named(schema: Any, param: str) -> None:
     wanted = {"type": "json_schema", "json_schema": schema}
-    assert refusal_of(STRUCTURED, response_format=wanted).param == param
+    assert refusal_of(STRUCTURED_OUTPUT, response_format=wanted).param == param
 
 
 # --- plain model or agent -------------------------------------------------------------------------
@@ -228,7 +230,7 @@ ANSWERED = {"role": "tool", "tool_call_id": "a", "content": "x"}
     ],
 )
 def test_auto_is_the_plain_model_when_the_client_is_the_agent(fields: dict[str, Any], mode: str) -> None:
-    assert ask(STRUCTURED, **fields).turn.mode == mode
+    assert ask(STRUCTURED_OUTPUT, **fields).turn.mode == mode
 
 
 def test_the_operator_can_settle_the_mode() -> None:

@@ -15,7 +15,7 @@ from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.errors import error_body
 from codex_proxy.surfaces.request_options import ParseContext
-from tests.surfaces.chat.asking import CATALOG, DEFAULTS, NO_HINTS, STRUCTURED
+from tests.surfaces.chat.asking import CATALOG, DEFAULTS, NO_HINTS, STRUCTURED_OUTPUT
 
 SPOKEN = (
     "role content type text function custom name id user assistant tool system tool_calls function_call "
@@ -48,7 +48,7 @@ MESSAGES = st.lists(
 def outcome(body: bytes) -> ParsedChat | Fault:
     """What came of it; any other exception fails the test."""
     try:
-        return parse(body, context=ParseContext(STRUCTURED, CATALOG, NO_HINTS))
+        return parse(body, context=ParseContext(STRUCTURED_OUTPUT, CATALOG, NO_HINTS))
     except Fault as raised:
         fault = raised
     json.loads(error_body(fault.failure, "chat"))

@@ -18,7 +18,7 @@ from codex_proxy.surfaces import conversations as objects
 from codex_proxy.surfaces.conversations import parse_create, parse_items, parse_update
 from codex_proxy.surfaces.errors import status_of
 from codex_proxy.surfaces.items import references_of, with_ids
-from tests.surfaces.responses.answering import Counting
+from tests.surfaces.responses.answering import CountedIds
 from tests.surfaces.responses.test_history import EVERY_KIND
 
 HELLO = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
@@ -118,13 +118,13 @@ def test_items_have_a_status_and_a_time() -> None:
 
 
 def test_items_of_every_kind_are_the_sdks_own() -> None:
-    for item in with_ids(parse_items(body(items=EVERY_KIND))[0], Counting()):
+    for item in with_ids(parse_items(body(items=EVERY_KIND))[0], CountedIds()):
         shown = objects.item(item, 7)
         assert ITEM.validate_python(shown).type == item["type"]
 
 
 def test_a_program_can_print_the_role_and_content_of_items_of_every_kind() -> None:
-    for item in with_ids(parse_items(body(items=EVERY_KIND))[0], Counting()):
+    for item in with_ids(parse_items(body(items=EVERY_KIND))[0], CountedIds()):
         found = ITEM.validate_python(objects.item(item, 7))
         assert found.role in {"user", "assistant", "system", "developer"}, found.type
         assert found.content is not None or found.type == "reasoning"

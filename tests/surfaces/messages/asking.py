@@ -31,7 +31,7 @@ def identity(turn: Turn) -> str:
     return f"codex-app-server/{turn.model}"
 
 
-def read(body: bytes, catalog: ModelCatalog = CATALOG, **more: Any) -> ParsedMessages:
+def parse_body(body: bytes, catalog: ModelCatalog = CATALOG, **more: Any) -> ParsedMessages:
     """What these bytes mean."""
     given = {"identity": identity, **more}
     context = ParseContext(given.pop("settings", DEFAULTS), catalog, given.pop("headers", NO_HINTS))
@@ -40,7 +40,7 @@ def read(body: bytes, catalog: ModelCatalog = CATALOG, **more: Any) -> ParsedMes
 
 def ask(catalog: ModelCatalog = CATALOG, how: dict[str, Any] | None = None, **fields: Any) -> ParsedMessages:
     """What a request with these fields means; a greeting where it has no messages. `how`: arguments of `parse`."""
-    return read(
+    return parse_body(
         json.dumps({"model": "codex-5", "max_tokens": 1024, "messages": [HELLO], **fields}).encode(),
         catalog,
         **(how or {}),

@@ -35,7 +35,7 @@ from tests.surfaces.messages.answering import renderer, stream_events, whole
 from tests.surfaces.messages.asking import HELLO, RECORDINGS, ask
 from tests.surfaces.messages.asking import message_of as spoken
 
-SEEN: dict[str, Any] = json.loads((RECORDINGS / "02-errors.json").read_text("utf-8"))
+RECORDED_ERRORS: dict[str, Any] = json.loads((RECORDINGS / "02-errors.json").read_text("utf-8"))
 SIX = 6
 """Requests after a 400 that says nothing that it knows: it drops its betas one after another."""
 FOR_MINUTES = 10
@@ -223,7 +223,7 @@ CASES: dict[str, Callable[[], None]] = {
 
 
 def test_every_recorded_case_has_an_answer_of_this_server() -> None:
-    assert set(CASES) == set(SEEN)
+    assert set(CASES) == set(RECORDED_ERRORS)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -231,10 +231,12 @@ def test_the_answer_of_this_server_to_a_recorded_case(name: str) -> None:
     CASES[name]()
 
 
-@pytest.mark.parametrize("name", [name for name, case in SEEN.items() if "status" in (case["answer"] or {})])
+@pytest.mark.parametrize(
+    "name", [name for name, case in RECORDED_ERRORS.items() if "status" in (case["answer"] or {})]
+)
 def test_the_number_of_requests_after_an_answer_is_the_one_that_was_seen(name: str) -> None:
     """So that `requests_after` is no guess; where the server relented, there were fewer."""
-    case = SEEN[name]
+    case = RECORDED_ERRORS[name]
     answer = case["answer"]
     message = ((answer["body"] or {}).get("error") or {}).get("message", "")
     known = requests_after(answer["status"], answer["headers"], message)

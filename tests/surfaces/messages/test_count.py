@@ -21,7 +21,7 @@ from tests.surfaces.messages.asking import (
     HELLO,
     RECORDINGS,
     message_of,
-    read,
+    parse_body,
     recordings,
     result,
     tool,
@@ -186,4 +186,4 @@ def test_every_recorded_request_for_a_count_is_accepted() -> None:
 def test_the_count_of_a_recorded_conversation_is_not_below_the_estimate_of_what_the_model_reads() -> None:
     for _, entry in recordings("01-print-session", "06-interactive2"):
         body = json.dumps(entry["body"]).encode()
-        assert count_tokens(body, ANY_MODEL)[0] >= prompt_tokens(read(body, ANY_MODEL).turn)
+        assert count_tokens(body, ANY_MODEL)[0] >= prompt_tokens(parse_body(body, ANY_MODEL).turn)

@@ -20,7 +20,7 @@ from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.tools import model_name
 from tests.surfaces.catalogs import catalog_of
 from tests.surfaces.chat.asking import CATALOG
-from tests.surfaces.messages.asking import HELLO, ask, message_of, read, refusal_of, result, tool, use
+from tests.surfaces.messages.asking import HELLO, ask, message_of, parse_body, refusal_of, result, tool, use
 from tests.surfaces.messages.test_history import BLOCKS, MESSAGES, VALUES
 
 LONG = "mcp__a_server_with_a_name__a_tool_with_a_name_that_is_longer_than_providers_take"
@@ -305,7 +305,7 @@ TOOLS = st.lists(
 def outcome(body: bytes) -> None:
     """Any other exception than the client's fault fails the test."""
     try:
-        read(body)
+        parse_body(body)
         return
     except Fault as raised:
         failure = raised.failure

@@ -9,13 +9,13 @@ import pytest
 
 from codex_proxy.runs.idle_sessions import item_digests
 from codex_proxy.surfaces.messages.parse import ParsedMessages
-from tests.surfaces.messages.asking import ANY_MODEL, read, recordings
+from tests.surfaces.messages.asking import ANY_MODEL, parse_body, recordings
 
 REQUESTS = dict(recordings())
 
 
 def parse_entry(entry: dict[str, Any]) -> ParsedMessages:
-    return read(json.dumps(entry["body"]).encode(), ANY_MODEL)
+    return parse_body(json.dumps(entry["body"]).encode(), ANY_MODEL)
 
 
 @pytest.mark.sampled(every=4)

@@ -23,7 +23,7 @@ from codex_proxy.surfaces.ollama.embeddings import embed_body, embeddings_body
 from codex_proxy.surfaces.ollama.render import TurnTimes, fill_in_body
 from tests.surfaces.ollama.asking import HEAD, lines, renderer, stream_events, whole
 
-SAID: list[Event] = [
+TEXT_EVENTS: list[Event] = [
     TurnStarted(),
     ItemStarted(Reasoning("r")),
     ReasoningDelta("r", "Hm."),
@@ -35,7 +35,7 @@ SAID: list[Event] = [
     UsageReported(Usage(input=11, output=7)),
     TurnEnded(Stop.STOP),
 ]
-CALLED: list[Event] = [
+CALL_EVENTS: list[Event] = [
     TurnStarted(),
     ItemStarted(ToolCall("c", "call_1", "get_weather")),
     ArgumentsDelta("c", '{"city": '),
@@ -48,7 +48,7 @@ FAILED = Failure(kind=FaultKind.AGENT_CRASHED, message="The agent has crashed.")
 
 def test_each_delta_of_a_chat_is_a_line_and_the_last_line_has_counts_and_times() -> None:
     times = TurnTimes(total=100, load=10, prompt=20, answer=70)
-    assert stream_events(SAID, times=lambda: times) == [
+    assert stream_events(TEXT_EVENTS, times=lambda: times) == [
         {**HEAD, "message": {"role": "assistant", "content": "", "thinking": "Hm."}, "done": False},
         {**HEAD, "message": {"role": "assistant", "content": "Hel"}, "done": False},
         {**HEAD, "message": {"role": "assistant", "content": "lo"}, "done": False},
@@ -68,42 +68,42 @@ def test_each_delta_of_a_chat_is_a_line_and_the_last_line_has_counts_and_times()
 
 
 def test_a_completion_has_its_text_in_response() -> None:
-    lines = stream_events(SAID, form="generate")
+    lines = stream_events(TEXT_EVENTS, form="generate")
     assert [line["response"] for line in lines] == ["", "Hel", "lo", ""]
     assert lines[0]["thinking"] == "Hm."
     assert all("message" not in line for line in lines)
 
 
 def test_a_client_that_wants_no_thinking_gets_none() -> None:
-    assert "thinking" not in whole(SAID, thinking=False)["message"]
+    assert "thinking" not in whole(TEXT_EVENTS, thinking=False)["message"]
 
 
 def test_a_call_is_one_line_with_its_arguments_as_an_object() -> None:
-    first, last = stream_events(CALLED)
+    first, last = stream_events(CALL_EVENTS)
     function = {"index": 0, "name": "get_weather", "arguments": {"city": "Bern"}}
     assert first["message"]["tool_calls"] == [{"id": "call_1", "function": function}]
     assert (last["done"], last["done_reason"]) == (True, "stop")
 
 
 def test_the_client_gets_its_own_name_of_a_tool() -> None:
-    answer = whole(CALLED, client_names={"get_weather": "get.weather"})
+    answer = whole(CALL_EVENTS, client_names={"get_weather": "get.weather"})
     assert answer["message"]["tool_calls"][0]["function"]["name"] == "get.weather"
 
 
 def test_a_call_that_is_cut_in_its_arguments_is_left_out() -> None:
-    cut = [*CALLED[:3], ItemEnded("c", "incomplete"), TurnEnded(Stop.LENGTH)]
+    cut = [*CALL_EVENTS[:3], ItemEnded("c", "incomplete"), TurnEnded(Stop.LENGTH)]
     answer = whole(cut)
     assert "tool_calls" not in answer["message"]
     assert answer["done_reason"] == "length"
 
 
 def test_arguments_that_are_no_object_are_sent_as_the_text_that_they_are() -> None:
-    events = [*CALLED[:2], ArgumentsDelta("c", "[1]"), ItemEnded("c"), TurnEnded(Stop.TOOL_CALLS)]
+    events = [*CALL_EVENTS[:2], ArgumentsDelta("c", "[1]"), ItemEnded("c"), TurnEnded(Stop.TOOL_CALLS)]
     assert whole(events)["message"]["tool_calls"][0]["function"]["arguments"] == {"input": "[1]"}
 
 
 def test_a_failure_in_the_middle_of_a_stream_is_its_last_line() -> None:
-    last = stream_events([*SAID[:6], TurnEnded(Stop.FAILED, failure=FAILED)])[-1]
+    last = stream_events([*TEXT_EVENTS[:6], TurnEnded(Stop.FAILED, failure=FAILED)])[-1]
     assert last == {"error": "The agent has crashed."}
 
 
@@ -116,7 +116,7 @@ def test_a_failed_turn_has_no_whole_answer() -> None:
 
 
 def test_an_interrupted_answer_is_an_error() -> None:
-    assert "interrupted" in stream_events([*SAID[:6], TurnEnded(Stop.INTERRUPTED)])[-1]["error"]
+    assert "interrupted" in stream_events([*TEXT_EVENTS[:6], TurnEnded(Stop.INTERRUPTED)])[-1]["error"]
 
 
 def test_characters_that_end_a_line_elsewhere_are_escaped() -> None:
@@ -133,7 +133,7 @@ def test_characters_that_end_a_line_elsewhere_are_escaped() -> None:
 
 
 def test_tokens_that_nobody_reported_are_estimated() -> None:
-    events = [each for each in SAID if not isinstance(each, UsageReported)]
+    events = [each for each in TEXT_EVENTS if not isinstance(each, UsageReported)]
     answer = whole(events, prompt_tokens=lambda: 42)
     assert answer["prompt_eval_count"] == 42
     assert answer["eval_count"] >= 1

@@ -16,7 +16,7 @@ ID, CREATED, ENDED = "resp_1", 1_726_646_400, 1_726_646_407
 ECHO = ask().echo
 
 
-class Counting:
+class CountedIds:
     """Ids in order: `msg_1`, `fc_2`."""
 
     def __init__(self) -> None:
@@ -37,7 +37,9 @@ class Stopped:
 
 
 def renderer(echo: Mapping[str, Any] = ECHO, **options: Any) -> ResponsesRenderer:
-    return ResponsesRenderer(id=ID, created_at=CREATED, echo=echo, ids=Counting(), clock=Stopped(), **options)
+    return ResponsesRenderer(
+        id=ID, created_at=CREATED, echo=echo, ids=CountedIds(), clock=Stopped(), **options
+    )
 
 
 def stream_events(events: Sequence[Event], **options: Any) -> list[Any]:
@@ -78,7 +80,7 @@ def payloads(sse: bytes) -> list[Any]:
 def in_profile(events: Sequence[Event]) -> list[Any]:
     """The payloads of the other profile: `data:` lines only."""
     answer = OpenResponsesRenderer(
-        id=ID, created_at=CREATED, echo=ECHO, ids=Counting(), clock=Stopped(), stream=True
+        id=ID, created_at=CREATED, echo=ECHO, ids=CountedIds(), clock=Stopped(), stream=True
     )
     frames = answer.feed(events).decode().split("\n\n")
     assert frames[-2:] == ["data: [DONE]", ""]

@@ -22,7 +22,7 @@ from codex_proxy.surfaces.items import references_of, resolve_references, with_i
 from codex_proxy.surfaces.responses.history import decode_summary, encode_summary, history_of
 from tests.pictures import PIXEL
 from tests.surfaces.chat.turns import activity, reasoning_item, text_item, tool_call, turn
-from tests.surfaces.responses.answering import Counting
+from tests.surfaces.responses.answering import CountedIds
 from tests.surfaces.responses.answering import output as output_of
 from tests.surfaces.responses.asking import ask, call, history, output, refusal_of
 
@@ -57,12 +57,12 @@ def user(text: str) -> HistoryMessage:
 
 
 def test_stored_items_are_the_sdks_own() -> None:
-    for item in with_ids(ask(input=EVERY_KIND).input_items, Counting()):
+    for item in with_ids(ask(input=EVERY_KIND).input_items, CountedIds()):
         assert STORED.validate_python(item).type == item["type"]
 
 
 def test_ids_begin_as_their_kind_does_and_given_ones_are_kept() -> None:
-    items = with_ids(ask(input=[*EVERY_KIND[:7], {**call("c"), "id": "fc_mine"}]).input_items, Counting())
+    items = with_ids(ask(input=[*EVERY_KIND[:7], {**call("c"), "id": "fc_mine"}]).input_items, CountedIds())
     assert [item["id"] for item in items] == [
         "msg_1", "msg_2", "msg_3", "msg_4", "rs_5", "fc_6", "fco_7", "fc_mine",
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from tests.surfaces.chat.turns import approval, gave, open_call, text_item, tool
 from tests.surfaces.responses.answering import output as output_of
 from tests.surfaces.responses.asking import CATALOG, ask, history
 
-RUN: dict[str, Any] = {
+MCP_CALL: dict[str, Any] = {
     "type": "mcp_call",
     "id": "mcp_0123456789ab-call_1",
     "server_label": "files",
@@ -42,11 +42,11 @@ YES: dict[str, Any] = {
     "approve": True,
 }
 NO = YES | {"approve": False}
-APPROVED_RUN = RUN | {"id": "mcp_ba9876543210-call_1", "approval_request_id": REQUEST["id"]}
+APPROVED_MCP_CALL = MCP_CALL | {"id": "mcp_ba9876543210-call_1", "approval_request_id": REQUEST["id"]}
 HELLO: dict[str, Any] = {"type": "message", "role": "user", "content": "hello"}
 
-ASKED = HistoryCall("call_1", "files__read", "{}")
-GIVEN = HistoryOutput("call_1", (TextPart("done"),))
+CALL = HistoryCall("call_1", "files__read", "{}")
+OUTPUT = HistoryOutput("call_1", (TextPart("done"),))
 
 
 def call_output(text: str) -> HistoryOutput:
@@ -77,7 +77,7 @@ def refusal(earlier: Sequence[Any], *fresh: Any) -> tuple[str | None, str]:
 
 def test_a_call_is_one_of_the_function_that_the_model_knows_and_was_answered() -> None:
     done = HistoryOutput("call_1", (TextPart("done"),), by_server=True)
-    assert history(RUN) == (HistoryCall("call_1", "files__read", "{}", by_server=True), done)
+    assert history(MCP_CALL) == (HistoryCall("call_1", "files__read", "{}", by_server=True), done)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_call_is_one_of_the_function_that_the_model_knows_and_was_answered() -
     ],
 )
 def test_a_failed_call_has_the_error(error: Any) -> None:
-    failed = RUN | {"output": None, "error": error, "status": "failed"}
+    failed = MCP_CALL | {"output": None, "error": error, "status": "failed"}
     assert text_of(history(failed)[1]) == "No such file."
 
 
@@ -100,32 +100,32 @@ def test_an_error_of_any_other_shape_is_reported_as_it_is() -> None:
 
 @pytest.mark.parametrize("status", ["incomplete", "in_progress", "calling"])
 def test_a_call_that_was_cut_off_is_reported_as_one(status: str) -> None:
-    assert "cut off" in text_of(history(RUN | {"output": None, "status": status})[1])
+    assert "cut off" in text_of(history(MCP_CALL | {"output": None, "status": status})[1])
 
 
 def test_a_call_that_gave_nothing_was_still_answered() -> None:
-    assert text_of(history(RUN | {"output": None})[1]) == ""
+    assert text_of(history(MCP_CALL | {"output": None})[1]) == ""
 
 
 def test_a_call_that_is_reported_again_is_reported_once() -> None:
-    assert with_earlier([RUN], RUN) == history(RUN)
+    assert with_earlier([MCP_CALL], MCP_CALL) == history(MCP_CALL)
 
 
 def test_two_calls_with_one_call_id_of_the_model_are_two() -> None:
-    other = RUN | {"id": "mcp_ba9876543210-call_1", "name": "write"}
-    first, _, second, answer = history(RUN, other)
+    other = MCP_CALL | {"id": "mcp_ba9876543210-call_1", "name": "write"}
+    first, _, second, answer = history(MCP_CALL, other)
     assert isinstance(first, HistoryCall)
     assert isinstance(second, HistoryCall)
     assert isinstance(answer, HistoryOutput)
     assert second.call_id == answer.call_id == other["id"] != first.call_id
     function = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
     answered = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
-    ids = [item.call_id for item in history(RUN, function, answered) if isinstance(item, HistoryCall)]
-    assert ids == [RUN["id"], "call_1"]
+    ids = [item.call_id for item in history(MCP_CALL, function, answered) if isinstance(item, HistoryCall)]
+    assert ids == [MCP_CALL["id"], "call_1"]
 
 
 def test_ids_with_a_common_beginning_longer_than_a_call_id_stay_different() -> None:
-    long = [RUN | {"id": "mcp_" + "x" * 80 + str(number)} for number in range(3)]
+    long = [MCP_CALL | {"id": "mcp_" + "x" * 80 + str(number)} for number in range(3)]
     ids = [item.call_id for item in history(*long) if isinstance(item, HistoryCall)]
     assert len(set(ids)) == 3
     assert max(map(len, ids)) == 64
@@ -151,12 +151,12 @@ def test_what_a_response_put_out_goes_back_in() -> None:
 
 
 def test_an_approved_call_waits_to_be_run() -> None:
-    assert with_earlier([REQUEST], YES) == (ASKED, HistoryOutput("call_1", (), approved_by=REQUEST["id"]))
+    assert with_earlier([REQUEST], YES) == (CALL, HistoryOutput("call_1", (), approved_by=REQUEST["id"]))
     assert history(REQUEST, YES) == with_earlier([REQUEST], YES)
 
 
 def test_a_denied_call_is_not_made_and_the_model_gets_the_reason() -> None:
-    assert with_earlier([REQUEST], NO) == (ASKED, call_output("The user has not approved this call."))
+    assert with_earlier([REQUEST], NO) == (CALL, call_output("The user has not approved this call."))
     reasoned = NO | {"reason": "Not now."}
     assert with_earlier([REQUEST], reasoned)[1] == call_output(
         "The user has not approved this call: Not now."
@@ -164,34 +164,34 @@ def test_a_denied_call_is_not_made_and_the_model_gets_the_reason() -> None:
 
 
 def test_a_call_that_was_approved_and_run_has_its_output_where_it_was_approved() -> None:
-    items = with_earlier([REQUEST, YES, HELLO, APPROVED_RUN], HELLO)
-    assert items[:2] == (ASKED, GIVEN)
+    items = with_earlier([REQUEST, YES, HELLO, APPROVED_MCP_CALL], HELLO)
+    assert items[:2] == (CALL, OUTPUT)
     assert [type(item) for item in items[2:]] == [HistoryMessage, HistoryMessage]
-    assert history(REQUEST, YES, APPROVED_RUN) == (ASKED, GIVEN)
+    assert history(REQUEST, YES, APPROVED_MCP_CALL) == (CALL, OUTPUT)
 
 
 def test_a_call_that_was_approved_once_and_cut_off_is_not_made_later() -> None:
     assert "cut off" in text_of(with_earlier([REQUEST, YES], HELLO)[1])
-    under_way = APPROVED_RUN | {"output": None, "status": "incomplete"}
+    under_way = APPROVED_MCP_CALL | {"output": None, "status": "incomplete"}
     assert "cut off" in text_of(with_earlier([REQUEST, YES, under_way], HELLO)[1])
 
 
 def test_a_run_without_its_response_answers_the_request() -> None:
-    assert with_earlier([REQUEST, APPROVED_RUN], HELLO)[:2] == (ASKED, GIVEN)
+    assert with_earlier([REQUEST, APPROVED_MCP_CALL], HELLO)[:2] == (CALL, OUTPUT)
 
 
 def test_a_run_without_its_request_is_a_call_of_its_own() -> None:
-    assert with_earlier([YES, APPROVED_RUN], HELLO)[:2] == history(RUN)
+    assert with_earlier([YES, APPROVED_MCP_CALL], HELLO)[:2] == history(MCP_CALL)
 
 
 def test_an_answer_that_comes_before_its_request_is_put_behind_it() -> None:
     assert history(YES, REQUEST) == history(REQUEST, YES)
-    assert history(APPROVED_RUN, REQUEST) == (ASKED, GIVEN)
+    assert history(APPROVED_MCP_CALL, REQUEST) == (CALL, OUTPUT)
 
 
 def test_a_conversation_may_go_on_without_an_answer_and_then_the_call_was_not_made() -> None:
     call, answer, hello = with_earlier([REQUEST], HELLO)
-    assert call == ASKED
+    assert call == CALL
     assert "did not say whether" in text_of(answer)
     assert isinstance(hello, HistoryMessage)
 
@@ -230,7 +230,7 @@ def test_a_second_response_is_refused_where_it_would_change_something() -> None:
 
 
 def test_a_response_that_is_reported_again_is_left_out() -> None:
-    assert with_earlier([REQUEST, YES, APPROVED_RUN], YES) == (ASKED, GIVEN)
+    assert with_earlier([REQUEST, YES, APPROVED_MCP_CALL], YES) == (CALL, OUTPUT)
     assert with_earlier([REQUEST, NO], NO) == with_earlier([REQUEST], NO)
 
 
@@ -252,7 +252,7 @@ ITEMS = st.one_of(
     ),
     st.builds(
         lambda id, request, done: (
-            RUN
+            MCP_CALL
             | {"id": id, "approval_request_id": request}
             | ({} if done else {"output": None, "status": "incomplete"})
         ),

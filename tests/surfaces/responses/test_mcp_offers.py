@@ -20,7 +20,7 @@ WRITE = ListedTool("write", annotations=b'{"readOnlyHint":false}')
 GUESS = ListedTool("guess")
 
 
-def allowed(tools: Any) -> list[str]:
+def allowed_tools(tools: Any) -> list[str]:
     (offer,) = ask(tools=[{**MCP, "allowed_tools": tools}]).mcp
     return [tool.name for tool in (READ, WRITE, GUESS) if allows(offer, tool)]
 
@@ -31,20 +31,20 @@ def to_approve(approval: Any) -> list[str]:
 
 
 def test_a_server_without_a_filter_offers_all_that_it_has() -> None:
-    assert allowed(None) == ["read", "write", "guess"]
-    assert allowed({}) == ["read", "write", "guess"]
+    assert allowed_tools(None) == ["read", "write", "guess"]
+    assert allowed_tools({}) == ["read", "write", "guess"]
 
 
 def test_only_named_tools_are_offered() -> None:
-    assert allowed(["write", "nothing"]) == ["write"]
-    assert allowed({"tool_names": ["write"]}) == ["write"]
-    assert allowed([]) == []
+    assert allowed_tools(["write", "nothing"]) == ["write"]
+    assert allowed_tools({"tool_names": ["write"]}) == ["write"]
+    assert allowed_tools([]) == []
 
 
 def test_what_only_reads_is_what_the_server_says_of_itself() -> None:
-    assert allowed({"read_only": True}) == ["read"]
-    assert allowed({"read_only": False}) == ["write", "guess"]
-    assert allowed({"read_only": True, "tool_names": ["write", "read"]}) == ["read"]
+    assert allowed_tools({"read_only": True}) == ["read"]
+    assert allowed_tools({"read_only": False}) == ["write", "guess"]
+    assert allowed_tools({"read_only": True, "tool_names": ["write", "read"]}) == ["read"]
 
 
 def test_approval_is_asked_for_every_tool_or_for_none() -> None:
@@ -70,39 +70,41 @@ def server_tools(label: str, *names: str) -> list[Tool]:
 TOOLS = [*server_tools("files", "read", "write"), *server_tools("mail", "read")]
 
 
-def chosen(choice: Any, tools: list[Tool] = TOOLS) -> ToolChoice:
+def tool_choice_of(choice: Any, tools: list[Tool] = TOOLS) -> ToolChoice:
     parsed = ask(tools=[function_tool(), MCP, {**MCP, "server_label": "mail"}], tool_choice=choice)
     return combine_choices(parsed.turn.tool_choice, parsed.mcp_choice, tools)
 
 
 def refusal(choice: Any, tools: list[Tool] = TOOLS) -> str:
     with pytest.raises(Fault) as raised:
-        chosen(choice, tools)
+        tool_choice_of(choice, tools)
     assert raised.value.failure.param == "tool_choice"
     return raised.value.failure.message
 
 
 @pytest.mark.parametrize("word", ["auto", "none", "required"])
 def test_a_choice_that_names_no_server_stays_as_it_is(word: str) -> None:
-    assert chosen(word) == word
-    assert chosen({"type": "function", "name": "get_weather"}) == NamedTools(("get_weather",), required=True)
+    assert tool_choice_of(word) == word
+    assert tool_choice_of({"type": "function", "name": "get_weather"}) == NamedTools(
+        ("get_weather",), required=True
+    )
 
 
 def test_a_servers_tool_is_chosen_by_the_name_that_the_model_knows() -> None:
     choice = {"type": "mcp", "server_label": "files", "name": "read"}
-    assert chosen(choice) == NamedTools(("files__read",), required=True)
+    assert tool_choice_of(choice) == NamedTools(("files__read",), required=True)
 
 
 def test_a_server_is_chosen_with_all_its_tools() -> None:
     choice = {"type": "mcp", "server_label": "files"}
-    assert chosen(choice) == NamedTools(("files__read", "files__write"), required=True)
+    assert tool_choice_of(choice) == NamedTools(("files__read", "files__write"), required=True)
 
 
 def test_allowed_tools_of_servers_and_of_the_client_are_one_choice() -> None:
     wanted = [{"type": "mcp", "server_label": "mail"}, {"type": "function", "name": "get_weather"}]
     for mode in ("auto", "required"):
         choice = {"type": "allowed_tools", "mode": mode, "tools": wanted}
-        assert chosen(choice) == NamedTools(("get_weather", "mail__read"), mode == "required")
+        assert tool_choice_of(choice) == NamedTools(("get_weather", "mail__read"), mode == "required")
 
 
 def test_a_tool_that_the_server_does_not_have_is_refused_with_those_it_has() -> None:
@@ -117,7 +119,7 @@ def test_a_tool_that_the_server_does_not_have_is_refused_with_those_it_has() -> 
 def test_a_required_call_of_a_server_without_tools_is_refused() -> None:
     assert "'files'" in refusal({"type": "mcp", "server_label": "files"}, [])
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "files"}]}
-    assert chosen(allowed, []) == NamedTools(())
+    assert tool_choice_of(allowed, []) == NamedTools(())
 
 
 def tool_list_item(label: str, *tools: Any, **more: Any) -> dict[str, Any]:
