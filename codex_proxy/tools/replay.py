@@ -6,6 +6,7 @@ the client's first call. If nothing is remembered, or the client's items differ,
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -38,6 +39,9 @@ CUT_OFF = (
 UNSUPPORTED = "unsupported call: "
 UNREADABLE_CALL = "failed to parse function arguments: they are not JSON"
 """The output of a call whose arguments cannot be read, in the agent's own words."""
+
+_THOUGHT_START = re.compile("<think(?: redacted)?>")
+_THOUGHT_END = re.compile("(</think(?: redacted)?>)")
 
 CODEX_OWN = "internal_chat_message_metadata_passthrough"
 """A field that Codex adds to raw items."""
@@ -216,12 +220,12 @@ def assistant_text(items: Sequence[HistoryItem]) -> str:
 
 def _texts_outside_thoughts(text: str) -> list[str]:
     """Returns the texts before, between and after `<think>` blocks, in which some clients send reasoning back."""
-    *pieces, last = text.split("</think>")
+    *pieces, last = _THOUGHT_END.split(text)
     said: list[list[str]] = [[]]
-    for piece in pieces:
-        before, tag, _ = piece.partition("<think>")
-        said[-1].append(before if tag else f"{piece}</think>")
-        if tag:
+    for piece, end in zip(pieces[::2], pieces[1::2], strict=True):
+        before, *thought = _THOUGHT_START.split(piece, maxsplit=1)
+        said[-1].append(before if thought else piece + end)
+        if thought:
             said.append([])
     said[-1].append(last)
     stripped = ("".join(each).strip() for each in said)

@@ -106,6 +106,7 @@ def test_several_messages_are_recognised_as_a_client_joins_them() -> None:
         [message("One.\n<think>So.</think>\nTwo.")],
         [message("<think>So.</think><think>Hm.</think>One."), message("\nTwo.\n")],
         [message("<think>So.</think>")],
+        [message("One.\n\nTwo.<think redacted>\n\n</think redacted>")],
     ],
 )
 def test_an_answer_is_recognised_without_reasoning_that_a_client_put_into_its_text(
