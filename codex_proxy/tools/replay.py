@@ -244,15 +244,16 @@ def restore_items(
     while index < len(history):
         start, end = _echo(history, index)
         out += history[index:start]
-        memory = _memory_of(history[start:end], recalled, repeated)
+        memories = _memories_of(history[start:end], recalled, repeated)
         index = end
-        if memory is None:
+        if not memories:
             out += history[start:end]
             continue
         while index < len(history) and isinstance(history[index], HistoryOutput):
             index += 1
-        out += _items_of(memory, model)
-        out += _outputs_of(memory, history[end:index])
+        for memory, outputs in zip(memories, _shares(memories, history[end:index]), strict=True):
+            out += _items_of(memory, model)
+            out += _outputs_of(memory, outputs)
     return tuple(out)
 
 
@@ -282,22 +283,32 @@ def _is_the_models(item: HistoryItem) -> bool:
     return item.by_server if isinstance(item, HistoryOutput) else True
 
 
-def _memory_of(
+def _memories_of(
     echo: Sequence[HistoryItem], recalled: Mapping[bytes, RememberedTurn], repeated: Container[bytes]
-) -> RememberedTurn | None:
-    """Returns the turn whose answer `echo` repeats, if any: the same calls, no other raw items, the same text or none.
-    Calls in `repeated` do not count.
+) -> list[RememberedTurn]:
+    """Returns the turns whose answers `echo` repeats, in order: the same calls, no other raw items, the same text or
+    none. Several if a client joins their calls. None if it differs, or if a call is in `repeated`.
     """
     keys = keys_of(echo)
-    memory = recalled.get(keys[0]) if keys else None
-    if memory is None or [item.call_id for item in echo if _is_for_client(item)] != memory.visible:
-        return None
-    if (memory.calls_key and memory.calls_key != key_of_all(keys)) or any(key in repeated for key in keys):
-        return None
+    ids = [item.call_id for item in echo if _is_for_client(item)]
+    memories: list[RememberedTurn] = []
+    start = 0
+    while start < len(keys):
+        memory = recalled.get(keys[start])
+        end = start + len(memory.visible) if memory else start
+        if memory is None or end == start or ids[start:end] != memory.visible:
+            return []
+        if memory.calls_key and memory.calls_key != key_of_all(keys[start:end]):
+            return []
+        memories.append(memory)
+        start = end
+    if any(key in repeated for key in keys):
+        return []
     raw = [_identity(item.json) for item in echo if isinstance(item, RawHistoryItem)]
-    if raw and not _all_among(raw, [_identity(item) for item in memory.items]):
-        return None
-    return memory if assistant_text(echo) in ("", memory.said) else None
+    if raw and not _all_among(raw, [_identity(item) for memory in memories for item in memory.items]):
+        return []
+    said = "\n\n".join(memory.said for memory in memories if memory.said)
+    return memories if assistant_text(echo) in ("", said) else []
 
 
 def _identity(raw: bytes | msgspec.Raw) -> _Identity:
@@ -325,8 +336,17 @@ def _items_of(memory: RememberedTurn, model: str) -> list[HistoryItem]:
     return [RawHistoryItem(bytes(raw)) for raw in memory.items if same or _identity(raw).type != "reasoning"]
 
 
-def _outputs_of(memory: RememberedTurn, given: Sequence[HistoryItem]) -> list[HistoryItem]:
-    outputs = [item for item in given if isinstance(item, HistoryOutput)]
+def _shares(memories: Sequence[RememberedTurn], given: Sequence[HistoryItem]) -> list[list[HistoryOutput]]:
+    """Returns the outputs of each turn's calls; the last turn also gets those of no call."""
+    owners = {call_id: number for number, memory in enumerate(memories) for call_id in memory.visible}
+    shares: list[list[HistoryOutput]] = [[] for _ in memories]
+    for item in given:
+        if isinstance(item, HistoryOutput):
+            shares[owners.get(item.call_id, -1)].append(item)
+    return shares
+
+
+def _outputs_of(memory: RememberedTurn, outputs: Sequence[HistoryOutput]) -> list[HistoryItem]:
     first: dict[str, HistoryOutput] = {}
     for item in outputs:
         first.setdefault(item.call_id, item)

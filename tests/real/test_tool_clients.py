@@ -101,6 +101,26 @@ async def test_function_calls_which_have_no_ids_continue_what_the_model_saw(
     assert types_of(model_server.calls[-1]).count("reasoning") == 2
 
 
+async def test_a_client_that_joins_the_calls_of_all_steps_continues_what_the_model_saw(
+    proxies: Proxies, model_server: ModelServer
+) -> None:
+    question = {"role": "user", "content": plan(STEP, STEP, STEP, [say("Done.")])}
+    tools: list[Any] = [openai.pydantic_function_tool(GetWeather)]
+    calls: list[Any] = []
+    async with loop_of(proxies, "replayed") as loop:
+        for _ in range(4):
+            client = (await loop.serve()).client
+            outputs = [{"role": "tool", "tool_call_id": each["id"], "content": "sunny"} for each in calls]
+            joined = [{"role": "assistant", "content": None, "tool_calls": calls}] if calls else []
+            messages: Any = [question, *joined, *outputs]
+            answer = await client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+            calls += [each.model_dump() for each in answer.choices[0].message.tool_calls or ()]
+    assert answer.choices[0].message.content == "Done."
+    assert len(model_server.calls) == 4
+    assert_grows(model_server.calls)
+    assert types_of(model_server.calls[-1]).count("reasoning") == 3
+
+
 @tool
 def get_weather(city: str) -> str:
     """The weather of a city."""

@@ -174,6 +174,19 @@ def test_several_remembered_turns_are_put_back_each_in_its_place() -> None:
     assert put_back(history, memory) == back
 
 
+def test_turns_whose_calls_a_client_joins_are_put_back_one_after_the_other() -> None:
+    other = [raw("reasoning", id="rs_2"), raw("function_call", call_id="c")]
+    memory = remembered_turns(call("a"), call("b"))
+    memory |= remembered_turns(call("c"), items=other, said="", calls=["h", "c"], hidden={"h": "mine"})
+    calls = [call("a"), call("b"), call("c")]
+    outputs = [output("c"), output("b"), output("a")]
+    first = [*BACK, output("a"), output("b")]
+    second = [*map(past, other), output("h", "mine"), output("c")]
+    assert put_back([QUESTION, *calls, *outputs, MORE], memory) == [QUESTION, *first, *second, MORE]
+    assert put_back([message("Hm."), *calls, *outputs], memory) == [*first, *second]
+    assert put_back([call("d"), *calls], memory) == [call("d"), *calls]
+
+
 def test_an_answer_in_text_between_two_turns_is_its_own() -> None:
     history: list[HistoryItem] = [message("An answer."), QUESTION, message("Hm."), call("a"), output("a")]
     assert put_back(history, remembered_turns(call("a"))) == [
