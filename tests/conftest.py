@@ -150,8 +150,18 @@ def _runs_exhaustive(config: pytest.Config) -> bool:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _place(item.path))
+    _check_fixtures(items)
     if not _runs_exhaustive(config):
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
+def _check_fixtures(items: list[pytest.Item]) -> None:
+    """Stops the run if a test, also one that is left out, names a fixture that does not exist."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            unknown = set(item.fixturenames) - item._fixtureinfo.name2fixturedefs.keys() - {"request"}
+            if unknown:
+                raise pytest.UsageError(f"{item.nodeid} names a fixture that does not exist: {min(unknown)}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -30,10 +30,10 @@ async def apis() -> AsyncIterator[ScriptedApis]:
 
 
 @living_on(scope="module")
-async def serve_agent(agent: str, apis: ScriptedApis) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
+async def client_and_server(agent: str, apis: ScriptedApis) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
     with tempfile.TemporaryDirectory(prefix=f"codex-proxy-{agent}-", ignore_cleanup_errors=True) as folder:
-        async with acp_proxy(agent, Path(folder), apis.url) as served:
-            yield served
+        async with acp_proxy(agent, Path(folder), apis.url) as found:
+            yield found
 
 
 def output_of(size: int, *, lines: bool) -> str:
@@ -49,9 +49,9 @@ def output_of(size: int, *, lines: bool) -> str:
 @pytest.mark.parametrize("lines", [True, False])
 @pytest.mark.parametrize("size", SIZES)
 async def test_an_output_reaches_the_model_whole(
-    agent: str, served: tuple[AsyncOpenAI, Server], apis: ScriptedApis, size: int, lines: bool
+    agent: str, client_and_server: tuple[AsyncOpenAI, Server], apis: ScriptedApis, size: int, lines: bool
 ) -> None:
-    client, _ = served
+    client, _ = client_and_server
     call = {"name": "get_weather", "args": {"city": "Oslo"}}
     prompt = f"Weather? {script({'text': 'I ask.', 'tools': [call]}, {'text': 'It is cold.'})}"
     messages: list[Any] = [{"role": "user", "content": prompt}]

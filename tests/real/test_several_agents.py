@@ -127,90 +127,92 @@ url = "{apis.url}/v1"
 
 
 @living_on()
-async def serve_agents(tmp_path: Path) -> AsyncIterator[Several]:
-    async with scripted_apis() as apis, several(tmp_path, apis) as served:
-        yield served
+async def several_agents(tmp_path: Path) -> AsyncIterator[Several]:
+    async with scripted_apis() as apis, several(tmp_path, apis) as found:
+        yield found
 
 
 def prompt(text: str, *steps: dict[str, Any]) -> str:
     return f"{text} {script(*steps)}"
 
 
-async def chat(served: Several, name: str) -> str:
+async def chat(several_agents: Several, name: str) -> str:
     """Asks an agent for a call of the client's tool, gives the output, and returns the answer."""
     call = {"name": "get_weather", "args": {"city": name}}
     steps = {"text": "I ask.", "tools": [call]}, {"text": f"It is cold in {name}."}
     messages: list[Any] = [{"role": "user", "content": prompt(f"Weather of {name}?", *steps)}]
-    asked: Any = {"model": served.models[name], "tools": [CHAT_WEATHER]}
-    first = await served.client.chat.completions.with_raw_response.create(**asked, messages=messages)
+    asked: Any = {"model": several_agents.models[name], "tools": [CHAT_WEATHER]}
+    first = await several_agents.client.chat.completions.with_raw_response.create(**asked, messages=messages)
     assert first.headers["x-codex-agent"] == name
     said: Any = first.parse().choices[0].message
     assert [json.loads(each.function.arguments) for each in said.tool_calls] == [{"city": name}]
     messages.append(said.model_dump(exclude_none=True))
     messages.append({"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": f"minus 5 in {name}"})
-    second = await served.client.chat.completions.create(**asked, messages=messages)
+    second = await several_agents.client.chat.completions.create(**asked, messages=messages)
     return str(second.choices[0].message.content)
 
 
-async def respond(served: Several, name: str) -> str:
+async def respond(several_agents: Several, name: str) -> str:
     """The answer of an agent to a request of the Responses API."""
     step = {"text": f"A response of {name}."}
-    response = await served.client.responses.create(
-        model=served.models[name], tools=[RESPONSES_WEATHER], input=prompt(f"Hi, {name}.", step)
+    response = await several_agents.client.responses.create(
+        model=several_agents.models[name], tools=[RESPONSES_WEATHER], input=prompt(f"Hi, {name}.", step)
     )
     return response.output_text
 
 
 async def test_each_agent_is_asked_by_its_name_in_both_apis_at_the_same_time_with_tools(
-    served: Several,
+    several_agents: Several,
 ) -> None:
-    chats = [chat(served, name) for name in NAMES]
-    responses = [respond(served, name) for name in NAMES]
+    chats = [chat(several_agents, name) for name in NAMES]
+    responses = [respond(several_agents, name) for name in NAMES]
     answers = await asyncio.gather(*chats, *responses)
     assert answers == [
         *(f"It is cold in {name}." for name in NAMES),
         *(f"A response of {name}." for name in NAMES),
     ]
     for name in NAMES:
-        assert any(f"minus 5 in {name}" in json.dumps(body) for body in served.apis.bodies)
-    metrics = await served.client.get("/../metrics", cast_to=str)
+        assert any(f"minus 5 in {name}" in json.dumps(body) for body in several_agents.apis.bodies)
+    metrics = await several_agents.client.get("/../metrics", cast_to=str)
     for name in NAMES:
         assert f'codex_proxy_agents_ready{{agent="{name}"}} 1.0' in metrics
         assert f'codex_proxy_agent_requests_total{{agent="{name}"' in metrics
     assert 'codex_proxy_agents_ready{agent="missing"} 0.0' in metrics
 
 
-async def test_a_key_for_one_of_them_finds_and_asks_no_other(served: Several) -> None:
-    limited = served.with_key("key-one")
+async def test_a_key_for_one_of_them_finds_and_asks_no_other(several_agents: Several) -> None:
+    limited = several_agents.with_key("key-one")
     listed = [model.id async for model in limited.models.list()]
     assert listed
     assert not [id for id in listed if id.startswith(("codex/", "claude-code/", "mock/"))]
     messages: Any = [{"role": "user", "content": prompt("Hi.", {"text": "Hello."})}]
-    answer = await limited.chat.completions.create(model=served.models["gemini"], messages=messages)
+    answer = await limited.chat.completions.create(model=several_agents.models["gemini"], messages=messages)
     assert answer.choices[0].message.content == "Hello."
     with pytest.raises(openai.NotFoundError):
-        await limited.chat.completions.create(model=served.models["claude-code"], messages=messages)
+        await limited.chat.completions.create(model=several_agents.models["claude-code"], messages=messages)
 
 
-async def test_an_agent_that_is_not_installed_or_is_killed_leaves_the_others_alone(served: Several) -> None:
+async def test_an_agent_that_is_not_installed_or_is_killed_leaves_the_others_alone(
+    several_agents: Several,
+) -> None:
     messages: Any = [{"role": "user", "content": "Hi."}]
     with pytest.raises(openai.InternalServerError, match="nothing-here") as raised:
-        await served.client.chat.completions.create(model="missing/default", messages=messages)
+        await several_agents.client.chat.completions.create(model="missing/default", messages=messages)
     assert raised.value.status_code == 503
     slow = {"text": "word " * 400, "delay": 0.05}
     talking: Any = [{"role": "user", "content": prompt("Talk.", slow)}]
-    stream = await served.client.chat.completions.create(
-        model=served.models["gemini"], messages=talking, stream=True
+    stream = await several_agents.client.chat.completions.create(
+        model=several_agents.models["gemini"], messages=talking, stream=True
     )
     async for chunk in stream:
         if chunk.choices and chunk.choices[0].delta.content:
             break
-    for process in served.processes_of("gemini"):
+    for process in several_agents.processes_of("gemini"):
         process.kill()
     with pytest.raises(openai.APIError, match="process ended"):
         async for _ in stream:
             pass
-    assert await asyncio.gather(*(respond(served, name) for name in NAMES)) == [
+    assert await asyncio.gather(*(respond(several_agents, name) for name in NAMES)) == [
         f"A response of {name}." for name in NAMES
     ]
 
@@ -219,28 +221,28 @@ async def test_an_agent_that_is_not_installed_or_is_killed_leaves_the_others_alo
     ("one", "other"), [("claude-code", "codex"), ("codex", "claude-code"), ("codex", "gemini")]
 )
 async def test_a_conversation_goes_on_with_another_agent_without_what_only_the_first_can_read(
-    served: Several, one: str, other: str
+    several_agents: Several, one: str, other: str
 ) -> None:
     step = {"think": "hm", "signature": "OnlyForItsMaker", "text": "Noted, Rumpel."}
-    first = await served.client.responses.create(
-        model=served.models[one], tools=[RESPONSES_WEATHER], input=prompt("I am Rumpel.", step)
+    first = await several_agents.client.responses.create(
+        model=several_agents.models[one], tools=[RESPONSES_WEATHER], input=prompt("I am Rumpel.", step)
     )
-    again = await served.client.responses.create(
-        model=served.models[one],
+    again = await several_agents.client.responses.create(
+        model=several_agents.models[one],
         tools=[RESPONSES_WEATHER],
         previous_response_id=first.id,
         input=prompt("Once more.", {"text": "Rumpel."}),
     )
-    served.apis.bodies.clear()
-    second = await served.client.responses.create(
-        model=served.models[other],
+    several_agents.apis.bodies.clear()
+    second = await several_agents.client.responses.create(
+        model=several_agents.models[other],
         tools=[RESPONSES_WEATHER],
         previous_response_id=again.id,
         input=prompt("Who am I?", {"text": "You are Rumpel."}),
     )
     assert second.output_text == "You are Rumpel."
-    await eventually(lambda: served.apis.bodies)
-    body = json.dumps([each for each in served.apis.bodies if "Who am I?" in json.dumps(each)])
+    await eventually(lambda: several_agents.apis.bodies)
+    body = json.dumps([each for each in several_agents.apis.bodies if "Who am I?" in json.dumps(each)])
     assert "Noted, Rumpel." in body
     # The prompts script the model, and so hold the word themselves: it must not be in a place of its own.
     assert 'OnlyForItsMaker"' not in body
