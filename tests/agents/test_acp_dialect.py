@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.acp.calls import REFUSED as REFUSAL
+from codex_proxy.agents.acp.connection import AcpConnection
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.failures import failure_of_session
 from codex_proxy.agents.acp.messages import (
@@ -808,6 +809,12 @@ def test_a_turn_takes_the_session_that_was_opened_ahead_whenever_the_answer_come
     turn, asked, answer = ahead_of_turn()
     assert turn.begin(asked).writes == b""
     assert methods_of(turn.receive([answer]).writes) == ["_session/rename", "session/prompt"]
+
+
+def test_a_session_that_is_opened_ahead_has_the_fields_of_every_session() -> None:
+    connection = AcpConnection({"preset": 1})
+    for line in (connection.open_probe("/home"), connection.open_ahead("/home")):
+        assert json.loads(line)["params"]["_meta"] == {"preset": 1}
 
 
 def test_a_session_that_was_opened_ahead_is_closed_where_an_earlier_one_is_opened_again() -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 
 from codex_proxy.agents.acp import tool_server
@@ -64,6 +65,17 @@ def call(name: str = "get_weather", **meta: Any) -> dict[str, Any]:
 async def test_the_tool_server_listens_on_loopback_only(server: ToolServer) -> None:
     await server.open(TOOLS)
     assert server.url.startswith("http://127.0.0.1:")
+
+
+async def test_sessions_that_open_at_once_share_one_port(server: ToolServer) -> None:
+    before = listening_ports()
+    await asyncio.gather(server.open(TOOLS), server.open(TOOLS))
+    assert len(listening_ports() - before) == 1
+
+
+def listening_ports() -> set[int]:
+    connections = psutil.Process().net_connections("tcp")
+    return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
 
 
 async def test_an_agent_gets_the_greeting_and_the_tools(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from codex_proxy.http.server import _Connection
@@ -30,12 +31,17 @@ def text_and_finish(frames: list[Any], index: int) -> tuple[str, str | None]:
 
 async def test_the_choices_of_a_whole_answer_are_different_turns(tmp_path: Path) -> None:
     async with sampling_proxy(tmp_path, "text", "length", "unicode") as proxy:
-        answer = (await proxy.ask(user(n=3))).body
+        with structlog.testing.capture_logs() as lines:
+            answer = (await proxy.ask(user(n=3))).body
+            await until(lambda: any(line["event"] == "request" for line in lines))
     ChatCompletion.model_validate(answer)
     by_reason = {c["finish_reason"]: c["message"]["content"] for c in answer["choices"]}
     assert [c["index"] for c in answer["choices"]] == [0, 1, 2]
     assert len({c["message"]["content"] for c in answer["choices"]}) == 3
     assert by_reason["length"] == "This answer was cut off because"
+    assert [set(line["finish_reason"]) for line in lines if line["event"] == "request"] == [
+        {"stop", "length"}
+    ]
 
 
 async def test_streamed_and_whole_choices_say_the_same(tmp_path: Path) -> None:

@@ -132,6 +132,10 @@ def test_a_client_without_a_real_key_leaves_words_readable() -> None:
     assert mask_secrets("It is secret-1.", ["secret-1"]) == "It is ***."
 
 
+def test_of_a_key_that_begins_like_another_nothing_is_left() -> None:
+    assert mask_secrets("It is secret-12.", ["secret-1", "secret-12"]) == "It is ***."
+
+
 def test_a_value_that_never_ends_is_masked_to_the_end() -> None:
     assert mask_secrets('{"token": "SECRET') == '{"token": "***'
 

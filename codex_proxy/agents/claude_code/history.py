@@ -68,7 +68,6 @@ class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _RawThinking(msgspec.Struct, frozen=True):
-    type: str = ""
     encrypted_content: str | None = None
 
 
@@ -76,7 +75,7 @@ def thinking_block_in(raw: bytes) -> ThinkingBlock | None:
     try:
         item = msgspec.json.decode(raw, type=_RawThinking)
         sealed = item.encrypted_content or ""
-        if item.type != "reasoning" or not sealed.startswith(_THINKING_PREFIX):
+        if not sealed.startswith(_THINKING_PREFIX):
             return None
         return msgspec.json.decode(
             base64.b64decode(sealed.removeprefix(_THINKING_PREFIX), validate=True), type=ThinkingBlock

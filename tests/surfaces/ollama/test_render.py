@@ -18,7 +18,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.items import Message, Reasoning, ToolCall
+from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.ollama.embeddings import embed_body, embeddings_body
 from codex_proxy.surfaces.ollama.render import TurnTimes, fill_in_body
 from tests.surfaces.ollama.asking import HEAD, lines, renderer, stream_events, whole
@@ -65,6 +65,15 @@ def test_each_delta_of_a_chat_is_a_line_and_the_last_line_has_counts_and_times()
             "eval_duration": 70,
         },
     ]
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_what_the_agent_does_is_a_thought_where_thoughts_are_wanted(thinking: bool) -> None:
+    events = [TEXT_EVENTS[0], ItemStarted(Activity("a", "command", "ls -l")), *TEXT_EVENTS[1:]]
+    thoughts = "".join(
+        line["message"].get("thinking", "") for line in stream_events(events, thinking=thinking)
+    )
+    assert ("ls -l" in thoughts, "Hm." in thoughts) == (thinking, thinking)
 
 
 def test_a_completion_has_its_text_in_response() -> None:
