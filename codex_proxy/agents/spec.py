@@ -77,10 +77,10 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The name for `--agent`, answers and the log."""
     summary: str
     make: Callable[[AgentContext], Awaitable[Agent]]
-    """Returns the agent, not yet started. Raises `NoAgentError` or `Fault`."""
+    """Returns the agent, not yet started. Raises `NoAgentError` or `Fault`, or `OSError` for its files and folders."""
     check: Callable[[AgentContext], Awaitable[list[Check]]]
     """Returns the checks of `doctor`: whether a turn would work, without running one. Ends every process that it
-    starts.
+    starts. Raises `OSError` for the agent's files and folders.
     """
     capabilities: frozenset[Capability] = frozenset()
     """What the agent can do. A request that needs more is refused."""

@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 
 from codex_proxy.agents.configured.agents import (
+    FILES_UNUSABLE,
     ConfiguredAgent,
     configured_agents,
     context_of,
@@ -63,7 +64,10 @@ async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Chec
     spec, reference = named.spec, plugin_reference(named.settings)
     context = context_of(named, context)
     if reference is None:
-        return await spec.check(context)
+        try:
+            return await spec.check(context)
+        except OSError as error:
+            return [failed_check("agent", FILES_UNUSABLE.format(error))]
     plugin = CheckBuilder("agent plugin", plugin=reference, agent=spec.name)
     found = plugin.ok(f"{reference} is the agent {spec.name}.")
     try:

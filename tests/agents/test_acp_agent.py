@@ -638,6 +638,16 @@ async def test_a_program_that_is_not_installed_is_named_with_how_to_install_it(t
         await make_server(settings, {"PATH": str(tmp_path)})
 
 
+async def test_a_file_in_place_of_a_folder_of_the_agent_ends_the_start_with_what_to_set(
+    tmp_path: Path,
+) -> None:
+    settings = settings_of(tmp_path, agent="acp", acp={"command": "true"})
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    (settings.state_dir / "empty").write_text("no folder")
+    with pytest.raises(NoAgentError, match=r"File exists: .*/empty.* PROXY_STATE_DIR"):
+        await make_server(settings, ENVIRONMENT)
+
+
 LOGGING = """
 import json, sys
 for line in sys.stdin:

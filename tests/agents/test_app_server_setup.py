@@ -313,14 +313,6 @@ async def test_a_catalog_that_cannot_be_read_is_reported(places: CodexPaths) -> 
     assert "catalog of Codex 0.163.0" in await refusal_of(places)
 
 
-async def test_a_state_folder_that_cannot_be_used_is_reported(places: CodexPaths, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("not a folder")
-    assert str(file) in await refusal_of(
-        CodexPaths(places.program, places.codex_home, str(file), places.workdir)
-    )
-
-
 @pytest.mark.parametrize(
     ("settings", "lite"),
     [

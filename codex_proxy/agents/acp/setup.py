@@ -7,7 +7,7 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -21,11 +21,6 @@ from codex_proxy.core.checks import Check
 from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.process.child import Command
 from codex_proxy.settings.fields import split_list
-
-NO_FOLDERS: Final = (
-    "The folders for a confined agent cannot be used ({}). Set others with PROXY_STATE_DIR or "
-    "PROXY_AGENT_STATE_FOLDERS."
-)
 
 
 def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
@@ -60,14 +55,11 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
 
 
 async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Adds what confines plain-model turns. Raises `NoAgentError`."""
+    """Adds what confines plain-model turns. Raises `NoAgentError` or `OSError`."""
     preset, home = launch.preset, launch.command.env.get("HOME", "")
     empty = context.state_dir / "empty"
-    try:
-        make_folder(empty)
-        folders = state_folders(context, home, preset.state_folders)
-    except OSError as error:
-        raise NoAgentError(NO_FOLDERS.format(error)) from error
+    make_folder(empty)
+    folders = state_folders(context, home, preset.state_folders)
     files = [os.path.join(home, name) for name in preset.state_files if home]
     signs_in = tuple(os.path.join(home, name) for name in preset.sign_ins if home)
     plain = await plain_confinement(context, preset.title, written=(*folders, *files), read=signs_in)
@@ -77,18 +69,15 @@ async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> Ac
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
     """Adds what confines agent turns. Adds nothing if the program has its own sandbox, or if the setting
     `agent_confinement` is `none`. If it is `auto`, adds nothing if `acp.unconfined` is off or no mechanism works.
-    Raises `NoAgentError`.
+    Raises `NoAgentError` or `OSError`.
     """
     preset, wanted = launch.preset, context.settings.agent_confinement
     if preset.sandboxed or (wanted == "auto" and not launch.unconfined):
         return launch
     if wanted == "none":
         return msgspec.structs.replace(launch, no_confinement="--agent-confinement none")
-    try:
-        found = await wanted_confinement(context, "confined")
-        folders = state_folders(context, launch.command.env.get("HOME", ""), preset.state_folders)
-    except OSError as error:
-        raise NoAgentError(NO_FOLDERS.format(error)) from error
+    found = await wanted_confinement(context, "confined")
+    folders = state_folders(context, launch.command.env.get("HOME", ""), preset.state_folders)
     reason = (
         "" if found.confinement is not None else f"no confinement mechanism works here: {found.why_none()}"
     )

@@ -43,18 +43,14 @@ OLD_RELEASE: Final = "Claude Code {} is installed; the tested release is {}. Upd
 
 
 async def make(context: AgentContext) -> Agent:
-    """Makes the agent. Raises `NoAgentError`, or `Fault` if `claude --version` fails."""
+    """Makes the agent. Raises `NoAgentError`, `OSError`, or `Fault` if `claude --version` fails."""
     settings = context.settings
     program = program_of(context)
     version = version_in(await ask_version(_version_command(context, program)))
     if version is None:
         raise NoAgentError(NO_VERSION.format(program))
     empty = context.state_dir / "empty"
-    try:
-        make_folder(context.state_dir)
-        make_folder(empty)
-    except OSError as error:
-        raise NoAgentError(f"The state folder {context.state_dir} cannot be used: {error}") from error
+    make_folder(empty)
     unreadable = unreadable_paths(settings)
     environment, limits = claude_environment(context), context.child_limits
 
@@ -87,10 +83,7 @@ async def _plain_confinement(context: AgentContext) -> PlainConfinement:
     env = claude_environment(context)
     home = env.get("HOME", "")
     own = () if "CLAUDE_CONFIG_DIR" in env else (".claude",)
-    try:
-        folders = state_folders(context, home, own)
-    except OSError as error:
-        raise NoAgentError(f"The folder of Claude Code's settings cannot be created: {error}") from error
+    folders = state_folders(context, home, own)
     written = (*folders, os.path.join(home, ".claude.json")) if home else folders
     return await plain_confinement(context, "Claude Code", written=written)
 

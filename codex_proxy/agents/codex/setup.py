@@ -53,12 +53,9 @@ def codex_program(context: AgentContext) -> str:
 
 
 def codex_paths(context: AgentContext) -> CodexPaths:
-    """Returns the paths, and creates the state folder. Raises `NoAgentError` or `Fault`."""
+    """Returns the paths, and creates the state folder. Raises `NoAgentError`, `Fault` or `OSError`."""
     program, settings = codex_program(context), context.settings
-    try:
-        make_folder(context.state_dir)
-    except OSError as error:
-        raise misconfigured(f"the state folder {context.state_dir} cannot be created: {error}") from error
+    make_folder(context.state_dir)
     user = user_config(settings.codex_home)
     # The default home may be missing: nobody has used Codex here yet, and it makes its home itself.
     if "codex_home" in settings.model_fields_set and not settings.codex_home.is_dir():

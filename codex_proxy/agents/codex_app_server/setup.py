@@ -60,21 +60,18 @@ def app_server_argv(
 
 
 async def prepare_app_server(context: AgentContext) -> AppServerProcesses:
-    """Prepares the start. Raises `NoAgentError` or `Fault`."""
+    """Prepares the start. Raises `NoAgentError`, `Fault` or `OSError`."""
     settings, environ = context.settings, context.environ
     paths, base = codex_paths(context), context.child_environment()
     provider = paths.user.provider
     version = await find_version(paths.program, base)
-    try:
-        remove_left_homes(paths.state)
-        check = await check_binary(paths.program, paths.state, base)
-        if check.contract.refusal is not None:
-            raise misconfigured(f"Codex {version} {check.contract.refusal}")
-        home = await make_plain_home(paths, version, base, lite=lite_form(settings))
-        sqlite = Path(paths.state) / "codex"
-        make_folder(sqlite)
-    except OSError as error:
-        raise misconfigured(f"the state folder {paths.state} cannot be used: {error}") from error
+    remove_left_homes(paths.state)
+    check = await check_binary(paths.program, paths.state, base)
+    if check.contract.refusal is not None:
+        raise misconfigured(f"Codex {version} {check.contract.refusal}")
+    home = await make_plain_home(paths, version, base, lite=lite_form(settings))
+    sqlite = Path(paths.state) / "codex"
+    make_folder(sqlite)
     child_env, limits = settings.child_env_names, context.child_limits
     env = codex_environment(environ, child_env, provider) | {"CODEX_SQLITE_HOME": str(sqlite)}
     plain_argv = app_server_argv(
@@ -119,7 +116,7 @@ def pool_limits(settings: Settings) -> PoolLimits:
 
 
 async def make_app_server(context: AgentContext) -> Agent:
-    """Makes the agent `codex-app-server`. Raises `NoAgentError` or `Fault`."""
+    """Makes the agent `codex-app-server`. Raises `NoAgentError`, `Fault` or `OSError`."""
     settings = context.settings
     processes = await prepare_app_server(context)
     warm_plain = settings.builtin_tools == "never"

@@ -96,14 +96,11 @@ async def _prepare(context: AgentContext, paths: CodexPaths) -> ExecSetup:
 
 
 async def make_exec(context: AgentContext, warning: str = "") -> Agent:
-    """Makes the agent. `warning` is for the operator. Raises `NoAgentError` or `Fault`."""
+    """Makes the agent. `warning` is for the operator. Raises `NoAgentError`, `Fault` or `OSError`."""
     paths = codex_paths(context)
     program, settings, provider = paths.program, context.settings, paths.user.provider
     reads = ConfinedReads(program, paths.profiles, context.environ, paths.state)
-    try:
-        setup = await _prepare(context, paths)
-    except OSError as error:
-        raise misconfigured(f"the state folder {paths.state} cannot be used: {error}") from error
+    setup = await _prepare(context, paths)
     confinement = await codex_confinement(context, provider)
     if setup.plain is not None:
         argv = (program, "debug", "models", "--bundled")

@@ -35,6 +35,10 @@ NEEDED_CAPABILITIES: Final[Mapping[str, Capability]] = {
     "web_search": "web_search",
 }
 """The capability without which a setting has no effect."""
+FILES_UNUSABLE: Final = (
+    "The agent's files or folders cannot be used ({}). Set others with PROXY_STATE_DIR or "
+    "PROXY_AGENT_STATE_FOLDERS."
+)
 CODEX: Final = "codex"
 """The name of the agent `auto` if there are several agents."""
 
@@ -268,7 +272,10 @@ async def _make_one(named: ConfiguredAgent, context: AgentContext) -> Agent:
     own, reference = context_of(named, context), registry.plugin_reference(named.settings)
     if reference is not None:
         return await registry.make_plugin_agent(named.spec, reference, own)
-    return await named.spec.make(own)
+    try:
+        return await named.spec.make(own)
+    except OSError as error:
+        raise NoAgentError(FILES_UNUSABLE.format(error)) from error
 
 
 async def _make_router(named: tuple[ConfiguredAgent, ...], context: AgentContext) -> Agent:

@@ -67,16 +67,13 @@ async def plain_confinement(
     unusable: Mapping[Mechanism, str] = {},
 ) -> PlainConfinement:
     """Finds what confines plain-model turns. `unusable` are mechanisms that do not fit the program. Raises
-    `NoAgentError`.
+    `NoAgentError` or `OSError`.
     """
     wanted = context.settings.agent_confinement
     if wanted == "none":
         advice = "Leave out --agent-confinement none to confine them."
         return PlainConfinement(title, None, why="--agent-confinement none", advice=advice)
-    try:
-        found = await wanted_confinement(context, "plain", reading=True, unusable=unusable)
-    except OSError as error:
-        raise NoAgentError(f"The state folder {context.state_dir} cannot be used: {error}") from error
+    found = await wanted_confinement(context, "plain", reading=True, unusable=unusable)
     why = "" if found.confinement is not None else f"no mechanism works here: {found.why_none()}"
     return PlainConfinement(
         title,
