@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from codex_proxy.core.faults import misconfigured
 from codex_proxy.core.own_errors import breaks_off, release_all
 from codex_proxy.core.states import StateTable
 from codex_proxy.process.launch import Command, LaunchedChild, SpawnError, StartSlot
@@ -85,7 +87,7 @@ REPORTED = frozenset({ChildState.ABANDONED, ChildState.ENDED})
 """States in which the owner knows how the child ended, or that it could not be killed."""
 
 
-__all__ = ["Child", "ChildListener", "Command", "Exit", "SpawnError", "run_for_output", "run_to_end", "spawn"]
+__all__ = ["Child", "ChildListener", "Command", "Exit", "SpawnError", "run_short", "run_to_end", "spawn"]
 
 # Enough for an agent's last error message with its backtrace.
 STDERR_TAIL_BYTES = 8 * 1024
@@ -107,6 +109,9 @@ ABANDON_SECONDS = 1.0
 # A shell reports "ended by signal n" as exit code 128 + n, and so does the warden.
 SIGNAL_BASE = 128
 HIGHEST_SIGNAL = 64
+# What `run_short` waits for a program to print its version or models; 0.1 is usual.
+ASK_SECONDS = 20.0
+ANSWER_BYTES = 64 << 20
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -406,7 +411,7 @@ class _Output:
         self.exit.set_result(exit)
 
 
-async def run_for_output(command: Command, timeout_seconds: float, max_bytes: int) -> tuple[Exit, bytes]:
+async def _run(command: Command, timeout_seconds: float, max_bytes: int) -> tuple[Exit, bytes]:
     """Runs a short command without input. Returns how it ended, and about the first `max_bytes` of stdout. Raises
     `SpawnError`, or `TimeoutError`; no process is left.
     """
@@ -421,10 +426,29 @@ async def run_for_output(command: Command, timeout_seconds: float, max_bytes: in
     return exit, bytes(output.out)
 
 
+async def run_short(command: Command) -> bytes:
+    """Returns a short command's stdout. Raises `SpawnError`, or another `Fault` if it fails or takes too long."""
+    try:
+        exit, out = await _run(command, ASK_SECONDS, ANSWER_BYTES)
+    except TimeoutError:
+        raise misconfigured(f"{' '.join(command.argv)} did not answer within {ASK_SECONDS:g} s") from None
+    if exit.code != 0:
+        raise misconfigured(f"{' '.join(command.argv)} failed: {_reason(exit)}")
+    return out
+
+
+def _reason(exit: Exit) -> str:
+    said = exit.stderr_tail.strip()
+    error = re.search(r"^error: .*(?:\n.+)*", said, re.MULTILINE | re.IGNORECASE)
+    if said:
+        return " ".join(error[0].split()) if error else said.splitlines()[-1]
+    return f"exit code {exit.code}" if exit.code else f"signal {exit.signal}"
+
+
 async def run_to_end(command: Command, timeout_seconds: float) -> Exit | None:
     """Runs a short command without input or output; None if it could not be started or did not end in time."""
     try:
-        exit, _ = await run_for_output(command, timeout_seconds, 0)
+        exit, _ = await _run(command, timeout_seconds, 0)
     except (SpawnError, TimeoutError):
         return None
     return exit

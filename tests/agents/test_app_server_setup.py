@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import codex_proxy.agents.codex.program as codex_program
+import codex_proxy.process.child as child
 from codex_proxy.agents.codex.confined_reads import ConfinedReads
 from codex_proxy.agents.codex.plain_home import CodexPaths
 from codex_proxy.agents.codex.program import find_version
@@ -241,7 +241,7 @@ async def test_the_error_about_a_missing_program_names_the_flag(places: CodexPat
 async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
     places: CodexPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codex_program, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr(child, "ASK_SECONDS", 0.5)
     folder = Path(places.program).parent
     codex_script(folder, more=f'trap "" TERM; echo $$ > "{folder}/pid"; while :; do sleep 1000; done')
     assert "did not answer within 0.5 s" in await refusal_of(places)
@@ -251,7 +251,7 @@ async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
 async def test_a_binary_that_leaves_another_process_with_its_pipes_is_not_waited_for(
     places: CodexPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codex_program, "ASK_SECONDS", PATIENCE)
+    monkeypatch.setattr(child, "ASK_SECONDS", PATIENCE)
     folder = Path(places.program).parent
     codex_script(folder, more=f"(setsid sh -c 'echo $$ > \"{folder}/pid\"; exec sleep 1000' &) ; sleep 0.2")
     assert str((await prepare(places)).version) == "0.163.0"

@@ -1,4 +1,4 @@
-"""Asks the program for its answer to `initialize`, and for its version, each in a process that does nothing else."""
+"""Asks the program for its answer to `initialize`, in a process that does nothing else."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part
 from codex_proxy.agents.processes.session import LineFramer, LineTooLong, ended_from
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import misconfigured
-from codex_proxy.process.child import Command, Exit, run_for_output, spawn
+from codex_proxy.process.child import Command, Exit, spawn
 
 START_SECONDS: Final = 30.0
 """Maximum seconds until the answer to `initialize`; 0.4 are usual, ten times that on a busy machine."""
-VERSION_SECONDS: Final = 20.0
-VERSION_BYTES: Final = 1 << 16
 NO_SIGN_IN: Final = ("none", "", None)
 
 
@@ -135,17 +133,3 @@ async def request_initialize(command: Command) -> InitializeResult:
         raise misconfigured("Claude Code's answer to initialize is invalid.") from None
     finally:
         await child.end(grace=0)
-
-
-async def ask_version(command: Command) -> str:
-    """Returns what `--version` prints. Raises `Fault`."""
-    try:
-        exit, out = await run_for_output(command, VERSION_SECONDS, VERSION_BYTES)
-    except TimeoutError:
-        raise misconfigured(
-            f"{command.argv[0]} --version did not answer within {VERSION_SECONDS:g} s."
-        ) from None
-    if exit.code != 0:
-        said = describe_end(ended_from(exit))
-        raise misconfigured(f"{command.argv[0]} --version failed{said}")
-    return out.decode("utf-8", "replace")

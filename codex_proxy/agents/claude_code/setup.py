@@ -20,14 +20,14 @@ from codex_proxy.agents.claude_code.launch import (
     version_in,
     version_text,
 )
-from codex_proxy.agents.claude_code.process import ask_version, request_initialize
+from codex_proxy.agents.claude_code.process import request_initialize
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.confinement.setup import confinement_check, plain_confinement, state_folders
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault
 from codex_proxy.files.private import make_folder
-from codex_proxy.process.child import Command
+from codex_proxy.process.child import Command, run_short
 from codex_proxy.settings.protected_paths import unreadable_paths
 
 NO_CLAUDE: Final = (
@@ -46,7 +46,7 @@ async def make(context: AgentContext) -> Agent:
     """Makes the agent. Raises `NoAgentError`, `OSError`, or `Fault` if `claude --version` fails."""
     settings = context.settings
     program = program_of(context)
-    version = version_in(await ask_version(_version_command(context, program)))
+    version = await _installed_version(context, program)
     if version is None:
         raise NoAgentError(NO_VERSION.format(program))
     empty = context.state_dir / "empty"
@@ -108,8 +108,11 @@ def claude_environment(context: AgentContext) -> dict[str, str]:
     return {**given, **{name: value for name, value in SWITCHES.items() if name not in passed_on}}
 
 
-def _version_command(context: AgentContext, program: str) -> Command:
-    return Command((program, "--version"), claude_environment(context), os.path.dirname(program) or "/")
+async def _installed_version(context: AgentContext, program: str) -> tuple[int, int, int] | None:
+    """Returns the release that `claude --version` prints, if it does. Raises `Fault`."""
+    folder = os.path.dirname(program) or "/"
+    said = await run_short(Command((program, "--version"), claude_environment(context), folder))
+    return version_in(said.decode("utf-8", "replace"))
 
 
 async def check(context: AgentContext) -> list[Check]:
@@ -120,7 +123,7 @@ async def check(context: AgentContext) -> list[Check]:
         return [failed_check("agent", str(error))]
     checks = [CheckBuilder("agent", path=program).ok(f"{program}.")]
     try:
-        version = version_in(await ask_version(_version_command(context, program)))
+        version = await _installed_version(context, program)
     except Fault as fault:
         advice = f"Give the right path with {context.where_set('claude_bin')}, or reinstall Claude Code."
         return [*checks, CheckBuilder("version").failed(str(fault), advice)]

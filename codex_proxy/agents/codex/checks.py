@@ -19,7 +19,6 @@ from codex_proxy.agents.codex.program import (
     Version,
     find_codex,
     find_version,
-    run_short,
 )
 from codex_proxy.agents.codex.setup import (
     NO_CODEX,
@@ -38,7 +37,7 @@ from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault
-from codex_proxy.process.child import Command, run_to_end
+from codex_proxy.process.child import Command, run_short, run_to_end
 from codex_proxy.process.launch import child_environment
 from codex_proxy.settings.fields import Settings
 

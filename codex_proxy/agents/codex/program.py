@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from codex_proxy.agents.codex.tested import TESTED
 from codex_proxy.core.faults import Failure, Fault, FaultKind, misconfigured
-from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output
+from codex_proxy.process.child import Command, SpawnError, run_short
 
 NATIVE_PATTERNS = (
     "vendor/{machine}-*/codex/codex",
@@ -107,13 +107,6 @@ TESTED_RELEASES: Final[Mapping[Version, int]] = {
 NEWEST_TESTED: Final = max(TESTED_RELEASES)
 """The newest tested release. A newer one is used, too, if its schema has what is needed."""
 
-
-ASK_SECONDS = 20.0
-"""Maximum seconds for a program to print its version or models; 0.1 is usual."""
-
-
-ANSWER_BYTES = 64 << 20
-
 NOT_SIGNED_IN = Failure(
     FaultKind.AGENT_NOT_AUTHENTICATED,
     "Codex is not signed in. Run `codex login` on the machine that runs this server, then try again; "
@@ -135,25 +128,7 @@ async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> by
     create the user's.
     """
     with tempfile.TemporaryDirectory(prefix="codex-proxy-", ignore_cleanup_errors=True) as home:
-        return await run_short(Command(command, {"CODEX_HOME": home, **environment}, os.getcwd()))
-
-
-async def run_short(command: Command) -> bytes:
-    """Returns a short command's stdout. Raises `Fault` if it cannot start, fails, or takes too long."""
-    try:
-        exit, out = await run_for_output(command, ASK_SECONDS, ANSWER_BYTES)
-    except SpawnError as error:
-        raise Fault.of(FaultKind.SPAWN_FAILED, f"{error} (--codex-bin).") from error
-    except TimeoutError:
-        raise misconfigured(f"{' '.join(command.argv)} did not answer within {ASK_SECONDS:g} s") from None
-    if exit.code != 0:
-        raise misconfigured(f"{' '.join(command.argv)} failed: {_reason(exit)}")
-    return out
-
-
-def _reason(exit: Exit) -> str:
-    said = exit.stderr_tail.strip()
-    error = re.search(r"^error: .*(?:\n.+)*", said, re.MULTILINE | re.IGNORECASE)
-    if said:
-        return " ".join(error[0].split()) if error else said.splitlines()[-1]
-    return f"exit code {exit.code}" if exit.code else f"signal {exit.signal}"
+        try:
+            return await run_short(Command(command, {"CODEX_HOME": home, **environment}, os.getcwd()))
+        except SpawnError as error:
+            raise Fault.of(FaultKind.SPAWN_FAILED, f"{error} (--codex-bin).") from error

@@ -21,7 +21,7 @@ from codex_proxy.agents.codex.plain_home import (
     make_plain_home,
     removed_home,
 )
-from codex_proxy.agents.codex.program import NOT_SIGNED_IN, Version, find_version, run_short
+from codex_proxy.agents.codex.program import NOT_SIGNED_IN, Version, find_version
 from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
 from codex_proxy.agents.codex.setup import NO_EXEC, codex_confinement, codex_paths, lacks_for_exec
 from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER, ProviderConfig
@@ -36,7 +36,7 @@ from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, misconfigured
 from codex_proxy.core.turn import Turn
-from codex_proxy.process.child import Command
+from codex_proxy.process.child import Command, run_short
 from codex_proxy.process.launch import credential_names
 from codex_proxy.settings.fields import Settings
 
