@@ -37,6 +37,8 @@ class UpstreamApi(msgspec.Struct, frozen=True, kw_only=True):
     """The API's name in error messages."""
     path: str
     """The path of turns, which follows the upstream's address."""
+    make_dialect: str
+    """Where the function is that creates a turn's dialect (`module:function`)."""
     capabilities: frozenset[Capability]
 
 
@@ -44,6 +46,7 @@ CHAT: Final = UpstreamApi(
     agent="openai-chat",
     api="Chat Completions",
     path="/chat/completions",
+    make_dialect="codex_proxy.agents.openai_chat.forwarding:make_dialect",
     capabilities=frozenset(
         {
             *("history", "client_tools", "tool_replies", "tool_choice", "structured_output"),
@@ -56,6 +59,7 @@ RESPONSES: Final = UpstreamApi(
     agent="openai-responses",
     api="the Responses API",
     path="/responses",
+    make_dialect="codex_proxy.agents.openai_responses.dialect:make_dialect",
     capabilities=frozenset(
         {
             *("history", "client_tools", "tool_replies", "tool_choice", "structured_output", "images"),

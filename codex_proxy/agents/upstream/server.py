@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import pkgutil
 import uuid
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import aiohttp
 import msgspec
@@ -51,18 +52,14 @@ NO_CLIENTS_KEY: Final = Failure(
 )
 
 
-MakeDialect: TypeAlias = Callable[[Turn, str, UpstreamContext], Dialect[Message]]
-"""The type of a function that creates a turn's dialect, from the upstream's name for the model and what its turns
-share.
-"""
-
-
 class ModelServer:
     """A model server, whose list of models a task keeps current."""
 
-    def __init__(self, upstream: Upstream, clock: Clock, make_dialect: MakeDialect) -> None:
+    def __init__(self, upstream: Upstream, clock: Clock) -> None:
         self._upstream = upstream
-        self._make_dialect = make_dialect
+        self._make_dialect: Callable[[Turn, str, UpstreamContext], Dialect[Message]] = pkgutil.resolve_name(
+            upstream.config.api.make_dialect
+        )
         self.client = UpstreamClient(upstream)
         errors = self.errors_at(upstream.config.api.path)
         self._context = UpstreamContext(
@@ -172,15 +169,11 @@ def _new_id(prefix: str) -> str:
     return prefix + uuid.uuid4().hex
 
 
-def _no_turns(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Message]:
-    raise AssertionError("request_models_once was asked to run a turn")
-
-
 async def request_models_once(
     upstream: Upstream, clock: Clock
 ) -> tuple[Failure | None, tuple[AgentModel, ...]]:
     """Requests the list for `doctor`."""
-    server = ModelServer(upstream, clock, _no_turns)
+    server = ModelServer(upstream, clock)
     await server.client.start()
     try:
         return await server._request_models(), server.models

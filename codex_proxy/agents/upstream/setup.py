@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pkgutil
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,9 +28,9 @@ ADAPTERS_KEY: Final = "OPENAI_API_KEY"
 _MAX_KEY_CHARS: Final = 10_000
 
 
-async def make(make_dialect: str, context: AgentContext) -> UpstreamAgent:
-    """Returns the agent, not yet started. `make_dialect`: where its `MakeDialect` is (`module:function`). Raises
-    `NoAgentError` for an invalid setting of a single upstream; one of several raises when started.
+async def make(context: AgentContext) -> UpstreamAgent:
+    """Returns the agent, not yet started. Raises `NoAgentError` for an invalid setting of a single upstream; one of
+    several raises when started.
     """
     if not context.name:
         upstream_of(context)
@@ -41,7 +40,7 @@ async def make(make_dialect: str, context: AgentContext) -> UpstreamAgent:
             upstream = upstream_of(context)
         except NoAgentError as error:
             raise misconfigured(str(error)) from error
-        server = ModelServer(upstream, context.clock, pkgutil.resolve_name(make_dialect))
+        server = ModelServer(upstream, context.clock)
         await server.start()
         return server
 

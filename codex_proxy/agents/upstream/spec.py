@@ -11,11 +11,11 @@ UPSTREAM_SETTINGS: Final = frozenset({"upstream_url", "upstream_key", "idle_time
 """Settings that are short for keys of `[upstreams.default]`."""
 
 
-def _spec(api: UpstreamApi, make_dialect: str, summary: str) -> AgentSpec:
+def _spec(api: UpstreamApi, summary: str) -> AgentSpec:
     return AgentSpec(
         name=api.agent,
         summary=summary,
-        make=later("codex_proxy.agents.upstream.setup:make", make_dialect),
+        make=later("codex_proxy.agents.upstream.setup:make"),
         check=later("codex_proxy.agents.upstream.setup:check"),
         capabilities=api.capabilities,
         confined=True,  # it runs nothing
@@ -27,11 +27,9 @@ def _spec(api: UpstreamApi, make_dialect: str, summary: str) -> AgentSpec:
 
 CHAT_SPEC: Final = _spec(
     CHAT,
-    "codex_proxy.agents.openai_chat.forwarding:make_dialect",
     "any server that speaks Chat Completions (Ollama, vLLM, llama.cpp, a provider), at `PROXY_UPSTREAM_URL`",
 )
 RESPONSES_SPEC: Final = _spec(
     RESPONSES,
-    "codex_proxy.agents.openai_responses.dialect:make_dialect",
     "any server that speaks the Responses API, at `PROXY_UPSTREAM_URL`",
 )
