@@ -67,9 +67,6 @@ def _number(text: str) -> float:
     return int(number) if number.is_integer() and abs(number) < _MAX_EXACT else number
 
 
-# --- what it costs --------------------------------------------------------------------------------
-
-
 def is_json(data: bytes) -> bool:
     """Whether the bytes are JSON, in UTF-8. Numbers may have any size."""
     try:
@@ -81,6 +78,9 @@ def is_json(data: bytes) -> bool:
 
 
 _decode_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+# --- what it costs --------------------------------------------------------------------------------
 
 LONG_JSON: Final = 1 << 20
 """Maximum bytes that are decoded however many values they are."""
