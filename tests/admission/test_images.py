@@ -42,10 +42,10 @@ def data_url(image: bytes, kind: str = "image/png") -> str:
 
 
 class Host:
-    """A server on loopback, and all that it was asked."""
+    """A server on loopback, and its requests."""
 
-    def __init__(self, server: BaseTestServer, asked: list[web.Request]) -> None:
-        self.asked = asked
+    def __init__(self, server: BaseTestServer, requests: list[web.Request]) -> None:
+        self.requests = requests
         self.port = server.port
         self.address = f"127.0.0.1:{server.port}"
         self.entry = f"http://{self.address}"
@@ -63,16 +63,16 @@ async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def start(handler: Handler) -> Host:
-            asked: list[web.Request] = []
+            requests: list[web.Request] = []
 
-            async def noted(request: web.Request) -> web.StreamResponse:
-                asked.append(request)
+            async def note_request(request: web.Request) -> web.StreamResponse:
+                requests.append(request)
                 return await handler(request)
 
             app = web.Application()
-            app.router.add_route("*", "/{path:.*}", noted)
+            app.router.add_route("*", "/{path:.*}", note_request)
             server = await stack.enter_async_context(TestServer(app, host="127.0.0.1"))
-            return Host(server, asked)
+            return Host(server, requests)
 
         yield start
 
@@ -142,8 +142,8 @@ async def test_the_host_learns_nothing_of_the_client(
     images = fetcher(host.entry)
     await images.fetch(host.url("/a.png?x=1#place"))
     await images.fetch(host.url("/b.png"))
-    assert [request.path_qs for request in host.asked] == ["/a.png?x=1", "/b.png"]
-    for request in host.asked:
+    assert [request.path_qs for request in host.requests] == ["/a.png?x=1", "/b.png"]
+    for request in host.requests:
         assert set(request.headers) == {"Host", "Accept", "Accept-Encoding", "User-Agent", "Connection"}
         assert request.headers["User-Agent"] == "codex-proxy"
 
@@ -174,7 +174,7 @@ async def test_a_host_that_is_not_allowed_is_not_asked_and_the_setting_is_named(
     assert SETTING in said
     assert "secret" not in said
     assert "token" not in said
-    assert host.asked == []
+    assert host.requests == []
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ async def test_what_only_resembles_an_entry_is_not_allowed(fetcher: Fetch, allow
     except ValueError:
         return
     await refusal(images.fetch(url))
-    assert resolver.asked == []
+    assert resolver.requests == []
 
 
 @pytest.mark.parametrize("url", ["https://me@{}/a", "https://me:secret@{}/a", "http://:secret@{}/a"])
@@ -216,7 +216,7 @@ async def test_a_url_with_credentials_is_refused(serve: Serve, fetcher: Fetch, u
     said = await refusal(fetcher(host.entry, host.address).fetch(url.format(host.address)))
     assert "user name or password" in said
     assert "secret" not in said
-    assert host.asked == []
+    assert host.requests == []
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ async def test_a_redirect_to_a_host_that_is_not_allowed_is_not_followed(serve: S
     said = await refusal(fetcher(host.entry).fetch(host.url()))
     assert SETTING in said
     assert "token" not in said
-    assert forbidden.asked == []
-    assert len(host.asked) == 1
+    assert forbidden.requests == []
+    assert len(host.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ async def test_a_redirect_with_credentials_is_not_followed(serve: Serve, fetcher
     target = await serve(png)
     host = await serve(to(f"http://me:secret@{target.address}/"))
     assert "user name or password" in await refusal(fetcher(host.entry, target.entry).fetch(host.url()))
-    assert target.asked == []
+    assert target.requests == []
 
 
 @pytest.mark.parametrize(("times", "fetched"), [(3, True), (4, False)])
@@ -286,7 +286,7 @@ async def test_at_most_three_redirects_are_followed(
         assert await fetching == data_url(PNG)
     else:
         assert "redirected more than 3 times" in await refusal(fetching)
-        assert len(host.asked) == 4
+        assert len(host.requests) == 4
 
 
 # --- names and addresses -------------------------------------------------------------------------
@@ -297,13 +297,13 @@ class Names(AbstractResolver):
 
     def __init__(self, known: dict[str, list[str]]) -> None:
         self._known = known
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.closed = False
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        self.asked.append(host)
+        self.requests.append(host)
         if host not in self._known:
             raise OSError(f"no {host}")
         return [
@@ -325,7 +325,7 @@ async def test_a_name_that_resolves_into_a_private_network_is_not_asked(
     assert (
         said == "The image on 'images.test' could not be fetched: its host has an address that is not public."
     )
-    assert host.asked == []
+    assert host.requests == []
 
 
 async def test_an_entry_for_an_address_does_not_open_it_to_names(serve: Serve, fetcher: Fetch) -> None:
@@ -341,7 +341,7 @@ async def test_a_name_is_resolved_anew_for_every_connection(fetcher: Fetch) -> N
     images = fetcher("images.test", resolver=names)
     for _ in range(2):
         await refusal(images.fetch("https://images.test/a.png"))
-    assert names.asked == ["images.test", "images.test"]
+    assert names.requests == ["images.test", "images.test"]
 
 
 async def test_a_redirect_to_an_allowed_name_that_leads_inside_is_not_followed(
@@ -352,7 +352,7 @@ async def test_a_redirect_to_an_allowed_name_that_leads_inside_is_not_followed(
     names = Names({"images.test": ["127.0.0.1"]})
     images = fetcher(host.entry, f"http://images.test:{inner.port}", resolver=names)
     assert "not public" in await refusal(images.fetch(host.url()))
-    assert inner.asked == []
+    assert inner.requests == []
 
 
 @pytest.mark.parametrize(
@@ -572,7 +572,7 @@ async def test_after_its_end_nothing_is_fetched(serve: Serve) -> None:
     with pytest.raises(Fault) as caught:
         await images.fetch(host.url())
     assert caught.value.failure.kind == FaultKind.STOPPING
-    assert host.asked == []
+    assert host.requests == []
 
 
 # --- a turn --------------------------------------------------------------------------------------
@@ -622,7 +622,7 @@ async def test_an_image_that_is_shown_twice_is_fetched_once(serve: Serve, fetche
         turn(message_with_images(host.url()), message_with_images(host.url())), fetcher(host.entry)
     )
     assert both.history[0] == both.history[1] == message_with_images(data_url(PNG))
-    assert len(host.asked) == 1
+    assert len(host.requests) == 1
 
 
 class Gate(ImageFetcher):
@@ -667,7 +667,7 @@ async def test_a_request_may_name_twenty_images(
         await asking
     else:
         assert "at most 20 images" in await refusal(asking)
-    assert len(host.asked) == (count if taken else 0)
+    assert len(host.requests) == (count if taken else 0)
 
 
 async def test_images_that_are_too_large_together_are_refused(serve: Serve, fetcher: Fetch) -> None:
@@ -683,7 +683,7 @@ async def test_an_image_counts_as_often_as_it_is_sent(serve: Serve, fetcher: Fet
     host = await serve(png)
     images = fetcher(host.entry, limits=ImageLimits(request_bytes=2 * len(PNG) + 50))
     assert "in total" in await refusal(inline_images(turn(message_with_images(*[host.url()] * 3)), images))
-    assert len(host.asked) == 1
+    assert len(host.requests) == 1
 
 
 async def test_the_first_image_that_fails_ends_the_others(serve: Serve, fetcher: Fetch) -> None:

@@ -39,7 +39,7 @@ class Dialogue:
         self.turn = AppServerTurn(1)
         self.keeps_thread = keeps_thread
         """Our side keeps the thread when its turn is over; else it wants no more, as soon as it is."""
-        self.asked: list[str] = []
+        self.methods: list[str] = []
         self.sent: list[dict[str, Any]] = []
         self.ids: dict[str, str] = {}
         self.events: list[Event] = []
@@ -52,7 +52,7 @@ class Dialogue:
             message = json.loads(line)
             self.sent.append(message)
             if "method" in message:
-                self.asked.append(message["method"])
+                self.methods.append(message["method"])
                 self.ids[message["method"]] = message["id"]
         self.events += step.events
         if any(isinstance(event, TurnEnded) for event in step.events) and not self.keeps_thread:
@@ -107,7 +107,7 @@ class Dialogue:
 
     def agent_starts_turn(self, turn: str) -> None:
         """The agent has begun another turn on the thread."""
-        if self.asked[-2] == "thread/inject_items":
+        if self.methods[-2] == "thread/inject_items":
             self.agent_answers("thread/inject_items")
         self.agent_answers("turn/start", {"turn": {"id": turn, "status": "inProgress"}})
 

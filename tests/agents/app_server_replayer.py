@@ -83,7 +83,7 @@ class PlayedTurn:
     """The turn is over and not kept: our side has said that it wants no more."""
     events: list[Event] = field(default_factory=list)
     log: list[Event] = field(default_factory=list)
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
     """Everything that we wrote, decoded."""
     waiting: list[tuple[str, str]] = field(default_factory=list)
     """Our requests without an answer: method and id."""
@@ -91,7 +91,7 @@ class PlayedTurn:
     def take_writes(self, writes: bytes) -> None:
         for line in writes.splitlines():
             message = json.loads(line)
-            self.asked.append(message)
+            self.messages.append(message)
             if "method" in message and "id" in message:
                 self.waiting.append((message["method"], message["id"]))
 
@@ -139,7 +139,7 @@ class PlayedTurn:
     def methods(self) -> list[str]:
         """The methods of our requests about the turn, in order."""
         own = ("initialize", "initialized", "account/read", "model/list")
-        return [each["method"] for each in self.asked if "method" in each and each["method"] not in own]
+        return [each["method"] for each in self.messages if "method" in each and each["method"] not in own]
 
     @property
     def end(self) -> TurnEnded:

@@ -37,7 +37,7 @@ def test_the_calls_of_a_response_are_asked_for_together_when_it_is_over() -> Non
         ev.ToolCallRequested("call_2", "call_2", "get_weather", "{}", "fc_2"),
         ev.StepCompleted(ev.Usage(10, 4, 2, 1)),
     ]
-    assert dialogue.asked[3:] == [], "the agent waits; it is not stopped"
+    assert dialogue.methods[3:] == [], "the agent waits; it is not stopped"
     assert not dialogue.turn.finished
 
 

@@ -30,9 +30,9 @@ def test_history_and_start_go_out_in_one_write_as_soon_as_the_thread_is_there() 
     dialogue = Dialogue(
         effort="low", summary="auto", service_tier="flex", output_schema=msgspec.Raw(b'{"a":1}')
     )
-    assert dialogue.asked == ["thread/start"]
+    assert dialogue.methods == ["thread/start"]
     dialogue.start_thread()
-    assert dialogue.asked == ["thread/start", "thread/inject_items", "turn/start"]
+    assert dialogue.methods == ["thread/start", "thread/inject_items", "turn/start"]
     assert [item["role"] for item in dialogue.sent[1]["params"]["items"]] == ["developer", "user"]
     assert dialogue.sent[2]["params"] == {
         "threadId": THREAD,
@@ -48,7 +48,7 @@ def test_history_and_start_go_out_in_one_write_as_soon_as_the_thread_is_there() 
 def test_a_first_message_of_an_agent_turn_injects_nothing() -> None:
     dialogue = Dialogue(mode="agent", history=HISTORY[1:])
     dialogue.start_thread()
-    assert dialogue.asked == ["thread/start", "turn/start"]
+    assert dialogue.methods == ["thread/start", "turn/start"]
     assert dialogue.sent[1]["params"]["input"][0]["text"] == "Hi"
 
 
@@ -120,10 +120,10 @@ def test_a_refused_start_fails_the_turn_and_leaves_no_thread(
     if refused == "turn/start":
         dialogue.start_thread()
         dialogue.agent_answers("thread/inject_items")
-    before = len(dialogue.asked)
+    before = len(dialogue.methods)
     dialogue.agent_refuses(refused, words, code)
     assert dialogue.failure() == kind
-    assert dialogue.asked[before:] == rest
+    assert dialogue.methods[before:] == rest
     if rest:
         assert not dialogue.turn.finished
         dialogue.agent_answers("thread/unsubscribe")
@@ -135,11 +135,11 @@ def test_a_refused_history_fails_the_turn_and_stops_it_when_it_has_begun_all_the
     dialogue.start_thread()
     dialogue.agent_refuses("thread/inject_items", "items[0] is not a valid response item: x")
     assert dialogue.failure() == "rejected_by_provider"
-    assert dialogue.asked[3:] == [], "not before it is known whether the turn runs"
+    assert dialogue.methods[3:] == [], "not before it is known whether the turn runs"
     dialogue.agent_answers("turn/start", {"turn": {"id": TURN}})
-    assert dialogue.asked[3:] == ["turn/interrupt"]
+    assert dialogue.methods[3:] == ["turn/interrupt"]
     dialogue.agent_answers("turn/interrupt")
-    assert dialogue.asked[4:] == ["thread/unsubscribe"]
+    assert dialogue.methods[4:] == ["thread/unsubscribe"]
     dialogue.agent_answers("thread/unsubscribe")
     assert dialogue.turn.finished
 
@@ -164,10 +164,10 @@ def test_a_client_that_leaves_before_there_is_a_thread_has_it_unsubscribed_when_
     dialogue = Dialogue()
     dialogue.take(dialogue.turn.interrupt())
     assert dialogue.end.stop == Stop.INTERRUPTED
-    assert dialogue.asked == ["thread/start"]
+    assert dialogue.methods == ["thread/start"]
     assert not dialogue.turn.finished
     dialogue.start_thread()
-    assert dialogue.asked == ["thread/start", "thread/unsubscribe"]
+    assert dialogue.methods == ["thread/start", "thread/unsubscribe"]
     assert dialogue.sent[-1]["params"] == {"threadId": THREAD}
     dialogue.agent_answers("thread/unsubscribe", {"status": "unsubscribed"})
     assert dialogue.turn.finished
@@ -178,21 +178,21 @@ def test_a_client_that_leaves_before_a_thread_that_never_comes_is_finished() -> 
     dialogue.take(dialogue.turn.interrupt())
     dialogue.agent_refuses("thread/start", "no")
     assert dialogue.turn.finished
-    assert dialogue.asked == ["thread/start"]
+    assert dialogue.methods == ["thread/start"]
 
 
 def test_a_client_that_leaves_before_the_turn_is_known_has_it_stopped_when_it_is() -> None:
     dialogue = Dialogue()
     dialogue.start_thread()
     dialogue.take(dialogue.turn.interrupt())
-    assert dialogue.asked[3:] == []
+    assert dialogue.methods[3:] == []
     dialogue.agent_answers("thread/inject_items")
     dialogue.agent_answers("turn/start", {"turn": {"id": TURN}})
-    assert dialogue.asked[3:] == ["turn/interrupt"]
+    assert dialogue.methods[3:] == ["turn/interrupt"]
     assert dialogue.sent[-1]["params"] == {"threadId": THREAD, "turnId": TURN}
     dialogue.agent_answers("turn/interrupt")
     dialogue.agent_answers("thread/unsubscribe")
-    assert dialogue.asked[3:] == ["turn/interrupt", "thread/unsubscribe"]
+    assert dialogue.methods[3:] == ["turn/interrupt", "thread/unsubscribe"]
     assert dialogue.turn.finished
 
 
@@ -202,7 +202,7 @@ def test_a_history_that_is_refused_after_the_client_left_does_not_leave_the_turn
     dialogue.take(dialogue.turn.interrupt())
     dialogue.agent_refuses("thread/inject_items", "items[0] is not a valid response item")
     dialogue.agent_answers("turn/start", {"turn": {"id": TURN}})
-    assert dialogue.asked[3:] == ["turn/interrupt"]
+    assert dialogue.methods[3:] == ["turn/interrupt"]
     assert dialogue.sent[-1]["params"]["threadId"] == THREAD
 
 
@@ -216,9 +216,9 @@ def test_a_client_that_leaves_mid_text_has_the_turn_stopped_its_commands_ended_a
     dialogue.agent_notifies("item/agentMessage/delta", itemId="msg_1", delta="Hel")
     dialogue.take(dialogue.turn.interrupt())
     assert dialogue.events[-2:] == [ev.TextDelta("msg_1", "Hel"), TurnEnded(Stop.INTERRUPTED)]
-    assert dialogue.asked[3:] == ["turn/interrupt"]
+    assert dialogue.methods[3:] == ["turn/interrupt"]
     dialogue.agent_refuses("turn/interrupt", "no active turn to interrupt")
-    assert dialogue.asked[4:] == [*cleaning, "thread/unsubscribe"]
+    assert dialogue.methods[4:] == [*cleaning, "thread/unsubscribe"]
     for method in cleaning:
         dialogue.agent_refuses(method, "Invalid request: unknown variant")
         assert not dialogue.turn.finished
@@ -236,7 +236,7 @@ def test_a_completed_turn_is_only_unsubscribed() -> None:
     dialogue = Dialogue().start()
     dialogue.ends()
     assert dialogue.end == TurnEnded(Stop.STOP)
-    assert dialogue.asked[3:] == ["thread/unsubscribe"]
+    assert dialogue.methods[3:] == ["thread/unsubscribe"]
     dialogue.agent_answers("thread/unsubscribe")
     assert dialogue.turn.finished
 
@@ -247,13 +247,13 @@ def test_a_completed_turn_that_ran_commands_has_them_ended_and_its_thread_can_be
     command = {"type": "commandExecution", "id": "call_1", "command": "sleep 1000", "status": "inProgress"}
     dialogue.agent_notifies("item/started", item=command)
     dialogue.ends()
-    assert dialogue.asked[-1] == "thread/backgroundTerminals/clean"
+    assert dialogue.methods[-1] == "thread/backgroundTerminals/clean"
     assert dialogue.turn.can_resume
     dialogue.agent_refuses("thread/backgroundTerminals/clean", "Invalid request: unknown variant")
     assert dialogue.turn.can_resume
     dialogue.client_resumes(HISTORY[-1])
     dialogue.ends()
-    assert dialogue.asked.count("thread/backgroundTerminals/clean") == 1
+    assert dialogue.methods.count("thread/backgroundTerminals/clean") == 1
 
 
 def test_a_turn_that_is_over_before_its_start_is_answered_is_not_interrupted() -> None:
@@ -263,7 +263,7 @@ def test_a_turn_that_is_over_before_its_start_is_answered_is_not_interrupted() -
     dialogue.ends("failed", error={"message": "flagged by policy", "codexErrorInfo": "other"})
     assert dialogue.failure() == "rejected_by_provider"
     dialogue.agent_answers("turn/start", {"turn": {"id": TURN}})
-    assert dialogue.asked[3:] == ["thread/unsubscribe"]
+    assert dialogue.methods[3:] == ["thread/unsubscribe"]
 
 
 def test_nothing_is_sent_after_the_end_but_refusals_of_the_agents_requests() -> None:
@@ -293,7 +293,7 @@ def test_an_unreadable_turn_completed_ends_the_turn() -> None:
     dialogue = Dialogue().start()
     dialogue.agent_notifies("turn/completed", turn=5)
     assert dialogue.failure() == "agent_protocol"
-    assert dialogue.asked[3:] == ["thread/unsubscribe"]
+    assert dialogue.methods[3:] == ["thread/unsubscribe"]
 
 
 def test_a_failed_turn_without_a_reason_fails() -> None:
@@ -313,7 +313,7 @@ def test_an_answer_that_was_cut_by_the_provider_is_not_tried_again(words: str, s
     }
     dialogue.agent_notifies("error", error=error, willRetry=True)
     assert dialogue.end.stop == stop
-    assert dialogue.asked[3:] == ["turn/interrupt"]
+    assert dialogue.methods[3:] == ["turn/interrupt"]
 
 
 def test_a_fatal_error_waits_for_the_end_that_says_the_same() -> None:
@@ -380,7 +380,7 @@ def test_a_thread_that_the_agent_closes_by_itself_ends_its_turn(state: str) -> N
         dialogue.step(1)
     dialogue.agent_notifies("thread/closed")
     assert dialogue.failure() == "agent_crashed"
-    assert dialogue.asked[3:] == [], "there is no thread to forget"
+    assert dialogue.methods[3:] == [], "there is no thread to forget"
     assert dialogue.turn.finished
 
 
@@ -390,7 +390,7 @@ def test_a_thread_that_is_closed_while_its_turn_is_being_stopped_is_finished_by_
     dialogue.agent_notifies("thread/closed")
     assert not dialogue.turn.finished
     dialogue.agent_refuses("turn/interrupt", "thread not found")
-    assert dialogue.asked[3:] == ["turn/interrupt"]
+    assert dialogue.methods[3:] == ["turn/interrupt"]
     assert dialogue.turn.finished
 
 

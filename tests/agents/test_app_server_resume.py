@@ -270,9 +270,9 @@ def test_a_second_turn_that_is_interrupted_is_stopped_by_its_own_id() -> None:
 
 def test_an_idle_thread_that_is_given_up_is_forgotten_without_an_event() -> None:
     dialogue = idle()
-    before = len(dialogue.asked)
+    before = len(dialogue.methods)
     assert dialogue.take(dialogue.turn.interrupt()) == []
-    assert dialogue.asked[before:] == ["thread/unsubscribe"]
+    assert dialogue.methods[before:] == ["thread/unsubscribe"]
     dialogue.agent_answers("thread/unsubscribe")
     assert dialogue.turn.finished
 
@@ -301,7 +301,7 @@ def test_a_turn_on_a_thread_that_runs_fails_and_what_runs_is_stopped() -> None:
     dialogue = Dialogue().start()
     dialogue.client_resumes(AGAIN)
     assert dialogue.failure() == "agent_crashed"
-    assert dialogue.asked[3:] == ["turn/interrupt"]
+    assert dialogue.methods[3:] == ["turn/interrupt"]
 
 
 def test_a_child_that_dies_after_a_thread_was_resumed_fails_the_new_turn() -> None:

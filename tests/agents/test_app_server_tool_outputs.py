@@ -30,12 +30,12 @@ def usages(events: list[Event]) -> list[ev.Usage]:
 @pytest.mark.parametrize("requested", [True, False])
 def test_outputs_go_to_the_agent_that_waits_for_them_and_its_turn_goes_on(requested: bool) -> None:
     dialogue = waiting_for_output(requested=requested)
-    before = len(dialogue.asked)
+    before = len(dialogue.methods)
     assert dialogue.client_resumes(output(1)) == [ev.TurnStarted(THREAD, "m-1")]
     if not requested:
         dialogue.wants_output(1)
     assert dialogue.sent[-1] == tool_output_line(1)
-    assert dialogue.asked[before:] == [], "no new turn of the agent's"
+    assert dialogue.methods[before:] == [], "no new turn of the agent's"
     assert not dialogue.turn.can_resume
     dialogue.agent_notifies("item/agentMessage/delta", itemId="msg_2", delta="Sunny.")
     assert usages(dialogue.completes()) == [SPENT], "not what the first turn cost"
@@ -119,16 +119,16 @@ def test_a_waiting_turn_that_is_given_up_is_interrupted_and_unsubscribed(
     mode: str, cleaning: list[str]
 ) -> None:
     dialogue = waiting_for_output(mode=mode)
-    before = len(dialogue.asked)
+    before = len(dialogue.methods)
     assert dialogue.take(dialogue.turn.interrupt()) == [TurnEnded(Stop.INTERRUPTED)]
-    assert dialogue.asked[before:] == ["turn/interrupt"]
+    assert dialogue.methods[before:] == ["turn/interrupt"]
     assert dialogue.client_replies("call_1", SUNNY) is None
     assert dialogue.wants_output(2) == []
     assert dialogue.sent[-1]["error"]["code"] == -32601
     for method in ("turn/interrupt", *cleaning, "thread/unsubscribe"):
         assert not dialogue.turn.finished
         dialogue.agent_answers(method)
-    assert dialogue.asked[before:] == ["turn/interrupt", *cleaning, "thread/unsubscribe"]
+    assert dialogue.methods[before:] == ["turn/interrupt", *cleaning, "thread/unsubscribe"]
     assert dialogue.turn.finished
 
 

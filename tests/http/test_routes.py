@@ -61,7 +61,7 @@ async def test_a_route_chooses_in_every_api_and_the_answer_has_the_model_asked_f
             assert (answer.status, answer.headers["x-codex-route"]) == (200, "all"), answer.text
             assert answer.body["model"] == "codex-5"
             assert "Hello." in answer.text
-            assert server.asked[-1].body["model"] == "small"
+            assert server.requests[-1].body["model"] == "small"
 
 
 async def test_the_first_route_whose_conditions_hold_chooses(server: Upstream, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_the_first_route_whose_conditions_hold_chooses(server: Upstream, t
     async with fake_proxy(tmp_path, **routes, model_aliases="claude-*=codex-5") as proxy:
         assert await routed_answer(proxy, chat()) == ("Fake.", "codex-5", None)
         assert (await routed_answer(proxy, chat(tools=[tool])))[2] == "tools"
-        assert server.asked[-1].body["model"] == "large"
+        assert server.requests[-1].body["model"] == "large"
         assert (await routed_answer(proxy, chat(messages=[{"role": "user", "content": "word " * 3000}])))[
             2
         ] == "long"
@@ -93,7 +93,7 @@ async def test_another_agent_is_asked_if_the_target_fails_before_its_answer_begi
             assert answer.status == 200
             assert answer.headers["x-codex-agent"] == "fake"
             assert "Fake." in answer.text
-        assert [asked.body["model"] for asked in server.asked] == ["large", "small"] * 2
+        assert [each.body["model"] for each in server.requests] == ["large", "small"] * 2
 
 
 async def test_a_fault_of_the_request_asks_nobody_else(server: Upstream, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_fault_of_the_request_asks_nobody_else(server: Upstream, tmp_pat
     async with fake_proxy(tmp_path, **routes) as proxy:
         answer = await proxy.ask(chat(messages=[]))
         assert answer.status == 400
-        assert not server.asked
+        assert not server.requests
 
 
 async def test_a_route_serves_a_name_that_no_agent_has_in_every_api(server: Upstream, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ async def test_a_websocket_turn_asks_another_agent_too_and_is_continued(
         )
         assert "Fake." in str(second["output"])
         assert second["model"] == "my-own"
-        assert [asked.body["model"] for asked in server.asked] == ["large"] * 2
+        assert [each.body["model"] for each in server.requests] == ["large"] * 2
 
 
 async def test_a_websocket_turn_whose_last_target_fails_is_an_error(server: Upstream, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ async def test_a_websocket_turn_whose_last_target_fails_is_an_error(server: Upst
     async with fake_proxy(tmp_path, **routes, **OWN) as proxy, open_socket(proxy) as socket:
         await send(socket, PROMPT)
         assert (await error_of(socket))["code"] == "upstream_unauthorized"
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
 
 
 async def in_background(proxy: Proxy, **more: Any) -> dict[str, Any]:
@@ -243,7 +243,7 @@ async def test_a_background_response_asks_another_agent_too(
         response = await in_background(proxy, **more)
         assert (response["status"], response["model"]) == ("completed", "my-own")
         assert "Fake." in str(response["output"])
-        assert [asked.body["model"] for asked in server.asked] == ["large", "small"]
+        assert [each.body["model"] for each in server.requests] == ["large", "small"]
         await proxy.settled()
 
 
@@ -256,7 +256,7 @@ async def test_a_background_response_whose_last_target_fails_has_failed(
         response = await in_background(proxy)
         assert response["status"] == "failed"
         assert "nobody/nothing" in response["error"]["message"]
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
 
 
 async def test_a_background_response_that_is_run_again_after_a_restart_has_its_target(
@@ -272,4 +272,4 @@ async def test_a_background_response_that_is_run_again_after_a_restart_has_its_t
     async with fake_proxy(tmp_path, **routes, **OWN) as proxy:
         response = await wait_for_end(proxy, id)
         assert (response["status"], response["model"]) == ("completed", "my-own")
-        assert [asked.body["model"] for asked in server.asked] == ["small"] * 2
+        assert [each.body["model"] for each in server.requests] == ["small"] * 2

@@ -25,20 +25,20 @@ class Receiver:
     url: str = ""
     elsewhere: str = ""
     """Where a redirect leads."""
-    got: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    webhooks: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def take(self, request: web.Request) -> web.Response:
         async with self.arrived:
-            self.got.append((await request.text(), dict(request.headers)))
+            self.webhooks.append((await request.text(), dict(request.headers)))
             self.arrived.notify_all()
         status = self.statuses.pop(0) if self.statuses else 200
         return web.Response(status=status, headers={"Location": self.elsewhere} if self.elsewhere else {})
 
     async def deliveries(self, count: int) -> list[tuple[str, dict[str, str]]]:
         async with asyncio.timeout(PATIENCE), self.arrived:
-            await self.arrived.wait_for(lambda: len(self.got) >= count)
-        return self.got
+            await self.arrived.wait_for(lambda: len(self.webhooks) >= count)
+        return self.webhooks
 
 
 @asynccontextmanager

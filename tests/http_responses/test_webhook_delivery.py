@@ -78,7 +78,7 @@ async def test_a_redirect_is_not_followed_to_where_no_operator_has_sent_it(
         async with proxy_and_client(tmp_path, **settings) as (proxy, _):
             await create(proxy, background=True)
             await target.deliveries(2)
-    assert other.got == []
+    assert other.webhooks == []
 
 
 async def test_what_was_not_taken_when_the_server_stopped_is_reported_after_its_next_start(
@@ -96,7 +96,7 @@ async def test_what_was_not_taken_when_the_server_stopped_is_reported_after_its_
         async with proxy_and_client(tmp_path, **settings):
             pass
     assert (first, headers["webhook-id"]) == (second, again["webhook-id"])
-    assert len(target.got) == 2
+    assert len(target.webhooks) == 2
 
 
 async def test_webhooks_are_sent_though_reading_the_outbox_once_met_a_fault_of_this_server(
@@ -129,7 +129,7 @@ async def test_a_webhook_for_a_target_that_no_longer_exists_is_dropped(tmp_path:
         async with proxy_and_client(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _):
             store = proxy.server.settings.store_file
             await eventually(lambda: not count_undelivered(store))
-    assert (len(gone.got), target.got) == (1, [])
+    assert (len(gone.webhooks), target.webhooks) == (1, [])
 
 
 async def test_a_response_that_is_not_in_the_background_sends_no_webhook(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ async def test_a_response_that_is_not_in_the_background_sends_no_webhook(tmp_pat
             await create(proxy)
             created = await create(proxy, background=True)
             await target.deliveries(1)
-    assert len(target.got) == 1
-    assert created.body["id"] in target.got[0][0]
+    assert len(target.webhooks) == 1
+    assert created.body["id"] in target.webhooks[0][0]
 
 
 @pytest.mark.parametrize("secret", [None, "whsec_not base64"])

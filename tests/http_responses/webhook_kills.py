@@ -112,7 +112,7 @@ async def after_kills(
             await poll(partial(_all_told, keeping.store, store))
             await until(lambda: proxy.server.runs.running == 0)
         told: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        for body, headers in target.got:
+        for body, headers in target.webhooks:
             event = json.loads(body)
             told[event["data"]["id"]].add((headers["webhook-id"], event["type"]))
         found.told = told

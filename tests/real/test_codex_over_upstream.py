@@ -61,12 +61,12 @@ class Client:
     @property
     def last(self) -> list[dict[str, Any]]:
         """The messages of the upstream's last request."""
-        messages: list[dict[str, Any]] = self.server.asked[-1].body["messages"]
+        messages: list[dict[str, Any]] = self.server.requests[-1].body["messages"]
         return messages
 
     def offered(self, index: int = 0) -> set[str]:
         """The functions that the upstream was offered."""
-        tools = self.server.asked[index].body["tools"]
+        tools = self.server.requests[index].body["tools"]
         assert {tool["type"] for tool in tools} == {"function"}
         return {tool["function"]["name"] for tool in tools}
 

@@ -140,12 +140,12 @@ class PushReader:
     def __init__(self, log: EventLog) -> None:
         self.cursor = log.cursor()
         self.able = True
-        self.got: list[int] = []
+        self.numbers: list[int] = []
         self.waiting = asyncio.create_task(self.cursor.wait(self.push))
 
     def push(self) -> bool:
         if self.able:
-            self.got += numbers(self.cursor.take())
+            self.numbers += numbers(self.cursor.take())
         return self.able
 
 
@@ -156,13 +156,13 @@ async def test_a_push_takes_what_is_appended_while_its_reader_goes_on_waiting() 
     await settle()
     log.append([note(1)], 10)
     log.append([note(2)], 10)
-    assert reader.got == [1, 2]
+    assert reader.numbers == [1, 2]
     assert log.backlog == 0
     await settle()
     assert not reader.waiting.done()
     log.append([note(3)], 10, ended=True)
     await reader.waiting
-    assert reader.got == [1, 2], "the end is not pushed"
+    assert reader.numbers == [1, 2], "the end is not pushed"
     assert numbers(reader.cursor.take()) == [3]
 
 
@@ -175,7 +175,7 @@ async def test_what_a_push_leaves_is_backlog_and_ends_the_wait() -> None:
     log.append([note(1)], 10)
     reader.able = True
     log.append([note(2)], 10)  # its reader has not run yet, and is to see the first before this
-    assert reader.got == []
+    assert reader.numbers == []
     assert log.backlog == 20
     await reader.waiting
     assert numbers(reader.cursor.take()) == [1, 2]
@@ -192,7 +192,7 @@ async def test_an_error_of_a_push_is_its_readers() -> None:
     waiting = asyncio.create_task(cursor.wait(breaks))
     await settle()
     log.append([note(1)], 10)
-    assert other.got == [1]
+    assert other.numbers == [1]
     with pytest.raises(ValueError, match="it breaks"):
         await waiting
     assert numbers(cursor.take()) == [1]
@@ -229,7 +229,7 @@ async def test_nothing_is_pushed_to_a_reader_that_does_not_wait() -> None:
     log.append([note(1)], 10)
     await settle()
     log.append([note(2)], 10)
-    assert reader.got == []
+    assert reader.numbers == []
     assert numbers(reader.cursor.take()) == [1, 2]
 
 

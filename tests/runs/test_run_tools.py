@@ -423,18 +423,18 @@ class HeldChecks(SchemaChecks):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[asyncio.Future[Verdict]] = []
+        self.verdicts: list[asyncio.Future[Verdict]] = []
 
     async def check_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
         new = [asyncio.get_running_loop().create_future() for _ in checks]
-        self.asked += new
+        self.verdicts += new
         return list(await asyncio.gather(*new))
 
     async def strict_form(self, schema: bytes) -> StrictForm | None:
         return None
 
     async def close(self) -> None:
-        for each in self.asked:
+        for each in self.verdicts:
             if not each.done():
                 each.set_result(STOPPING)
 
@@ -459,13 +459,13 @@ async def test_a_step_waits_for_the_check_of_its_calls_and_what_comes_meanwhile_
     await settle()
     assert calls_in(run) == []
     assert text_of(all_events(run)) == ""
-    checks.asked[0].set_result(Verdict(wrong="at $: no"))
+    checks.verdicts[0].set_result(Verdict(wrong="at $: no"))
     await settle()
     assert "break the tool's schema: at $: no" in agent.last.replies["a"]
     assert text_of(all_events(run)) == "More."
     agent.transports[0].say(*step(("b", GOOD)))
     await settle()
-    checks.asked[1].set_result(Verdict())
+    checks.verdicts[1].set_result(Verdict())
     await settle()
     assert calls_in(run) == ["b"]
     assert end_of(run).stop == Stop.TOOL_CALLS
@@ -479,7 +479,7 @@ async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() 
     failed = Failure(kind=FaultKind.UPSTREAM_DISCONNECTED, message="gone")
     agent.transports[0].say(TurnEnded(Stop.FAILED, "provider", failed))
     await settle()
-    checks.asked[0].set_result(Verdict())
+    checks.verdicts[0].set_result(Verdict())
     await settle()
     assert calls_in(run) == ["a"]
     assert end_of(run).stop == Stop.TOOL_CALLS
@@ -495,7 +495,7 @@ async def test_an_answer_that_is_held_for_its_check_has_begun_for_the_deadlines(
     assert text_of(all_events(run)) == ""
     agent.transports[0].say(*rest)
     await asyncio.sleep(15)
-    checks.asked[0].set_result(Verdict())
+    checks.verdicts[0].set_result(Verdict())
     await settle()
     assert text_of(all_events(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
@@ -510,7 +510,7 @@ async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said
     run = await scheduler.start(turn)
     agent.transports[0].say(*said)
     await settle()
-    checks.asked[0].set_result(Verdict(unchecked="checking it would take too long"))
+    checks.verdicts[0].set_result(Verdict(unchecked="checking it would take too long"))
     await settle()
     failure = end_of(run).failure
     assert failure is not None
@@ -530,11 +530,11 @@ async def test_an_answer_waits_for_its_check_and_is_asked_for_again_where_it_is_
     agent.transports[0].say(*words(BAD))
     await settle()
     assert text_of(all_events(run)) == ""
-    checks.asked[0].set_result(Verdict(wrong="at $: no"))
+    checks.verdicts[0].set_result(Verdict(wrong="at $: no"))
     await settle()
     agent.transports[1].say(*words(GOOD))
     await settle()
-    checks.asked[1].set_result(Verdict())
+    checks.verdicts[1].set_result(Verdict())
     await settle()
     assert text_of(all_events(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
@@ -553,7 +553,7 @@ async def test_a_client_that_leaves_during_a_check_ends_the_turn_at_once(
     await settle()
     run.interrupt()
     await settle()
-    assert checks.asked[0].cancelled()
+    assert checks.verdicts[0].cancelled()
     assert end_of(run).stop == Stop.INTERRUPTED
     assert scheduler.running == 0
     await scheduler.close()
@@ -583,7 +583,7 @@ async def test_an_agent_is_not_late_while_its_call_is_checked() -> None:
     agent.transports[0].say(*step(("a", GOOD)))
     await asyncio.sleep(50)
     assert not run.ended
-    checks.asked[0].set_result(Verdict())
+    checks.verdicts[0].set_result(Verdict())
     await settle()
     assert end_of(run).stop == Stop.TOOL_CALLS
 

@@ -57,13 +57,13 @@ class Hands:
     """Runs every tool when it is told to."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
         self.go = asyncio.Event()
         self.cancelled = 0
         self.breaks = False
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
-        self.asked.append((tool.name, arguments))
+        self.calls.append((tool.name, arguments))
         if self.breaks:
             raise ZeroDivisionError("a fault of ours")
         try:
@@ -91,7 +91,7 @@ async def run_with_call(scheduler: RunScheduler, agent: WordAgent, hands: Hands)
 async def test_an_output_is_given_to_the_agent_and_its_turn_goes_on() -> None:
     scheduler, agent, hands = scheduler_with_clock()
     run = await run_with_call(scheduler, agent, hands)
-    assert hands.asked == [("desk__find", '{"x": 1}')]
+    assert hands.calls == [("desk__find", '{"x": 1}')]
     assert "answer ask1" not in agent.dialects[0].calls
     hands.go.set()
     await settle()
@@ -281,5 +281,5 @@ async def test_nothing_that_was_approved_is_run_for_a_turn_that_its_first_events
     run = await scheduler.start(APPROVED_TURN, runner=hands, first=TOO_MUCH)
     await settle()
     assert end_of(run).stop == Stop.LENGTH
-    assert hands.asked == []
+    assert hands.calls == []
     assert (scheduler.running, agent.opening, agent.held) == (0, 0, 0)

@@ -173,11 +173,11 @@ class SlowLedger(RamUsage):
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
-        self.asked, self.may_write = asyncio.Event(), asyncio.Event()
+        self.write_begun, self.may_write = asyncio.Event(), asyncio.Event()
         self._error = error
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
-        self.asked.set()
+        self.write_begun.set()
         await self.may_write.wait()
         error, self._error = self._error, None
         if error is not None:
@@ -194,7 +194,7 @@ async def test_sums_are_written_once_even_if_who_has_asked_for_it_is_cancelled(
     with recorder.turn(OWNER, "gpt", OneCall()):
         pass
     reader = asyncio.create_task(recorder.flush())
-    await ledger.asked.wait()
+    await ledger.write_begun.wait()
     reader.cancel()
     await asyncio.wait({reader})
     ledger.may_write.set()

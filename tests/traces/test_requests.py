@@ -63,7 +63,7 @@ async def test_an_upstream_gets_the_trace_of_the_turn(tmp_path: Path) -> None:
             answer = await proxy.ask(user() | {"model": "small"}, headers=TRACEPARENT)
             assert answer.status == 200, answer.text
             turn = one(spans, "invoke_agent").context
-            sent = server.asked[-1].headers["traceparent"]
+            sent = server.requests[-1].headers["traceparent"]
             assert sent == f"00-{CLIENT_TRACE}-{format_span_id(turn.span_id)}-01"
 
 

@@ -207,5 +207,5 @@ async def test_each_end_is_reported_by_one_server_once(pair_with: MakePair) -> N
         for proxy in (pair.one, pair.two):
             proxy.server.webhooks.wake()  # type: ignore[union-attr]
         await asyncio.gather(pair.one.settled(), pair.two.settled())
-    told = [json.loads(body)["data"]["id"] for body, _ in target.got]
+    told = [json.loads(body)["data"]["id"] for body, _ in target.webhooks]
     assert sorted(told) == sorted(answer.body["id"] for answer in created)

@@ -218,7 +218,7 @@ async def test_webhooks_come_once_each(tmp_path: Path, postgres_url: str) -> Non
             return not any(node["responses"] for node in body.body["data"])
 
         await poll(nothing_left)
-        told = [json.loads(body)["data"]["id"] for body, _ in heard.got]
+        told = [json.loads(body)["data"]["id"] for body, _ in heard.webhooks]
         assert sorted(told) == sorted(each.id for each in made)
 
 

@@ -36,7 +36,7 @@ class Upstream:
     answer comes, and behind its end `text("Hello.")`."""
 
     def __init__(self) -> None:
-        self.asked: list[UpstreamRequest] = []
+        self.requests: list[UpstreamRequest] = []
         self.script: list[bytes | Case] = []
         self.models: list[dict[str, Any]] = [{"id": "small", "max_model_len": 8192}, {"id": "large"}]
         self.key: str | None = None
@@ -62,7 +62,7 @@ class Upstream:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions, and /v1/responses where the script says what is answered there."""
         body = await request.json()
-        self.asked.append(UpstreamRequest(request.headers.copy(), body))
+        self.requests.append(UpstreamRequest(request.headers.copy(), body))
         assert request.transport is not None
         self.peers.add(request.transport.get_extra_info("peername"))
         if refused := self._refused(request):

@@ -31,7 +31,7 @@ async def test_an_upstream_that_fails_before_its_answer_is_asked_again(
         assert answer.status == 200
         assert answer_text(answer.text) == "Hello."
         assert (answer.headers["x-codex-upstream"], answer.headers["x-codex-attempts"]) == ("a", "3")
-        assert len(a.asked) == 3
+        assert len(a.requests) == 3
         await proxy.settled()
 
 
@@ -55,7 +55,7 @@ async def test_a_single_upstream_is_asked_again_by_default_as_one_of_a_table_is(
             assert answer_text(answer.text) == "Hello."
             assert answer.headers["x-codex-attempts"] == "3"
             assert "x-codex-upstream" not in answer.headers, "it has no name"
-        assert len(a.asked) == 6
+        assert len(a.requests) == 6
         await proxy.settled()
 
 
@@ -72,7 +72,7 @@ async def test_of_several_servers_in_a_row_only_the_first_asks_again(
         a.script = [error_case(500)] * 9
         answer = await outer.ask(ask("small"))
         assert (answer.status, answer.error["code"]) == (502, "upstream_error")
-        assert len(a.asked) == 3
+        assert len(a.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ async def test_a_single_upstream_is_asked_no_more_than_makes_sense(
     async with fake_proxy(tmp_path, agent="default", upstreams={"default": {"url": a.url, **table}}) as proxy:
         a.script = [case] * 5
         await proxy.ask(ask("small", stream=True))
-        assert len(a.asked) == asked
+        assert len(a.requests) == asked
 
 
 async def test_a_single_upstream_that_keeps_failing_is_left_alone_for_a_while(
@@ -117,7 +117,7 @@ async def test_a_single_upstream_that_keeps_failing_is_left_alone_for_a_while(
         answer = await proxy.ask(ask("small"))
         assert 0 < int(answer.headers["retry-after"]) <= 10
         assert "'" not in answer.error["message"], "it has no name"
-        assert len(a.asked) == 5
+        assert len(a.requests) == 5
         assert (await proxy.send("GET", "/healthz")).body["agent"]["breaker"] == "open"
         metrics = (await proxy.send("GET", "/metrics")).text
         assert 'codex_proxy_upstream_breaker{agent="openai-chat",state="open"} 1.0' in metrics
@@ -142,7 +142,7 @@ async def test_another_upstream_is_asked_where_one_limits(a: Upstream, b: Upstre
         assert answer.status == 200
         assert (answer.headers["x-codex-upstream"], answer.headers["x-codex-attempts"]) == ("b", "2")
         assert answer.headers["x-codex-agent"] == "a"
-        assert (len(a.asked), b.asked[-1].body["model"]) == (1, "small")
+        assert (len(a.requests), b.requests[-1].body["model"]) == (1, "small")
 
 
 async def test_a_fallback_may_name_its_own_model(a: Upstream, b: Upstream, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_a_fallback_may_name_its_own_model(a: Upstream, b: Upstream, tmp_p
     async with several(tmp_path, upstreams=upstreams) as proxy:
         a.script = [CASES["http_500"]]
         assert (await proxy.ask(ask("a/large"))).status == 200
-        assert b.asked[-1].body["model"] == "vendor/big"
+        assert b.requests[-1].body["model"] == "vendor/big"
 
 
 async def test_a_bad_request_is_asked_of_nobody_else(a: Upstream, b: Upstream, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ async def test_a_bad_request_is_asked_of_nobody_else(a: Upstream, b: Upstream, t
         answer = await proxy.ask(ask("a/small"))
         assert answer.error["code"] == "context_length_exceeded"
         assert "8192" in answer.error["message"]
-        assert (len(a.asked), len(b.asked)) == (1, 0)
+        assert (len(a.requests), len(b.requests)) == (1, 0)
 
 
 async def test_another_upstream_is_asked_after_silence_before_the_first_byte(
@@ -186,7 +186,7 @@ async def test_nobody_else_is_asked_after_the_first_word(path: str, b: Upstream,
             assert "Hi" in answer.text
             assert "upstream_disconnected" in answer.text
             assert (answer.headers["x-codex-upstream"], answer.headers["x-codex-attempts"]) == ("a", "1")
-            assert b.asked == []
+            assert b.requests == []
 
 
 async def test_a_client_that_leaves_ends_the_wait_for_another_attempt(
@@ -197,7 +197,7 @@ async def test_a_client_that_leaves_ends_the_wait_for_another_attempt(
     async with several(tmp_path, upstreams={"a": {"url": a.url, "concurrency": 1}}) as proxy:
         a.script = [CASES["http_500"]]
         request = asyncio.ensure_future(proxy.ask(ask("a/small", stream=True)))
-        await eventually(lambda: bool(a.asked))
+        await eventually(lambda: bool(a.requests))
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
         await proxy.settled()
@@ -225,7 +225,7 @@ async def test_an_upstream_that_keeps_failing_is_left_alone_for_a_while(
             assert (await proxy.ask(ask("a/small"))).status == 502
         answer = await proxy.ask(ask("a/small"))
         assert (answer.status, answer.error["code"]) == (503, "service_unavailable")
-        assert len(a.asked) == 2
+        assert len(a.requests) == 2
         metrics = (await proxy.send("GET", "/metrics")).text
         assert 'codex_proxy_upstream_breaker{agent="a",state="open"} 1.0' in metrics
         assert 'codex_proxy_upstream_attempts_total{agent="a",outcome="failed"} 2.0' in metrics

@@ -27,7 +27,7 @@ async def test_doctor_asks_the_upstream_for_its_models_and_pays_for_no_turn(tmp_
     assert checks["upstream"].status == "ok"
     assert "2 models; the default is small" in checks["upstream"].message
     assert checks["workspace"].status == checks["codex home"].status == "skipped"
-    assert server.asked == []
+    assert server.requests == []
 
 
 async def test_doctor_says_that_the_model_server_cannot_be_reached(tmp_path: Path) -> None:

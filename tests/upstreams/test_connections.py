@@ -350,10 +350,10 @@ async def test_two_hundred_streams_at_once_keep_their_answers_apart_and_leave_no
             asyncio.timeout(PATIENCE),
         ):
             for _ in range(2):  # the second time on the connections of the first
-                server.asked.clear()
+                server.requests.clear()
                 server.held.clear()
                 answers = asyncio.gather(*(answer_of(client, number) for number in range(count)))
-                await eventually(lambda: len(server.asked) == count)
+                await eventually(lambda: len(server.requests) == count)
                 server.held.set()
                 expected = [f"Answer {number}, and all of it." for number in range(count)]
                 assert await answers == expected
@@ -502,8 +502,8 @@ async def test_the_operators_key_is_sent_and_never_the_clients(where: str, tmp_p
         async with proxy_before(server.url, tmp_path, **given) as proxy:
             answer = await proxy.ask(user(), headers={"Authorization": "Bearer sk-clients"})
             assert answer.status == 200
-            assert server.asked[-1].headers["Authorization"] == f"Bearer {KEY}"
-            assert "sk-clients" not in str(server.asked[-1].headers)
+            assert server.requests[-1].headers["Authorization"] == f"Bearer {KEY}"
+            assert "sk-clients" not in str(server.requests[-1].headers)
 
 
 async def test_a_refused_upstream_key_is_a_502_that_names_neither_key_nor_server(
@@ -578,11 +578,11 @@ async def test_the_names_of_open_responses_server_are_taken_and_its_key_only_bes
         async with running_proxy(await make_server(settings, names)) as proxy:
             await proxy.ask(user())
             assert proxy.server.settings.idle_timeout == 7
-        assert server.asked[-1].headers["Authorization"] == f"Bearer {KEY}"
+        assert server.requests[-1].headers["Authorization"] == f"Bearer {KEY}"
         monkeypatch.delenv("OPENAI_BASE_URL_INTERNAL")
         async with proxy_before(address, tmp_path, {"OPENAI_API_KEY": KEY}) as proxy:
             await proxy.ask(user())
-        assert "Authorization" not in server.asked[-1].headers
+        assert "Authorization" not in server.requests[-1].headers
 
 
 # --- the way there ----------------------------------------------------------------------------------
@@ -597,7 +597,7 @@ async def test_a_certificate_is_checked_and_one_of_the_operators_is_taken(tmp_pa
             answer = await proxy.ask(user() | {"model": "m"})
             assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
             assert "certificate" in answer.error["message"]
-            assert server.asked == []
+            assert server.requests == []
             await wait_until_nothing_is_left(proxy)
         async with proxy_before(url, b, table={"ca_file": own}) as proxy:
             for path, body in (("/v1/chat/completions", user()), ("/v1/responses", {"input": "Hi"})):
@@ -616,7 +616,11 @@ async def test_a_websocket_is_answered_by_the_upstream_and_its_end_stops_it(tmp_
                 socket, "And?", model="large", store=False, previous_response_id=first["id"]
             )
             assert second["status"] == "completed"
-            assert [each["content"] for each in server.asked[-1].body["messages"]] == ["Hi", "Hello.", "And?"]
+            assert [each["content"] for each in server.requests[-1].body["messages"]] == [
+                "Hi",
+                "Hello.",
+                "And?",
+            ]
             server.script = [CASES["http_500"]]
             await send(socket, "Hi", model="small")
             failed = await error_of(socket)
@@ -678,10 +682,10 @@ async def test_the_proxy_of_the_environment_is_used_unless_a_setting_forbids_it(
         through = {"HTTP_PROXY": scheme + other.url.removeprefix("http://").removesuffix("/v1")}
         async with proxy_before(server.url, tmp_path, through) as proxy:
             await proxy.ask(user())
-        assert (len(other.asked), len(server.asked)) == (1, 0)
+        assert (len(other.requests), len(server.requests)) == (1, 0)
         async with proxy_before(server.url, tmp_path, {**through, "NO_PROXY": "127.0.0.1"}) as proxy:
             await proxy.ask(user())
-        assert (len(other.asked), len(server.asked)) == (1, 1)
+        assert (len(other.requests), len(server.requests)) == (1, 1)
 
 
 async def test_a_proxy_of_the_environment_gets_the_whole_address_and_its_own_password(tmp_path: Path) -> None:
@@ -713,7 +717,7 @@ async def test_no_cookie_of_the_upstream_goes_from_one_client_to_the_next(tmp_pa
         server.script = [Case(200, {"set-cookie": "session=1"}, [text("Hi").decode()], [], "stop")]
         for _ in range(2):
             await proxy.ask(user())
-        assert "Cookie" not in server.asked[-1].headers
+        assert "Cookie" not in server.requests[-1].headers
 
 
 async def test_the_upstreams_wait_reaches_the_client(tmp_path: Path) -> None:
@@ -811,7 +815,7 @@ async def test_a_request_that_comes_back_is_refused(tmp_path: Path) -> None:
         answer = await second.ask(user() | {"model": "small"})
         assert answer.status >= 500
         assert "sent the request back to this server" in answer.error["message"]
-        assert server.asked == []
+        assert server.requests == []
         await point_at(first, server.url)
 
 

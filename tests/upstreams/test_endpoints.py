@@ -144,19 +144,19 @@ async def test_sampling_reaches_the_upstream_as_it_is(proxy: Proxy, server: Upst
     }
     answer = await proxy.ask(user(**sampling, max_tokens=5, stop=["x"], tools=[CHAT_WEATHER]))
     assert "x-codex-ignored-params" not in answer.headers
-    assert {name: server.asked[-1].body[name] for name in sampling} == sampling
-    assert (server.asked[-1].body["max_tokens"], server.asked[-1].body["stop"]) == (5, ["x"])
+    assert {name: server.requests[-1].body[name] for name in sampling} == sampling
+    assert (server.requests[-1].body["max_tokens"], server.requests[-1].body["stop"]) == (5, ["x"])
     body = {"model": "small", "input": "Hi", "temperature": 0.3, "top_p": 0.8, "max_output_tokens": 6}
     answer = await proxy.send("POST", "/v1/responses", body)
     assert "x-codex-ignored-params" not in answer.headers
-    asked = server.asked[-1].body
+    asked = server.requests[-1].body
     assert (asked["temperature"], asked["top_p"], asked["max_tokens"]) == (0.3, 0.8, 6)
 
 
 async def test_tool_choice_is_a_parameter_and_not_part_of_the_prompt(proxy: Proxy, server: Upstream) -> None:
     server.script = [stream(call("get_weather", PARIS), finish="tool_calls")]
     await proxy.ask(user(tools=[CHAT_WEATHER], tool_choice="required"))
-    asked = server.asked[-1].body
+    asked = server.requests[-1].body
     assert asked["tool_choice"] == {"type": "function", "function": {"name": "get_weather"}}
     assert [message["role"] for message in asked["messages"]] == ["user"]
 
@@ -167,7 +167,7 @@ async def test_a_model_that_does_not_make_a_required_call_is_asked_once_more(
     server.script = [text("Sunny."), stream(call("get_weather", PARIS), finish="tool_calls")]
     answer = await proxy.ask(user(tools=[CHAT_WEATHER], tool_choice="required"))
     assert answer.body["choices"][0]["finish_reason"] == "tool_calls"
-    assert "get_weather" in server.asked[1].body["messages"][-1]["content"]
+    assert "get_weather" in server.requests[1].body["messages"][-1]["content"]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -187,7 +187,7 @@ async def test_a_call_of_a_tool_that_is_not_allowed_is_hidden_and_the_model_gets
     assert answer.status == 200
     assert '"get_weather"' in answer.text
     assert '"other"' not in answer.text
-    first, second = (each.body for each in server.asked)
+    first, second = (each.body for each in server.requests)
     assert [tool["function"]["name"] for tool in first["tools"]] == ["get_weather"]
     assert "no other tool that is offered" in second["messages"][-1]["content"]
 
@@ -206,7 +206,7 @@ async def test_a_format_reaches_the_upstream_and_is_kept(kind: str, proxy: Proxy
     server.script = [text("no"), text('{"a": 1}')]
     answer = await proxy.ask(user("JSON!", response_format=wanted))
     assert json.loads(answer.body["choices"][0]["message"]["content"]) == {"a": 1}
-    asked = server.asked[0].body["response_format"]
+    asked = server.requests[0].body["response_format"]
     assert asked["type"] == kind
     if kind == "json_schema":
         assert asked["json_schema"]["name"] == "x"
@@ -348,7 +348,7 @@ async def test_fields_that_are_the_upstreams_own_reach_it_where_the_answer_is_re
     assert answer.status == 200
     assert answer.headers["x-codex-passed-params"] == "x_own"
     assert "x-codex-ignored-params" not in answer.headers
-    assert {name: server.asked[-1].body[name] for name in fields} == fields
+    assert {name: server.requests[-1].body[name] for name in fields} == fields
 
 
 async def test_usage_that_the_upstream_does_not_report_is_an_estimate_that_says_so(
@@ -372,7 +372,7 @@ async def test_a_client_that_asked_for_no_usage_gets_none_though_the_upstream_wa
 ) -> None:
     frames = (await proxy.ask(user(stream=True))).frames
     assert not any(frame.get("usage") for frame in frames[:-1])
-    assert server.asked[-1].body["stream_options"] == {"include_usage": True}
+    assert server.requests[-1].body["stream_options"] == {"include_usage": True}
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -391,12 +391,12 @@ async def test_a_name_that_the_upstream_does_not_list_never_reaches_it(
 ) -> None:
     answer = await proxy.ask(user() | {"model": "smal"})
     assert (answer.status, answer.error["code"]) == (404, "model_not_found")
-    assert server.asked == []
+    assert server.requests == []
 
 
 async def test_the_default_model_is_the_first_that_is_listed(proxy: Proxy, server: Upstream) -> None:
     await proxy.ask(user())
-    assert server.asked[-1].body["model"] == "small"
+    assert server.requests[-1].body["model"] == "small"
 
 
 async def test_new_models_of_the_upstream_are_found_while_the_server_runs(
@@ -421,7 +421,7 @@ async def test_a_tool_loop_of_chat_goes_round(client: AsyncOpenAI, server: Upstr
     messages += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny"}]
     second = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_WEATHER])
     assert second.choices[0].message.content == "Hello."
-    asked = server.asked[-1].body["messages"]
+    asked = server.requests[-1].body["messages"]
     assert [each["role"] for each in asked] == ["user", "assistant", "tool"]
     assert asked[1]["content"] == "Let me see."
     assert asked[1]["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": PARIS}
@@ -440,7 +440,7 @@ async def test_a_tool_loop_of_responses_goes_on_from_what_is_stored(
         model="small", input=[output], previous_response_id=first.id, tools=[tool]
     )
     assert second.output_text == "Hello."
-    asked = server.asked[-1].body["messages"]
+    asked = server.requests[-1].body["messages"]
     assert [each["role"] for each in asked] == ["user", "assistant", "tool"]
     assert asked[2] == {"role": "tool", "tool_call_id": made.call_id, "content": "sunny"}
     assert (await client.responses.retrieve(first.id)).output[0].type == "function_call"
@@ -466,7 +466,7 @@ async def test_the_clients_shell_is_a_function_to_the_upstream_and_comes_back_as
             first = last.response
         else:
             first = await client.responses.create(model="small", input="List.", tools=[shell])
-        (offered,) = server.asked[-1].body["tools"]
+        (offered,) = server.requests[-1].body["tools"]
         assert (offered["type"], offered["function"]["name"]) == ("function", "local_shell")
         (made,) = first.output
         assert made.type == "local_shell_call"
@@ -476,7 +476,7 @@ async def test_the_clients_shell_is_a_function_to_the_upstream_and_comes_back_as
             model="small", input=[output], previous_response_id=first.id, tools=[shell]
         )
         assert second.output_text == "Hello."
-        asked = server.asked[-1].body["messages"]
+        asked = server.requests[-1].body["messages"]
         assert asked[1]["tool_calls"][0]["function"]["name"] == "local_shell"
         assert json.loads(asked[1]["tool_calls"][0]["function"]["arguments"]) == command
         assert asked[2] == {"role": "tool", "tool_call_id": made.call_id, "content": "made.txt"}
@@ -503,7 +503,7 @@ async def test_the_clients_shell_can_be_chosen_and_its_history_sent_whole(
     answer = await proxy.send("POST", "/v1/responses", {**body, "input": items})
     assert answer.status == 200
     assert answer.body["output"][0]["action"]["command"] == [], "what is no command is none"
-    asked = server.asked[0].body
+    asked = server.requests[0].body
     assert asked["tool_choice"]["function"]["name"] == "local_shell"
     assert [each["role"] for each in asked["messages"]] == ["user", "assistant", "tool"]
     refused = await proxy.send("POST", "/v1/responses", {**body, "tools": [], "input": "List."})
@@ -522,7 +522,7 @@ async def test_a_call_that_breaks_a_strict_schema_is_hidden_and_asked_for_again(
         model="small", input="weather?", tools=[RESPONSES_WEATHER | {"strict": True}]
     )
     assert [item.arguments for item in answer.output if item.type == "function_call"] == [PARIS]
-    assert "break the tool's schema" in server.asked[1].body["messages"][-1]["content"]
+    assert "break the tool's schema" in server.requests[1].body["messages"][-1]["content"]
     assert answer.usage is not None
     assert answer.usage.input_tokens == 22, "of both steps"
 
@@ -544,7 +544,7 @@ async def test_reasoning_of_the_upstream_is_shown_and_not_sent_back(
     first = await client.responses.create(model="reasoning_content", input="Hi")
     assert [item.type for item in first.output] == ["reasoning", "message"]
     await client.responses.create(model="small", input="And?", previous_response_id=first.id)
-    assert [each["content"] for each in server.asked[-1].body["messages"]] == ["Hi", "Hello world", "And?"]
+    assert [each["content"] for each in server.requests[-1].body["messages"]] == ["Hi", "Hello world", "And?"]
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -561,7 +561,7 @@ async def test_an_id_that_the_upstream_gives_again_or_that_is_too_long_becomes_a
         items += [made, {"type": "function_call_output", "call_id": made.call_id, "output": "sunny"}]
     answer = await client.responses.create(model="small", input=items, tools=[tool], store=False)
     assert answer.output_text == "Hello."
-    told = [each["tool_call_id"] for each in server.asked[-1].body["messages"] if each["role"] == "tool"]
+    told = [each["tool_call_id"] for each in server.requests[-1].body["messages"] if each["role"] == "tool"]
     assert told[0] == "call_a"
     assert len(set(told)) == 3
     assert max(map(len, told)) <= 64
@@ -603,6 +603,6 @@ async def test_tools_of_an_mcp_server_are_run_here(
             response = await client.responses.create(model="small", input="?")
             assert response.output_text == "It is hello.txt."
             assert "mcp_call" in [item.type for item in response.output]
-    tool = server.asked[1].body["messages"][-1]
+    tool = server.requests[1].body["messages"][-1]
     assert (tool["role"], tool["tool_call_id"]) == ("tool", "call_a")
     assert "hello.txt" in tool["content"]

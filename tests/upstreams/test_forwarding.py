@@ -70,7 +70,7 @@ async def test_a_whole_answer_is_the_upstreams_own_bytes(proxy: Proxy, server: U
     server.script = [sent.encode()]
     answer = await proxy.ask(request(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"}))
     assert answer.text == sent
-    asked = server.asked[-1].body
+    asked = server.requests[-1].body
     assert (asked["modalities"], asked["audio"]["voice"]) == (["text", "audio"], "alloy")
     assert asked.get("stream") in (None, False)
 
@@ -95,7 +95,7 @@ async def test_several_choices_and_log_probabilities_are_the_upstreams(
     assert said[0].logprobs is not None
     assert said[0].logprobs.content is not None
     assert said[0].logprobs.content[0].logprob == -0.1
-    asked = server.asked[-1].body
+    asked = server.requests[-1].body
     assert (asked["n"], asked["logprobs"], asked["top_logprobs"]) == (2, True, 1)
 
 
@@ -121,10 +121,10 @@ async def test_the_body_reaches_the_upstream_as_it_was_written(tmp_path: Path) -
 
 async def test_an_effort_reaches_the_upstream_by_its_one_name(proxy: Proxy, server: Upstream) -> None:
     await proxy.ask(request(reasoning={"effort": "low"}))
-    assert server.asked[-1].body["reasoning_effort"] == "low"
-    assert "reasoning" not in server.asked[-1].body
+    assert server.requests[-1].body["reasoning_effort"] == "low"
+    assert "reasoning" not in server.requests[-1].body
     await proxy.ask(request(reasoning={"max_tokens": 500}))
-    assert server.asked[-1].body["reasoning"] == {"max_tokens": 500}
+    assert server.requests[-1].body["reasoning"] == {"max_tokens": 500}
 
 
 async def test_developers_become_system_for_servers_that_know_no_other(
@@ -132,7 +132,7 @@ async def test_developers_become_system_for_servers_that_know_no_other(
 ) -> None:
     messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": [WORDS]}]
     await proxy.ask({"model": "small", "messages": messages})
-    assert server.asked[-1].body["messages"] == [{"role": "system", "content": "Be brief."}, messages[1]]
+    assert server.requests[-1].body["messages"] == [{"role": "system", "content": "Be brief."}, messages[1]]
 
 
 @pytest.mark.parametrize("tools", [[], [CHAT_WEATHER]])
@@ -147,7 +147,7 @@ async def test_audio_files_and_addresses_of_images_reach_the_upstream(
             | more
         )
         assert answer.status == 200, answer.text
-        asked = server.asked[-1].body
+        asked = server.requests[-1].body
         assert asked["messages"][-1]["content"] == content
         assert (asked["x_own"], asked["user"]) == (1, "u")
         assert answer.headers["x-codex-passed-params"] == "x_own"
@@ -168,7 +168,7 @@ async def test_parts_of_a_type_that_nobody_here_knows_reach_the_upstream_and_are
     more: dict[str, Any] = {"tools": [CHAT_WEATHER]} if with_tools else {}
     answer = await proxy.ask({"model": "small", "messages": messages, **more})
     assert answer.status == 200
-    assert server.asked[-1].body["messages"] == messages
+    assert server.requests[-1].body["messages"] == messages
     assert answer.headers["x-codex-passed-params"] == "messages[].content[].video_url"
 
 
@@ -184,7 +184,7 @@ async def test_a_part_for_upstreams_only_is_refused_by_its_place_where_it_cannot
         answer = await other.ask({"model": "small", "messages": [{"role": "user", "content": [VIDEO]}]})
     assert (answer.status, answer.error["param"]) == (400, "messages[0].content[0].type")
     assert "'video_url'" in answer.error["message"]
-    assert server.asked == []
+    assert server.requests == []
 
 
 async def test_a_model_asked_for_by_another_name_is_answered_by_that_name(
@@ -195,7 +195,7 @@ async def test_a_model_asked_for_by_another_name_is_answered_by_that_name(
         assert {frame["model"] for frame in streamed.frames[:-1]} == {"mine"}
         whole = await proxy.ask(user() | {"model": "mine"})
         assert whole.body["model"] == "mine"
-    assert [each.body["model"] for each in server.asked] == ["large", "large"]
+    assert [each.body["model"] for each in server.requests] == ["large", "large"]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -205,7 +205,7 @@ async def test_usage_is_requested_recorded_and_sent_if_the_client_asked(
     answer = await proxy.ask(request(stream=streamed))
     assert streamed == ("usage" not in answer.text)
     if streamed:
-        assert server.asked[-1].body["stream_options"] == {"include_usage": True}
+        assert server.requests[-1].body["stream_options"] == {"include_usage": True}
     book = proxy.app[USAGE_BOOK]
     await book.flush()
     report = (await proxy.send("GET", "/v1/usage")).text
@@ -218,7 +218,7 @@ async def test_max_tokens_are_counted_by_the_upstream_alone(proxy: Proxy, server
     for more in ({}, {"tools": [CHAT_WEATHER]}):
         answer = await proxy.ask(request(max_tokens=5, **more))
         assert answer.body["choices"][0]["message"]["content"] == "many many words " * 20
-        assert server.asked[-1].body["max_tokens"] == 5
+        assert server.requests[-1].body["max_tokens"] == 5
 
 
 async def test_an_upstream_that_knows_no_stream_options_is_asked_without_them(
@@ -228,7 +228,7 @@ async def test_an_upstream_that_knows_no_stream_options_is_asked_without_them(
     server.script = [refusal]
     for _ in range(2):
         assert (await proxy.ask(request(stream=True))).frames[-1] == "[DONE]"
-    assert ["stream_options" in each.body for each in server.asked] == [True, False, False]
+    assert ["stream_options" in each.body for each in server.requests] == [True, False, False]
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ async def test_with_tools_of_this_server_the_answer_is_its_own(server: Upstream,
     async with proxy_before(server.url, tmp_path, mcp_config=config) as proxy:
         answer = await proxy.ask(request(n=2, x_own=1))
         assert [choice["index"] for choice in answer.body["choices"]] == [0, 1]
-        assert "n" not in server.asked[-1].body
-        assert server.asked[-1].body["x_own"] == 1
+        assert "n" not in server.requests[-1].body
+        assert server.requests[-1].body["x_own"] == 1
         refused = await proxy.ask(request(logprobs=True))
         assert (refused.status, refused.error["param"]) == (400, "logprobs")

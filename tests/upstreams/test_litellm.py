@@ -204,7 +204,7 @@ async def test_a_tool_loop_goes_round_on_both_apis(client: AsyncOpenAI, server: 
         model="small", input=[output], tools=[RESPONSES_WEATHER], previous_response_id=created.id
     )
     assert answer.output_text == "Sunny."
-    assert [each["role"] for each in server.asked[-1].body["messages"]] == ["user", "assistant", "tool"]
+    assert [each["role"] for each in server.requests[-1].body["messages"]] == ["user", "assistant", "tool"]
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -75,6 +75,6 @@ async def test_a_name_that_begins_with_an_upstream_is_that_upstreams(
         async with fake_proxy(tmp_path, agent="c", upstreams=tables) as proxy:
             for name in ("b", "B", "b/good", "b/other", "codex-5", "codex-5-high"):
                 await proxy.ask(user() | {"model": name})
-                assert not a.asked, f"{name} went to the upstream that lists it"
+                assert not a.requests, f"{name} went to the upstream that lists it"
             assert (await proxy.ask(user() | {"model": f"a/{listed}"})).status == 200
-            assert a.asked[-1].body["model"] == listed
+            assert a.requests[-1].body["model"] == listed

@@ -46,7 +46,7 @@ class Server:
     """A model server that answers by script, or else with `answer`, and remembers what it was asked."""
 
     url: str = ""
-    asked: list[ReceivedRequest] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     script: list[int] = field(default_factory=list)
     """The statuses of the next answers."""
     answer: bytes = json.dumps(EMBEDDINGS_ANSWER).encode()
@@ -74,7 +74,7 @@ class Server:
         async for part in request.content.iter_any():
             body += part
             self.received = len(body)
-        self.asked.append(ReceivedRequest(request.path, dict(request.headers), body))
+        self.requests.append(ReceivedRequest(request.path, dict(request.headers), body))
         status = self.script.pop(0) if self.script else 200
         if status != 200:
             return web.json_response({"error": {"message": f"no: {KEY}"}}, status=status)
@@ -130,7 +130,7 @@ async def test_a_body_and_its_answer_are_passed_on_as_they_are(
         assert await reply.read() == server.answer
         assert reply.headers["Content-Type"] == "audio/mpeg"
         assert reply.headers["x-codex-attempts"] == "1"
-    (asked,) = server.asked
+    (asked,) = server.requests
     assert (asked.path, asked.body) == (f"/v1{path}", body)
     assert asked.headers["Authorization"] == f"Bearer {KEY}"
 
@@ -144,7 +144,7 @@ async def test_a_name_with_the_upstreams_becomes_its_own_and_nothing_else_change
             answer = await proxy.send("POST", "/v1/embeddings", body)
             assert answer.body == EMBEDDINGS_ANSWER
             assert answer.headers["x-codex-upstream"] == "local"
-            assert server.asked.pop().body == b'{"input":[1.5, 2],"model":"embed"}'
+            assert server.requests.pop().body == b'{"input":[1.5, 2],"model":"embed"}'
 
 
 async def test_a_form_with_a_file_reaches_the_upstream(server: Server, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ async def test_a_form_with_a_file_reaches_the_upstream(server: Server, tmp_path:
             sound = bytes(range(256)) * 100
             said = await client.audio.transcriptions.create(model="local/say", file=("a.wav", sound))
         assert said.text == "Hello."
-        (asked,) = server.asked
+        (asked,) = server.requests
         assert sound in asked.body
         assert b"local/say" not in asked.body
         assert b"\r\n\r\nsay\r\n" in asked.body
@@ -206,7 +206,7 @@ async def test_the_breaker_counts_these_requests_too(server: Server, tmp_path: P
         for _ in range(3):
             answer = await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})
         assert answer.status == 503
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
 
 
 async def test_an_upstream_without_the_path_is_a_404_that_says_what_to_add(
@@ -232,7 +232,7 @@ async def test_a_table_that_names_the_path_gets_models_that_nobody_has(
     async with fake_proxy(tmp_path, **tables(server, paths=["/embeddings"])) as proxy:
         body = {"model": "text-embedding-3-small", "input": "x"}
         assert (await proxy.send("POST", "/v1/embeddings", body)).body == EMBEDDINGS_ANSWER
-        assert json.loads(server.asked[0].body)["model"] == "text-embedding-3-small"
+        assert json.loads(server.requests[0].body)["model"] == "text-embedding-3-small"
         assert (await proxy.send("POST", "/v1/moderations", {"model": "local/say"})).status == 404
 
 
@@ -269,10 +269,10 @@ async def test_a_completion_of_an_agents_model_is_a_turn_of_one_message(
             async for part in await client.completions.create(model="codex-5", prompt=prompt, stream=True)
         ]
         assert "".join(part.choices[0].text for part in parts) == "Hello there."
-        assert not server.asked
+        assert not server.requests
         server.answer = b'{"choices": []}'
         await client.completions.create(model="local/say", prompt="def f(", suffix="return x")
-        assert json.loads(server.asked[0].body)["suffix"] == "return x"
+        assert json.loads(server.requests[0].body)["suffix"] == "return x"
 
 
 async def test_ollamas_clients_have_a_text_filled_in_before_a_suffix(server: Server, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ async def test_ollamas_clients_have_a_text_filled_in_before_a_suffix(server: Ser
             assert (answer.response, answer.done_reason, answer.eval_count) == ("x):", "length", 2)
             stream = await client.generate("local/say", "def f(", suffix="return x", stream=True)
             assert "".join([part.response or "" async for part in stream]) == "x):"
-            asked = json.loads(server.asked[0].body)
+            asked = json.loads(server.requests[0].body)
             assert (asked["model"], asked["suffix"]) == ("say", "return x")
             with pytest.raises(ollama.ResponseError, match="cannot fill in") as raised:
                 await client.generate("codex-5", "def f(", suffix="return x")
@@ -326,12 +326,12 @@ async def test_a_large_form_is_sent_on_while_it_comes(server: Server, tmp_path: 
         assert proxy.app[BODY_BUDGET].held < 1.5 * MAX_FORM_HEAD
         more.set()
         assert (await sending).body == EMBEDDINGS_ANSWER
-        (asked,) = server.asked
+        (asked,) = server.requests
         assert asked.body == rename_model(FORM)
         answer = await transcribe(proxy, FORM)
         assert answer.headers["x-codex-attempts"] == "1"
-        assert server.asked[-1].body == rename_model(FORM)
-        assert server.asked[-1].headers["Content-Length"] == str(len(rename_model(FORM)))
+        assert server.requests[-1].body == rename_model(FORM)
+        assert server.requests[-1].headers["Content-Length"] == str(len(rename_model(FORM)))
 
 
 MODEL_LAST = FILE_HEAD + SOUND + b"\r\n" + MODEL_PART + b"--x--\r\n"
@@ -342,13 +342,13 @@ async def test_a_form_with_its_model_behind_the_file_waits_in_a_file(server: Ser
         server.script = [503]
         server.chunks = asyncio.Queue()
         sending = asyncio.ensure_future(transcribe(proxy, MODEL_LAST))
-        await until(lambda: len(server.asked) == 2)
+        await until(lambda: len(server.requests) == 2)
         assert proxy.app[BODY_BUDGET].held < 1.5 * MAX_FORM_HEAD
         server.chunks.put_nowait(None)
         answer = await sending
         assert (answer.status, answer.headers["x-codex-attempts"]) == (200, "2")
-        assert server.asked[-1].body == rename_model(MODEL_LAST)
-        assert server.asked[-1].headers["Content-Length"] == str(len(rename_model(MODEL_LAST)))
+        assert server.requests[-1].body == rename_model(MODEL_LAST)
+        assert server.requests[-1].headers["Content-Length"] == str(len(rename_model(MODEL_LAST)))
         assert (await transcribe(proxy, MODEL_LAST[:-99])).status == 400
 
 
@@ -358,7 +358,7 @@ async def test_a_form_for_which_there_is_no_room_says_what_to_do(
     async with fake_proxy(tmp_path, **tables(server)) as proxy:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
         answer = await transcribe(proxy, MODEL_LAST)
-        assert (answer.status, server.asked) == (503, [])
+        assert (answer.status, server.requests) == (503, [])
         assert "Put its field 'model' before its files." in answer.error["message"]
 
 
@@ -366,7 +366,7 @@ async def test_a_form_that_was_sent_on_is_not_sent_again(server: Server, tmp_pat
     async with fake_proxy(tmp_path, **tables(server, retry_wait=0.0)) as proxy:
         server.script = [503]
         assert (await transcribe(proxy, FORM)).status == 503
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 async def test_the_answer_of_an_upstream_before_the_end_of_a_form_is_passed_on(
@@ -405,7 +405,7 @@ async def test_a_form_that_is_too_large_or_breaks_off_is_not_the_upstreams_fault
         await asyncio.gather(sending, return_exceptions=True)
         await until(lambda: proxy.app[BODY_BUDGET].held == 0)
         assert (await transcribe(proxy, FORM)).status == 200
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 async def test_a_form_that_is_too_large_cuts_an_answer_that_has_begun(server: Server, tmp_path: Path) -> None:

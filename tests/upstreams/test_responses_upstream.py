@@ -124,7 +124,7 @@ async def test_text_and_reasoning_reach_both_apis_once(
     chat = await client.chat.completions.create(model="small", messages=[{"role": "user", "content": "Hi"}])
     assert chat.choices[0].message.content == "Hello there."
     assert chat.choices[0].message.model_extra == {"reasoning_content": "Hm."}
-    asked = server.asked[-1].body
+    asked = server.requests[-1].body
     assert (asked["store"], asked["stream"], asked["include"]) == (
         False,
         True,
@@ -140,7 +140,7 @@ async def test_a_service_tier_is_asked_of_the_upstream_and_its_own_is_reported(
     server.script = [response_with(message("Hello there."), **more)] * 2
     asked = {"model": "small", "service_tier": "flex"}
     response = await proxy.send("POST", "/v1/responses", {**asked, "input": "Hi", "store": False})
-    assert server.asked[-1].body["service_tier"] == "flex"
+    assert server.requests[-1].body["service_tier"] == "flex"
     assert "x-codex-ignored-params" not in response.headers
     assert response.body["service_tier"] == (said or "default")
     chat = await proxy.ask({**user("Hi"), **asked})
@@ -290,7 +290,7 @@ async def test_encrypted_reasoning_goes_back_in_front_of_its_call(
             model="small", input=[output], tools=[RESPONSES_WEATHER], previous_response_id=created.id
         )
         assert answer.output_text == "Sunny."
-    items = server.asked[-1].body["input"]
+    items = server.requests[-1].body["input"]
     assert [item["type"] for item in items] == [
         "message",
         "reasoning",
@@ -313,7 +313,7 @@ async def test_custom_tools_stay_custom_and_become_functions_where_they_are_refu
         answer = await client.responses.create(model="small", input="?", tools=[tool], store=False)
         [called] = [item for item in answer.output if item.type == "custom_tool_call"]
         assert (called.name, called.input) == ("patch", "+x")
-    kinds = [each.body["tools"][0]["type"] for each in server.asked]
+    kinds = [each.body["tools"][0]["type"] for each in server.requests]
     assert kinds == ["custom", "custom", "function"]
 
 
@@ -327,7 +327,7 @@ async def test_what_a_request_asks_for_reaches_the_upstream(client: AsyncOpenAI,
         reasoning={"effort": "low", "summary": "auto"}, tools=[RESPONSES_WEATHER, {"type": "web_search"}],
         text=text, **given,
     )  # fmt: skip
-    asked = server.asked[-1].body
+    asked = server.requests[-1].body
     assert {name: asked[name] for name in given} == given
     assert asked["reasoning"] == {"effort": "low", "summary": "auto"}
     assert asked["text"]["verbosity"] == "low"
@@ -345,8 +345,8 @@ async def test_sampling_that_the_upstream_does_not_know_is_left_out_from_then_on
     server.script = [Case(400, {}, [refusal], [], "failed"), *[response_with(message("Hi."))] * 2]
     for _ in range(2):
         assert (await proxy.ask(user(seed=7, temperature=0.5))).status == 200
-    assert ["seed" in each.body for each in server.asked] == [True, False, False]
-    assert server.asked[-1].body["temperature"] == 0.5
+    assert ["seed" in each.body for each in server.requests] == [True, False, False]
+    assert server.requests[-1].body["temperature"] == 0.5
 
 
 async def test_a_cut_at_the_length_or_by_the_filter_is_its_finish_reason(
@@ -418,7 +418,7 @@ async def test_tools_of_an_mcp_server_are_run_here(server: Upstream, tmp_path: P
     async with proxy_before(server.url, tmp_path, agent="openai-responses", mcp_config=config) as proxy:
         answer = await proxy.ask(user("read it"))
     assert answer.body["choices"][0]["message"]["content"] == "It is hello.txt."
-    items = server.asked[1].body["input"]
+    items = server.requests[1].body["input"]
     assert [item["type"] for item in items] == [
         "message",
         "reasoning",

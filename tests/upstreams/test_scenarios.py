@@ -179,7 +179,7 @@ async def test_a_model_that_never_stops_calling_gets_an_error_and_then_the_turn_
             answer_with_call(agent, "files__echo", '{"text":"x"}', f"call_{number}") for number in range(9)
         ]
         answer = await proxy.send("POST", path, question_for(path))
-        outputs = [outputs_in(each.body) for each in server.asked]
+        outputs = [outputs_in(each.body) for each in server.requests]
     assert (answer.status, answer.error["code"]) == (502, "tool_call_limit")
     assert len(outputs) <= 5
     assert ["limit" in said for said in outputs[-1].values()] == [False, False, True, True]
@@ -194,7 +194,7 @@ async def test_a_call_of_a_tool_that_no_server_has_gives_the_model_an_error(
     async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent, **settings) as proxy:
         server.script = [answer_with_call(agent, "files__gone", "{}"), answer_with_text(agent, "Sorry.")]
         answer = await proxy.send("POST", path, question_for(path))
-        told = outputs_in(server.asked[1].body)
+        told = outputs_in(server.requests[1].body)
     assert "Sorry." in answer.text
     assert list(told) == ["call_a"]
     assert "not a registered MCP tool" in told["call_a"]
@@ -228,7 +228,7 @@ async def test_the_answer_behind_a_tool_that_runs_here_streams_while_the_upstrea
             seen += await response.content.read()
         await passing
     assert b"much later" in seen
-    assert [len(outputs_in(each.body)) for each in server.asked] == [0, 1]
+    assert [len(outputs_in(each.body)) for each in server.requests] == [0, 1]
 
 
 @pytest.mark.exhaustive
@@ -257,7 +257,7 @@ async def test_a_call_of_the_clients_streams_also_where_other_tools_run_here(
         }
         output = {"role": "tool", "tool_call_id": "call_own", "content": "sunny"}
         await proxy.ask(user("?", tools=[CHAT_WEATHER]) | {"messages": [*asked["messages"], made, output]})
-        assert list(outputs_in(server.asked[-1].body)) == ["call_mcp", "call_own"], (
+        assert list(outputs_in(server.requests[-1].body)) == ["call_mcp", "call_own"], (
             "what ran here is remembered"
         )
 

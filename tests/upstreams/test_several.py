@@ -35,7 +35,7 @@ async def test_a_model_is_asked_of_the_agent_that_its_name_begins_with(
         ):
             answer = await proxy.ask(ask(name))
             assert answer.status == 200
-            assert server.asked[-1].body["model"] == own
+            assert server.requests[-1].body["model"] == own
             agent = "a" if server is a else "b"
             assert answer.headers["x-codex-agent"] == answer.headers["x-codex-upstream"] == agent
             assert answer.headers["x-codex-attempts"] == "1"
@@ -70,7 +70,7 @@ async def test_upstreams_of_both_wires_serve_side_by_side(a: Upstream, b: Upstre
         ):
             answer = await proxy.ask(ask(model))
             assert answer.body["choices"][0]["message"]["content"] == text
-            assert field in server.asked[-1].body
+            assert field in server.requests[-1].body
             assert answer.headers["x-codex-upstream"] == model[0]
 
 
@@ -81,7 +81,7 @@ async def test_a_name_that_two_have_is_refused_with_both(a: Upstream, b: Upstrea
             assert (answer.status, answer.error["code"]) == (400, "ambiguous_model")
             assert answer.error["param"] == "model"
             assert "'a/small', 'b/small'" in answer.error["message"]
-        assert a.asked == b.asked == []
+        assert a.requests == b.requests == []
 
 
 async def test_the_names_of_the_default_stay_where_an_upstream_has_them_too(
@@ -91,8 +91,8 @@ async def test_the_names_of_the_default_stay_where_an_upstream_has_them_too(
     async with several(tmp_path, upstreams={"a": {"url": a.url}, "b": {"url": b.url}}) as proxy:
         for name, server in (("codex-5", a), ("codex-5-high", a), ("b/codex-5", b)):
             assert (await proxy.ask(ask(name))).status == 200
-            assert len(server.asked) > 0
-        assert (len(a.asked), len(b.asked)) == (2, 1)
+            assert len(server.requests) > 0
+        assert (len(a.requests), len(b.requests)) == (2, 1)
 
 
 async def test_the_error_of_an_unknown_name_suggests_a_similar_one(
@@ -107,7 +107,7 @@ async def test_the_error_of_an_unknown_name_suggests_a_similar_one(
         answer = await proxy.ask(ask("whatever"))
         assert "For a model that is not listed write b/MODEL." in answer.error["message"]
         assert (await proxy.ask(ask("b/Whatever:8B"))).status == 200
-        assert b.asked[-1].body["model"] == "Whatever:8B"
+        assert b.requests[-1].body["model"] == "Whatever:8B"
         assert (await proxy.ask(ask("nowhere/small"))).status == 404
 
 
@@ -124,7 +124,7 @@ async def test_an_alias_of_the_table_and_one_of_the_server_lead_to_the_model(
             ("gpt-4o-mini", a, "small"),
         ):
             assert (await proxy.ask(ask(name))).status == 200
-            assert server.asked[-1].body["model"] == own
+            assert server.requests[-1].body["model"] == own
 
 
 async def test_two_upstreams_of_which_one_is_dead(a: Upstream, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_a_key_that_is_limited_to_agents_sees_a_server_that_has_no_others(
         assert [each["id"] for each in listed] == ["b/small", "b/vendor/big"]
         for name, own in (("b/small", "small"), ("small", "small"), ("codex-5", "small"), ("b", "small")):
             assert (await proxy.ask(ask(name), **of_one)).status == 200
-            assert b.asked[-1].body["model"] == own
+            assert b.requests[-1].body["model"] == own
         for name in ("a/small", "large", "a"):
             answer = await proxy.ask(ask(name), **of_one)
             assert (answer.status, answer.error["code"]) == (404, "model_not_found")
@@ -207,7 +207,7 @@ async def test_a_key_that_is_limited_to_agents_sees_a_server_that_has_no_others(
         for name in ("a/small", "b/small", "codex-5", "small"):
             of_none: Any = {"headers": {"Authorization": "Bearer key-none"}}
             assert (await proxy.ask(ask(name), **of_none)).status in (403, 404)
-        assert a.asked == []
+        assert a.requests == []
 
 
 async def test_a_key_of_a_server_with_one_agent_may_name_it(a: Upstream, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ async def test_each_agent_has_the_modes_and_abilities_that_are_its_own(a: Upstre
             "temperature" in (await proxy.ask(ask("fake", temperature=0.5))).headers["x-codex-ignored-params"]
         )
         assert "x-codex-ignored-params" not in (await proxy.ask(ask("a/small", temperature=0.5))).headers
-        assert a.asked[-1].body["temperature"] == 0.5
+        assert a.requests[-1].body["temperature"] == 0.5
         shown = banner(proxy.server)
         for line in (
             "agent      fake",
@@ -280,7 +280,7 @@ async def test_a_conversation_goes_on_with_another_agent(a: Upstream, tmp_path: 
         first = await client.responses.create(model="fake/fake-model", input="Say hello.")
         second = await client.responses.create(model="a/small", input="And?", previous_response_id=first.id)
         assert second.output_text == "Hello."
-        said_before = [message["content"] for message in a.asked[-1].body["messages"]]
+        said_before = [message["content"] for message in a.requests[-1].body["messages"]]
         assert said_before == ["Say hello.", first.output_text, "And?"]
 
 
@@ -293,7 +293,7 @@ async def test_a_websocket_asks_each_turn_of_the_agent_of_its_model(
     ):
         first = await answer_to(socket, "Hi", model="a/small", store=False)
         await answer_to(socket, "And?", model="b/small", store=False, previous_response_id=first["id"])
-        assert [each["content"] for each in b.asked[-1].body["messages"]] == ["Hi", "Hello.", "And?"]
+        assert [each["content"] for each in b.requests[-1].body["messages"]] == ["Hi", "Hello.", "And?"]
         await send(socket, "Hi", model="small")
         assert (await error_of(socket))["code"] == "ambiguous_model"
 
@@ -307,7 +307,7 @@ async def test_anthropics_api_asks_the_agent_of_the_model_too(
         answer = await proxy.send("POST", "/v1/messages", body | {"model": "b/vendor/big"})
         assert (answer.status, answer.headers["x-codex-agent"]) == (200, "b")
         assert answer.body["content"][0]["text"] == "Hello."
-        assert b.asked[-1].body["model"] == "vendor/big"
+        assert b.requests[-1].body["model"] == "vendor/big"
         a.script = [CASES["http_500"]]
         answer = await proxy.send("POST", "/v1/messages", body | {"model": "claude-a/small", "stream": True})
         assert (answer.status, answer.headers["x-codex-upstream"]) == (200, "b")

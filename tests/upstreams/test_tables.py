@@ -39,7 +39,7 @@ async def test_the_operators_list_of_models_is_the_one_that_counts(a: Upstream, 
         assert [each["id"] for each in listed] == ["a/own", "a/large", "a/large-2"]
         assert (await proxy.ask(ask("other"))).status == 404
         assert (await proxy.ask(ask("a"))).status == 200
-        assert a.asked[-1].body["model"] == "large-2"
+        assert a.requests[-1].body["model"] == "large-2"
 
 
 async def test_each_upstream_is_asked_for_its_models_as_often_as_its_table_says(
@@ -66,10 +66,10 @@ async def test_each_upstream_gets_its_own_key_and_headers_and_no_other(
     async with several(tmp_path, {"KEY_OF_A": "key-of-a"}, upstreams=upstreams) as proxy:
         await proxy.ask(ask("a/small"))
         await proxy.ask(ask("b/small"))
-        assert a.asked[-1].headers["Authorization"] == "Bearer key-of-a"
-        assert a.asked[-1].headers["x-team"] == "one-of-them"
-        assert b.asked[-1].headers["Authorization"] == "Bearer key-of-b"
-        assert "x-team" not in b.asked[-1].headers
+        assert a.requests[-1].headers["Authorization"] == "Bearer key-of-a"
+        assert a.requests[-1].headers["x-team"] == "one-of-them"
+        assert b.requests[-1].headers["Authorization"] == "Bearer key-of-b"
+        assert "x-team" not in b.requests[-1].headers
         assert "key-of-a" not in str(proxy.server.settings)
         assert "one-of-them" not in str(proxy.server.settings)
 
@@ -78,7 +78,7 @@ async def test_the_key_of_a_preset_goes_to_no_other_address(a: Upstream, tmp_pat
     upstreams = {"a": {"url": a.url, "preset": "openai"}}
     async with several(tmp_path, {"OPENAI_API_KEY": "sk-openais"}, upstreams=upstreams) as proxy:
         assert (await proxy.ask(ask("a/small", max_completion_tokens=5))).status == 200
-        assert "Authorization" not in a.asked[-1].headers
+        assert "Authorization" not in a.requests[-1].headers
 
 
 async def test_headers_that_the_operator_names_are_passed_on_and_no_others(
@@ -95,7 +95,7 @@ async def test_headers_that_the_operator_names_are_passed_on_and_no_others(
     async with several(tmp_path, upstreams=tables) as proxy:
         for server, name in ((a, "a/small"), (b, "b/small")):
             assert (await proxy.ask(ask(name), headers=given)).status == 200
-            sent = {name.lower(): value for name, value in server.asked[-1].headers.items()}
+            sent = {name.lower(): value for name, value in server.requests[-1].headers.items()}
             passed = {name: value for name, value in given.items() if sent.get(name) == value}
             assert passed == ({"x-request-id": "req-7", "x-team": "search"} if server is a else {})
 
@@ -126,7 +126,7 @@ async def test_reasoning_goes_back_to_its_upstream_with_the_clients_calls(
         output = {"role": "tool", "tool_call_id": "call_a", "content": "sunny"}
         messages = [*asked["messages"], {"role": "assistant", "tool_calls": made["tool_calls"]}, output]
         assert (await proxy.ask({**asked, "messages": messages})).status == 200
-    assert [each.get("reasoning_content") for each in a.asked[-1].body["messages"]] == [None, "Hm.", None]
+    assert [each.get("reasoning_content") for each in a.requests[-1].body["messages"]] == [None, "Hm.", None]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ async def test_an_upstream_without_a_system_prompt_has_the_user_say_it(a: Upstre
         said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
         answer = await proxy.ask({"model": "a/small", "messages": said})
         assert (answer.status, answer.headers["x-codex-history"]) == (200, "system-as-user")
-        assert a.asked[-1].body["messages"] == [
+        assert a.requests[-1].body["messages"] == [
             {"role": "user", "content": "[system]\nBe brief."},
             {"role": "user", "content": "Hello."},
         ]
@@ -193,8 +193,8 @@ async def test_an_upstream_that_takes_no_schema_gets_it_in_the_prompt_and_the_an
     async with several(tmp_path, upstreams={"a": {"url": a.url, "cannot": ["structured_output"]}}) as proxy:
         answer = await proxy.ask(ask("a/small", response_format=wanted))
         assert (answer.status, answer.error["code"]) == (502, "invalid_structured_output")
-        assert len(a.asked) >= 2
-        body = a.asked[-1].body
+        assert len(a.requests) >= 2
+        body = a.requests[-1].body
         assert body["response_format"] == {"type": "json_object"}
         assert "It must be valid under this JSON schema" in str(body["messages"])
 
@@ -434,7 +434,7 @@ async def test_every_dialect_means_the_same_with_every_preset(
             if case.usage:
                 usage = whole.body["usage"]
                 assert (usage["prompt_tokens"], usage["completion_tokens"]) == case.usage, name
-        asked = a.asked[-1].body
+        asked = a.requests[-1].body
         assert ("stream_options" in asked) is ("stream_options" not in PRESETS[preset].refuses)  # type: ignore[index]
 
 

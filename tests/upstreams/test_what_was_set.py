@@ -28,7 +28,7 @@ async def test_a_limited_key_reaches_no_other_upstream_and_sees_none(tmp_path: P
                 name: {"headers": {"Authorization": f"Bearer key-{name}"}} for name in ("limited", "whole")
             }
             assert (await proxy.ask(user() | {"model": "a/x"}, **of["limited"])).status == 502
-            assert b.asked == []
+            assert b.requests == []
             assert (await proxy.ask(user() | {"model": "a/x"}, **of["whole"])).status == 200
             for name, agents in (("limited", ["a"]), ("whole", ["a", "b"])):
                 health = await proxy.send("GET", "/healthz", **of[name])
@@ -58,9 +58,9 @@ async def test_a_client_of_messages_learns_which_stop_sequence_was_met(
         answer = await proxy.send("POST", "/v1/messages", asked)
         assert '"stop_reason":"stop_sequence"' in answer.text
         assert '"stop_sequence":"lo."' in answer.text
-        assert "stop" not in server.asked[-1].body
+        assert "stop" not in server.requests[-1].body
         await proxy.ask(user(stop=["lo."], tools=[]) | {"model": "small"})
-        assert server.asked[-1].body["stop"] == ["lo."]
+        assert server.requests[-1].body["stop"] == ["lo."]
 
 
 async def test_an_unknown_model_is_refused_with_the_way_out(tmp_path: Path) -> None:
