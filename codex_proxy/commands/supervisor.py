@@ -28,6 +28,8 @@ MAX_UNANSWERED: Final = 3
 """Questions without an answer after which a worker is killed. They are counted, and not the time, so that a supervisor
 that was stopped for an hour (Ctrl-Z) kills no worker.
 """
+MAX_UNANSWERED_AT_START: Final = 60
+"""The same before it serves: agents and a large store may take minutes."""
 ALIVE: Final = "alive"
 
 log = structlog.get_logger(__name__)
@@ -88,6 +90,7 @@ class Worker:
                 continue
             if not self.serves:
                 self.serves_since = time.monotonic()
+                self._unanswered = 0
                 self._decided.set()
             if say is not None:
                 say(text)
@@ -96,14 +99,12 @@ class Worker:
 
     async def _kill_when_it_hangs(self) -> None:
         assert self._process.stdin is not None
-        await self.wait_started()
-        while self._unanswered < MAX_UNANSWERED:
+        while self._unanswered < (MAX_UNANSWERED if self.serves else MAX_UNANSWERED_AT_START):
             self._unanswered += 1
             self._process.stdin.write(b"\n")
             await asyncio.sleep(ASK_SECONDS)
-        log.error(
-            "worker_hangs", number=self.number, pid=self.pid, unanswered_seconds=MAX_UNANSWERED * ASK_SECONDS
-        )
+        seconds = self._unanswered * ASK_SECONDS
+        log.error("worker_hangs", number=self.number, pid=self.pid, unanswered_seconds=seconds)
         self.kill()
 
     @property

@@ -38,6 +38,8 @@ number, folder = sys.argv[-1], sys.argv[1]
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 if os.path.exists(f"{folder}/broken"):
     sys.exit(3)
+if os.path.exists(f"{folder}/slow"):
+    signal.pause()
 open(f"{folder}/{number}-{os.getpid()}", "w").close()
 print(f"worker {number} serves", flush=True)
 for line in sys.stdin:
@@ -107,6 +109,20 @@ async def test_a_worker_that_does_not_answer_is_killed_and_started_again(
         assert await started.ended() == 0
     assert next(line["pid"] for line in logs if line["event"] == "worker_hangs") == first
     assert not psutil.pid_exists(first)
+
+
+async def test_a_worker_that_hangs_while_it_starts_is_killed_and_a_reload_says_so(
+    two: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (two.folder / "slow").touch()
+    monkeypatch.setattr(supervisor, "ASK_SECONDS", 0.01)
+    with capture_logs() as logs:
+        two.supervisor.reload()
+        await eventually(lambda: any(line["event"] == "not_reloaded" for line in logs))
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == [
+        "worker_hangs",
+        "not_reloaded",
+    ]
 
 
 async def test_a_worker_that_answers_every_question_is_not_killed(
