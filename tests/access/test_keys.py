@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.middleware.wrong_keys import MAX_WAITING, WRONG_KEYS, WrongKeys
 from tests.access.keyed import key_header, keyed_proxy, look_now, refusal_of, write_keys, write_text
 from tests.http.serving import Hands, Proxy, fake_proxy, until, user
@@ -324,37 +325,35 @@ async def test_a_plain_model_key_gets_no_agent_turn_in_any_way(tmp_path: Path) -
 # --- what belongs to whom -----------------------------------------------------------------------
 
 
-async def test_what_one_key_has_stored_no_other_finds(two: Proxy) -> None:
+async def test_what_one_key_has_stored_no_other_finds(tmp_path: Path) -> None:
     one, other = key_header("one"), key_header("two")
-    conversation = (await two.send("POST", "/v1/conversations", {"items": [ITEM]}, headers=one)).body["id"]
-    items = (await two.send("GET", f"/v1/conversations/{conversation}/items", headers=one)).body["data"]
-    response = (await ask_response(two, "one")).body["id"]
-    paths = [
-        ("GET", f"/v1/responses/{response}"),
-        ("GET", f"/v1/responses/{response}?stream=true"),
-        ("GET", f"/v1/responses/{response}/input_items"),
-        ("POST", f"/v1/responses/{response}/cancel"),
-        ("DELETE", f"/v1/responses/{response}"),
-        ("GET", f"/v1/conversations/{conversation}"),
-        ("POST", f"/v1/conversations/{conversation}"),
-        ("GET", f"/v1/conversations/{conversation}/items"),
-        ("POST", f"/v1/conversations/{conversation}/items"),
-        ("GET", f"/v1/conversations/{conversation}/items/{items[0]['id']}"),
-        ("DELETE", f"/v1/conversations/{conversation}/items/{items[0]['id']}"),
-        ("DELETE", f"/v1/conversations/{conversation}"),
-    ]
-    for method, path in paths:
-        body = {"metadata": {}, "items": [ITEM]} if method == "POST" else None
-        answer = await two.send(method, path, body, headers=other)
-        assert answer.status == 404, (method, path, answer.text)
-    for field in (
-        {"previous_response_id": response},
-        {"conversation": conversation},
-        {"input": [{"type": "item_reference", "id": items[0]["id"]}]},
-    ):
-        assert (await ask_response(two, "two", **field)).status in (400, 404)
-        assert (await ask_response(two, "one", **field)).status == 200
-    assert (await two.send("GET", f"/v1/responses/{response}", headers=one)).status == 200
+    async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, ui=True) as proxy:
+        conversation = (await proxy.send("POST", "/v1/conversations", {"items": [ITEM]}, headers=one)).body[
+            "id"
+        ]
+        items = (await proxy.send("GET", f"/v1/conversations/{conversation}/items", headers=one)).body["data"]
+        response = (await ask_response(proxy, "one")).body["id"]
+        [turn] = (await proxy.send("GET", "/ui/api/turns", headers=one)).body["data"]
+        ids = {"responses": response, "conversations": conversation, "turns": turn["id"], "stored": response}
+        for endpoint in ENDPOINTS:
+            collection = endpoint.path.partition("/{")[0].rpartition("/")[2]
+            if "{" not in endpoint.path or collection == "models":
+                continue
+            path = endpoint.path.format(id=ids[collection], item_id=items[0]["id"])
+            body = {"metadata": {}, "items": [ITEM]} if endpoint.method == "POST" else None
+            for query in ("", "?stream=true"):
+                answer = await proxy.send(endpoint.method, path + query, body, headers=other)
+                assert answer.status == 404, (endpoint.route, answer.text)
+            if endpoint.method == "GET" and not path.endswith("/cassette"):  # nothing is recorded
+                assert (await proxy.send("GET", path, headers=one)).status == 200
+        for field in (
+            {"previous_response_id": response},
+            {"conversation": conversation},
+            {"input": [{"type": "item_reference", "id": items[0]["id"]}]},
+        ):
+            assert (await ask_response(proxy, "two", **field)).status in (400, 404)
+            assert (await ask_response(proxy, "one", **field)).status == 200
+        assert (await proxy.send("GET", f"/v1/responses/{response}", headers=one)).status == 200
 
 
 ITEM = {"type": "message", "role": "user", "content": "Mine."}
