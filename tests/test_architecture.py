@@ -169,6 +169,33 @@ IMPORT_LATE = frozenset(
 upgraded while it runs.
 """
 
+REMEMBER = {
+    **dict.fromkeys(
+        (
+            "core.step_memory",
+            "runs.idle_sessions",
+            "runs.turn_records",
+            "store.usage",
+            "store.usage_recorder",
+        ),
+        "each entry has its owner",
+    ),
+    **dict.fromkeys(("traces.watcher", "workers.pdf_reader"), "the owner is a part of the key"),
+    **dict.fromkeys(
+        ("tools.schemas", "tools.strict_answers", "workers.schema_checks"),
+        "a value follows from the schema, which is the key",
+    ),
+    **dict.fromkeys(
+        ("http.page", "http.server_info", "process.spawner", "store.queries", "surfaces.chat.forward"),
+        "nothing of a client",
+    ),
+    "surfaces.field_lists": "nothing of a client",
+    "surfaces.messages.render": "a renderer's own, for one answer",
+    "http.middleware.wrong_keys": "digests of keys, which no answer contains",
+}
+"""Modules with a cache, and why no client gets from it what another one has sent."""
+CACHES = frozenset({"cache", "lru_cache", "LruCache", "OwnedEntries"})
+
 NAMES_AGENTS = "codex_proxy.agents."
 """The registry and the modules of agents."""
 NAMES_CLIENTS = "codex_proxy.commands.connect."
@@ -344,6 +371,13 @@ def imports_at_start(module: Module) -> list[str]:
     ]
 
 
+def remembering(module: Module) -> list[str]:
+    """Only certain modules have caches, because a client must not see what another one has sent."""
+    if not module.name.startswith("codex_proxy.") or module.name.removeprefix("codex_proxy.") in REMEMBER:
+        return []
+    return [f"imports {name}" for name in module.imports() if name.rpartition(".")[2] in CACHES]
+
+
 def alone(module: Module) -> list[str]:
     """The fake agent is a program of its own: it imports nothing of the proxy."""
     if not module.name.startswith("fake_proto"):
@@ -395,7 +429,7 @@ def words(module: Module) -> list[str]:
 
 RULES: tuple[Callable[[Module], list[str]], ...] = (
     *(layering, upwards, standing_alone, sans_io, without_http, world, imports_at_start, alone, agent_names),
-    *(budgets, words),
+    *(remembering, budgets, words),
 )
 
 
@@ -490,6 +524,7 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str]] = [
     (sans_io, "surfaces.models", "x = datetime.datetime.now()"),
     (without_http, "responses.prepare", "from aiohttp import web"),
     (world, "runs.scheduler", "import os\nx = os.environ['HOME']"),
+    (remembering, "admission.images", "from functools import lru_cache"),
     (imports_at_start, "tools.policy", "def f():\n    from codex_proxy.tools.schemas import is_quick"),
     (agent_names, "admission.admit", "x = 'Try --agent codex-proto.'"),
     (budgets, "core.repair", "x = 1\n" * (MAX_MODULE + 1)),
