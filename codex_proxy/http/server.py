@@ -19,7 +19,7 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_runner import BaseSite
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
-from codex_proxy.http.app_keys import IDS
+from codex_proxy.http.app_keys import IDS, RUNS
 from codex_proxy.http.body import hold_body_bytes
 from codex_proxy.http.endpoint import REQUEST_ID, Handler
 from codex_proxy.http.middleware.access import check_access
@@ -35,6 +35,12 @@ log = structlog.get_logger("codex_proxy.http")
 
 POLL_SECONDS = 0.01
 """Seconds between two looks for idle connections when the server stops."""
+IDLE_SECONDS = 2.0
+"""Seconds without a request after which a server that stops closes a connection: sooner, the next request is often
+on its way. One that comes in time gets an answer.
+"""
+CLOSE_IDLE_SECONDS = 0.2
+"""Seconds between two looks for these connections."""
 CANCEL_SECONDS = 1.0
 """Seconds for answers to cancelled requests when the server stops."""
 
@@ -99,7 +105,9 @@ class Runner(web.AppRunner):
             self.ollama = f"not on port {OLLAMA_PORT}: {error.strerror}"
 
     async def stop_listening(self) -> None:
-        """Closes the listening sockets; earlier connections, also queued ones, are served."""
+        """Closes the listening sockets, and from now on connections that are idle for `IDLE_SECONDS`, so that a client
+        goes to another server before it is refused. Other connections, also queued ones, are served.
+        """
         loop = asyncio.get_running_loop()
         listening = [sock for site in self.sites for sock in _sockets_of(site)]
         for sock in listening:
@@ -111,6 +119,8 @@ class Runner(web.AppRunner):
             await site.stop()
         for connection in queued:
             await loop.connect_accepted_socket(self._connection, connection)
+        if isinstance(self._server, _Server):
+            self._server.keep_closing_idle(IDLE_SECONDS)
 
     async def close_connections(self, within: float) -> None:
         """Closes idle connections. After `within` seconds the others are cancelled, with an error if no answer has
@@ -151,6 +161,14 @@ class _Server(web.Server):
         self.max_connections = max_connections()
         self._app = app
         self._complained_at = -REFUSAL_LOG_SECONDS
+
+    def keep_closing_idle(self, seconds: float) -> None:
+        """Closes connections that have been idle for so long, now and until none is left."""
+        for connection in self._client_connections():
+            if connection.last_used <= self._loop.time() - seconds:
+                connection.close_if_idle()
+        if self.connections:
+            self._loop.call_later(CLOSE_IDLE_SECONDS, self.keep_closing_idle, seconds)
 
     async def close_when_idle(self, within: float) -> bool:
         loop = asyncio.get_running_loop()
@@ -217,6 +235,11 @@ class _Connection(web.RequestHandler):
     def is_closing(self) -> bool:
         return self.transport is None or self.transport.is_closing()
 
+    @property
+    def last_used(self) -> float:
+        """When the connection was made or its last answer ended, by the loop's clock."""
+        return self._next_keepalive_close_time - self._keepalive_timeout
+
     def close_if_idle(self) -> bool:
         """Returns False if a request is being served or has come."""
         transport = self.transport
@@ -255,8 +278,9 @@ class _Connection(web.RequestHandler):
             log.info("request_refused", status=resp.status)
             words = f"The request was refused before it was read: {resp.reason}."
             resp = self._answer(request, Failure(FaultKind.INVALID_REQUEST, words))
-        if request.version < HttpVersion11 and resp.content_length is None:
-            resp.force_close()  # only the connection's end tells that of the answer
+        only_end_tells = request.version < HttpVersion11 and resp.content_length is None
+        if only_end_tells or self._app[RUNS].draining:
+            resp.force_close()
         return await super().finish_response(request, resp, start_time)
 
     def _answer(self, request: BaseRequest, failure: Failure) -> web.Response:

@@ -112,7 +112,7 @@ async def test_a_worker_that_does_not_answer_is_killed_and_started_again(
 
 
 async def test_a_worker_that_hangs_while_it_starts_is_killed_and_a_reload_says_so(
-    two: Started, monkeypatch: pytest.MonkeyPatch
+    two: WorkerSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (two.folder / "slow").touch()
     monkeypatch.setattr(supervisor, "ASK_SECONDS", 0.01)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from codex_proxy.http import server
 from tests.http.serving import user
 from tests.http_responses.asking import prompt_for, proxy_and_client
 from tests.http_responses.killing import server_process
@@ -148,6 +149,9 @@ async def test_every_request_on_an_accepted_connection_is_answered_while_the_ser
         while (await working.receive_json())["type"] != "response.output_text.delta":
             pass
 
+        await asyncio.gather(
+            *(kept.ask("GET", "/livez") for kept in lines)
+        )  # an idle connection would be closed
         process.send_signal(signal.SIGTERM)
         await no_longer_listens(url)
 
@@ -231,3 +235,30 @@ async def test_a_connection_that_waits_to_be_accepted_when_the_listener_closes_i
                 answer = await asyncio.get_running_loop().sock_recv(each, 1000)
             assert answer.startswith(b"HTTP/1.1 200 OK"), answer
             each.close()
+
+
+async def test_a_connection_is_closed_when_it_has_been_idle_for_a_while_and_answered_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with proxy_and_client(tmp_path) as (proxy, _), line(proxy.url) as idle, line(proxy.url) as used:
+        runner = proxy.server.runner
+        assert runner is not None
+        monkeypatch.setattr(server, "IDLE_SECONDS", 0.0)
+        used.send("GET", "/livez")  # no other task has run since: it waits in the system's queue
+        await runner.stop_listening()
+        async with asyncio.timeout(PATIENCE):
+            assert await idle.reader.read() == b""
+            assert (await used.hear()).status == 200
+            assert await used.reader.read() == b""
+            assert not runner.has_connections
+
+
+async def test_a_connection_is_closed_after_the_answer_that_was_being_sent(tmp_path: Path) -> None:
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    async with proxy_and_client(tmp_path, environment) as (proxy, _), line(proxy.url) as stream:
+        stream.send(*chat(HELD_PROMPT, stream=True))
+        await stream.reader.readuntil(b"one")
+        proxy.server.runs.begin_drain()
+        (tmp_path / "go").write_text("go")
+        async with asyncio.timeout(PATIENCE):
+            assert b"[DONE]" in await stream.reader.read()

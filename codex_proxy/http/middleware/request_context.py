@@ -156,7 +156,6 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     app = request.app
     if app[RUNS].draining:
         response.headers["Connection"] = "close"
-        response.force_close()
     response.headers.update(ON_EVERY_REPLY)
     if REQUEST_ID in request:
         request[PREPARED] = True
