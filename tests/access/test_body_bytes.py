@@ -256,7 +256,7 @@ async def last_event(socket: Any, input: str, **fields: Any) -> dict[str, Any]:
             return event
 
 
-async def test_what_a_connection_remembers_counts_as_long_as_it_does(tmp_path: Path) -> None:
+async def test_items_that_a_connection_keeps_count_as_long_as_it_keeps_them(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, **LIMITS) as proxy:
         async with proxy.session.ws_connect(proxy.url + RESPONSES) as socket:
             for _ in range(2):
@@ -289,7 +289,7 @@ async def test_the_stored_context_of_a_turn_on_a_websocket_counts(tmp_path: Path
             await until(lambda: held_bytes(proxy) == 50 * KIB)
 
 
-async def test_what_there_is_no_room_for_is_not_remembered(tmp_path: Path) -> None:
+async def test_a_response_without_room_for_its_bytes_is_not_kept(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, **LIMITS) as proxy:
         url = proxy.url + RESPONSES
         async with proxy.session.ws_connect(url) as first, proxy.session.ws_connect(url) as other:

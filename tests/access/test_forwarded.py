@@ -72,7 +72,7 @@ async def test_a_server_without_keys_lets_nobody_in_through_a_proxy(
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/__test/conc", "/v1/usage"])
-async def test_what_is_for_this_machine_answers_it_without_a_key(open_one: Proxy, path: str) -> None:
+async def test_endpoints_for_this_machine_answer_without_a_key(open_one: Proxy, path: str) -> None:
     assert (await open_one.send("GET", path)).status == 200
 
 

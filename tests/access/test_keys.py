@@ -418,7 +418,7 @@ async def test_a_key_that_goes_while_its_turn_waits_in_the_background_is_not_run
         assert b"key" in await poll(failed)
 
 
-async def test_what_a_restart_cut_off_is_not_run_again_for_a_key_that_is_gone(tmp_path: Path) -> None:
+async def test_an_interrupted_response_is_not_run_again_for_a_removed_key(tmp_path: Path) -> None:
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
     again: dict[str, Any] = {"background_recovery": "rerun", "builtin_tools": "never"}
     left = []

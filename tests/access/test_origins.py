@@ -183,7 +183,9 @@ async def test_a_page_that_sends_neither_body_nor_type_cancels_and_deletes_nothi
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/conversations", "/v1/responses/resp_1/cancel"])
-async def test_what_changes_something_is_not_to_be_had_by_get(proxy_with_origins: Proxy, path: str) -> None:
+async def test_endpoints_that_change_something_do_not_answer_get(
+    proxy_with_origins: Proxy, path: str
+) -> None:
     answer = await proxy_with_origins.send("GET", path, headers={"Authorization": "Bearer right"})
     assert answer.status == 405
 

@@ -130,7 +130,9 @@ async def test_an_endpoint_accepts_only_its_own_token(
                 assert reply.status == 401
 
 
-async def test_what_is_no_request_is_refused(server: ToolServer, http: aiohttp.ClientSession) -> None:
+async def test_a_message_that_is_no_request_is_refused(
+    server: ToolServer, http: aiohttp.ClientSession
+) -> None:
     endpoint = await server.open(TOOLS)
     headers = {"Authorization": f"Bearer {endpoint.token}"}
     for body, status in ((b"{", 400), (b"[]", 400), (b'{"method": "notifications/initialized"}', 202)):

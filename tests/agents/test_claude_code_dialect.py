@@ -83,7 +83,7 @@ def message(text: str, role: Any = "user") -> HistoryMessage:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_comes_of_a_recording_is_well_formed(name: str) -> None:
+def test_the_events_of_a_recording_are_well_formed(name: str) -> None:
     events = events_of(name)
     if name == "err_401":  # was stopped in its seventh retry
         events.append(TurnEnded(Stop.INTERRUPTED))

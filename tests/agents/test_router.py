@@ -173,7 +173,7 @@ def test_marks_are_taken_off_by_their_own_agent_and_by_no_other(text: str, names
 
 
 @given(st.binary())
-def test_what_is_no_item_passes_unchanged(raw: bytes) -> None:
+def test_raw_json_that_is_no_item_passes_unchanged(raw: bytes) -> None:
     assert OriginMarks("a").unmark([RawHistoryItem(raw)]) == (RawHistoryItem(raw),)
 
 

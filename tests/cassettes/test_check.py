@@ -39,7 +39,7 @@ def command(*arguments: object) -> Result:
 
 @pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("dialect", ["app-server", "proto", "acp"])
-def test_what_was_recorded_now_is_as_recorded(
+def test_a_new_recording_is_rendered_as_recorded(
     dialect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "AHEAD_PAUSE_SECONDS", 0.0)  # so that ACP sessions are opened ahead

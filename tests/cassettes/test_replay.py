@@ -81,7 +81,7 @@ async def test_the_error_of_a_request_without_a_cassette_names_the_nearest_one_a
     assert "in Rome?" in message
 
 
-async def test_what_match_does_not_name_does_not_count(tmp_path: Path) -> None:
+async def test_fields_that_match_does_not_name_are_not_compared(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
     async with running_server(tmp_path, cassettes={"record": folder}) as server:
         recorded = await chat_loop(server)

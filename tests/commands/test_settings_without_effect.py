@@ -157,7 +157,7 @@ def test_a_target_of_a_route_without_an_agent_is_named(tmp_path: Path) -> None:
     assert targets_without_agent(upstream) == ()
 
 
-async def test_the_banner_names_what_has_no_effect_and_no_agent(tmp_path: Path) -> None:
+async def test_the_banner_names_settings_without_effect_and_routes_without_an_agent(tmp_path: Path) -> None:
     routes = {"long": {"to": "none/model"}}
     cassettes = {"record": tmp_path / "cassettes", "pace": "2"}
     settings = GivenSettings(

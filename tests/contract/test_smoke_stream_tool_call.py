@@ -93,7 +93,7 @@ BAD_CALL = CALL.replace(b'"{}"', b'"{"')
         (CALL + END + b'data: {"error": {}}\n\n' + DONE, False, ["an error came"]),
     ],
 )
-def test_what_a_stream_lacks_is_named(raw: bytes, include_usage: bool, problems: list[str]) -> None:
+def test_the_event_that_a_stream_lacks_is_named(raw: bytes, include_usage: bool, problems: list[str]) -> None:
     assert summary_of(raw, include_usage=include_usage)["problems"] == problems
 
 

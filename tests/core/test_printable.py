@@ -48,7 +48,7 @@ def test_json_means_the_same(value: object) -> None:
         ("grüße 世界", "grüße 世界"),
     ],
 )
-def test_what_is_escaped_is_seen_and_the_rest_stays(text: str, shown: str) -> None:
+def test_escaped_characters_are_visible_and_the_rest_stays(text: str, shown: str) -> None:
     assert escape(text) == escape_lines(text) == shown
 
 

@@ -33,7 +33,7 @@ async def test_an_owner_that_is_alone_has_all_of_it() -> None:
     assert set(await memory.recall("one", list(numbered_items(0, 12)))) == set(numbered_items(2, 10))
 
 
-async def test_what_is_too_old_goes_whoever_has_the_most() -> None:
+async def test_entries_that_are_too_old_are_removed_whoever_has_the_most() -> None:
     now = [0.0]
     memory = RamStepMemory(StepMemorySettings(age=10, max_entries=3), lambda: now[0])
     await memory.remember("one", numbered_items(0, 1))

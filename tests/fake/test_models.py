@@ -14,7 +14,9 @@ FAKE, REAL = (json.loads(text)["models"] for text in (catalog_text(), bundled_ca
 
 
 @pytest.mark.parametrize("field", PLAIN_PATCH)
-def test_what_is_patched_for_the_plain_model_is_in_both_and_of_one_kind(field: str) -> None:
+def test_fields_that_are_patched_for_the_plain_model_are_in_both_catalogs_with_the_same_type(
+    field: str,
+) -> None:
     kinds = {type(entry[field]) for entry in REAL if field in entry}
     for entry in FAKE:
         assert type(entry[field]) in kinds

@@ -88,7 +88,7 @@ def test_a_file_open_to_others_is_closed_to_them_but_never_a_links_target(tmp_pa
     assert not private.close_to_others(tmp_path / "file")
 
 
-def test_what_belongs_to_another_user_is_left_alone_and_unfit(
+def test_a_file_of_another_user_is_left_alone_and_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

@@ -176,7 +176,7 @@ async def test_no_more_conversations_are_kept_than_the_operator_says(tmp_path: P
         ("text misbehave=close_stdout", 500, "agent_crashed"),
     ],
 )
-async def test_what_goes_wrong_is_an_error_and_no_answer(
+async def test_a_failed_turn_is_an_error_and_no_answer(
     proxy: Proxy, marker: str, status: int, code: str
 ) -> None:
     answer = await proxy.ask(plain(f"[[fake:{marker}]]"))

@@ -107,7 +107,9 @@ async def test_a_request_with_tools_is_refused_by_what_the_agent_cannot_do(proxy
 
 
 @pytest.mark.exhaustive
-async def test_a_prompt_that_is_longer_than_it_takes_is_refused_before_anything_starts(proxy: Proxy) -> None:
+async def test_a_prompt_longer_than_codex_exec_accepts_is_refused_before_anything_starts(
+    proxy: Proxy,
+) -> None:
     body = io.BytesIO(json.dumps(user("x" * (MAX_PROMPT + 1))).encode())
     headers = {"Content-Type": "application/json"}
     async with proxy.session.post(f"{proxy.url}/v1/chat/completions", data=body, headers=headers) as reply:

@@ -98,7 +98,7 @@ async def test_thinking_is_apart_from_the_answer_and_can_be_left_out(client: oll
     assert (await client.chat("codex-5", messages, think=False)).message.thinking is None
 
 
-async def test_errors_are_read_by_the_package(client: ollama.AsyncClient) -> None:
+async def test_ollamas_python_package_reads_errors(client: ollama.AsyncClient) -> None:
     with pytest.raises(ollama.ResponseError) as raised:
         await client.chat("llama3:latest", user_messages("Hi"))
     assert raised.value.status_code == 404

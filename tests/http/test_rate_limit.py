@@ -94,7 +94,7 @@ def test_requests_on_other_servers_count_against_the_same_minute() -> None:
     assert counted.rate.take("two", 60).allowed
 
 
-def test_what_was_let_through_too_much_is_made_up_for_within_a_minute() -> None:
+def test_requests_above_the_limit_are_made_up_for_within_a_minute() -> None:
     counted, clock = limits()
     counted.count_elsewhere({"one": KeyRequests(taken=10_000)}, lambda _: 60)
     assert counted.rate.take("one", 60).wait == pytest.approx(61)

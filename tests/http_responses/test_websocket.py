@@ -89,7 +89,7 @@ async def test_a_continuation_that_fails_makes_the_response_forgotten(proxy: Pro
         assert (await error_of(socket))["code"] == "previous_response_not_found"
 
 
-async def test_what_continues_nothing_stored_cannot_be_stored(proxy: Proxy) -> None:
+async def test_a_response_that_continues_an_unstored_one_cannot_be_stored(proxy: Proxy) -> None:
     async with open_socket(proxy) as socket:
         first = await answer_to(socket, prompt_for("Blue."), store=False)
         await send(socket, "Go on.", previous_response_id=first["id"])

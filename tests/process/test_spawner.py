@@ -269,7 +269,7 @@ async def test_a_machine_with_a_spawner_says_so(spawner: Spawner) -> None:
 
 
 @pytest.mark.parametrize("way", ["spawner", "direct"])
-async def test_what_no_system_can_pass_is_the_same_error_in_both_ways(way: str) -> None:
+async def test_text_that_no_system_can_pass_is_the_same_error_with_and_without_the_spawner(way: str) -> None:
     using = use_spawner() if way == "spawner" else None
     long = command("/bin/sh", "-c", ":", "x" * (128 << 10))
     large = command("/bin/sh", "-c", ":")

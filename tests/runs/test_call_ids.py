@@ -79,6 +79,6 @@ async def test_ids_are_known_to_their_owner_only() -> None:
 
 
 @pytest.mark.parametrize("empty", [said(""), said("<think>So.</think>")])
-async def test_a_message_that_says_nothing_does_not_count(empty: HistoryMessage) -> None:
+async def test_an_empty_message_does_not_count(empty: HistoryMessage) -> None:
     history = await sent_back(QUESTION, empty, *MADE[:3], empty, *MADE[3:])
     assert [item.call_id for item in history if isinstance(item, HistoryOutput)] == ["a", "b", "c"]

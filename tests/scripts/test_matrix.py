@@ -9,7 +9,7 @@ from scripts.matrix_lib import results
 from scripts.matrix_lib.results import module, with_results
 
 
-def test_what_is_committed_is_written_from_one_result() -> None:
+def test_the_committed_files_are_written_from_one_result() -> None:
     committed = results.read()
     assert len(committed) >= 10
     assert {"0.42.0", "0.163.0", "0.169.0"} <= {each.release for each in committed}

@@ -67,7 +67,7 @@ def lines_of(content: str) -> tuple[str, list[dict[str, Any]]]:
     return done.stdout + done.stderr, [json.loads(line) for line in done.stderr.splitlines()]
 
 
-def test_what_goes_wrong_anywhere_is_reported_without_its_words() -> None:
+def test_an_exception_anywhere_is_logged_without_its_text() -> None:
     written, lines = lines_of("no content")
     assert "planted" not in written
     events = [line["event"] for line in lines]

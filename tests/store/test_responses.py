@@ -154,7 +154,7 @@ async def test_the_context_is_the_whole_chain_from_its_root(store: Store) -> Non
     ]
 
 
-async def test_what_has_not_ended_is_not_continued(store: Store) -> None:
+async def test_a_response_that_has_not_ended_is_not_continued(store: Store) -> None:
     await store.add_response(response("resp_1", background=True, status="in_progress"))
     with pytest.raises(NotFinished):
         await store.scan_context(OWNER, "resp_1", print)

@@ -87,7 +87,7 @@ async def test_memory_that_is_off_remembers_nothing(make: Make) -> None:
     assert await recalled_items(store, b"a", b"b") == {}
 
 
-async def test_what_may_not_be_kept_never_reaches_the_disk(file_store: Store, path: Path) -> None:
+async def test_steps_that_may_not_be_kept_never_reach_the_disk(file_store: Store, path: Path) -> None:
     await file_store.remember(OWNER, entries((b"may", b"keep this one")))
     await file_store.remember(OWNER, entries((b"may not", b"but not this")), durable=False)
     await file_store.close()

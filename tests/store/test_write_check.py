@@ -47,7 +47,9 @@ def check(disk: Disk, hands: Hands) -> WriteCheck:
     return WriteCheck(disk, hands)  # type: ignore[arg-type]
 
 
-async def test_a_good_answer_is_good_for_a_while(check: WriteCheck, disk: Disk, hands: Hands) -> None:
+async def test_a_successful_write_check_is_reused_for_a_while(
+    check: WriteCheck, disk: Disk, hands: Hands
+) -> None:
     assert await check.is_writable()
     disk.full = True
     assert await check.is_writable()

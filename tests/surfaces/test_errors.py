@@ -127,7 +127,7 @@ def test_our_own_limits_always_promise_a_time_to_come_back(told: float | None) -
     assert retry_after(failure(FaultKind.UNAVAILABLE, retry_after=told)) == 1
 
 
-def test_nothing_is_promised_where_nobody_knows() -> None:
+def test_without_a_known_time_there_is_no_retry_after() -> None:
     assert retry_after(failure(FaultKind.USAGE_LIMIT_REACHED)) is None
     assert retry_after(failure(FaultKind.INVALID_REQUEST)) is None
 

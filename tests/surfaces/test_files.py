@@ -85,7 +85,7 @@ def test_a_file_in_the_output_of_a_tool_is_text_too() -> None:
         (b"\xff\n%PDF-1.7\n", "does not read PDFs"),
     ],
 )
-def test_what_is_no_text_is_refused_and_the_field_named(data: bytes, why: str) -> None:
+def test_a_file_that_is_no_text_is_refused_and_the_field_named(data: bytes, why: str) -> None:
     chats, response = refusals(file_data=data_url(data), filename="a.pdf")
     assert chats[:2] == ("messages[0].content[1].file.file_data", "unsupported_file")
     assert response[:2] == ("input[0].content[1].file_data", "unsupported_file")

@@ -65,7 +65,7 @@ def test_a_second_attempt_says_that_the_first_answer_had_no_call() -> None:
     )
 
 
-def test_the_turn_as_asked_is_left_as_it_is() -> None:
+def test_the_turn_itself_is_not_changed_by_its_tool_choice() -> None:
     asked = turn(NamedTools(("b",), required=True), A, B)
     with_tool_choice(asked)
     assert asked.tools == (A, B)

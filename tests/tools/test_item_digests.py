@@ -174,7 +174,7 @@ def test_two_histories_have_the_same_digests_exactly_if_a_client_sees_the_same(
 
 
 @given(HISTORIES, USER_MESSAGES | OUTPUTS, st.lists(ITEMS, max_size=4))
-def test_what_a_client_adds_is_exactly_what_is_new(
+def test_exactly_the_items_that_a_client_adds_are_new(
     history: list[HistoryItem], first: HistoryItem, more: list[HistoryItem]
 ) -> None:
     """A client adds a question or an output first."""

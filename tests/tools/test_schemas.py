@@ -152,7 +152,7 @@ def test_the_metaschemas_of_the_drafts_are_known_without_being_fetched(no_networ
 # --- what breaks a schema ------------------------------------------------------------------------
 
 
-def test_what_follows_the_schema_is_not_wrong() -> None:
+def test_a_text_that_follows_the_schema_is_not_wrong() -> None:
     assert wrong(CITY, {"city": "Paris"}) is None
 
 
@@ -206,7 +206,7 @@ def test_a_message_repeats_only_the_beginning_of_what_was_wrong() -> None:
     assert len(deep) < MAX_VALUE + 20
 
 
-def test_what_was_checked_before_is_checked_anew() -> None:
+def test_each_text_is_checked_anew_under_a_cached_schema() -> None:
     assert [wrong(CITY, {"city": value}) is None for value in ("a", 1, "b", 2)] == [True, False, True, False]
 
 

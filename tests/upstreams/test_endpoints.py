@@ -111,7 +111,7 @@ async def test_responses_streams_what_the_upstream_means(name: str, client: Asyn
 
 @pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("name", CASES)
-async def test_a_whole_answer_is_what_the_upstream_means(name: str, proxy: Proxy) -> None:
+async def test_a_whole_answer_has_the_content_of_the_upstreams_answer(name: str, proxy: Proxy) -> None:
     case = CASES[name]
     chat = await proxy.ask(user("weather?", tools=[CHAT_WEATHER]) | {"model": name})
     body = {"model": name, "input": "weather?", "tools": [RESPONSES_WEATHER]}

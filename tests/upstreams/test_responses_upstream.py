@@ -379,7 +379,7 @@ ERROR = event("error", code="server_error", message="It broke.", param=None)
         (b"", "before it was complete"),
     ],
 )
-async def test_what_does_not_end_well_has_failed(
+async def test_an_answer_without_a_good_end_has_failed(
     body: bytes, words: str, client: AsyncOpenAI, server: Upstream
 ) -> None:
     server.script = [body, body]

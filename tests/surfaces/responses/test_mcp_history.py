@@ -136,7 +136,7 @@ def test_many_calls_that_nobody_answered_are_reported_in_little_time() -> None:
     assert len(history_of([*many, REQUEST])) == 2 * 20_001
 
 
-def test_what_a_response_put_out_goes_back_in() -> None:
+def test_output_items_of_a_response_can_be_sent_as_input() -> None:
     items = output_of(
         turn(tool_list(), open_call(), gave("x"), text_item("y"), approval(), stop="tool_calls")
     )

@@ -41,7 +41,7 @@ def test_only_named_tools_are_offered() -> None:
     assert allowed_tools([]) == []
 
 
-def test_what_only_reads_is_what_the_server_says_of_itself() -> None:
+def test_a_tool_only_reads_if_its_server_says_so() -> None:
     assert allowed_tools({"read_only": True}) == ["read"]
     assert allowed_tools({"read_only": False}) == ["write", "guess"]
     assert allowed_tools({"read_only": True, "tool_names": ["write", "read"]}) == ["read"]

@@ -134,7 +134,7 @@ def test_a_call_is_done_when_it_is_over_and_not_when_something_follows() -> None
     assert payloads(answer.feed(gave("x")))[-1]["type"] == "response.output_item.done"
 
 
-def test_what_a_call_gave_is_not_seen_before_it_is_over() -> None:
+def test_the_output_of_a_call_is_not_seen_before_the_call_has_ended() -> None:
     answer = renderer()
     answer.feed([*turn(open_call())[:-1], OutputDelta("a", "secr")])
     (item,) = answer.snapshot()["output"]

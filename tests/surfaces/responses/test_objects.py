@@ -102,7 +102,7 @@ LONG_ID = "resp_" + "1" * 200
         ),
     ],
 )
-def test_what_is_not_there_is_named_by_the_beginning_of_its_id(
+def test_a_missing_object_is_named_by_the_beginning_of_its_id(
     fault: Fault, status: int, type: str, param: str | None, code: str
 ) -> None:
     assert status_of(fault.failure, "responses") == status

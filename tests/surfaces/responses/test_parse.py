@@ -86,7 +86,7 @@ def test_fields_that_are_left_out_have_openais_defaults() -> None:
     assert parsed.turn.choices == 1
 
 
-def test_what_was_asked_is_what_is_shown() -> None:
+def test_the_response_repeats_the_fields_of_the_request() -> None:
     asked: dict[str, Any] = {
         "max_output_tokens": 500,
         "max_tool_calls": 3,
@@ -564,7 +564,7 @@ def test_activity_is_shown_as_the_operator_and_the_header_say() -> None:
 
 
 @pytest.mark.parametrize("choice", ["auto", {"type": "mcp", "server_label": "files", "name": "read"}])
-def test_what_is_shown_is_one_of_the_sdks_own_responses(choice: Any) -> None:
+def test_the_response_object_is_one_of_the_sdks_own_type(choice: Any) -> None:
     shown = ask(tools=TOOLS, tool_choice=choice, reasoning={"effort": "low"}, metadata={"a": "b"}).echo
     Response.model_validate(
         {"id": "resp_1", "object": "response", "created_at": 1, "output": [], **shown}, strict=True
