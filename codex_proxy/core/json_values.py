@@ -1,10 +1,11 @@
-"""Reads JSON that somebody else wrote: its fields may have any type, and it may cost too much. Megabytes of text take
-milliseconds to decode, of small values seconds.
+"""Reads and writes JSON with values of somebody else: fields may have any type, texts lone surrogates, and it may cost
+too much. Megabytes of text take milliseconds to decode, of small values seconds.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any, Final
 
@@ -12,6 +13,29 @@ import msgspec
 
 UNREADABLE: Final = (ValueError, RecursionError)
 """The errors of decoding JSON, by `json` or msgspec: it is malformed, or no Unicode, or nested too deep."""
+
+
+def without_surrogates(text: str) -> str:
+    """Returns `text` with U+FFFD for lone surrogates."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def encode_json(value: Any) -> bytes:
+    """Encodes JSON. A lone surrogate, which a text of a client or a model may contain, becomes U+FFFD."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_without_surrogates_in(value))
+
+
+def _without_surrogates_in(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_surrogates(value)
+    if isinstance(value, Mapping):
+        return {_without_surrogates_in(key): _without_surrogates_in(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates_in(each) for each in value]
+    return value
 
 
 def value_at(value: object, *names: str) -> Any:

@@ -59,6 +59,15 @@ def _json_escape(char: str) -> str:
 MAX_EXCERPT: Final = 80
 
 
+MAX_LINE_CHARS: Final = 300
+
+
+def one_line(text: str) -> str:
+    """Returns an agent's text, of any form and length, as one line of at most `MAX_LINE_CHARS` characters."""
+    text = " ".join(text[: MAX_LINE_CHARS * 4].split())
+    return text if len(text) <= MAX_LINE_CHARS else text[: MAX_LINE_CHARS - 1] + "…"
+
+
 def excerpt(words: str, most: int = MAX_EXCERPT) -> str:
     """Returns the first `most` characters, with three dots if there are more."""
     return words if len(words) <= most else f"{words[:most]}..."

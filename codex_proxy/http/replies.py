@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
-import msgspec
 import structlog
 from aiohttp import web
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind, lack_of
+from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.shown_text import trace_of
 from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID
 from codex_proxy.surfaces.errors import Surface, error_body, forbids_retry, retry_after, status_of
@@ -21,12 +20,7 @@ CHALLENGE: Final = 'Bearer realm="codex-proxy"'
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
-    """Returns JSON, with a question mark for a lone surrogate."""
-    try:
-        body = msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        body = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-    return web.Response(body=body, content_type="application/json", status=status)
+    return web.Response(body=encode_json(value), content_type="application/json", status=status)
 
 
 def log_unforeseen(error: BaseException) -> Failure:

@@ -31,15 +31,11 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Item, McpCall, Message
+from codex_proxy.core.json_values import without_surrogates
 from codex_proxy.surfaces.usage import TurnTokens, json_tokens
 
 _encoder = msgspec.json.Encoder()
 _encode: Callable[[object], bytes] = _encoder.encode
-
-
-def without_surrogates(text: str) -> str:
-    """Returns `text` with U+FFFD for lone surrogates."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def json_text(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Whatever JSON cannot be read raises one of `UNREADABLE`."""
+"""Whatever JSON cannot be read raises one of `UNREADABLE`; whatever text there is can be written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.claude_code.tool_names import call_input
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, encode_json
 
 HALF_OF_A_PAIR = '{"a": "\ud800"}'
 
@@ -35,3 +35,8 @@ def test_every_error_of_decoding_is_unreadable(decode: Callable[[Any], object], 
 
 def test_arguments_with_half_of_a_surrogate_pair_are_no_json_object() -> None:
     assert call_input(HALF_OF_A_PAIR, "function") == {"arguments": HALF_OF_A_PAIR}
+
+
+def test_half_of_a_surrogate_pair_is_replaced_wherever_it_is() -> None:
+    value = {"a\ud800": ["\udc00b", {"c": ("d", 1, None)}], "raw": msgspec.Raw(b"[1]")}
+    assert json.loads(encode_json(value)) == {"a\ufffd": ["\ufffdb", {"c": ["d", 1, None]}], "raw": [1]}

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.core.events import ApprovalKind
 from codex_proxy.core.items import Activity, ActivityKind
 from codex_proxy.core.json_values import UNREADABLE, text_at
+from codex_proxy.core.shown_text import one_line
 
 KINDS: Final[dict[str, ActivityKind]] = {
     "Bash": "command",

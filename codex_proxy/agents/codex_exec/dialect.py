@@ -13,7 +13,6 @@ from codex_proxy.agents.codex.child_turn import ChildTurn, TokenCounts
 from codex_proxy.agents.dialect import NOTHING, Ended, Step
 from codex_proxy.agents.dialects.failures import clean_text, failure_from_text, retrying_event, status_in
 from codex_proxy.agents.dialects.json_lines import decode_line
-from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.agents.dialects.transcript import prompt_of
 from codex_proxy.core.events import (
     FullReasoning,
@@ -27,6 +26,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
+from codex_proxy.core.shown_text import one_line
 from codex_proxy.core.turn import Turn
 
 TURN_END_EVENTS: Final = frozenset({"turn.completed", "turn.failed"})

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from codex_proxy.agents.codex_proto.wire import Msg
-from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Notice, OutputDelta
 from codex_proxy.core.items import Activity, ActivityKind
+from codex_proxy.core.shown_text import one_line
 
 SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
 """Programs of which only the argument after `-c` is shown."""

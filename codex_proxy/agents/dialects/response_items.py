@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from codex_proxy.agents.dialects.conversions import custom_arguments
-from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.core.events import RawItem, ToolCallRequested
 from codex_proxy.core.items import (
     DetailOf,
@@ -17,23 +16,24 @@ from codex_proxy.core.items import (
     content_of,
     output_content,
 )
+from codex_proxy.core.json_values import encode_json
 
 
 def raw_message(id: str, text: str) -> RawItem:
     content = [{"type": "output_text", "text": text, "annotations": []}]
     message = {"type": "message", "id": id, "role": "assistant", "content": content}
-    return RawItem("message", encode(message))
+    return RawItem("message", encode_json(message))
 
 
 def raw_call(call: ToolCallRequested) -> RawItem:
     kind, field = ("function_call", "arguments") if call.kind == "function" else ("custom_tool_call", "input")
     ids = {"id": call.call_id, "call_id": call.call_id}
-    return RawItem(kind, encode({"type": kind, **ids, "name": call.name, field: call.arguments}))
+    return RawItem(kind, encode_json({"type": kind, **ids, "name": call.name, field: call.arguments}))
 
 
 def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
     item = {"type": "function_call_output", "call_id": call_id, "output": output_content(parts)}
-    return RawItem("function_call_output", encode(item))
+    return RawItem("function_call_output", encode_json(item))
 
 
 def history_item(

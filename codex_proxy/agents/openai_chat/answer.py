@@ -8,7 +8,6 @@ from collections.abc import Callable, Container
 from typing import Any, Final
 
 from codex_proxy.agents.dialects.conversions import CustomInput
-from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import ThinkTags
 from codex_proxy.agents.upstream.usage import usage_of
@@ -24,7 +23,7 @@ from codex_proxy.core.events import (
     Usage,
 )
 from codex_proxy.core.items import Message, Reasoning, ToolCall, ToolKind
-from codex_proxy.core.json_values import count_at, objects_in, text_at, value_at
+from codex_proxy.core.json_values import count_at, encode_json, objects_in, text_at, value_at
 
 DETAILS: Final = ("service_tier", "system_fingerprint")
 """Fields that are passed on to the client."""
@@ -141,7 +140,9 @@ class ChatAnswer:
             new = self.annotations[self._sent_annotations :]
             self._sent_annotations = len(self.annotations)
             out += [
-                AnnotationAdded(self.message_id, encode(form)) for form in map(_flat_annotation, new) if form
+                AnnotationAdded(self.message_id, encode_json(form))
+                for form in map(_flat_annotation, new)
+                if form
             ]
         calls = delta.get("tool_calls")
         for each in calls if isinstance(calls, list) else ():

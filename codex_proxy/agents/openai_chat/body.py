@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import NamedSchema, function_parameters
-from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.core.items import Tool
+from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.turn import Turn
 
 OPTIONAL: Final[Mapping[str, bytes]] = {
@@ -43,7 +43,7 @@ def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Colle
     body |= turn.sampling
     body |= _answer_fields(turn, refused)
     body |= _tool_fields(turn, refused)
-    return encode(body)
+    return encode_json(body)
 
 
 def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:

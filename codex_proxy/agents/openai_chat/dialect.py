@@ -9,7 +9,6 @@ import msgspec
 
 from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.dialects.conversions import custom_input
-from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.dialects.response_items import raw_call, raw_message, raw_output
 from codex_proxy.agents.openai_chat.answer import ChatAnswer
 from codex_proxy.agents.openai_chat.body import refused_field, request_body
@@ -37,6 +36,7 @@ from codex_proxy.core.items import (
     TextPart,
     ToolKind,
 )
+from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.turn import Turn
 
 ERROR_WITHOUT_REASON: Final = Failure(
@@ -149,8 +149,8 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
 
     def _details_of(self, answer: ChatAnswer) -> AnswerDetails:
         return AnswerDetails(
-            {name: msgspec.Raw(encode(value)) for name, value in answer.fields.items()},
-            encode(answer.annotations) if answer.annotations else b"",
+            {name: msgspec.Raw(encode_json(value)) for name, value in answer.fields.items()},
+            encode_json(answer.annotations) if answer.annotations else b"",
             {field: dict(sums) for field, sums in self._tokens.items()},
         )
 
@@ -161,8 +161,8 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         if self._reasoning_back and answer.reasoning:
             content = [{"type": "reasoning_text", "text": "".join(answer.reasoning)}]
             item = {"type": "reasoning", "id": answer.reasoning_id, "summary": [], "content": content}
-            out.append(RawItem("reasoning", encode(item)))
-            self._conversation.add(RawHistoryItem(encode(item)))
+            out.append(RawItem("reasoning", encode_json(item)))
+            self._conversation.add(RawHistoryItem(encode_json(item)))
         for call in calls:
             kind: ToolKind = "custom" if call.name in self._custom else "function"
             text = custom_input("".join(call.arguments)) if kind == "custom" else call.text

@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialect import Dialect
-from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.openai_chat.dialect import ERROR_WITHOUT_REASON, FAILURES, OpenAIChat
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.upstream.failures import BROKEN_OFF
@@ -25,6 +24,7 @@ from codex_proxy.core.events import (
     TurnEnded,
     UsageReported,
 )
+from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.turn import ForwardedRequest, Turn
 
 _USAGE: Final = "stream_options"
@@ -118,4 +118,4 @@ def forwarded_body(request: ForwardedRequest, model: str, refused: Collection[st
             else message
             for message in msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
         ]
-    return encode(fields)
+    return encode_json(fields)

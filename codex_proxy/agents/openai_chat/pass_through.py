@@ -12,12 +12,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.openai_chat.answer import usage_in
 from codex_proxy.agents.openai_chat.whole_answers import WholeAnswer, chunks_of
 from codex_proxy.agents.upstream.stream import MAX_LINE_BYTES, StreamEvent, decode_event, is_error
 from codex_proxy.core.events import Usage
-from codex_proxy.core.json_values import object_at, objects_in, text_at
+from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at
 
 DONE: Final = b"data: [DONE]\n\n"
 _DELTA: Final = b'"choices":[{"index":0,"delta":{'
@@ -236,7 +235,7 @@ class PassThrough:
             as_it_is = lines + blank if blank else lines.rstrip(b"\r\n") + b"\n\n"
             yield from self._release_with(as_it_is)
         elif changed:
-            yield from self._release_with(b"data: " + encode(changed) + b"\n\n")
+            yield from self._release_with(b"data: " + encode_json(changed) + b"\n\n")
 
     def _release_with(self, data: bytes) -> Iterator[bytes]:
         """Yields the held-back bytes, then `data`. Before the first content, holds `data` back, too."""
@@ -274,7 +273,7 @@ class PassThrough:
         answer = self._whole.whole()
         if self._model_shown is not None:
             answer["model"] = self._model_shown
-        return encode(answer)
+        return encode_json(answer)
 
     def _note(self, chunk: dict[str, Any]) -> None:
         self.usage = usage_in(chunk) or self.usage
@@ -303,7 +302,7 @@ class PassThrough:
         if self._stream:
             named = {} if self._model_shown is None else {"model": self._model_shown}
             chunks = chunks_of({**event.value, **named}, wants_usage=self._wants_usage)
-            return b"".join(b"data: " + encode(chunk) + b"\n\n" for chunk in chunks) + DONE
+            return b"".join(b"data: " + encode_json(chunk) + b"\n\n" for chunk in chunks) + DONE
         if self._model_shown is None or "model" not in event.value:
             return body
         return _with_model(body, self._model_shown)
@@ -347,4 +346,4 @@ def _with_model(body: bytes, name: str) -> bytes:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError:
         return body  # a number or a text that only a lenient reader takes
-    return encode(fields | {"model": msgspec.Raw(encode(name))})
+    return encode_json(fields | {"model": msgspec.Raw(encode_json(name))})

@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
-from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,
@@ -30,7 +29,7 @@ from codex_proxy.core.events import (
     Usage,
 )
 from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall, ToolKind
-from codex_proxy.core.json_values import object_at, objects_in, text_at
+from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at
 
 TERMINAL: Final = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
@@ -130,7 +129,7 @@ class ResponsesAnswer:
         if annotation and not event.get("content_index"):
             id = self._id_of(event, {})
             self._cited[id] = self._cited.get(id, 0) + 1
-            out.append(AnnotationAdded(id, encode(annotation)))
+            out.append(AnnotationAdded(id, encode_json(annotation)))
 
     def _call_delta(self, event: Mapping[str, Any], out: list[Event]) -> None:
         id = self._known_id(event, {}) or next(reversed(self._begun), "")
@@ -199,7 +198,7 @@ class ResponsesAnswer:
         elif (activity := _new_item(item, id)) is not None:
             out += (ItemStarted(activity), ItemEnded(id))
         if kind:
-            out.append(RawItem(kind, encode(item)))
+            out.append(RawItem(kind, encode_json(item)))
 
     def _add_message(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
         parts = [part for part in objects_in(item.get("content")) if isinstance(part.get("type"), str)]
@@ -212,7 +211,9 @@ class ResponsesAnswer:
         offset, known = 0, self._cited.get(id, 0)
         for part in parts:
             new = objects_in(part.get("annotations"))[known:]
-            out += [AnnotationAdded(id, encode(_shift_annotation(annotation, offset))) for annotation in new]
+            out += [
+                AnnotationAdded(id, encode_json(_shift_annotation(annotation, offset))) for annotation in new
+            ]
             known = 0
             offset += len(text_at(part, "text"))
         out.append(ItemEnded(id))
@@ -229,7 +230,7 @@ class ResponsesAnswer:
         item |= {"name": name, "call_id": call_id}
         kind = _KINDS[item["type"]]
         given = item.get(_TEXTS[kind])
-        text = encode(given).decode() if isinstance(given, dict) else text_at(given)
+        text = encode_json(given).decode() if isinstance(given, dict) else text_at(given)
         text = text or "".join(pieces) or ("" if kind == "custom" else "{}")
         item[_TEXTS[kind]] = text
         self._open_call(item, id, out)
@@ -255,7 +256,7 @@ class ResponsesAnswer:
         self.usage = usage_of(response.get("usage"))
         tier = text_at(response, "service_tier")
         if 0 < len(tier) <= MAX_TIER:
-            out.append(AnswerDetails({"service_tier": msgspec.Raw(encode(tier))}))
+            out.append(AnswerDetails({"service_tier": msgspec.Raw(encode_json(tier))}))
 
 
 def _final_status(response: Mapping[str, Any], of_event: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema
-from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.dialects.response_items import history_item
 from codex_proxy.core.items import (
     HistoryCall,
@@ -19,7 +18,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     Tool,
 )
-from codex_proxy.core.json_values import UNREADABLE, text_at
+from codex_proxy.core.json_values import UNREADABLE, encode_json, text_at
 from codex_proxy.core.turn import Turn
 
 CUSTOM: Final = "custom"
@@ -42,7 +41,7 @@ def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collecti
         **turn.sampling,
         **_tools(turn, refused),
     }
-    return encode(
+    return encode_json(
         {name: value for name, value in fields.items() if value is not None and name not in refused}
     )
 

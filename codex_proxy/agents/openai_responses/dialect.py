@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from codex_proxy.agents.dialects.conversions import custom_input
-from codex_proxy.agents.dialects.loose_values import encode
 from codex_proxy.agents.openai_responses.answer import Call, ResponsesAnswer
 from codex_proxy.agents.openai_responses.body import input_item, input_items, refused_field, request_body
 from codex_proxy.agents.upstream.failures import NO_JSON, TOO_LONG
@@ -24,6 +23,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryOutput, Part
+from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.turn import Turn
 
 NO_ANSWER: Final = Failure(
@@ -57,7 +57,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
     def _put_output(self, call: ToolCallRequested, parts: tuple[Part, ...]) -> Event:
         item = input_item(HistoryOutput(call.call_id, parts, call.kind), self._refused)
         self._turn_items.append(item)
-        return RawItem(item["type"], encode(item))
+        return RawItem(item["type"], encode_json(item))
 
     def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
         for event in events:

@@ -11,8 +11,9 @@ import msgspec
 
 from codex_proxy.core.events import Stop, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.json_values import without_surrogates
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.surfaces.base import raw_text, schema_json, without_surrogates
+from codex_proxy.surfaces.base import raw_text, schema_json
 from codex_proxy.surfaces.responses.history import encode_summary
 from codex_proxy.surfaces.responses.response_types import (
     Compaction,
