@@ -128,6 +128,16 @@ async def test_a_slot_is_free_again_after_the_turn_has_failed(tmp_path: Path, lo
     assert guard_lines(log_lines) == [("acquired", 0, 1, 1), ("released", 1, 0, 1)] * 2
 
 
+async def test_a_response_that_gets_no_slot_does_not_hold_its_conversation(tmp_path: Path) -> None:
+    async with one_stream_proxy(tmp_path) as proxy, proxy.open(HELD_REQUEST) as held:
+        await held.content.readline()
+        conversation = (await proxy.send("POST", "/v1/conversations", {})).body["id"]
+        body = {"model": "codex-5", "input": "Hello.", "conversation": conversation}
+        refused = await proxy.send("POST", "/v1/responses", body | {"stream": True})
+        assert (refused.status, refused.error["code"]) == (429, "concurrency_exceeded")
+        assert (await proxy.send("POST", "/v1/responses", body)).status == 200
+
+
 async def test_log_lines_are_keyed_by_req_id(tmp_path: Path, log_lines: list[Any]) -> None:
     async with (
         one_stream_proxy(tmp_path) as proxy,

@@ -75,6 +75,23 @@ async def test_a_failed_turn_leaves_the_conversation_as_it_was(proxy: Proxy, cli
     assert (await client.conversations.items.list(conversation.id)).data == []
 
 
+async def test_a_turn_that_is_not_stored_leaves_both_sides_in_the_conversation(client: AsyncOpenAI) -> None:
+    conversation = await client.conversations.create()
+    await client.responses.create(
+        model="codex-5", input=prompt_for("Hi."), conversation=conversation.id, store=False
+    )
+    page = await client.conversations.items.list(conversation.id, order="asc")
+    assert [item.role for item in page.data] == ["user", "assistant"]  # type: ignore[union-attr]
+
+
+async def test_an_item_that_the_conversation_does_not_have_is_named(proxy: Proxy) -> None:
+    conversation = (await proxy.send("POST", "/v1/conversations", {})).body["id"]
+    items = f"/v1/conversations/{conversation}/items"
+    page = await proxy.send("GET", f"{items}?after=msg_nobody")
+    assert (page.status, page.error["param"]) == (400, "after")
+    assert (await proxy.send("DELETE", f"{items}/msg_nobody")).status == 404
+
+
 async def test_the_second_of_two_turns_waits_for_the_first(tmp_path: Path) -> None:
     release = tmp_path / "go"
     async with proxy_and_client(tmp_path, {"STREAM_RELEASE_FILE": str(release)}) as (proxy, client):

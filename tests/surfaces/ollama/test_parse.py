@@ -92,6 +92,13 @@ def test_an_image_that_is_none_is_refused(data: str) -> None:
     assert failure.param == "messages[1].images[1]"
 
 
+def test_what_the_model_has_said_is_part_of_the_history() -> None:
+    said = {"role": "assistant", "content": "Hi."}
+    assert chat(messages=[HELLO, said, HELLO]).turn.history[1] == HistoryMessage(
+        "assistant", (TextPart("Hi."),)
+    )
+
+
 def test_a_call_without_an_id_is_answered_by_the_name_of_its_tool() -> None:
     history = chat(
         messages=[

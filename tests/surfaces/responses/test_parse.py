@@ -449,6 +449,14 @@ def test_tool_choice_by_name_leaves_no_other_tool(kind: str, name: str) -> None:
     assert (parsed.echo["tool_choice"], parsed.web_search) == (choice, False)
 
 
+def test_tool_choice_can_be_the_agents_web_search_if_it_is_given() -> None:
+    choice = {"type": "web_search"}
+    parsed = ask(tools=TOOLS, tool_choice=choice)
+    assert (parsed.web_search, parsed.turn.tool_choice) == (True, NamedTools(()))
+    failure = refusal_of(tools=[function_tool("one")], tool_choice=choice)
+    assert (failure.param, failure.message) == ("tool_choice.type", "No tool 'web_search' was given.")
+
+
 def test_tool_choice_can_name_a_tool_of_an_mcp_server() -> None:
     choice = {"type": "mcp", "server_label": "files", "name": "read"}
     parsed = ask(tools=TOOLS, tool_choice=choice)
