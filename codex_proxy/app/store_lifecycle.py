@@ -36,7 +36,7 @@ CONTEXT_LIMITS = ContextLimits(max_items=20_000, max_bytes=64 << 20)
 
 
 NEEDS_EXTRA = (
-    "a store in PostgreSQL needs the extra `postgres`: install it with "
+    "a store in PostgreSQL needs the extra `postgres`; install it with "
     "`pip install 'codex-openai-proxy[postgres]'`, or set PROXY_STORE=sqlite"
 )
 

@@ -171,9 +171,9 @@ async def store_check(settings: Settings, *, in_use: bool = False) -> tuple[Chec
     try:
         keys = await inspect_store(settings, in_use=in_use)
     except UserError as error:
-        return check.failed(
-            f"The server would not start: {error}.", "Correct PROXY_STORE, or what it names."
-        ), None
+        wrong, _, advice = str(error).partition("; ")
+        advice = f"{advice[:1].upper()}{advice[1:]}." if advice else "Correct PROXY_STORE, or what it names."
+        return check.failed(f"The server would not start: {wrong}.", advice), None
     if settings.in_database:
         return check.ok("The database can be used."), keys
     if not settings.in_file:

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from codex_proxy.app.store_lifecycle import open_store
+from codex_proxy.app.store_lifecycle import open_store, open_store_lifecycle
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import keys_check, store_check
 from codex_proxy.core.checks import Check
@@ -48,6 +48,19 @@ async def test_another_programs_database_fails(tmp_path: Path) -> None:
     connection.close()
     check = await check_of_store(tmp_path, str(file))
     assert (check.status, "another program's" in check.message) == ("failed", True)
+
+
+async def test_what_to_do_about_a_store_is_the_advice_and_not_a_part_of_the_message(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    lifecycle = await open_store_lifecycle(settings, SystemClock())
+    assert lifecycle is not None
+    try:
+        check = await check_of_store(tmp_path, "sqlite")
+    finally:
+        await lifecycle.close()
+    assert check.message.startswith("The server would not start: another server (process")
+    assert check.message.endswith("store.sqlite3.")
+    assert check.advice.startswith("Use or stop that server, or start this one with another port (--port)")
 
 
 async def test_a_file_below_a_file_cannot_be_created(tmp_path: Path) -> None:
