@@ -26,6 +26,8 @@ _WEB_SEARCH: Final = re.compile(r"web_search_\d+")
 _TOOL_SEARCH: Final = re.compile(r"tool_search_tool_\w+")
 _SCHEMALESS: Final = re.compile(r"(bash|text_editor|memory|computer)_\d+")
 """Matches types of client tools without a schema, which only Anthropic's models know."""
+_ANTHROPICS: Final = re.compile(r".+_\d+|mcp_toolset")
+"""Matches types of Anthropic's own tools."""
 _CHOICES: Final = ("auto", "any", "tool", "none")
 _NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
 
@@ -131,6 +133,8 @@ def _unsupported_tool(kind: str, param: str) -> Fault:
             f"The tool '{shown}' has no schema in the request, and the model that serves it here does not know it: "
             "offer it as a custom tool, with an 'input_schema'."
         )
+    elif not _ANTHROPICS.fullmatch(kind):
+        message = f"No tool of type '{shown}' is known here: offer it as a custom tool, with 'name' and 'input_schema'."
     else:
         message = (
             f"The tool '{shown}' is run by Anthropic's own servers and is not available here: offer it as a custom "

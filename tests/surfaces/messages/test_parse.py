@@ -259,6 +259,7 @@ def test_a_web_search_is_the_agents_own() -> None:
         ("code_execution_20250825", "Anthropic's own servers"),
         ("web_fetch_20250910", "Anthropic's own servers"),
         ("mcp_toolset", "Anthropic's own servers"),
+        ("function", "No tool of type 'function' is known here"),
         ("bash_20250124", "input_schema"),
         ("text_editor_20250728", "input_schema"),
         ("memory_20250818", "input_schema"),
