@@ -16,7 +16,7 @@ from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy
 from tests.real.release import PLAIN_MODEL
 from tests.real.shared import Proxies, living_on
-from tests.real.tool_loop import assert_grows, types_of
+from tests.real.tool_loop import assert_grows, outputs_of, types_of
 from tests.waiting import eventually
 
 pytestmark = PLAIN_MODEL
@@ -50,6 +50,27 @@ async def test_a_tool_is_called_in_two_rounds_by_a_client_that_keeps_no_ids(
     assert (last.message.content, last.done_reason) == ("Both are sunny.", "stop")
     assert_grows(model_server.calls)
     assert types_of(model_server.calls[-1]).count("reasoning") == 2
+
+
+async def test_two_equal_conversations_at_once_get_their_own_outputs_without_ids(
+    client: ollama.AsyncClient, model_server: ModelServer
+) -> None:
+    prompt = plan([think(), call(city="Bern"), call(city="Bern")], [call(city="Rome")], [say("Done.")])
+    conversations: dict[str, list[Any]] = {"first": briefly(prompt), "second": briefly(prompt)}
+    last = {}
+    for step in range(3):
+        for name, messages in conversations.items():
+            answer = await client.chat("scripted-model", messages, tools=[WEATHER])
+            messages.append(answer.message)
+            messages += [
+                {"role": "tool", "tool_name": "get_weather", "content": f"{name} {step} {number}"}
+                for number in range(len(answer.message.tool_calls or ()))
+            ]
+            last[name] = model_server.calls[-1]
+    for name, request in last.items():
+        outputs = [output for _, output in outputs_of(request)]
+        assert outputs == [f"{name} 0 0", f"{name} 0 1", f"{name} 1 0"]
+        assert types_of(request).count("reasoning") == 1
 
 
 async def test_thinking_a_schema_and_counts_come_from_the_model(
