@@ -22,14 +22,15 @@ the client cancels. What is not named was not tried, or the client has no such f
 
 """
 BY_HAND = """
-Run once by hand, in November 2026: AG2, Agno, aisuite, Anthropic's SDK for Go, any-llm, AutoGen, browser-use (its
-models), CAMEL, chatlas, Claude Agent SDK, Cline CLI, clnkr, Codex SDK, Continue CLI, CrewAI, DeepEval, DSPy, ell,
-fast-agent, Genkit (Chat Completions), Google ADK (by LiteLLM), gptel (Emacs; all four APIs), gptme, Griptape,
-Haystack, huggingface/inference, Inspect, Instructor, LangChain (Messages, Ollama), LangGraph, Langroid, LiteLLM's
-proxy (to all four APIs), llm (also with llm-anthropic, llm-ollama), lm-eval, magentic, Mastra, Mem0, mini-swe-agent,
-Mirascope, OpenAI Agents SDK (npm), OpenHands SDK, Outlines, Pydantic AI (Responses, Messages), Semantic Kernel,
-ruby-openai, ShellGPT, smolagents, Strands, Vercel AI SDK (Responses, Messages, Ollama); and guidance, which needs
-`PROXY_LOGPROBS=ignore`.
+Run once by hand, in November 2026: AG2, Agno, ai-sdk-ollama, aicommits, aisuite, Anthropic's SDK for Go, any-llm,
+AutoGen, ax (Chat Completions), browser-use (its models), CAMEL, chatlas, Claude Agent SDK, Cline CLI, clnkr, Codex
+SDK, Continue CLI, CrewAI, DeepEval, DSPy, Effect AI, ell, fast-agent, Genkit (Chat Completions, Messages), Google ADK
+(by LiteLLM), goose-sdk, gptel (Emacs; all four APIs), gptme, Griptape, Grok CLI, Haystack, huggingface/inference,
+Inspect, Instructor, Kilo CLI, LangChain (Messages, Ollama), LangGraph, Langroid, LiteLLM's proxy (to all four APIs),
+LlamaIndex (npm), llm (also with llm-anthropic, llm-ollama), lm-eval, magentic, Mastra, Mem0, mini-swe-agent,
+Mirascope, multi-llm-ts, OpenAI Agents SDK (npm), opencommit, OpenHands SDK, OpenRouter's AI SDK provider, Outlines,
+promptfoo, Pydantic AI (Responses, Messages), ruby-openai, RubyLLM, Semantic Kernel, ShellGPT, smolagents, Strands,
+TanStack AI, token.js, Vercel AI SDK (Responses, Messages, Ollama); and guidance, which needs `PROXY_LOGPROBS=ignore`.
 """
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
 
