@@ -17,16 +17,18 @@ from codex_proxy.runs.idle_sessions import item_digests
 
 async def with_call_ids(turn: Turn, owner: str, memory: StepMemory) -> Turn:
     """Returns the turn with the remembered ids of its calls; others stay. May raise `StoreUnavailable`."""
-    keys = _keys_of_calls(turn.history)
-    found = await memory.recall(owner, list(keys.values()))
-    if not found:
+    steps = _steps_of(turn.history)
+    found = await memory.recall(owner, list(steps))
+    ids: dict[int, str] = {}
+    for key, remembered in found.items():
+        ids |= zip(steps[key], msgspec.json.decode(remembered, type=list[str]), strict=True)
+    if not ids:
         return turn
     renamed: dict[str, str] = {}
     history: list[HistoryItem] = []
     for index, item in enumerate(turn.history):
-        if index in keys and isinstance(item, HistoryCall):
-            known = found.get(keys[index])
-            renamed[item.call_id] = item.call_id if known is None else known.decode()
+        if isinstance(item, HistoryCall):
+            renamed[item.call_id] = ids.get(index, item.call_id)
         if isinstance(item, HistoryCall | HistoryOutput):
             call_id = renamed.get(item.call_id, item.call_id)
             history.append(msgspec.structs.replace(item, call_id=call_id))
@@ -35,28 +37,31 @@ async def with_call_ids(turn: Turn, owner: str, memory: StepMemory) -> Turn:
     return msgspec.structs.replace(turn, history=tuple(history))
 
 
-def call_id_entries(
+def call_id_entry(
     turn: Turn, said: Sequence[HistoryMessage], calls: Sequence[HistoryCall]
 ) -> dict[bytes, bytes]:
-    """Returns the step memory's entries for the ids of the calls that follow the turn and `said` in its answer."""
-    before = (*turn.history, *said)
-    keys = _keys_of_calls((*before, *calls))
-    return {keys[len(before) + index]: call.call_id.encode() for index, call in enumerate(calls)}
+    """Returns the step memory's entry for the ids of the calls that follow the turn and `said` in its answer."""
+    *_, key = _steps_of((*turn.history, *said, *calls))
+    return {key: msgspec.json.encode([call.call_id for call in calls])}
 
 
-def _keys_of_calls(history: Sequence[HistoryItem]) -> dict[int, bytes]:
-    """Returns a key for each call, by its index: the SHA-256 of the conversation up to it, without ids of calls."""
+def _steps_of(history: Sequence[HistoryItem]) -> dict[bytes, list[int]]:
+    """Returns the indexes of each step's calls, by the SHA-256 of the conversation up to them, without ids of calls."""
     without_ids = [
         msgspec.structs.replace(item, call_id="") if isinstance(item, HistoryCall | HistoryOutput) else item
         for item in history
     ]
-    so_far = hashlib.sha256(b"id of a call\0")
-    keys: dict[int, bytes] = {}
-    start = 0
+    so_far = hashlib.sha256(b"ids of calls\0")
+    steps: dict[bytes, list[int]] = {}
+    start, calls = 0, list[int]()
     for digest, end in zip(*item_digests(without_ids), strict=True):
+        called = [index for index in range(start, end) if isinstance(history[index], HistoryCall)]
+        if calls and not called:
+            steps[so_far.digest()] = calls
+            calls = []
+        calls += called
         so_far.update(digest)
-        keys |= {
-            index: so_far.digest() for index in range(start, end) if isinstance(history[index], HistoryCall)
-        }
         start = end
-    return keys
+    if calls:
+        steps[so_far.digest()] = calls
+    return steps

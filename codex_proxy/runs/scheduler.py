@@ -26,7 +26,7 @@ from codex_proxy.core.own_errors import break_off_on_error, release_all
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.call_ids import call_id_entries, with_call_ids
+from codex_proxy.runs.call_ids import call_id_entry, with_call_ids
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import (
     ClosedSession,
@@ -356,7 +356,7 @@ class RunScheduler:
         entries = entries_of(run.raw_items, run.attempt.policy, self.agent_and_model(run.turn), plain=plain)
         if run.turn.calls_without_ids:
             calls = visible_calls(run.attempt.policy)
-            entries |= call_id_entries(run.turn, _shown_messages(run), calls)
+            entries |= call_id_entry(run.turn, _shown_messages(run), calls)
         async with _logged_failure_of_memory():
             await self.memory.remember(run.turn.owner, entries, durable=self._runs[run].durable)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -17,7 +18,8 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.call_ids import call_id_entries, with_call_ids
+from codex_proxy.runs.call_ids import call_id_entry, with_call_ids
+from tests.growth import assert_linear
 
 
 def said(text: str, role: str = "assistant") -> HistoryMessage:
@@ -46,9 +48,9 @@ MADE = (call("1", '{"x": 1}'), call("2"), call("3"), output("1"), output("2"), o
 async def sent_back(*history: HistoryItem, owner: str = "me") -> Sequence[HistoryItem]:
     """The history as it is read after two answers: `STEP`, and "Hm." with the call `d`."""
     memory = RamStepMemory(StepMemorySettings(), time.time)
-    await memory.remember("me", call_id_entries(turn_of(QUESTION), (), STEP))
+    await memory.remember("me", call_id_entry(turn_of(QUESTION), (), STEP))
     second = turn_of(QUESTION, *STEP, *ANSWERED)
-    await memory.remember("me", call_id_entries(second, (said("Hm."),), (call("d"),)))
+    await memory.remember("me", call_id_entry(second, (said("Hm."),), (call("d"),)))
     return (await with_call_ids(turn_of(*history), owner, memory)).history
 
 
@@ -82,3 +84,29 @@ async def test_ids_are_known_to_their_owner_only() -> None:
 async def test_an_empty_message_does_not_count(empty: HistoryMessage) -> None:
     history = await sent_back(QUESTION, empty, *MADE[:3], empty, *MADE[3:])
     assert [item.call_id for item in history if isinstance(item, HistoryOutput)] == ["a", "b", "c"]
+
+
+def test_the_ids_of_a_step_are_one_entry() -> None:
+    assert len(call_id_entry(turn_of(QUESTION), (), STEP)) == 1
+
+
+def times(n: int, *items: HistoryItem) -> list[HistoryItem]:
+    return [QUESTION, *items * n]
+
+
+STEPS: dict[str, Callable[[int], list[HistoryItem]]] = {
+    "of one call": lambda n: times(n, call("1"), output("1")),
+    "of many calls": lambda n: [QUESTION, *[call(str(i)) for i in range(n)]],
+    "with empty messages": lambda n: times(n, call("1"), said(""), output("1")),
+}
+
+
+@pytest.mark.parametrize("shape", STEPS)
+def test_finding_ids_takes_time_proportional_to_the_history(shape: str) -> None:
+    memory = RamStepMemory(StepMemorySettings(), time.time)
+
+    def find(turn: Turn) -> None:
+        with contextlib.suppress(StopIteration):
+            with_call_ids(turn, "me", memory).send(None)
+
+    assert_linear(lambda n: turn_of(*STEPS[shape](n)), find, 400)
