@@ -84,6 +84,41 @@ async def test_a_stream_that_is_not_read_is_bounded_and_cut_and_others_go_on_mea
         assert (await proxy.ask(user("[[fake:text]]"))).status == 200
 
 
+async def test_a_client_that_waits_for_a_silent_agent_is_not_taken_for_one_that_stalls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks, check = 0, sse.EventStream._check
+
+    def count_check(stream: sse.EventStream) -> None:
+        nonlocal checks
+        checks += 1
+        check(stream)
+
+    monkeypatch.setattr(sse.EventStream, "_check", count_check)
+    release = tmp_path / "go"
+    async with (
+        fake_proxy(tmp_path, {"STREAM_RELEASE_FILE": str(release)}, heartbeat_interval=0.2) as proxy,
+        stalled_client(proxy, user("[[fake:text hold=1]]", stream=True)) as client,
+    ):
+        await _read_until(b"\r\n: ", client)
+        monkeypatch.setattr(sse, "STALL_SECONDS", 0.0)
+        seen = checks
+        await until(lambda: checks >= seen + 2)
+        monkeypatch.setattr(sse, "STALL_SECONDS", 10 * PATIENCE)
+        release.touch()
+        await _read_until(b"[DONE]", client)
+
+
+async def _read_until(end: bytes, client: socket.socket) -> None:
+    """Reads up to these bytes. Fails if the connection ends before."""
+    loop, data = asyncio.get_running_loop(), bytearray()
+    async with asyncio.timeout(PATIENCE):
+        while end not in data:
+            chunk = await loop.sock_recv(client, 1 << 16)
+            assert chunk
+            data += chunk
+
+
 @pytest.mark.skipif(sse.USER_TIMEOUT is None, reason="the system has no such bound")
 async def test_a_whole_answer_that_is_not_read_is_cut_too(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy, stalled_client(proxy, user(FLOOD)) as client:

@@ -18,7 +18,7 @@ from codex_proxy.store.values import PendingWebhook
 from tests.http.serving import settings_of
 from tests.http_responses.asking import create, prompt_for, proxy_and_client
 from tests.http_responses.receiving import SECRET, count_undelivered, receiver
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,19 @@ async def test_the_end_of_a_background_response_is_reported_as_the_sdk_unwraps_i
         ((body, headers),) = await target.deliveries(1)
     told = OpenAI(api_key="no key").webhooks.unwrap(body, headers, secret=SECRET)
     assert (told.type, told.data.id) == (event, created.body["id"])  # type: ignore[union-attr]
+
+
+async def test_a_later_webhook_does_not_wait_for_the_next_look_at_the_outbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_sender, "POLL_SECONDS", 10 * PATIENCE)
+    async with (
+        receiver() as target,
+        proxy_and_client(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _),
+    ):
+        for count in (1, 2):
+            await create(proxy, prompt_for("Hello."), background=True)
+            assert len(await target.deliveries(count)) == count
 
 
 async def test_a_cancelled_response_is_reported_too(tmp_path: Path) -> None:
