@@ -10,7 +10,7 @@ from codex_proxy.agents.codex_exec.dialect import CodexExec
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.turn import Turn
-from tests.agents.proto_child import PROMPT
+from tests.agents.proto_child import PROMPT, events_to_end
 from tests.captures import child, names_of
 
 ALL = {name: child("exec", name) for name in names_of("exec")}
@@ -24,9 +24,7 @@ def begin_turn(turn: Turn | None = None) -> CodexExec:
 
 def events_of(lines: Iterable[bytes], ended: Ended | None = None) -> list[ev.Event]:
     """Returns all events of one child, read line by line, its end included."""
-    dialect = begin_turn()
-    events = [event for line in lines for event in dialect.receive([line]).events]
-    return events + dialect.eof(ended or Ended(code=0)).events
+    return events_to_end(begin_turn(), lines, ended)
 
 
 def line(kind: str, **fields: Any) -> bytes:

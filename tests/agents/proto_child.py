@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from codex_proxy.agents.codex_proto.dialect import CodexProto
-from codex_proxy.agents.dialect import Ended
+from codex_proxy.agents.dialect import Dialect, Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (
     HistoryCall,
@@ -48,7 +48,10 @@ def begin_turn(turn: Turn | None = None, **options: bool) -> CodexProto:
 
 def events_of(lines: Iterable[bytes], ended: Ended | None = None) -> list[ev.Event]:
     """Returns all events of one child, read line by line, its end included."""
-    dialect = begin_turn()
+    return events_to_end(begin_turn(), lines, ended)
+
+
+def events_to_end(dialect: Dialect[bytes], lines: Iterable[bytes], ended: Ended | None) -> list[ev.Event]:
     events = [event for line in lines for event in dialect.receive([line]).events]
     return events + dialect.eof(ended or Ended(code=0)).events
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.real.proxy import chat_request
 from tests.waiting import PATIENCE
 
 
@@ -72,3 +73,11 @@ async def talk(
             yield under_way
         finally:
             await under_way.leave()
+
+
+async def assert_serves(url: str, prompt: str, text: str) -> None:
+    """A further turn with this prompt is answered with this text."""
+    async with talk(url, chat_request(prompt)) as later:
+        await later.end()
+        assert later.status == 200
+        assert text.encode() in later.body

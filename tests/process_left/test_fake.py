@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.process.children import have_ended
-from tests.process_left.talk import Talk, talk
+from tests.process_left.talk import Talk, assert_serves, talk
 from tests.real.codex_home import CodexHome
 from tests.real.proxy import ProxyProcess, chat_request, proxy_process
 from tests.waiting import eventually
@@ -97,9 +97,7 @@ async def test_a_client_that_leaves_ends_what_its_turn_left_on_a_shared_process(
     async with misbehaving_scene(codex_home, "app-server", "grandchild,hang") as scene:
         await scene.talk.leave()
         await eventually(lambda: have_ended(scene.family))
-        async with talk(scene.proxy.url, chat_request("[[fake:text]]")) as next_one:
-            await next_one.end()
-            assert next_one.status == 200
+        await assert_serves(scene.proxy.url, "[[fake:text]]", "deterministic")
 
 
 @pytest.mark.exhaustive
@@ -136,9 +134,7 @@ async def test_the_kill_of_a_warden_ends_all_its_processes_and_the_server_goes_o
         assert scene.talk.error_code == "agent_crashed"
         await eventually(lambda: have_ended(scene.family))
         await eventually(lambda: not zombies_of(scene.proxy.pid))
-        async with talk(scene.proxy.url, chat_request("[[fake:text]]")) as next_one:
-            await next_one.end()
-            assert next_one.status == 200
+        await assert_serves(scene.proxy.url, "[[fake:text]]", "deterministic")
 
 
 @pytest.mark.sampled(every=5)

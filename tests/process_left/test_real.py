@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.process.children import have_ended
-from tests.process_left.talk import Talk, talk
+from tests.process_left.talk import Talk, assert_serves, talk
 from tests.real.codex_home import CodexHome
 from tests.real.model_server import ModelServer
 from tests.real.proxy import ProxyProcess, chat_request, proxy_process
@@ -85,9 +85,7 @@ async def test_a_client_that_leaves_ends_its_command(
     async with running_command(codex_home, command, "--sandbox", sandbox) as scene:
         await scene.talk.leave()
         await eventually(lambda: have_ended(scene.commands))
-        async with talk(scene.proxy.url, chat_request("[[model:text say=Hi.]]")) as next_one:
-            await next_one.end()
-            assert b"Hi." in next_one.body
+        await assert_serves(scene.proxy.url, "[[model:text say=Hi.]]", "Hi.")
 
 
 @COMMANDS
@@ -100,9 +98,7 @@ async def test_the_kill_of_an_agent_ends_its_command_and_its_stream_with_an_erro
         await eventually(lambda: have_ended(scene.family))
         await scene.talk.end()
         assert scene.talk.error_code == "agent_crashed"
-        async with talk(scene.proxy.url, chat_request("[[model:text say=Hi.]]")) as next_one:
-            await next_one.end()
-            assert b"Hi." in next_one.body
+        await assert_serves(scene.proxy.url, "[[model:text say=Hi.]]", "Hi.")
 
 
 @COMMANDS

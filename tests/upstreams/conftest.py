@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from openai import AsyncOpenAI
 
 from tests.http.conftest import log_lines as log_lines
 from tests.http.serving import Proxy
-from tests.upstreams.serving import Upstream, upstream
+from tests.upstreams.serving import Upstream, proxy_before, upstream
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Upstream]:
+    async with upstream() as running:
+        yield running
+
+
+@pytest.fixture
+async def proxy(server: Upstream, tmp_path: Path) -> AsyncIterator[Proxy]:
+    """A proxy before the `server`."""
+    async with proxy_before(server.url, tmp_path) as running:
+        yield running
 
 
 @pytest.fixture
 async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
-    """The official SDK at the `proxy` of the module."""
+    """The official SDK at the `proxy`."""
     async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 

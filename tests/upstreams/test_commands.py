@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
 from codex_proxy.core.checks import Check
@@ -56,12 +54,6 @@ async def test_an_upstream_without_a_list_of_models_wants_a_default(tmp_path: Pa
     assert check.status == "warning"
     assert "CODEX_MODEL" in check.advice
     assert "--upstream-url (PROXY_UPSTREAM_URL), which usually ends with /v1" in check.advice
-
-
-@pytest.fixture
-async def server() -> Any:
-    async with upstream() as served:
-        yield served
 
 
 async def test_the_banner_speaks_of_models_and_of_no_workspace(server: Upstream, tmp_path: Path) -> None:

@@ -30,12 +30,6 @@ async def server() -> AsyncIterator[Upstream]:
         yield served
 
 
-@pytest.fixture
-async def proxy(server: Upstream, tmp_path: Path) -> AsyncIterator[Proxy]:
-    async with proxy_before(server.url, tmp_path) as running:
-        yield running
-
-
 def expected_text(case: Case) -> str:
     """What of a case is the answer's text."""
     return "".join(text for kind, _, text in case.items if kind == "Message")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from codex_proxy.http.app_keys import USAGE as USAGE_BOOK
 from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
 from tests.upstreams.cases import DONE, USAGE, Case, chunk, event, stream, text
-from tests.upstreams.serving import Upstream, proxy_before, raw_upstream, upstream
+from tests.upstreams.serving import Upstream, proxy_before, raw_upstream
 from tests.upstreams.test_connections import OK, talk_of
 from tests.waiting import PATIENCE
 from tests.weather_tool import CHAT_WEATHER
@@ -25,18 +24,6 @@ AUDIO = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "w
 FILE = {"type": "file", "file": {"file_id": "file-1"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "low"}}
 WORDS = {"type": "text", "text": "What is this?"}
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Upstream]:
-    async with upstream() as served:
-        yield served
-
-
-@pytest.fixture
-async def proxy(server: Upstream, tmp_path: Path) -> AsyncIterator[Proxy]:
-    async with proxy_before(server.url, tmp_path) as running:
-        yield running
 
 
 def request(**more: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
 from tests.upstreams.cases import Case
-from tests.upstreams.serving import Upstream, proxy_before, upstream
+from tests.upstreams.serving import Upstream, proxy_before
 from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
 PARIS = '{"city":"Paris"}'
@@ -90,12 +90,6 @@ def response_with(
     response = {"id": "resp_1", "object": "response", "status": status, "usage": USAGE, **more}
     response["output"] = [] if bare else list(items)
     return b"".join([*out, event(f"response.{status}", response=response)])
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Upstream]:
-    async with upstream() as served:
-        yield served
 
 
 @pytest.fixture
