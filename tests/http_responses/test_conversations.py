@@ -68,6 +68,16 @@ async def test_a_turn_sees_the_conversation_and_leaves_both_sides_in_it(client: 
     assert [item.role for item in page.data] == ["user", "user", "assistant", "user", "assistant"]  # type: ignore[union-attr]
 
 
+async def test_an_answer_that_was_cut_off_is_in_the_conversation(client: AsyncOpenAI) -> None:
+    conversation = await client.conversations.create()
+    answer = await client.responses.create(
+        model="codex-5", input="[[fake:truncation]]", conversation=conversation.id
+    )
+    assert answer.status == "incomplete"
+    items = await client.conversations.items.list(conversation.id, order="asc")
+    assert [item.type for item in items.data] == ["message", "message"]
+
+
 async def test_a_failed_turn_leaves_the_conversation_as_it_was(proxy: Proxy, client: AsyncOpenAI) -> None:
     conversation = await client.conversations.create()
     answer = await create(proxy, "[[fake:error_mid_text]]", conversation=conversation.id, stream=True)
