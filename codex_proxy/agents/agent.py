@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Literal, Protocol, runtime_checkable
 
@@ -126,6 +127,55 @@ class AgentBase:
         return None
 
     def kill(self) -> None: ...
+
+
+class AgentInFront(ABC):
+    """An agent that leaves to another one, if that is there, what a subclass does not override."""
+
+    members: Mapping[str, Agent] = {}
+
+    def __init__(self) -> None:
+        self._no_limits = NewestLimits()
+
+    @property
+    @abstractmethod
+    def _agent(self) -> Agent | None: ...
+
+    @property
+    def missing_features(self) -> Mapping[str, tuple[str, ...]]:
+        return {} if self._agent is None else self._agent.missing_features
+
+    @property
+    def warning(self) -> str:
+        return "" if self._agent is None else self._agent.warning
+
+    @property
+    def limits(self) -> NewestLimits:
+        return self._no_limits if self._agent is None else self._agent.limits
+
+    def models(self) -> tuple[AgentModel, ...]:
+        return () if self._agent is None else self._agent.models()
+
+    async def ask_limits(self) -> None:
+        if self._agent is not None:
+            await self._agent.ask_limits()
+
+    def processes(self) -> ProcessCounts:
+        return ProcessCounts() if self._agent is None else self._agent.processes()
+
+    def each_process(self) -> tuple[ProcessFacts, ...]:
+        return () if self._agent is None else self._agent.each_process()
+
+    def trouble(self) -> Failure | None:
+        return None if self._agent is None else self._agent.trouble()
+
+    async def close(self) -> None:
+        if self._agent is not None:
+            await self._agent.close()
+
+    def kill(self) -> None:
+        if self._agent is not None:
+            self._agent.kill()
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
-from codex_proxy.agents.agent import Agent, AgentBase
+from codex_proxy.agents.agent import Agent, AgentInFront
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.processes.session import AgentSession
@@ -20,7 +20,6 @@ from codex_proxy.cassettes.content import content_of
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import Cassette
 from codex_proxy.cassettes.player import Pace, PlayedSession, make_played_session, parts_of
-from codex_proxy.core.account import AgentModel
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpOrigin, McpTools, Tool
@@ -80,10 +79,11 @@ def pace_of(text: str) -> Pace:
     return lambda seconds: seconds / factor
 
 
-class ReplayAgent(AgentBase):
+class ReplayAgent(AgentInFront):
     """An `Agent` that plays a folder of cassettes; `missing` gets the turns without one."""
 
     name = NAME
+    version = ""
     any_model = True
 
     def __init__(
@@ -100,6 +100,10 @@ class ReplayAgent(AgentBase):
         self._pace = pace
         self._flush = flush
         self._last: Turn | None = None
+
+    @property
+    def _agent(self) -> Agent | None:
+        return self.missing
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -157,20 +161,9 @@ class ReplayAgent(AgentBase):
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         if isinstance(session, PlayedSession):
-            await super().release(session, finished=finished)
+            await session.transport.release(finished=finished)
         elif self.missing is not None:
             await self.missing.release(session, finished=finished)
-
-    def models(self) -> tuple[AgentModel, ...]:
-        return () if self.missing is None else self.missing.models()
-
-    async def close(self) -> None:
-        if self.missing is not None:
-            await self.missing.close()
-
-    def kill(self) -> None:
-        if self.missing is not None:
-            self.missing.kill()
 
 
 def _fault(message: str) -> Fault:

@@ -11,13 +11,11 @@ from typing import Any
 import openai
 import pytest
 
-from codex_proxy.agents.agent import Agent
 from codex_proxy.app.server import Server
 from codex_proxy.cassettes import recorder
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import write_new
 from codex_proxy.cassettes.player import LineReader, PlayedTransport
-from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.views import turn_output
 from codex_proxy.core.faults import UserError
 from tests.cassettes.talking import (
@@ -130,7 +128,7 @@ async def test_the_processes_of_missing_turns_end_with_the_agent(end: str, tmp_p
         tmp_path, cassettes={"record": tmp_path / "c", "replay": tmp_path / "c"}
     ) as server:
         await _ask(server, "[[fake:text]]")
-        pids = [each.pid for each in _missing(server).each_process()]
+        pids = [each.pid for each in server.agent.each_process()]
         assert pids
         if end == "killed":
             server.agent.kill()
@@ -142,14 +140,7 @@ async def test_the_process_of_a_missing_turn_alone_ends_with_it(tmp_path: Path) 
     cassettes = {"record": tmp_path / "c", "replay": tmp_path / "c"}
     async with running_server(tmp_path, fake_dialect="proto", cassettes=cassettes) as server:
         await _ask(server, "[[fake:text]]")
-        await eventually(lambda: _missing(server).processes().busy == 0)
-
-
-def _missing(server: Server) -> Agent:
-    """The agent that gets the turns without a cassette."""
-    assert isinstance(server.agent, ReplayAgent)
-    assert server.agent.missing is not None
-    return server.agent.missing
+        await eventually(lambda: server.agent.processes().busy == 0)
 
 
 def _playbacks() -> list[str]:

@@ -11,11 +11,10 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from codex_proxy import __version__
-from codex_proxy.agents.agent import Agent, AgentBase, ProcessCounts, ProcessFacts
+from codex_proxy.agents.agent import Agent, AgentBase, AgentInFront, ProcessCounts, ProcessFacts
 from codex_proxy.agents.configured.late_start import LateStart
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.dialects.marks import OriginMarks
-from codex_proxy.agents.processes.account_limits import NewestLimits
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, misconfigured
@@ -124,10 +123,8 @@ class AgentRouter(AgentBase):
         return name, own or self._defaults.get(name, "")
 
 
-class AgentSlot:
+class AgentSlot(AgentInFront):
     """One member, whose `Agent` is made when the server starts."""
-
-    members: Mapping[str, Agent] = {}
 
     def __init__(
         self,
@@ -140,11 +137,11 @@ class AgentSlot:
         """`make` returns the actual agent, not yet started, or raises `Fault`. Until it has started, `capabilities` are
         reported.
         """
+        super().__init__()
         self.name = name
         self._make = make
         self._late = LateStart(name, self._start, clock)
         self._declared = capabilities
-        self._no_limits = NewestLimits()
         self._marks = OriginMarks(name)
 
     async def _start(self) -> Agent:
@@ -171,34 +168,9 @@ class AgentSlot:
         return self._declared if self._agent is None else self._agent.capabilities
 
     @property
-    def missing_features(self) -> Mapping[str, tuple[str, ...]]:
-        return {} if self._agent is None else self._agent.missing_features
-
-    @property
-    def warning(self) -> str:
-        return "" if self._agent is None else self._agent.warning
-
-    @property
-    def limits(self) -> NewestLimits:
-        return self._no_limits if self._agent is None else self._agent.limits
-
-    @property
     def any_model(self) -> bool:
         """True until the agent has started, since its models are not known."""
         return self._agent is None or self._agent.any_model
-
-    def models(self) -> tuple[AgentModel, ...]:
-        return () if self._agent is None else self._agent.models()
-
-    async def ask_limits(self) -> None:
-        if self._agent is not None:
-            await self._agent.ask_limits()
-
-    def processes(self) -> ProcessCounts:
-        return ProcessCounts() if self._agent is None else self._agent.processes()
-
-    def each_process(self) -> tuple[ProcessFacts, ...]:
-        return () if self._agent is None else self._agent.each_process()
 
     def trouble(self) -> Failure | None:
         return self._late.failure if self._agent is None else self._agent.trouble()
@@ -219,11 +191,3 @@ class AgentSlot:
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         assert self._agent is not None
         await self._agent.release(session, finished=finished)
-
-    async def close(self) -> None:
-        if self._agent is not None:
-            await self._agent.close()
-
-    def kill(self) -> None:
-        if self._agent is not None:
-            self._agent.kill()
