@@ -386,10 +386,14 @@ class RunScheduler:
         )
 
     def _begin_session(self, run: Run, session: ReusedSession | AgentSession) -> None:
-        if not isinstance(session, ReusedSession):
-            on_released = partial(self._on_released, agent=self.agent_of(run.turn).name)
-            session.claim(run, asyncio.get_running_loop(), on_released)
-        run.begin_session(session)
+        try:
+            if not isinstance(session, ReusedSession):
+                on_released = partial(self._on_released, agent=self.agent_of(run.turn).name)
+                session.claim(run, asyncio.get_running_loop(), on_released)
+            run.begin_session(session)
+        except BaseException:  # of this server's own code
+            self._give_up(session)
+            raise
 
     def _give_up(self, session: ReusedSession | AgentSession | None) -> None:
         if isinstance(session, ReusedSession):
