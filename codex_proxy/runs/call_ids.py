@@ -15,10 +15,10 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.idle_sessions import item_digests
 
 
-async def with_call_ids(turn: Turn, owner: str, memory: StepMemory) -> Turn:
+async def with_call_ids(turn: Turn, memory: StepMemory) -> Turn:
     """Returns the turn with the remembered ids of its calls; others stay. May raise `StoreUnavailable`."""
     steps = _steps_of(turn.history)
-    found = await memory.recall(owner, list(steps))
+    found = await memory.recall(turn.owner, list(steps))
     ids: dict[int, str] = {}
     for key, remembered in found.items():
         ids |= zip(steps[key], msgspec.json.decode(remembered, type=list[str]), strict=True)

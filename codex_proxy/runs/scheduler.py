@@ -185,7 +185,7 @@ class RunScheduler:
             if approved_calls(turn):
                 attempt = await self._first_attempt(turn)
             else:
-                attempt, session = await self._first_session(turn, owner, replay)
+                attempt, session = await self._first_session(turn, replay)
             # No await between here and the run's begin: it owns the session from now on, and its end gives it back.
             runner = runner if recorder is None else recorder.runner(runner)
             calls = ServerCalls(runner, lambda work: self._spawn(work, context))
@@ -242,7 +242,7 @@ class RunScheduler:
             outputs = [item for item in run.turn.history if isinstance(item, HistoryOutput)]
             if state.replay is not None:
                 state.replay = with_outputs(state.replay, outputs)
-            run.attempt, session = await self._first_session(run.turn, run.turn.owner, state.replay)
+            run.attempt, session = await self._first_session(run.turn, state.replay)
             self._begin_session(run, session)
 
     @contextlib.contextmanager
@@ -255,7 +255,7 @@ class RunScheduler:
             break_off_on_error(run)
 
     async def _first_session(
-        self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None
+        self, turn: Turn, replay: tuple[HistoryItem, ...] | None
     ) -> tuple[Attempt, ReusedSession | AgentSession]:
         """Returns the first attempt, and its session: a kept one, else a reopened or a new one, whose history has the
         model's items from `replay` and the step memory. Raises `Fault`.
@@ -264,12 +264,12 @@ class RunScheduler:
         closed: ClosedSession | None = None
         # A first message continues nothing.
         if attempt.as_asked and self.idle_sessions and len(turn.history) > 1:
-            key = session_key(owner, attempt.turn)
+            key = session_key(turn.owner, attempt.turn)
             reused = self.idle_sessions.take(key, turn)
             if reused is not None:
                 return attempt, reused
             closed = self.idle_sessions.take_closed(key, turn)
-        given = await self._with_memory(_with_replay(turn, turn, replay), owner)
+        given = await self._with_memory(_with_replay(turn, turn, replay))
         if given is not turn:
             attempt = attempt.restart(given)
         opened = await self._open(attempt.turn)
@@ -293,16 +293,16 @@ class RunScheduler:
             form = await self.checks.strict_form(bytes(turn.output_schema))
         return Attempt(turn, form, keeps_choice="tool_choice" in able)
 
-    async def _with_memory(self, turn: Turn, owner: str) -> Turn:
+    async def _with_memory(self, turn: Turn) -> Turn:
         history = turn.history
         async with _logged_failure_of_memory():
-            history = await recalled_history(turn, owner, self.memory, self.agent_and_model(turn))
+            history = await recalled_history(turn, self.memory, self.agent_and_model(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     async def _with_call_ids(self, turn: Turn) -> Turn:
         if turn.calls_without_ids:
             async with _logged_failure_of_memory():
-                return await with_call_ids(turn, turn.owner, self.memory)
+                return await with_call_ids(turn, self.memory)
         return turn
 
     def agent_and_model(self, turn: Turn) -> str:
@@ -322,7 +322,7 @@ class RunScheduler:
         with self._fail_on_error(run):
             state = self._runs.get(run)
             given = _with_replay(attempt.turn, run.turn, state.replay if state else None)
-            opened = await self._open(await self._with_memory(given, run.turn.owner))
+            opened = await self._open(await self._with_memory(given))
             self._begin_session(run, opened)
 
     async def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> None:

@@ -189,16 +189,14 @@ def _missing_output(call: _Head) -> str:
 # --- putting them back ----------------------------------------------------------------------------
 
 
-async def recalled_history(
-    turn: Turn, owner: str, memory: StepMemory, identity: str
-) -> tuple[HistoryItem, ...]:
+async def recalled_history(turn: Turn, memory: StepMemory, identity: str) -> tuple[HistoryItem, ...]:
     """Returns the history with the items of the owner's earlier turns, for the model `identity`. May raise
     `StoreUnavailable`.
     """
     keys = keys_of(turn.history)
     if not keys:
         return turn.history
-    found = await memory.recall(owner, keys)
+    found = await memory.recall(turn.owner, keys)
     entries = {key: msgspec.json.decode(value, type=RememberedTurn) for key, value in found.items()}
     return restore_items(turn.history, entries, identity) if entries else turn.history
 

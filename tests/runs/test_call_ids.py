@@ -51,7 +51,8 @@ async def sent_back(*history: HistoryItem, owner: str = "me") -> Sequence[Histor
     await memory.remember("me", call_id_entry(turn_of(QUESTION), (), STEP))
     second = turn_of(QUESTION, *STEP, *ANSWERED)
     await memory.remember("me", call_id_entry(second, (said("Hm."),), (call("d"),)))
-    return (await with_call_ids(turn_of(*history), owner, memory)).history
+    turn = msgspec.structs.replace(turn_of(*history), owner=owner)
+    return (await with_call_ids(turn, memory)).history
 
 
 async def test_each_call_and_its_output_get_the_id_of_the_call() -> None:
@@ -107,6 +108,6 @@ def test_finding_ids_takes_time_proportional_to_the_history(shape: str) -> None:
 
     def find(turn: Turn) -> None:
         with contextlib.suppress(StopIteration):
-            with_call_ids(turn, "me", memory).send(None)
+            with_call_ids(turn, memory).send(None)
 
     assert_linear(lambda n: turn_of(*STEPS[shape](n)), find, 400)

@@ -94,8 +94,8 @@ async def recall(
     memory: RamStepMemory, *history: HistoryItem, owner: str = "me", identity: str = "words/m"
 ) -> list[Any]:
     """The history as the agent would get it: raw items as they are, and the others."""
-    turn = Turn(model="m", history=tuple(history))
-    found = await recalled_history(turn, owner, memory, identity)
+    turn = Turn(model="m", history=tuple(history), owner=owner)
+    found = await recalled_history(turn, memory, identity)
     return [json.loads(item.json) if isinstance(item, RawHistoryItem) else item for item in found]
 
 
@@ -253,7 +253,7 @@ async def test_a_history_without_calls_asks_for_nothing() -> None:
             raise AssertionError("nobody should ask")
 
     turn = Turn(model="m", history=(USER,))
-    assert await recalled_history(turn, "me", Deaf(), "words/m") is turn.history
+    assert await recalled_history(turn, Deaf(), "words/m") is turn.history
 
 
 def test_entries_are_json_without_the_owner() -> None:
