@@ -17,7 +17,11 @@ UNREADABLE: Final = (ValueError, RecursionError)
 
 def without_surrogates(text: str) -> str:
     """Returns `text` with U+FFFD for lone surrogates."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def encode_json(value: Any) -> bytes:

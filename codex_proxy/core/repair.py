@@ -3,6 +3,7 @@
 - exactly one `TurnStarted`, which only a `Notice` or `AccountLimitsReported` may precede, and one `TurnEnded`, last;
 - a delta comes only inside an open item of its kind, and every item is opened once and closed once;
 - the deltas of an item, joined, are its final text: what was sent is never changed or withdrawn;
+- both halves of a surrogate pair are in one delta: the first waits for the second. Alone it becomes U+FFFD;
 - no `Full*` and no `Retrying`: a text that the agent sends both in deltas and whole, or repeats after a retry
   (`core/retries.py`), is returned once.
 """
@@ -10,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -30,6 +31,7 @@ from codex_proxy.core.events import (
     Notice,
     OutputDelta,
     ReasoningDelta,
+    ReasoningKind,
     RefusalDelta,
     Retrying,
     StepCompleted,
@@ -50,7 +52,18 @@ from codex_proxy.core.items import (
     Message,
     Reasoning,
 )
-from codex_proxy.core.retries import ARGUMENTS, REFUSAL, TEXT, SentItem, SentStep, TextKey
+from codex_proxy.core.json_values import without_surrogates
+from codex_proxy.core.retries import (
+    ARGUMENTS,
+    FIRST_HALF,
+    OUTPUT,
+    REFUSAL,
+    SECOND_HALF,
+    TEXT,
+    SentItem,
+    SentStep,
+    TextKey,
+)
 
 MAX_OPEN_ITEMS: Final = 1000
 """Maximum open items: all are ended in one go. No agent was seen with a hundred."""
@@ -127,10 +140,12 @@ class TurnRepair:
         current_id, sent = self._current
         for event in events:
             kind = type(event)
-            if kind is TextDelta and event.id == current_id and event.text:  # type: ignore[union-attr]
-                sent.append(event.text)  # type: ignore[union-attr]
-                out.append(event)
-                continue
+            if kind is TextDelta and event.id == current_id:  # type: ignore[union-attr]
+                text = event.text  # type: ignore[union-attr]
+                if text and (text.isascii() or not FIRST_HALF <= text[-1] < SECOND_HALF):
+                    sent.append(text)
+                    out.append(event)
+                    continue
             if self.ended:
                 break
             if not self.started and kind not in (TurnStarted, Notice, AccountLimitsReported):
@@ -156,7 +171,7 @@ class TurnRepair:
             and held.id == id
             and held.open
             and held.repetition is None
-            and not held.whole
+            and not (held.whole or held.halves)
             and type(held.item) is Message
             and not self.ended
         )
@@ -284,6 +299,10 @@ class TurnRepair:
             self._close(held, event.status)
 
     def _close(self, held: SentItem, status: ItemStatus) -> None:
+        for key, half in held.halves.items():
+            text = without_surrogates(half)
+            held.sent.setdefault(key, []).append(text)
+            self._out.append(_delta_of(held.id, key, text))
         held.open = False
         del self._open_items[held]
         self._out.append(ItemEnded(held.id, status))
@@ -319,9 +338,9 @@ class TurnRepair:
             held = self._item_for_delta(event.id, Message, Message(event.id))
             if held is None:
                 return
-        text = event.text
         if held.whole and not self._is_text_open(held, TEXT):
             return
+        text = held.with_half(TEXT, event.text)
         if held.repetition is not None:
             text = self._unsent_suffix(held, text)
             if self.ended:
@@ -352,25 +371,26 @@ class TurnRepair:
         if held is None:
             return
         if held.repetition is None:
-            self._send_missing_text(held, TEXT, event.text, TextDelta)
+            self._send_missing_text(held, TEXT, event.text)
         elif (rest := held.repetition.rest_of(event.text)) is not None:
             self._on_text_delta(TextDelta(event.id, rest))
         else:
             self._out.append(Notice("revised_text", TEXT[0]))
         held.whole.add(TEXT)
 
-    def _send_missing_text(
-        self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]
-    ) -> None:
+    def _send_missing_text(self, held: SentItem, key: TextKey, whole: str) -> None:
         """Appends a delta with the unsent end of the item's full text `key`; a `Notice` if it does not begin with what
         was sent.
         """
         held.whole.add(key)
         sent = held.text(key)
+        if not whole.isascii():
+            whole = without_surrogates(whole)
         if whole.startswith(sent):
+            held.halves.pop(key, None)
             if len(whole) > len(sent):
                 held.sent.setdefault(key, []).append(whole[len(sent) :])
-                self._out.append(delta(held.id, whole[len(sent) :]))
+                self._out.append(_delta_of(held.id, key, whole[len(sent) :]))
         else:
             self._out.append(Notice("revised_text", key[0]))
 
@@ -383,9 +403,11 @@ class TurnRepair:
 
     def _on_refusal_delta(self, event: RefusalDelta) -> None:
         held = self._item_for_delta(event.id, Message, Message(event.id))
-        if held is not None and held.open and event.text:
-            held.sent.setdefault(REFUSAL, []).append(event.text)
-            self._out.append(RefusalDelta(held.id, event.text))
+        if held is not None and held.open:
+            text = held.with_half(REFUSAL, event.text)
+            if text:
+                held.sent.setdefault(REFUSAL, []).append(text)
+                self._out.append(RefusalDelta(held.id, text))
 
     def _on_annotation_added(self, event: AnnotationAdded) -> None:
         held = self._items.get(event.id)
@@ -397,10 +419,12 @@ class TurnRepair:
     def _on_reasoning_delta(self, event: ReasoningDelta) -> None:
         if self._step.mutes_reasoning:
             return
-        held = self._item_for_delta(event.id, Reasoning, Reasoning(event.id))
-        if held is not None and event.text and self._is_text_open(held, (event.kind, event.part)):
-            held.sent.setdefault((event.kind, event.part), []).append(event.text)
-            self._out.append(ReasoningDelta(held.id, event.text, event.part, event.kind))
+        held, key = self._item_for_delta(event.id, Reasoning, Reasoning(event.id)), (event.kind, event.part)
+        if held is not None and event.text and self._is_text_open(held, key):
+            text = held.with_half(key, event.text)
+            if text:
+                held.sent.setdefault(key, []).append(text)
+                self._out.append(ReasoningDelta(held.id, text, event.part, event.kind))
 
     def _on_full_reasoning(self, event: FullReasoning) -> None:
         held = self._items.get(event.id)
@@ -408,18 +432,15 @@ class TurnRepair:
             return
         held = self._item_for_delta(event.id, Reasoning, Reasoning(event.id))
         if held is not None:
-            self._send_missing_text(
-                held,
-                (event.kind, event.part),
-                event.text,
-                lambda id, text: ReasoningDelta(id, text, event.part, event.kind),
-            )
+            self._send_missing_text(held, (event.kind, event.part), event.text)
 
     def _on_arguments_delta(self, event: ArgumentsDelta) -> None:
         held = self._item_for_delta(event.id, self._kind_of_item(event.id, CALLS), None)
         if held is not None and event.text and self._is_text_open(held, ARGUMENTS):
-            held.sent.setdefault(ARGUMENTS, []).append(event.text)
-            self._out.append(ArgumentsDelta(held.id, event.text))
+            text = held.with_half(ARGUMENTS, event.text)
+            if text:
+                held.sent.setdefault(ARGUMENTS, []).append(text)
+                self._out.append(ArgumentsDelta(held.id, text))
 
     def _on_full_arguments(self, event: FullArguments) -> None:
         held = self._items.get(event.id)
@@ -427,18 +448,31 @@ class TurnRepair:
             return
         held = self._item_for_delta(event.id, self._kind_of_item(event.id, CALLS), None)
         if held is not None:
-            self._send_missing_text(held, ARGUMENTS, event.text, ArgumentsDelta)
+            self._send_missing_text(held, ARGUMENTS, event.text)
 
     def _on_output_delta(self, event: OutputDelta) -> None:
         held = self._item_for_delta(event.id, self._kind_of_item(event.id, WITH_OUTPUT), None)
-        if held is not None and event.text:
-            self._out.append(OutputDelta(held.id, event.text))
+        if held is not None and (text := held.with_half(OUTPUT, event.text)):
+            self._out.append(OutputDelta(held.id, text))
+
+
+def _delta_of(id: str, key: TextKey, text: str) -> Event:
+    kind, part = key
+    make = _DELTAS.get(kind)
+    return ReasoningDelta(id, text, part, cast(ReasoningKind, kind)) if make is None else make(id, text)
 
 
 def _has_content(held: SentItem) -> bool:
     return isinstance(held.item, CALLS) or bool(held.sent.get(TEXT) or held.sent.get(REFUSAL))
 
 
+_DELTAS: Final[dict[str, Callable[[str, str], Event]]] = {
+    "text": TextDelta,
+    "refusal": RefusalDelta,
+    "arguments": ArgumentsDelta,
+    "output": OutputDelta,
+}
+"""The types of deltas by the kind of a text; others are reasoning."""
 HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
     TurnStarted: TurnRepair._on_turn_started,
     TurnEnded: TurnRepair._on_turn_ended,

@@ -8,12 +8,17 @@ from collections import OrderedDict
 from typing import Final
 
 from codex_proxy.core.items import Item, Message, Reasoning, ToolCall
+from codex_proxy.core.json_values import without_surrogates
 
+FIRST_HALF: Final = "\ud800"
+SECOND_HALF: Final = "\udc00"
+"""The lowest halves of surrogate pairs; the first halves are between them."""
 TextKey = tuple[str, int]
 """A text of an item: its kind and the number of its part."""
 TEXT: Final[TextKey] = ("text", 0)
 REFUSAL: Final[TextKey] = ("refusal", 0)
 ARGUMENTS: Final[TextKey] = ("arguments", 0)
+OUTPUT: Final[TextKey] = ("output", 0)
 
 
 class Repetition:
@@ -45,7 +50,7 @@ class Repetition:
 class SentItem:
     """An item of the current model call with the pieces of its texts as sent, also after its end."""
 
-    __slots__ = ("id", "item", "open", "repetition", "sent", "whole")
+    __slots__ = ("halves", "id", "item", "open", "repetition", "sent", "whole")
 
     def __init__(self, item: Item) -> None:
         self.id = item.id
@@ -56,6 +61,20 @@ class SentItem:
         """Texts sent in full; a later delta can only repeat a part of one."""
         self.repetition: Repetition | None = None
         """The message as the agent repeats it, if it does."""
+        self.halves: dict[TextKey, str] = {}
+        """First halves of surrogate pairs, at the end of a text, whose second half may be in the next delta."""
+
+    def with_half(self, key: TextKey, text: str) -> str:
+        """Returns the characters that a delta completes: `text` behind the half that was held, without a half at its
+        end, which is held. A half that has no other becomes U+FFFD.
+        """
+        half = self.halves.pop(key, "") if self.halves else ""
+        if not half and text.isascii():
+            return text
+        text = half + text
+        if FIRST_HALF <= text[-1:] < SECOND_HALF:
+            self.halves[key], text = text[-1], text[:-1]
+        return without_surrogates(text) if half or key is ARGUMENTS else text
 
     def text(self, key: TextKey) -> str:
         pieces = self.sent.get(key)
@@ -114,6 +133,7 @@ class SentStep:
             if not isinstance(item.item, Message):
                 continue
             item.whole = set()
+            item.halves.clear()
             sent = item.text(TEXT)
             item.repetition = Repetition(sent) if sent or item.open else None
             if item.repetition is not None:

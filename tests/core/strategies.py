@@ -9,7 +9,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 
 IDS = st.sampled_from(["a", "b", "c"])
-TEXTS = st.sampled_from(["", "x", "y", "xy", "xyx"])
+TEXTS = st.sampled_from(["", "x", "y", "xy", "xyx", "x\ud83d", "\ude00"])
 PARTS = st.integers(0, 1)
 KINDS = st.sampled_from(["summary", "raw"])
 FAILURES = st.none() | st.just(Failure(kind=FaultKind.UPSTREAM_ERROR, message="it failed"))

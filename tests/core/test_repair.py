@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event, FullText, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
-from codex_proxy.core.items import Message, Reasoning, ToolCall
+from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall
 from codex_proxy.core.repair import TurnRepair
 from tests.core.strategies import EVENT_LISTS, EVENTS, UNENDED_LISTS
 from tests.core.well_formed import arguments, open_items, texts, violations
@@ -362,3 +364,89 @@ def test_a_late_delta_after_a_repeated_step_is_a_notice_and_no_fault() -> None:
     )
     assert texts(log) == {"a": "One."}
     assert log[-2:] == [ev.Notice("late_delta", "Message"), END]
+
+
+# --- halves of surrogate pairs --------------------------------------------------------------------
+
+REASONING_PART: tuple[int, ev.ReasoningKind] = (1, "raw")
+HOMES: dict[str, tuple[Item, Callable[[str], Event], Callable[[str], Event] | None]] = {
+    "text": (Message("m"), partial(TextDelta, "m"), partial(FullText, "m")),
+    "refusal": (Message("m"), partial(ev.RefusalDelta, "m"), None),
+    "reasoning": (
+        Reasoning("m"),
+        lambda text: ev.ReasoningDelta("m", text, *REASONING_PART),
+        lambda text: ev.FullReasoning("m", text, *REASONING_PART),
+    ),
+    "arguments": (
+        ToolCall("m", "c", "f"),
+        partial(ev.ArgumentsDelta, "m"),
+        partial(ev.FullArguments, "m"),
+    ),
+    "output": (Activity("m", "command", "ls"), partial(ev.OutputDelta, "m"), None),
+}
+"""An item, its deltas and its whole text."""
+
+
+def as_javascript_counts(text: str) -> str:
+    """The text with each half of a surrogate pair as a character of its own."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    return "".join(chr(int.from_bytes(units[at : at + 2], "big")) for at in range(0, len(units), 2))
+
+
+def said_in(log: Sequence[Event]) -> str:
+    deltas = (*ev.MODEL_DELTAS, ev.OutputDelta)
+    return "".join(event.text for event in log if isinstance(event, deltas))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("home", HOMES)
+@given(
+    text=st.text("a😀é𝄞", min_size=1, max_size=8),
+    cuts=st.lists(st.integers(0, 16), max_size=8),
+    whole=st.booleans(),
+)
+def test_halves_of_a_surrogate_pair_in_two_deltas_are_sent_as_one_character(
+    home: str, text: str, cuts: list[int], whole: bool
+) -> None:
+    item, delta, full = HOMES[home]
+    units = as_javascript_counts(text)
+    places = sorted({0, len(units), *(min(cut, len(units)) for cut in cuts)})
+    deltas = [delta(json.loads(json.dumps(units[a:b]))) for a, b in pairwise(places)]
+    last = [full(text)] if full is not None and whole else []
+    log = repair_all(ItemStarted(item), *deltas, *last, ItemEnded("m"), END)
+    assert said_in(log) == text
+    assert all(event.text.encode() for event in log if hasattr(event, "text"))
+    assert violations(log) == []
+
+
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("end", [ItemEnded("m"), END, TurnEnded(Stop.LENGTH)], ids=["item", "turn", "cut"])
+def test_half_of_a_surrogate_pair_without_the_other_is_one_replacement_character(
+    home: str, end: Event
+) -> None:
+    item, delta, _ = HOMES[home]
+    log = repair_all(ItemStarted(item), delta("Hi \ud83d"), end, END)
+    assert said_in(log) == "Hi \ufffd"
+    assert violations(log) == []
+    log = repair_all(
+        ItemStarted(item), delta("\ud83d"), delta("\ud83d"), delta("Hi"), delta("\ud83d"), end, END
+    )
+    assert said_in(log) == "\ufffd\ufffdHi\ufffd"
+
+
+def test_arguments_have_no_half_of_a_surrogate_pair_also_in_their_middle() -> None:
+    log = repair_all(ItemStarted(ToolCall("m", "c", "f")), ev.ArgumentsDelta("m", '{"a":"\ud83d"}'), END)
+    assert said_in(log) == '{"a":"\ufffd"}'
+
+
+def test_an_answer_that_is_repeated_after_a_retry_completes_a_pair_that_was_cut() -> None:
+    log = repair_all(
+        *(TextDelta("m", "Hi \ud83d"), ev.Retrying("again")),
+        *(TextDelta("m", "Hi \ud83d"), TextDelta("m", "\ude00!"), END),
+    )
+    assert said_in(log) == "Hi 😀!"
+
+
+def test_a_whole_text_is_the_same_with_halves_of_pairs_or_their_replacement() -> None:
+    for whole in ("Hi \ud83d", "Hi \ufffd", "Hi 😀"):
+        log = repair_all(TextDelta("m", "Hi \ud83d"), FullText("m", whole), END)
+        assert said_in(log) == whole.replace("\ud83d", "\ufffd")
