@@ -64,7 +64,7 @@ def test_the_end_closes_all_that_is_open_in_order_of_opening(events: list[Event]
         return
     *closed, last = rules.feed([TurnEnded(stop)])
     assert [event.id for event in closed if isinstance(event, ItemEnded)] == open_items(log)
-    assert len(closed) == len(open_items(log))
+    assert said_in(closed).strip("\ufffd") == "", "but for halves of characters nothing is said"
     assert isinstance(last, TurnEnded)
     assert last.stop == stop
 
