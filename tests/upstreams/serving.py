@@ -53,6 +53,8 @@ class Upstream:
         """A client has gone away in the middle of an answer."""
         self.peers: set[tuple[str, int]] = set()
         """Connections that requests have come on."""
+        self.refuses: Callable[[dict[str, Any]], Case | None] = lambda body: None
+        """What it answers to a body that it refuses."""
         self.echoes = False
         """Where there is no script, an answer says what the last message says."""
         self.open: Callable[[], int] = lambda: 0
@@ -67,6 +69,8 @@ class Upstream:
         self.peers.add(request.transport.get_extra_info("peername"))
         if refused := self._refused(request):
             return refused
+        if case := self.refuses(body):
+            return web.Response(status=case.status, body=case.body, headers=case.headers)
         said = text(body["messages"][-1]["content"] if self.echoes else "Hello.")
         given = self.script.pop(0) if self.script else CASES.get(body["model"], said)
         case = given if isinstance(given, Case) else Case(200, {}, [given.decode()], [], "stop")

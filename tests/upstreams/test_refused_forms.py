@@ -1,0 +1,469 @@
+"""An upstream that refuses any one of the forms in which this server sends a request, in whatever words, gets another
+one, and the turn is answered: on every API, streamed and whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.fuzz.requests import PIXEL
+from tests.http.serving import Proxy
+from tests.upstreams.cases import Case, text
+from tests.upstreams.serving import Upstream, proxy_before, upstream
+from tests.upstreams.test_responses_upstream import message, response_with
+
+Body = dict[str, Any]
+
+ANSWER: Final = '{"city":"Oslo"}'
+SPELLINGS: Final = (
+    (400, "application/json", '{"error":{"message":"Bad.","type":"invalid_request_error","param":"temperature"}}'),
+    (400, "application/json", '{"error":{"message":"Invalid input","code":"invalid_union","param":null}}'),
+    (400, "application/json", '{"object":"error","message":"[{...}]","type":"BadRequestError","code":400}'),
+    (422, "application/json", '{"detail":[{"loc":["body","x",0],"msg":"Input should be a valid string"}]}'),
+    (422, "application/json", '{"detail":"Unprocessable Entity"}'),
+    (400, "application/json", '{"error":"invalid message format"}'),
+    (400, "application/json", '{"error":{"code":400,"message":"Failed to parse","type":"invalid_request_error"}}'),
+    (400, "application/json", '{"error":{"message":"Jinja Exception: System message must be at the beginning."}}'),
+    (400, "text/plain", "Conversation roles must alternate user/assistant/user/assistant/..."),
+    (400, "text/html", "<html><body><h1>400 Bad Request</h1></body></html>"),
+    (422, "application/json", "{}"),
+    (400, "application/json", ""),
+)  # fmt: skip
+"""Refusals, as OpenAI, Zod, vLLM, FastAPI, Ollama, llama.cpp, templates and proxies write them."""
+
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+FUNCTION: Final = {"name": "look", "description": "Looks.", "parameters": SCHEMA, "strict": True}
+
+
+def chat(*, plain: bool) -> Body:
+    """A request of Chat Completions. `plain`: one that is passed on unchanged."""
+    parts = [{"type": "text", "text": "Look"}, {"type": "text", "text": "here."}]
+    messages: list[Body] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": parts, "name": "anna"},
+    ]
+    limits = {"max_tokens": 50}
+    if plain:
+        messages.append({"role": "assistant", "content": "Yes.", "refusal": None})
+        more: Body = {"tools": [], "stop": None, "user": None, **limits}
+    else:
+        call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": ANSWER}}
+        messages += [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "Seen."},
+        ]
+        tools = [{"type": "function", "function": FUNCTION}, {"type": "custom", "custom": {"name": "patch"}}]
+        named = {"name": "place", "strict": True, "schema": SCHEMA}
+        more = {
+            "tools": tools,
+            "parallel_tool_calls": False,
+            "response_format": {"type": "json_schema", "json_schema": named},
+            "reasoning_effort": "low",
+            "verbosity": "low",
+            "service_tier": "flex",
+            "seed": 7,
+            **limits,
+        }
+    messages += [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "And now?"}]
+    return {"model": "small", "messages": messages, **more}
+
+
+def responses() -> Body:
+    texts = [{"type": "input_text", "text": each} for each in ("Look", "here.")]
+    seen = [{"type": "input_text", "text": "Seen."}, {"type": "input_image", "image_url": PIXEL}]
+    return {
+        "model": "small",
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": texts},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA-of-another"},
+            {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": ANSWER},
+            {"type": "function_call_output", "call_id": "call_1", "output": seen},
+            {"type": "custom_tool_call", "call_id": "call_2", "name": "patch", "input": "+x"},
+            {"type": "custom_tool_call_output", "call_id": "call_2", "output": "Done."},
+            {"role": "assistant", "content": "So.", "phase": "commentary"},
+            {"role": "developer", "content": "Be kind."},
+            {"role": "user", "content": "And now?"},
+        ],
+        "tools": [{"type": "function", **FUNCTION}, {"type": "custom", "name": "patch"}],
+        "parallel_tool_calls": False,
+        "max_output_tokens": 50,
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "text": {
+            "format": {"type": "json_schema", "name": "place", "strict": True, "schema": SCHEMA},
+            "verbosity": "low",
+        },
+        "service_tier": "flex",
+        "temperature": 0.5,
+        "store": False,
+    }
+
+
+def messages() -> Body:
+    picture = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": PIXEL.partition(",")[2]},
+    }
+    outputs = [
+        {
+            "type": "tool_result",
+            "tool_use_id": "toolu_1",
+            "content": [{"type": "text", "text": "Seen."}, picture],
+        }
+    ]
+    return {
+        "model": "small",
+        "max_tokens": 50,
+        "system": "Be brief.",
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": each} for each in ("Look", "here.")]},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"city": "Oslo"}}],
+            },
+            {"role": "user", "content": outputs},
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": "And now?"},
+        ],
+        "tools": [{"name": "look", "input_schema": SCHEMA, "strict": True}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
+        "temperature": 0.5,
+    }
+
+
+def ollama() -> Body:
+    call = {"function": {"name": "look", "arguments": {"city": "Oslo"}}}
+    tool = {name: value for name, value in FUNCTION.items() if name != "strict"}
+    return {
+        "model": "small",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Look here."},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "Seen.", "tool_name": "look"},
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": "And now?"},
+        ],
+        "tools": [{"type": "function", "function": tool}],
+        "format": SCHEMA,
+        "think": "low",
+        "options": {"num_predict": 50, "temperature": 0.5},
+    }
+
+
+REQUESTS: Final[Mapping[str, tuple[str, Callable[[], Body]]]] = {
+    "chat": ("/v1/chat/completions", lambda: chat(plain=False)),
+    "chat unchanged": ("/v1/chat/completions", lambda: chat(plain=True)),
+    "responses": ("/v1/responses", responses),
+    "messages": ("/v1/messages", messages),
+    "ollama": ("/api/chat", ollama),
+}
+
+
+def told(body: Body) -> list[Body]:
+    found: list[Body] = body["input"] if "input" in body else body["messages"]
+    return found
+
+
+def of_role(body: Body, *roles: str) -> list[int]:
+    return [index for index, each in enumerate(told(body)) if each.get("role") in roles]
+
+
+def parts_of(body: Body, field: str) -> list[Any]:
+    return [each[field] for each in told(body) if isinstance(each.get(field), list)]
+
+
+def has_type(body: Body, *kinds: str) -> bool:
+    return any(each.get("type") in kinds for each in told(body))
+
+
+def pictures(body: Body, role: str, field: str) -> bool:
+    outputs = [
+        each.get(field) for each in told(body) if each.get("role") == role or role in each.get("type", "")
+    ]
+    return "image_url" in json.dumps(outputs)
+
+
+def functions(body: Body) -> list[Body]:
+    return [tool.get("function", tool) for tool in body.get("tools") or ()]
+
+
+FORMS: Final[Mapping[str, Callable[[Body], bool]]] = {
+    "two system messages": lambda body: len(of_role(body, "system", "developer")) > 1,
+    "a late system message": lambda body: any(of_role(body, "system", "developer")),
+    "a schema, and a late system message": lambda body: (
+        "json_schema" in json.dumps([body.get("response_format"), body.get("text")])
+        or any(of_role(body, "system", "developer"))
+    ),
+    "the developer role": lambda body: bool(of_role(body, "developer")),
+    "custom tools": lambda body: (
+        any(tool["type"] == "custom" for tool in body.get("tools") or ())
+        or has_type(body, "custom_tool_call", "custom_tool_call_output")
+    ),
+    "images of tools": lambda body: pictures(body, "tool", "content") or pictures(body, "_output", "output"),
+    "another's reasoning": lambda body: has_type(body, "reasoning"),
+    "phases": lambda body: any("phase" in each for each in told(body)),
+    "parts": lambda body: any(
+        all(part["type"] != "image_url" and part["type"] != "input_image" for part in parts)
+        for parts in parts_of(body, "content")
+    ),
+    "names": lambda body: any("name" in each and "role" in each for each in told(body)),
+    "nulls": lambda body: None in body.values() or any(None in each.values() for each in told(body)),
+    "an empty list of tools": lambda body: body.get("tools") == [],
+    "a schema": lambda body: "json_schema" in json.dumps([body.get("response_format"), body.get("text")]),
+    "a format": lambda body: "response_format" in body or "format" in (body.get("text") or {}),
+    "strict tools": lambda body: any(function.get("strict") for function in functions(body)),
+    "parallel_tool_calls": lambda body: "parallel_tool_calls" in body,
+    "max_tokens": lambda body: "max_tokens" in body,
+    "stream_options": lambda body: "stream_options" in body,
+    "an effort": lambda body: "reasoning_effort" in body or "reasoning" in body,
+    "verbosity": lambda body: "verbosity" in body or "verbosity" in (body.get("text") or {}),
+    "service_tier": lambda body: "service_tier" in body,
+    "include": lambda body: "include" in body,
+    "store": lambda body: "store" in body,
+    "a seed": lambda body: "input" in body and "seed" in body,
+    "a temperature": lambda body: "input" in body and "temperature" in body,
+    "all at once": lambda body: any(
+        FORMS[form](body) for form in ("two system messages", "custom tools", "nulls", "stream_options", "store")
+    ),
+}  # fmt: skip
+"""Whether a body has the form that an upstream refuses."""
+
+AGENTS: Final = {"openai-chat": text(ANSWER), "openai-responses": response_with(message(ANSWER))}
+
+
+RED: Final[Mapping[tuple[str, str], frozenset[str]]] = {
+    ("openai-chat", "chat"): frozenset(
+        [
+            "a format",
+            "a late system message",
+            "a schema",
+            "a schema, and a late system message",
+            "all at once",
+            "an effort",
+            "max_tokens",
+            "nulls",
+            "parallel_tool_calls",
+            "parts",
+            "service_tier",
+            "stream_options",
+            "strict tools",
+            "two system messages",
+            "verbosity",
+        ]
+    ),
+    ("openai-chat", "chat unchanged"): frozenset(
+        [
+            "a late system message",
+            "a schema, and a late system message",
+            "all at once",
+            "an empty list of tools",
+            "max_tokens",
+            "names",
+            "nulls",
+            "parts",
+            "stream_options",
+            "two system messages",
+        ]
+    ),
+    ("openai-chat", "responses"): frozenset(
+        [
+            "a format",
+            "a late system message",
+            "a schema",
+            "a schema, and a late system message",
+            "all at once",
+            "an effort",
+            "max_tokens",
+            "nulls",
+            "parallel_tool_calls",
+            "parts",
+            "service_tier",
+            "stream_options",
+            "strict tools",
+            "two system messages",
+            "verbosity",
+        ]
+    ),
+    ("openai-chat", "messages"): frozenset(
+        [
+            "a format",
+            "a late system message",
+            "a schema",
+            "a schema, and a late system message",
+            "all at once",
+            "an effort",
+            "max_tokens",
+            "nulls",
+            "parallel_tool_calls",
+            "parts",
+            "stream_options",
+            "strict tools",
+            "two system messages",
+        ]
+    ),
+    ("openai-chat", "ollama"): frozenset(
+        [
+            "a format",
+            "a late system message",
+            "a schema",
+            "a schema, and a late system message",
+            "all at once",
+            "an effort",
+            "max_tokens",
+            "nulls",
+            "stream_options",
+            "two system messages",
+        ]
+    ),
+    ("openai-responses", "chat"): frozenset(
+        [
+            "a format",
+            "a late system message",
+            "a schema",
+            "a schema, and a late system message",
+            "a seed",
+            "all at once",
+            "an effort",
+            "custom tools",
+            "include",
+            "parallel_tool_calls",
+            "parts",
+            "service_tier",
+            "store",
+            "strict tools",
+            "the developer role",
+            "two system messages",
+            "verbosity",
+        ]
+    ),
+    ("openai-responses", "chat unchanged"): frozenset(
+        [
+            "a late system message",
+            "a schema, and a late system message",
+            "all at once",
+            "include",
+            "parts",
+            "store",
+            "the developer role",
+            "two system messages",
+        ]
+    ),
+    ("openai-responses", "responses"): frozenset(
+        [
+            "a format",
+            "a late system message",
+            "a schema",
+            "a schema, and a late system message",
+            "all at once",
+            "an effort",
+            "another's reasoning",
+            "custom tools",
+            "images of tools",
+            "include",
+            "parallel_tool_calls",
+            "parts",
+            "phases",
+            "service_tier",
+            "store",
+            "strict tools",
+            "the developer role",
+            "two system messages",
+            "verbosity",
+        ]
+    ),
+    ("openai-responses", "messages"): frozenset(
+        [
+            "a format",
+            "a late system message",
+            "a schema",
+            "a schema, and a late system message",
+            "all at once",
+            "an effort",
+            "images of tools",
+            "include",
+            "parallel_tool_calls",
+            "parts",
+            "store",
+            "strict tools",
+            "the developer role",
+            "two system messages",
+        ]
+    ),
+    ("openai-responses", "ollama"): frozenset(
+        [
+            "a format",
+            "a late system message",
+            "a schema",
+            "a schema, and a late system message",
+            "all at once",
+            "an effort",
+            "include",
+            "parallel_tool_calls",
+            "parts",
+            "store",
+            "the developer role",
+            "two system messages",
+        ]
+    ),
+}
+"""The forms that are not yet mended: the test fails as soon as one is."""
+
+
+@pytest.mark.parametrize(
+    "offset", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, 12))]
+)
+@pytest.mark.parametrize("api", REQUESTS)
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_a_turn_is_answered_whatever_form_an_upstream_refuses(
+    agent: str, api: str, offset: int, tmp_path: Path
+) -> None:
+    failed: dict[str, str] = {}
+    async with upstream() as server:
+        server.models = []  # it takes any name
+        async with proxy_before(server.url, tmp_path, agent=agent, structured_output=True) as proxy:
+            for number, form in enumerate(FORMS):
+                spelling = SPELLINGS[(number + offset) % len(SPELLINGS)]
+                for streamed in (False, True):
+                    if wrong := await refuse(server, proxy, agent, api, form, spelling, streamed):
+                        failed[form] = wrong
+    assert set(failed) == RED.get((agent, api), frozenset()), json.dumps(failed, indent=1)
+
+
+async def refuse(
+    server: Upstream,
+    proxy: Proxy,
+    agent: str,
+    api: str,
+    form: str,
+    spelling: tuple[int, str, str],
+    streamed: bool,
+) -> str:
+    """Asks twice at an upstream that refuses a form. Returns what is wrong, if anything."""
+    status, kind, words = spelling
+    path, make_body = REQUESTS[api]
+    refused = Case(status, {"Content-Type": kind}, [words], [], "failed")
+    model = f"{form} {streamed}"  # one each: what an upstream refuses is remembered
+    server.refuses = lambda body: refused if FORMS[form](body) else None
+    for most in (3, 1):
+        server.requests.clear()
+        server.script = [AGENTS[agent]]
+        answer = await proxy.send("POST", path, make_body() | {"model": model, "stream": streamed})
+        if answer.status != 200 or "Oslo" not in answer.text:
+            return f"{answer.status} {answer.text}"
+        if len(server.requests) > most:
+            return f"{len(server.requests)} requests"
+        if FORMS[form](server.requests[0].body) and not answer.headers.get("x-codex-changed-params"):
+            return "unnamed"
+    return ""
