@@ -256,10 +256,13 @@ class AnswerDetails(msgspec.Struct, frozen=True):
 
 
 class ServedBy(msgspec.Struct, frozen=True, gc=False):
-    """The upstream that answered (empty: the only one), and the number of requests to all upstreams."""
+    """The upstream that answered (empty: the only one), the number of requests to all upstreams, and what it had
+    refused, so that it was left out or sent in another form.
+    """
 
     upstream: str
     attempts: int = 1
+    changed: tuple[str, ...] = ()
 
 
 class Notice(msgspec.Struct, frozen=True, gc=False):

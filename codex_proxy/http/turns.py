@@ -150,6 +150,8 @@ def start_timings(request: web.Request) -> TurnTimings:
     def on_served(event: ServedBy) -> None:
         headers["x-codex-attempts"] = str(event.attempts)
         notes["attempts"] = event.attempts
+        if event.changed:
+            headers["x-codex-changed-params"] = ", ".join(event.changed)
         if event.upstream:
             headers["x-codex-upstream"] = event.upstream
             notes["upstream"] = event.upstream

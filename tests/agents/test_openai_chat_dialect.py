@@ -6,7 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from codex_proxy.agents.dialect import Ended, ToolReply
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
 from codex_proxy.agents.upstream.failures import ErrorReader
+from codex_proxy.agents.upstream.forms import MAX_REMEMBERED, REMEMBERED_SECONDS, RememberedForms
 from codex_proxy.agents.upstream.stream import End, Head, Message
 from codex_proxy.agents.upstream.turn import UpstreamContext
 from codex_proxy.core.events import (
@@ -59,14 +60,17 @@ CUT = Failure(
 OK = Head(200)
 
 
-def dialect(refused: set[str] | None = None, *, reasoning_back: str = "") -> OpenAIChat:
+def dialect(
+    remembered: RememberedForms | None = None, *, reasoning_back: str = "", now: float = 1000.0
+) -> OpenAIChat:
     numbers = itertools.count()
     context = UpstreamContext(
         errors=ErrorReader(("sk-secret", "upstream.example")),
-        refused=set() if refused is None else refused,
+        refused=(),
         new_id=lambda prefix: f"{prefix}{next(numbers)}",
-        now=lambda: 1000.0,
+        now=lambda: now,
         reasoning_back=reasoning_back,
+        remembered=remembered or RememberedForms(),
     )
     return OpenAIChat("m", context)
 
@@ -87,10 +91,11 @@ def messages_of(case: Case, pieces: Sequence[bytes]) -> Iterator[Message]:
 
 
 def events_of(turn: Turn, messages: Iterable[Message]) -> list[Event]:
-    """What the dialect says when these messages come one by one."""
-    made = dialect()
+    """What the dialect says when these messages come one by one, again for each form of a refused request."""
+    made, again = dialect(), list(messages)
     events = list(made.begin(turn).events)
-    for message in messages:
+    refused = isinstance(again[0], Head) and again[0].status in (400, 422)
+    for message in again * (3 if refused else 1):
         events += made.receive([message]).events
     return events
 
@@ -270,100 +275,175 @@ def test_nothing_is_sent_after_the_end_and_the_transport_knows_that_it_is_over()
     assert made.finished
 
 
-@pytest.mark.parametrize(
-    ("field", "words", "turn"),
-    [
-        ("stream_options", "Unknown field: stream_options", turn_with_tool()),
-        (
-            "parallel_tool_calls",
-            "parallel_tool_calls is not supported",
-            turn_with_tool(parallel_tool_calls=False),
-        ),
-        ("max_tokens", "Use 'max_completion_tokens' instead.", turn_with_tool(max_tokens=7)),
-    ],
-)
-def test_a_field_that_only_we_wanted_is_left_out_once_it_is_refused(
-    field: str, words: str, turn: Turn
-) -> None:
-    refused: set[str] = set()
-    made = dialect(refused)
-    assert field in json.loads(made.begin(turn).writes)
-    error = json.dumps({"error": {"message": words}}).encode()
-    step = made.receive([Head(400), error, End()])
-    assert step.events == []
-    assert field not in json.loads(step.writes)
-    assert refused == {field}, "the next turn does not try again"
-    assert field not in json.loads(dialect(refused).begin(turn).writes)
-    again = made.receive([Head(400), error, End()])
-    assert isinstance(again.events[-1], TurnEnded), "once"
-
-
 SCHEMA = msgspec.Raw(b'{"type":"object","title":"city","properties":{"city":{"type":"string"}}}')
 TWO_TEXTS = HistoryMessage("user", (TextPart("What"), TextPart("now?")))
+REFUSAL: Final[list[Message]] = [Head(400), b'{"error":{"message":"No."}}', End()]
 
 
-def bodies_around_error(turn: Turn, words: str) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
-    """The first body, the one behind an error with these words, and what is left out from then on."""
-    refused: set[str] = set()
-    made = dialect(refused)
+def bodies_around_refusal(turn: Turn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first body, and the one behind a refusal."""
+    made = dialect()
     first = json.loads(made.begin(turn).writes)
-    error = json.dumps({"error": {"message": words}}).encode()
-    step = made.receive([Head(400), error, End()])
+    step = made.receive(REFUSAL)
     assert step.events == []
-    again, left_out = json.loads(step.writes), set(refused)
-    assert json.loads(dialect(left_out).begin(turn).writes) == again, "the next turn begins with it"
-    while not made.finished:
-        step = made.receive([Head(400), error, End()])
-    assert isinstance(step.events[-1], TurnEnded), "no way is tried twice"
-    return first, again, left_out
+    return first, json.loads(step.writes)
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("field", "turn"),
     [
-        "response_format type json_schema is not supported by this model",
-        "'response_format.type' must be one of 'text', 'json_object', not json_schema",
-        "This response_format type is unavailable now: json_schema",
+        ("stream_options", turn_with_tool()),
+        ("parallel_tool_calls", turn_with_tool(parallel_tool_calls=False)),
+        ("max_tokens", turn_with_tool(max_tokens=7)),
     ],
 )
-def test_a_server_without_schemas_gets_one_in_words_and_any_object_as_the_format(words: str) -> None:
-    first, again, refused = bodies_around_error(turn_with_tool(output_schema=SCHEMA), words)
+def test_a_field_that_is_refused_is_left_out_for_an_hour(field: str, turn: Turn) -> None:
+    remembered = RememberedForms()
+    made = dialect(remembered)
+    assert field in json.loads(made.begin(turn).writes)
+    step = made.receive(REFUSAL)
+    assert step.events == []
+    taken = json.loads(step.writes)
+    assert field not in taken
+    assert json.loads(dialect(remembered).begin(turn).writes) != taken, "the upstream has not taken it yet"
+    made.receive([OK, text("Hi."), End()])
+    assert made.changed == (field,)
+    for seconds, is_sent in ((0.0, False), (REMEMBERED_SECONDS - 1, False), (REMEMBERED_SECONDS, True)):
+        later = dialect(remembered, now=1000.0 + seconds)
+        assert (field in json.loads(later.begin(turn).writes)) is is_sent
+
+
+def test_a_form_is_remembered_for_the_client_and_model_that_found_it() -> None:
+    remembered, turn = RememberedForms(), turn_with_tool(owner="anna")
+    made = dialect(remembered)
+    made.begin(turn)
+    made.receive(REFUSAL)
+    made.receive([OK, text("Hi."), End()])
+    of_bert = msgspec.structs.replace(turn, owner="bert")
+    sent = [json.loads(dialect(remembered).begin(each).writes) for each in (turn, of_bert)]
+    assert ["stream_options" in body for body in sent] == [False, True]
+    assert remembered.of("anna", "another", 1000.0) == frozenset()
+
+
+def test_the_number_of_remembered_forms_has_a_limit() -> None:
+    remembered = RememberedForms()
+    for number in range(MAX_REMEMBERED + 1):
+        remembered.remember(str(number), "m", frozenset({"strict"}), 0.0)
+    kept = [bool(remembered.of(str(number), "m", 1.0)) for number in (0, 1, MAX_REMEMBERED)]
+    assert kept == [False, True, True]
+
+
+def test_a_form_whose_answer_fails_is_not_remembered() -> None:
+    remembered = RememberedForms()
+    made = dialect(remembered)
+    made.begin(turn_with_tool())
+    made.receive(REFUSAL)
+    made.receive(
+        [OK, event(chunk({"content": "Hi"})), event({"error": {"message": "Out of memory."}}), End()]
+    )
+    assert remembered.of("", "m", 1000.0) == frozenset()
+
+
+def test_a_refused_request_is_sent_in_two_other_forms_and_then_fails_with_the_first_refusal() -> None:
+    made = dialect()
+    bodies = [made.begin(turn_with_tool(output_schema=SCHEMA, max_tokens=7)).writes]
+    for status, words in ((422, "first"), (400, "second"), (500, "third")):
+        step = made.receive([Head(status), json.dumps({"detail": words}).encode(), End()])
+        bodies.append(step.writes)
+    assert len(set(bodies[:3])) == 3
+    assert bodies[3] == b""
+    (end,) = step.events
+    assert isinstance(end, TurnEnded)
+    assert end.failure is not None
+    assert (end.failure.kind, "first" in end.failure.message) == (FaultKind.REJECTED_BY_PROVIDER, True)
+
+
+@pytest.mark.parametrize("status", [401, 404, 413, 429, 500, 503])
+def test_only_a_400_or_422_is_a_refusal_of_the_form(status: int) -> None:
+    made = dialect()
+    made.begin(turn_with_tool())
+    (end,) = made.receive([Head(status), b"{}", End()]).events
+    assert isinstance(end, TurnEnded)
+
+
+def test_a_prompt_that_is_too_long_is_not_sent_in_another_form() -> None:
+    made = dialect()
+    made.begin(turn_with_tool())
+    words = {"error": {"message": "maximum context length is 8192 tokens", "code": "context_length_exceeded"}}
+    (end,) = made.receive([Head(400), json.dumps(words).encode(), End()]).events
+    assert isinstance(end, TurnEnded)
+
+
+def test_a_limit_that_another_form_meets_is_reported_as_it_is() -> None:
+    made = dialect()
+    made.begin(turn_with_tool())
+    made.receive(REFUSAL)
+    (end,) = made.receive([Head(429, {"retry-after": "7"}), b"{}", End()]).events
+    assert isinstance(end, TurnEnded)
+    assert end.failure is not None
+    assert (end.failure.kind, end.failure.retry_after) == (FaultKind.AGENT_RATE_LIMITED, 7.0)
+
+
+def test_a_server_without_schemas_gets_one_in_words_and_any_object_as_the_format() -> None:
+    first, again = bodies_around_refusal(turn_with_tool(output_schema=SCHEMA))
     assert first["response_format"]["type"] == "json_schema"
     assert again["response_format"] == {"type": "json_object"}
     assert again["messages"][:-1] == first["messages"]
     assert again["messages"][-1]["role"] == "system"
     assert '"city":{"type":"string"}' in again["messages"][-1]["content"]
-    assert refused == {"json_schema"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_object"),
+    [
+        ({"type": "object"}, True),
+        ({"type": ["object"]}, True),
+        ({"properties": {"a": {}}}, True),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}, True),
+        ({"anyOf": [{"type": "object"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "object"}}}, True),
+        ({"allOf": [{}, {"type": "object"}]}, True),
+        ({"enum": [{"a": 1}]}, True),
+        ({}, False),
+        ({"type": "array", "items": {"type": "object"}}, False),
+        ({"type": "string"}, False),
+        ({"type": ["object", "null"]}, False),
+        ({"enum": ["a", "b"]}, False),
+        ({"const": 1}, False),
+        ({"anyOf": [{"type": "object"}, {"type": "array"}]}, False),
+        ({"oneOf": [{"type": "object"}] * 40}, False),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}}, False),
+        ({"$ref": "#/$defs/nowhere"}, False),
+        ({"$ref": "#"}, False),
+        ({"$ref": "https://elsewhere.example/schema"}, False),
+        ({"title": "t", "description": "d"}, False),
+    ],
+)
+def test_no_object_is_demanded_where_the_schema_in_words_allows_another_answer(
+    schema: dict[str, Any], is_object: bool
+) -> None:
+    _, again = bodies_around_refusal(turn_with_tool(output_schema=msgspec.Raw(json.dumps(schema).encode())))
+    assert again.get("response_format") == ({"type": "json_object"} if is_object else None)
 
 
 def test_a_schema_that_is_wrong_is_the_clients_affair() -> None:
-    made = dialect()
-    made.begin(turn_with_tool(output_schema=SCHEMA))
     words = "Invalid schema for response_format 'city': 'x' is no type."
-    [end] = made.receive([Head(400), json.dumps({"error": {"message": words}}).encode(), End()]).events
+    refusal: list[Message] = [Head(400), json.dumps({"error": {"message": words}}).encode(), End()]
+    [end] = events_of(turn_with_tool(output_schema=SCHEMA), refusal)[1:]
     assert isinstance(end, TurnEnded)
     assert end.failure is not None
     assert words in end.failure.message
 
 
 def test_a_server_that_refuses_strict_tools_gets_them_without_strict() -> None:
-    first, again, refused = bodies_around_error(
-        STRICT_TURN, "tools.0.function.strict: Extra inputs are not permitted"
-    )
+    first, again = bodies_around_refusal(STRICT_TURN)
     assert first["tools"][0]["function"].pop("strict") is True
     assert again == first
-    assert refused == {"strict"}
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["messages[0].content: expected a string", "messages.0.content: Input should be a valid string"],
-)
-def test_a_server_that_takes_no_parts_gets_texts_as_one_string(words: str) -> None:
-    first, again, refused = bodies_around_error(turn_with_tool(history=(TWO_TEXTS,)), words)
+def test_a_server_that_takes_no_parts_gets_texts_as_one_string() -> None:
+    first, again = bodies_around_refusal(turn_with_tool(history=(TWO_TEXTS,)))
     assert [part["text"] for part in first["messages"][0]["content"]] == ["What", "now?"]
     assert again["messages"] == [{"role": "user", "content": "What\n\nnow?"}]
-    assert refused == {"parts"}
 
 
 def test_the_upstreams_wait_is_reported_as_seconds_or_as_a_date() -> None:

@@ -79,7 +79,7 @@ async def test_of_several_servers_in_a_row_only_the_first_asks_again(
     ("case", "table", "asked"),
     [
         (error_case(500), {"retries": 0}, 1),
-        (error_case(400), {}, 1),
+        (error_case(400), {}, 2),  # the second without `stream_options`
         (error_case(401), {}, 1),
         (error_case(429, **{"retry-after": "31"}), {}, 1),
         (error_case(503, **{"retry-after": "2"}), {"retry_wait": 1}, 1),

@@ -182,7 +182,7 @@ async def test_a_refusal_is_the_same_fault_of_both_agents(name: str, agent: str,
     async with upstream() as server, proxy_before(server.url, tmp_path, agent=agent) as proxy:
         for path in ("/v1/chat/completions", "/v1/responses"):
             for streamed in (False, True):
-                server.script = [case]
+                server.script = [case] * 3  # also for the other forms of a request
                 answer = await proxy.send(
                     "POST", path, _request_of_unknown_model(path, streamed) | {"model": "small"}
                 )

@@ -56,6 +56,11 @@ class NamedSchema(msgspec.Struct, frozen=True):
     title: str = "answer"
 
 
+def schema_words(schema: bytes | msgspec.Raw) -> str:
+    """Returns what tells a model a schema that its server does not take."""
+    return "Answer with JSON alone, that matches this JSON schema: " + bytes(schema).decode()
+
+
 def function_parameters(tool: Tool) -> Any:
     if tool.kind == "custom":
         return INPUT_SCHEMA

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -11,10 +12,11 @@ from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.dialects.response_items import raw_call, raw_message, raw_output
 from codex_proxy.agents.openai_chat.answer import ChatAnswer
-from codex_proxy.agents.openai_chat.body import refused_field, request_body
+from codex_proxy.agents.openai_chat.body import OPTIONAL, request_body, request_fields
 from codex_proxy.agents.openai_chat.calls import Call
 from codex_proxy.agents.openai_chat.messages import ChatMessages
 from codex_proxy.agents.upstream.failures import EMPTY_ANSWER, NO_ANSWER, NO_JSON, TOO_LONG
+from codex_proxy.agents.upstream.forms import Forms, tries_of
 from codex_proxy.agents.upstream.stream import StreamEvent, is_error
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
 from codex_proxy.core.events import (
@@ -84,6 +86,10 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
     def _request(self) -> bytes:
         return request_body(self._turn, self._model, self._conversation.messages(), self._refused)
 
+    def _other_forms(self) -> list[Forms]:
+        messages = self._conversation.messages()
+        return tries_of(partial(request_fields, self._turn, self._model, messages), OPTIONAL, self._refused)
+
     def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
         for event in events:
             answer = self._answer
@@ -109,9 +115,6 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
             return False
         self._complete(answer, out)
         return True
-
-    def _refused_field(self, error: bytes) -> str | None:
-        return refused_field(self._turn, self._conversation.messages(), self._refused, error)
 
     # --- the end of an answer -----------------------------------------------------------------------
 

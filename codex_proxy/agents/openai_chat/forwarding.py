@@ -4,15 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.agents.dialect import Dialect
 from codex_proxy.agents.openai_chat.dialect import ERROR_WITHOUT_REASON, FAILURES, OpenAIChat
+from codex_proxy.agents.openai_chat.forms import MESSAGE_FORMS, with_forms
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.upstream.failures import BROKEN_OFF
+from codex_proxy.agents.upstream.forms import Forms, tries_of
 from codex_proxy.agents.upstream.stream import End, Message
 from codex_proxy.agents.upstream.turn import ExchangeTurn, UpstreamContext
 from codex_proxy.core.empty_answers import EmptyReason
@@ -28,6 +29,13 @@ from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.turn import ForwardedRequest, Turn
 
 _USAGE: Final = "stream_options"
+_OPTIONAL: Final = {**dict.fromkeys(MESSAGE_FORMS, 0), "max_tokens": 1, _USAGE: 2}
+"""The forms of a forwarded request, as `body.OPTIONAL`. No field of the client is left out, unless it says nothing."""
+_OTHER_NAMES: Final = {
+    "max_tokens": "max_completion_tokens",
+    "max_completion_tokens": "max_tokens",
+}
+_NOTHING: Final = (b"null", b"[]")
 _CUT_OFF_STOPS: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER})
 
 
@@ -39,7 +47,7 @@ def make_dialect(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Me
 
 
 class ForwardedTurn(ExchangeTurn[PassThrough]):
-    """A forwarded turn. Repeats the request if the upstream refuses `stream_options`, which asks for usage."""
+    """A forwarded turn."""
 
     def __init__(self, request: ForwardedRequest, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
@@ -51,7 +59,7 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
         return PassThrough(stream=request.stream, wants_usage=request.include_usage, model_shown=named)
 
     def _request(self) -> bytes:
-        return forwarded_body(self._forwarded, self._model, self._refused)
+        return encode_json(self._fields(self._refused))
 
     def _read_body(self, answer: PassThrough, data: bytes, out: list[Event]) -> None:
         self._pass(answer, answer.feed(data), out)
@@ -69,11 +77,11 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
         else:
             out += self._fail(end.failure or BROKEN_OFF)
 
-    def _refused_field(self, error: bytes) -> str | None:
-        # Only a field that this server alone has added may be left out.
-        request = self._forwarded
-        ours = request.stream and _USAGE not in request.fields and _USAGE not in self._refused
-        return _USAGE if ours and _USAGE.encode() in error else None
+    def _fields(self, refused: Forms) -> dict[str, Any]:
+        return forwarded_fields(self._forwarded, self._model, refused)
+
+    def _other_forms(self) -> list[Forms]:
+        return tries_of(self._fields, _OPTIONAL, self._refused)
 
     def _pass(self, answer: PassThrough, data: bytes, out: list[Event]) -> None:
         if data:
@@ -101,21 +109,42 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
         self._answer = None
 
 
-def forwarded_body(request: ForwardedRequest, model: str, refused: Collection[str] = ()) -> bytes:
-    """Returns the body for the upstream. A stream also asks for usage, unless that is `refused`. `developer` becomes
-    `system`, which every server knows.
+def forwarded_fields(request: ForwardedRequest, model: str, refused: Forms = frozenset()) -> dict[str, Any]:
+    """Returns the fields for the upstream. A stream also asks for usage, and `developer` becomes `system`, which every
+    server knows. `refused`: the forms that the upstream refuses.
     """
     fields: dict[str, Any] = {**request.fields, "model": model}
-    if request.stream and _USAGE not in refused:
-        given = request.fields.get(_USAGE)
+    given = request.fields.get(_USAGE)
+    if request.stream and (_USAGE not in refused or given is not None):
         options = msgspec.json.decode(given) if given is not None else None
         fields[_USAGE] = {**(options or {}), "include_usage": True}
-    messages = request.fields["messages"]
-    if b"developer" in bytes(messages):
-        fields["messages"] = [
-            message | {"role": "system"}
-            if bytes(message.get("role", b"")).strip() == b'"developer"'
-            else message
-            for message in msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
-        ]
-    return encode_json(fields)
+    fields["messages"] = _messages_in(request.fields["messages"], refused)
+    if "max_tokens" in refused:
+        fields = {_OTHER_NAMES.get(name, name): value for name, value in fields.items()}
+    if "nulls" in refused:
+        fields = {name: value for name, value in fields.items() if not _says_nothing(value)}
+    return fields
+
+
+def _messages_in(given: msgspec.Raw, refused: Forms) -> Any:
+    if not refused.isdisjoint(MESSAGE_FORMS):
+        messages = list(map(_as_system, msgspec.json.decode(given)))
+        if (told := with_forms(messages, refused)) != messages:
+            return told
+    if b"developer" not in bytes(given):
+        return given
+    # Not decoded further: numbers stay as they were written.
+    return list(map(_raw_as_system, msgspec.json.decode(given, type=list[dict[str, msgspec.Raw]])))
+
+
+def _raw_as_system(message: dict[str, Any]) -> dict[str, Any]:
+    is_developer = bytes(message.get("role", b"")).strip() == b'"developer"'
+    return message | {"role": "system"} if is_developer else message
+
+
+def _as_system(message: dict[str, Any]) -> dict[str, Any]:
+    return message | {"role": "system"} if message.get("role") == "developer" else message
+
+
+def _says_nothing(value: Any) -> bool:
+    return isinstance(value, msgspec.Raw) and b"".join(bytes(value).split()) in _NOTHING

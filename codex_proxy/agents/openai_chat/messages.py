@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import custom_arguments, items_of, reasoning_text
+from codex_proxy.agents.openai_chat.forms import IMAGE_BELOW
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -24,8 +25,6 @@ from codex_proxy.core.items import (
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
 """The output of a call without one, which servers refuse."""
-IMAGE_BELOW: Final = "[image: see the next message]"
-"""Replaces an image in a tool's output, which may only be text; the next user message has it."""
 _ROLES: Final = {"developer": "system", "user": "user", "assistant": "assistant"}
 """Roles by the history's: every server accepts `system`, only OpenAI's `developer`."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema
+from codex_proxy.agents.dialects.conversions import NamedSchema, function_parameters, schema_words
 from codex_proxy.agents.dialects.response_items import history_item
+from codex_proxy.agents.openai_responses.forms import CUSTOM, with_forms
+from codex_proxy.agents.upstream.forms import Forms
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -18,32 +19,45 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     Tool,
 )
-from codex_proxy.core.json_values import UNREADABLE, encode_json, text_at
 from codex_proxy.core.turn import Turn
 
-CUSTOM: Final = "custom"
-"""The name, among refused fields, of custom tools, which then become functions."""
-OPTIONAL: Final = ("include", "store", "parallel_tool_calls", CUSTOM)
-"""Fields (other than sampling) that are left out or changed if an error names them."""
+OFFICIAL: Final = ("temperature", "top_p")
+"""The sampling parameters of OpenAI's API; others are refused more often."""
+_OPTIONAL: Final = {
+    **dict.fromkeys(("system_messages", CUSTOM, "tool_images", "reasoning", "phases"), 0),
+    **dict.fromkeys(("json_schema", "json_object", "strict"), 1),
+    **dict.fromkeys(("parallel_tool_calls", "tool_choice", "developer_role"), 2),
+    **dict.fromkeys(("include", "store"), 3),
+    **dict.fromkeys(("parts", "reasoning_effort", "verbosity", "service_tier", "web_search", *OFFICIAL), 4),
+}
 
 
-def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collection[str] = ()) -> bytes:
+def optional_forms(turn: Turn) -> dict[str, int]:
+    """Returns the forms that an upstream may refuse, with their ranks for `tries_of`: the lower, the less is lost and
+    the more often it is refused.
+    """
+    return dict.fromkeys(turn.sampling, 0) | _OPTIONAL
+
+
+def request_fields(turn: Turn, model: str, items: Sequence[Any], refused: Forms) -> dict[str, Any]:
+    """Returns the fields of the body. `refused`: the forms that the upstream refuses."""
+    if _schema_in_words(turn, refused):
+        items = [*items, _schema_words(turn)]
     fields: dict[str, Any] = {
         "model": model,
-        "input": items,
+        "input": with_forms(items, refused),
         "stream": True,
         "store": False,
         "include": ["reasoning.encrypted_content"],
         "service_tier": turn.service_tier,
         "max_output_tokens": turn.max_tokens,
-        "reasoning": _reasoning(turn),
-        "text": _text(turn),
+        "reasoning": None if "reasoning_effort" in refused else _reasoning(turn),
+        "text": _text(turn, refused),
         **turn.sampling,
         **_tools(turn, refused),
     }
-    return encode_json(
-        {name: value for name, value in fields.items() if value is not None and name not in refused}
-    )
+    left_out = refused - {"reasoning"}  # as a form these are items
+    return {name: value for name, value in fields.items() if value is not None and name not in left_out}
 
 
 def _reasoning(turn: Turn) -> dict[str, str] | None:
@@ -51,19 +65,32 @@ def _reasoning(turn: Turn) -> dict[str, str] | None:
     return {name: value for name, value in told.items() if value is not None} or None
 
 
-def _text(turn: Turn) -> dict[str, Any] | None:
-    text: dict[str, Any] = {} if turn.verbosity is None else {"verbosity": turn.verbosity}
-    if turn.output_schema is not None:
+def _text(turn: Turn, refused: Forms) -> dict[str, Any] | None:
+    text: dict[str, Any] = {}
+    if turn.verbosity is not None and "verbosity" not in refused:
+        text["verbosity"] = turn.verbosity
+    if turn.output_schema is not None and "json_schema" not in refused:
         name = msgspec.json.decode(turn.output_schema, type=NamedSchema).title
-        text["format"] = {"type": "json_schema", "name": name, "strict": True, "schema": turn.output_schema}
-    elif turn.json_object:
+        strict = {} if "strict" in refused else {"strict": True}
+        text["format"] = {"type": "json_schema", "name": name, **strict, "schema": turn.output_schema}
+    elif turn.json_object and "json_object" not in refused:
         text["format"] = {"type": "json_object"}
     return text or None
 
 
-def _tools(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
-    tools = [_tool(tool, as_function=CUSTOM in refused) for tool in turn.tools]
-    if turn.web_search:
+def _schema_in_words(turn: Turn, refused: Forms) -> bool:
+    return turn.output_schema is not None and "json_schema" in refused
+
+
+def _schema_words(turn: Turn) -> dict[str, Any]:
+    assert turn.output_schema is not None
+    content = [{"type": "input_text", "text": schema_words(turn.output_schema)}]
+    return {"type": "message", "role": "developer", "content": content}
+
+
+def _tools(turn: Turn, refused: Forms) -> dict[str, Any]:
+    tools = [_tool(tool, refused) for tool in turn.tools]
+    if turn.web_search and "web_search" not in refused:
         tools.append({"type": "web_search"})
     if not tools:
         return {}
@@ -76,63 +103,32 @@ def _tools(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
     return fields
 
 
-def _tool(tool: Tool, *, as_function: bool) -> dict[str, Any]:
+def _tool(tool: Tool, refused: Forms) -> dict[str, Any]:
     told: dict[str, Any] = {"type": "function", "name": tool.name}
     if tool.description:
         told["description"] = tool.description
-    if tool.kind == "custom" and not as_function:
+    if tool.kind == "custom" and CUSTOM not in refused:
         return told | {"type": "custom"}
-    if tool.kind == "custom":
-        return told | {"parameters": INPUT_SCHEMA, "strict": False}
-    return told | {
-        "parameters": NO_PARAMETERS if tool.parameters is None else tool.parameters,
-        "strict": tool.strict,
-    }
-
-
-def refused_field(turn: Turn, refused: Collection[str], error: bytes) -> str | None:
-    """Returns the optional field that an error names, if any, unless it is in `refused`."""
-    named = _param_of(error)
-    if named in turn.sampling and named not in refused:
-        return named
-    had = {
-        "include": True,
-        "store": True,
-        "parallel_tool_calls": bool(turn.tools) and turn.parallel_tool_calls,
-        CUSTOM: any(tool.kind == "custom" for tool in turn.tools),
-    }
-    return next(
-        (name for name in OPTIONAL if had[name] and name not in refused and name.encode() in error), None
-    )
-
-
-def _param_of(error: bytes) -> str:
-    try:
-        value = json.loads(error)
-    except UNREADABLE:
-        return ""
-    return text_at(value, "error", "param")
+    told["parameters"] = function_parameters(tool)
+    return told if "strict" in refused else told | {"strict": tool.strict and tool.kind == "function"}
 
 
 # --- the conversation -----------------------------------------------------------------------------
 
 
-def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -> list[Any]:
+def input_items(history: Iterable[HistoryItem]) -> list[Any]:
     """Converts the history, without empty messages."""
     items: list[Any] = []
     for item in history:
         if isinstance(item, RawHistoryItem):
             items.append(msgspec.Raw(item.json))
         elif not isinstance(item, HistoryMessage) or item.parts:
-            items.append(input_item(item, refused))
+            items.append(input_item(item))
     return items
 
 
-def input_item(
-    item: HistoryMessage | HistoryCall | HistoryOutput, refused: Collection[str] = ()
-) -> dict[str, Any]:
-    as_function = CUSTOM in refused
-    made = history_item(item, detail_of=lambda image: image.detail or "auto", as_function=as_function)
+def input_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any]:
+    made = history_item(item, detail_of=lambda image: image.detail or "auto", as_function=False)
     for part in made.get("content", ()):
         if part["type"] == "output_text":
             part["annotations"] = []

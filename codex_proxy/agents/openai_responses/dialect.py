@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.openai_responses.answer import Call, ResponsesAnswer
-from codex_proxy.agents.openai_responses.body import input_item, input_items, refused_field, request_body
+from codex_proxy.agents.openai_responses.body import input_item, input_items, optional_forms, request_fields
+from codex_proxy.agents.openai_responses.forms import CUSTOM, with_forms
 from codex_proxy.agents.upstream.failures import NO_JSON, TOO_LONG
+from codex_proxy.agents.upstream.forms import Forms, tries_of
 from codex_proxy.agents.upstream.stream import StreamEvent
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
 from codex_proxy.core.events import (
@@ -51,11 +53,18 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         return ResponsesAnswer(self._context.new_id, streamed=self._streamed)
 
     def _request(self) -> bytes:
-        items = [*input_items(self._turn.history, self._refused), *self._turn_items]
-        return request_body(self._turn, self._model, items, self._refused)
+        return encode_json(self._fields(self._refused))
+
+    def _fields(self, refused: Forms) -> dict[str, Any]:
+        items = [*input_items(self._turn.history), *self._turn_items]
+        return request_fields(self._turn, self._model, items, refused)
+
+    def _other_forms(self) -> list[Forms]:
+        return tries_of(self._fields, optional_forms(self._turn), self._refused)
 
     def _put_output(self, call: ToolCallRequested, parts: tuple[Part, ...]) -> Event:
-        item = input_item(HistoryOutput(call.call_id, parts, call.kind), self._refused)
+        given = input_item(HistoryOutput(call.call_id, parts, call.kind))
+        (item,) = with_forms([given], self._refused & {CUSTOM})  # of the type of its call
         self._turn_items.append(item)
         return RawItem(item["type"], encode_json(item))
 
@@ -72,9 +81,6 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
                 out += self._fail(self._errors.of_event(event.value))
             elif event.kind != "done":  # `[DONE]` stands behind the last event, where there is one
                 out += self._fail(_FAULTS[event.kind])
-
-    def _refused_field(self, error: bytes) -> str | None:
-        return refused_field(self._turn, self._refused, error)
 
     # --- the end of an answer -----------------------------------------------------------------------
 

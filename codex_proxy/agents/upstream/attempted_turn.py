@@ -13,6 +13,7 @@ import msgspec
 from codex_proxy.agents.dialect import NOTHING, Dialect, Ended, Reply, SingleTurn, Step
 from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.upstream.stream import Message
+from codex_proxy.agents.upstream.turn import ExchangeTurn
 from codex_proxy.core.events import (
     AccountLimitsReported,
     Event,
@@ -126,5 +127,6 @@ class AttemptedTurn(SingleTurn):
         events, self._held = self._held, []
         starts = [event for event in events if type(event) is TurnStarted]
         rest = [event for event in events if type(event) is not TurnStarted]
-        served_by = ServedBy(self._name, self._on_answer())
+        changed = self._dialect.changed if isinstance(self._dialect, ExchangeTurn) else ()
+        served_by = ServedBy(self._name, self._on_answer(), changed)
         return Step([*starts, served_by, *rest], step.writes, step.close_stdin)

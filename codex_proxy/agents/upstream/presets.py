@@ -27,7 +27,7 @@ class UpstreamPreset(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_back: str = ""
     """The field in which its models expect their reasoning back, with their calls."""
     refuses: frozenset[str] = frozenset()
-    """Optional fields that the server answers with an error, by their names in `openai_chat.body`."""
+    """Forms that the server is known to refuse (see `agents/upstream/forms.py`)."""
 
 
 NO_PRESET: Final = UpstreamPreset(url="")

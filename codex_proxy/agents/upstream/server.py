@@ -63,7 +63,7 @@ class ModelServer:
         self.client = UpstreamClient(upstream)
         errors = self.errors_at(upstream.config.api.path)
         self._context = UpstreamContext(
-            *(errors, set(upstream.config.kind.refuses), _new_id, clock.epoch),
+            *(errors, upstream.config.kind.refuses, _new_id, clock.epoch),
             reasoning_back=upstream.config.reasoning_field,
         )
         self._takes_instructions = "system_prompt" in upstream.config.capabilities

@@ -5,7 +5,7 @@ or a failure.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from codex_proxy.agents.dialect import (
     TooMuchHeld,
 )
 from codex_proxy.agents.upstream.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
+from codex_proxy.agents.upstream.forms import Forms, RememberedForms
 from codex_proxy.agents.upstream.stream import (
     MAX_LINE_BYTES,
     AnswerReader,
@@ -40,35 +41,49 @@ from codex_proxy.core.events import (
     Usage,
     UsageReported,
 )
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Part, TextPart, ToolKind
 from codex_proxy.core.turn import Turn
 
 A = TypeVar("A")
 
-_REFUSING = frozenset({400, 422, 500})
-"""Statuses with which upstreams refuse a field."""
+_REFUSING = frozenset({400, 422})
+"""Statuses with which upstreams refuse a form of a request."""
+_TEMPORARY = frozenset({408, 429, 502, 503, 504})
+"""Statuses that say nothing about the form of a request."""
 
 
 class UpstreamContext(msgspec.Struct, frozen=True):
     errors: ErrorReader
-    refused: set[str]
-    """Optional fields that the upstream refuses. Turns add those that they find."""
+    refused: Collection[str]
+    """Forms that the upstream is known to refuse."""
     new_id: Callable[[str], str]
     now: Callable[[], float]
     reasoning_back: str = ""
     """The field in which its models get their reasoning back, if any."""
+    remembered: RememberedForms = msgspec.field(default_factory=RememberedForms)
+    """The forms that turns have found."""
 
 
 class ExchangeTurn(SingleTurn, ABC, Generic[A]):
-    """A turn that takes one or more exchanges. `A`: what reads or collects an answer."""
+    """A turn that takes one or more exchanges. `A`: what reads or collects an answer. A refused request is sent in at
+    most two other forms, if there are any.
+    """
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
         self._model = model
         self._errors = context.errors
-        self._refused = context.refused
+        self._known: Forms = frozenset(context.refused)
+        self._refused = self._known
+        """The forms that this turn does without."""
+        self._owner = ""
+        self._refusal: Failure | None = None
+        """The current exchange's first refusal, while other forms are tried."""
+        self._tries: list[Forms] = []
         self._context = context
         self._now = context.now
+        self._begun_with = self._known
+        self._failed = False
         self._answer: A | None = None
         """The answer being read or waited for; None while tools run, and after the end."""
         self._error: Head | None = None
@@ -76,7 +91,15 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         self._writes = b""
         """The next request's body, or empty."""
 
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """What the upstream has refused, so that it was left out or sent in another form."""
+        return tuple(sorted(self._refused - self._known))
+
     def begin(self, turn: Turn) -> Step:
+        self._owner = turn.owner
+        self._refused |= self._context.remembered.of(turn.owner, self._model, self._now())
+        self._begun_with = self._refused
         return Step([TurnStarted(model=self._model)], self._next_request())
 
     def receive(self, messages: Sequence[Message]) -> Step:
@@ -84,19 +107,22 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         out: list[Event] = []
         self._writes = b""
         for message in messages:
-            if self._answer is None:
+            answer = self._answer
+            if answer is None:
                 break
             if isinstance(message, Head):
                 self._error = None if 200 <= message.status < 300 else message
             elif isinstance(message, End):
                 if self._error is None:
-                    self._end(self._answer, message, out)
+                    self._end(answer, message, out)
+                    self._note_taken(answer)
                 else:
                     self._on_error_status(self._error, bytes(self._error_body), out)
             elif self._error is not None:
                 self._error_body += message[: MAX_ERROR_BYTES - len(self._error_body)]
             else:
-                self._read_body(self._answer, message, out)
+                self._read_body(answer, message, out)
+                self._note_taken(answer)
         return Step(out, self._writes, close_stdin=self._ended)
 
     def eof(self, ended: Ended) -> Step:
@@ -119,8 +145,8 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         """Handles the end of an exchange: completes the answer, or fails the turn."""
 
     @abstractmethod
-    def _refused_field(self, error: bytes) -> str | None:
-        """Returns the optional field that the body of an error names, if it was sent."""
+    def _other_forms(self) -> list[Forms]:
+        """Returns the other forms of the request that was refused (see `tries_of`)."""
 
     # --- one exchange -----------------------------------------------------------------------------
 
@@ -131,15 +157,31 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         return self._request()
 
     def _on_error_status(self, head: Head, body: bytes, out: list[Event]) -> None:
-        field = self._refused_field(body) if head.status in _REFUSING else None
-        if field is not None:
-            self._refused.add(field)
+        """Sends the request in its next form, or fails with the first refusal, whose form is the usual one."""
+        failure = self._errors.of_response(head.status, head.headers, body, self._now())
+        if self._refusal is None and head.status in _REFUSING:
+            self._refusal = failure
+            # Less of the conversation may fit, but nobody asked for less.
+            too_long = failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
+            self._tries = [] if too_long else self._other_forms()
+        elif self._refusal is None or head.status in _TEMPORARY:
+            out += self._fail(failure)
+            return
+        if self._tries:
+            self._refused = self._tries.pop(0)
             self._writes = self._next_request()
         else:
-            out += self._fail(self._errors.of_response(head.status, head.headers, body, self._now()))
+            out += self._fail(self._refusal)
+
+    def _note_taken(self, answer: A) -> None:
+        """Remembers the form of a request whose answer is complete, if others were refused."""
+        if self._refusal is not None and self._answer is not answer and not self._failed:
+            learned = self._refused - self._known
+            self._context.remembered.remember(self._owner, self._model, learned, self._now())
+            self._refusal = None
 
     def _fail(self, failure: Failure) -> list[Event]:
-        self._ended = True
+        self._ended = self._failed = True
         self._answer = None
         return [TurnEnded.with_failure(failure)]
 
@@ -159,7 +201,7 @@ class UpstreamTurn(ExchangeTurn[A]):
         """The calls that wait for outputs."""
 
     def facts(self) -> dict[str, Any]:
-        refused = sorted(self._refused)
+        refused = sorted(self._begun_with)
         return {"model": self._model, **({"refused": refused} if refused else {})}
 
     @classmethod

@@ -43,6 +43,8 @@ TURN_HEADERS: Final = {
     "x-codex-ignored-params": "Parameters of the request that have no effect, separated by commas.",
     "x-codex-mode": "`agent`: the agent has no plain model, so a request with tools was run as a read-only agent turn.",
     "x-codex-passed-params": "Unknown parameters that were passed to the upstream, separated by commas.",
+    "x-codex-changed-params": "What the upstream refused, so that it was left out or sent in another form, "
+    "separated by commas.",
     "x-codex-history": "`flattened`: the agent accepts no history, so the conversation was sent as one prompt. "
     "`system-as-user`: the model accepts no system prompt, so it was sent as a user message.",
     "x-codex-uncertain": "What is uncertain about the answer. `usage`: the token counts may be estimates. "

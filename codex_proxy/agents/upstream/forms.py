@@ -1,0 +1,55 @@
+"""The other forms of a request, for an upstream that refuses one of what was sent: which there are follows from the
+request, not from the words of the refusal. A form is a name (`stream_options`, `system_messages`); the bodies of an API
+say what it changes. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+Forms: TypeAlias = frozenset[str]
+
+REMEMBERED_SECONDS: Final = 3600.0
+"""How long an upstream gets a request's other form at once, after it took it."""
+MAX_REMEMBERED: Final = 1000
+"""Maximum clients and models whose forms are remembered."""
+
+
+def tries_of(fields_of: Callable[[Forms], Any], ranks: Mapping[str, int], used: Forms) -> list[Forms]:
+    """Returns at most two other forms of a refused request: first with the lowest rank that changes it, then with all.
+    `fields_of` returns the request in given forms, to compare; `used`: the forms that it was sent in.
+    """
+    changing = _changing(fields_of, ranks, used)
+    if not changing:
+        return []
+    lowest = min(ranks[form] for form in changing)
+    first = used | {form for form in changing if ranks[form] == lowest}
+    last = used | changing
+    last |= _changing(fields_of, ranks, last)  # a schema in words is one more system message
+    return list(dict.fromkeys((first, last)))
+
+
+def _changing(fields_of: Callable[[Forms], Any], ranks: Mapping[str, int], used: Forms) -> Forms:
+    sent = fields_of(used)
+    return frozenset(form for form in ranks.keys() - used if fields_of(used | {form}) != sent)
+
+
+class RememberedForms:
+    """The forms that an upstream took after it had refused others, by client and model: one client's wrong value must
+    not change what another one sends.
+    """
+
+    def __init__(self) -> None:
+        self._taken: dict[tuple[str, str], tuple[Forms, float]] = {}
+
+    def of(self, owner: str, model: str, now: float) -> Forms:
+        """Returns the forms to begin with. `now`: seconds of any clock that runs on."""
+        forms, until = self._taken.get((owner, model), (frozenset(), 0.0))
+        return forms if now < until else frozenset()
+
+    def remember(self, owner: str, model: str, forms: Forms, now: float) -> None:
+        self._taken.pop((owner, model), None)
+        self._taken[owner, model] = (forms, now + REMEMBERED_SECONDS)
+        if len(self._taken) > MAX_REMEMBERED:
+            del self._taken[next(iter(self._taken))]
