@@ -80,6 +80,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.confinement.confine",
         "agents.confinement.plain_turns",
         "agents.confinement.read_list",
+        "agents.codex.command_sandbox",
         "agents.codex.confined_reads",
         "agents.codex.skills",
         "agents.codex.program",

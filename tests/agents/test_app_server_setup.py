@@ -26,7 +26,12 @@ from tests.process.children import have_ended, pid_in
 from tests.real.codex_home import bundled_catalog
 from tests.waiting import PATIENCE, eventually
 
-ENVIRONMENT = {"PATH": os.environ["PATH"], "PROXY_API_KEY": "secret", "MY_KEY": "key of the provider"}
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "TMPDIR": "/nonexistent",  # Codex is asked whether it can confine commands in a home that is below it
+    "PROXY_API_KEY": "secret",
+    "MY_KEY": "key of the provider",
+}
 
 CONFIG = """
 model = "own-model"
@@ -294,7 +299,7 @@ async def test_whether_commands_can_be_kept_from_reading_is_asked_of_codex_itsel
 ) -> None:
     program = codex_script(tmp_path, more=f'[ "$1" = sandbox ] && exit {status}')
     profiles = Profiles("name", ("/hidden",))
-    assert await ConfinedReads(program, profiles, ENVIRONMENT, str(tmp_path)).can_confine() is can
+    assert await ConfinedReads(program, profiles, ENVIRONMENT).can_confine() is can
     asked = (tmp_path / "asked").read_text()
     assert '"/hidden"="deny"' in asked
     assert "-P name_read -C / -- true" in asked

@@ -110,7 +110,7 @@ async def test_reads_are_confined_by_a_profile_only_where_the_program_can(can: b
 
     spec = ChildSpec("codex-exec", "1", command, CodexExec, frozenset(), (), any_model=True)
     program = "/bin/true" if can else "/bin/false"
-    reads = ConfinedReads(program, Profiles("p", ("/hidden",)), {}, str(tmp_path))
+    reads = ConfinedReads(program, Profiles("p", ("/hidden",)), {})
     agent = CodexExecAgent(spec, command, str(tmp_path), reads)
     session = await agent.open(Turn(model="", history=(), mode="agent", confine_reads=True))
     await agent.release(session, finished=True)

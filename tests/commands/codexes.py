@@ -16,6 +16,7 @@ from tests.codex_schemas import NEWEST, schema_file, speaks
 from tests.forking import run_command
 
 CODEX = """#!/bin/sh
+{before}
 case "$1" in
   --version) echo "codex-cli {version}"; exit ;;
   sandbox) exit {sandbox} ;;
@@ -33,14 +34,16 @@ def codex(
     schema: str | None = NEWEST,
     proto: bool = False,
     exec: bool = False,
+    before: str = "",
 ) -> Path:
     """A Codex of this release, that is the fake agent inside. Its app-server speaks as that of the release `schema`
     does, and with None it cannot say how; `proto`: it has `codex proto`; `exec`: it has a `codex exec` that can be
-    driven."""
+    driven; `before`: lines of its script."""
     program = folder / "codex"
     script = CODEX.format(
         version=version,
         sandbox=sandbox,
+        before=before,
         proto=0 if proto else 2,
         exec="" if exec else 'if [ "$1" = exec ]; then exit 2; fi\n',
         speaks="" if schema is None else speaks(schema_file(schema)),

@@ -253,6 +253,28 @@ async def test_a_provider_whose_key_is_not_set_is_reported_by_the_name_of_its_va
     assert done.check("sign-in")["status"] == "ok"
 
 
+NEEDS_LINKS = """case "$CODEX_HOME" in
+  "$TMPDIR"/*) echo "bwrap: execvp codex-linux-sandbox: No such file or directory" >&2; exit 1 ;;
+esac"""
+"""What `codex sandbox` does with a bubblewrap that has no `--argv0`: Codex makes its links in no home below TMPDIR."""
+
+
+@pytest.mark.parametrize("below", [False, True])
+async def test_a_sandbox_that_fails_for_the_place_of_codexs_home_is_reported_by_that_place(
+    tmp_path: Path, below: bool
+) -> None:
+    sign_in(tmp_path)
+    program = codex(tmp_path, before=f'if [ "$1" = sandbox ]; then {NEEDS_LINKS}; fi')
+    temporary = tmp_path if below else tmp_path / "temporary"
+    temporary.mkdir(exist_ok=True)
+    done = await doctor(tmp_path, "--codex-bin", str(program), more={"TMPDIR": str(temporary)})
+    check = done.check("sandbox")
+    assert check["status"] == ("warning" if below else "ok")
+    assert (f"{tmp_path / '.codex'} is below the temporary folder {temporary}." in check["message"]) is below
+    assert any("install bubblewrap 0.9" in step for step in done.json["next"]) is below
+    assert not any("apt install" in step for step in done.json["next"])
+
+
 async def test_a_sandbox_that_does_not_work_is_a_warning(tmp_path: Path) -> None:
     sign_in(tmp_path)
     done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, sandbox=1)))

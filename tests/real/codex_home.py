@@ -49,11 +49,18 @@ class CodexHome:
     def config(self) -> Path:
         return self.path / "config.toml"
 
+    @property
+    def temporary(self) -> Path:
+        """The temporary folder of a child. Codex makes no links to its helpers in a home below it, and without these a
+        bubblewrap before 0.9 cannot confine commands."""
+        return self.workdir.parent / "temporary"
+
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """The whole environment of a child."""
         own = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.user),
+            "TMPDIR": str(self.temporary),
             "CODEX_HOME": str(self.path),
             KEY_NAME: KEY,
             "RUST_LOG": "error",
@@ -110,7 +117,7 @@ async def run_exec(home: CodexHome, *arguments: str) -> bytes:
 def make_codex_home(root: Path, base_url: str) -> CodexHome:
     """A new home under ``root`` whose provider is the server at ``base_url``."""
     home = CodexHome(root / "codex-home", root / "work", root / "user")
-    for folder in (home.path, home.workdir, home.user):
+    for folder in (home.path, home.workdir, home.user, home.temporary):
         folder.mkdir(parents=True)
     home.config.write_text(
         f'''model = "{MODEL}"

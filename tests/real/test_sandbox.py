@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +13,8 @@ import psutil
 import pytest
 from openai import BadRequestError
 
+from codex_proxy.agents.codex.checks import sandbox_check
+from codex_proxy.agents.codex.command_sandbox import home_has_links
 from codex_proxy.app.server import make_server
 from codex_proxy.core.faults import UserError
 from tests.real.codex_home import CodexHome
@@ -18,6 +22,7 @@ from tests.real.model_scenarios import items_of
 from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy, chat_request, settings_of
 from tests.real.proxy import proxy as running
+from tests.real.release import codex_path
 from tests.real.shared import Proxies
 from tests.waiting import eventually
 
@@ -68,10 +73,54 @@ KEY = "the key of a client"
 STORED = "stored for another key"
 
 
+def old_bubblewrap(folder: Path) -> str:
+    """A PATH whose bubblewrap is as one before 0.9: it does not know `--argv0`. Skips the test without a bubblewrap."""
+    real = shutil.which("bwrap")
+    if real is None:
+        pytest.skip("needs bubblewrap")
+    folder.mkdir()
+    script = folder / "bwrap"
+    script.write_text(
+        f"""#!/bin/sh
+case " $* " in
+  " --help ") {real} --help | grep -v argv0; exit ;;
+  *" --argv0 "*) echo "bwrap: Unknown option --argv0" >&2; exit 1 ;;
+esac
+exec {real} "$@"
+"""
+    )
+    script.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("below", [False, True])
+async def test_an_old_bubblewrap_confines_commands_unless_codexs_home_is_in_the_temporary_folder(
+    codex_home: CodexHome, below: bool
+) -> None:
+    environ = codex_home.environment({"PATH": old_bubblewrap(codex_home.path.parent / "bin")})
+    environ |= {"TMPDIR": str(codex_home.path.parent)} if below else {}
+    settings = settings_of(codex_home)
+    check = await sandbox_check(str(codex_path()), settings, environ)
+    assert check.status == ("warning" if below else "ok"), check.message
+    server = await make_server(settings, environ)
+    try:
+        assert ("is below the temporary folder" in server.agent.warning) is below
+    finally:
+        await server.stop()
+
+
+def test_codex_makes_links_to_its_helpers_in_the_homes_of_tests(
+    codex_home: CodexHome, proxies: Proxies
+) -> None:
+    """Else the tests would need a newer bubblewrap than a user does."""
+    for home in (codex_home, proxies.home):
+        assert home_has_links(home.path, home.environment())
+
+
 def foreign_state_folder(proxies: Proxies, name: str) -> Path:
     """A state folder with something in it that looks like what another client has stored."""
     state = proxies.home.path.parent / name
-    state.mkdir(exist_ok=True)
+    state.mkdir(exist_ok=True, parents=True)
     (state / "another.sqlite3").write_text(STORED)
     return state
 
@@ -109,7 +158,7 @@ async def test_a_temporary_folder_with_the_servers_own_files_is_not_written_to(
     own_proxies: Proxies, model_server: ModelServer, variable: str
 ) -> None:
     """The state folder of this test lies below /tmp, which commands may write to otherwise."""
-    state = foreign_state_folder(own_proxies, "state")
+    state = foreign_state_folder(own_proxies, "other/state")
     environment = {variable: str(state.parent)} if variable else {}
     async with running(own_proxies.home, environment, sandbox="workspace-write", state_dir=state) as proxy:
         output = await output_of(

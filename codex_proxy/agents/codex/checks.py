@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from codex_proxy.agents.codex.command_sandbox import HOME_ADVICE, confine_fault, home_fault
 from codex_proxy.agents.codex.plain_home import user_config
 from codex_proxy.agents.codex.program import (
     NEWEST_TESTED,
@@ -37,12 +38,9 @@ from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault
-from codex_proxy.process.child import Command, run_short, run_to_end
+from codex_proxy.process.child import Command, run_short
 from codex_proxy.process.launch import child_environment
 from codex_proxy.settings.fields import Settings
-
-SANDBOX_SECONDS = 20.0
-"""Maximum seconds for the command `true` in Codex's sandbox; 0.1 is usual."""
 
 SANDBOX_ADVICE = (
     "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`) or allow user namespaces; until then the agent's "
@@ -162,7 +160,7 @@ async def sign_in_and_sandbox_checks(
         if agent != "codex-app-server":
             return [sign_in_file_check(program, provider, settings, environ), confined]
         signed_in = await sign_in_check(program, provider, settings, environ, folder)
-        return [signed_in, confined, await sandbox_check(program, settings, environ, folder)]
+        return [signed_in, confined, await sandbox_check(program, settings, environ)]
 
 
 async def plain_turns_check(
@@ -233,7 +231,8 @@ def login_command(program: str, settings: Settings, environ: Mapping[str, str]) 
     return f"{home}{'codex' if on_path and not settings.codex_bin else shlex.quote(program)} login"
 
 
-async def sandbox_check(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
+async def sandbox_check(program: str, settings: Settings, environ: Mapping[str, str]) -> Check:
+    """Returns a check: a warning if the agent's commands cannot be confined, or are not."""
     bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
     checking = CheckBuilder("sandbox", sandbox=settings.sandbox, bubblewrap=bubblewrap)
     if settings.sandbox == "danger-full-access":
@@ -241,12 +240,9 @@ async def sandbox_check(program: str, settings: Settings, environ: Mapping[str, 
             "The agent's commands run unconfined (danger-full-access).",
             "Omit --sandbox, unless this machine is disposable.",
         )
-    env = child_environment(environ) | {"CODEX_HOME": folder}
-    command = Command((program, "sandbox", "--", "true"), env, folder)
-    exit = await run_to_end(command, SANDBOX_SECONDS)
-    if exit is not None and exit.code == 0:
-        by = "bubblewrap is installed" if bubblewrap else "without bubblewrap from the system"
-        return checking.ok(f"Codex can confine commands ({by}).")
-    said = exit.stderr_tail.strip().splitlines()[-1:] if exit is not None else []
-    why = said[0][:200] if said else "it did not end in time" if exit is None else f"exit status {exit.code}"
-    return checking.warning(f"Codex cannot confine commands here: {why}", SANDBOX_ADVICE)
+    if fault := await home_fault(program, settings.codex_home, environ):
+        return checking.warning(fault, HOME_ADVICE)
+    if why := await confine_fault(program, environ):
+        return checking.warning(f"Codex cannot confine commands here: {why}", SANDBOX_ADVICE)
+    by = "bubblewrap is installed" if bubblewrap else "without bubblewrap from the system"
+    return checking.ok(f"Codex can confine commands ({by}).")

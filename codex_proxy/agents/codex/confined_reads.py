@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import structlog
 
-from codex_proxy.agents.codex.home_locks import private_home
+from codex_proxy.agents.codex.command_sandbox import sandbox_variables
 from codex_proxy.agents.codex.program import output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex.switches import arguments_of
@@ -22,12 +22,10 @@ log = structlog.get_logger(__name__)
 class ConfinedReads:
     """Gives such turns a permission profile. Asks Codex once whether it can limit reading, and again after a no."""
 
-    def __init__(self, program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> None:
-        """`state`: the folder for the home in which Codex is asked."""
+    def __init__(self, program: str, profiles: Profiles, environment: Mapping[str, str]) -> None:
         self._profiles = profiles
         self._program = program
         self._environment = environment
-        self._state = state
         self._asked: asyncio.Task[bool] | None = None
 
     async def limit(self, turn: Turn) -> Turn:
@@ -44,9 +42,9 @@ class ConfinedReads:
         """Whether Codex can (bubblewrap and user namespaces, or macOS): runs `true`, in 0.1 s. Logs why not."""
         name, switches = str(self._profiles.of("read-only")), arguments_of(self._profiles.pairs())
         try:
-            with private_home(self._state) as home:
+            with sandbox_variables() as variables:
                 command = (self._program, "sandbox", *switches, "-P", name, "-C", "/", "--", "true")
-                await output_of(command, child_environment(self._environment) | {"CODEX_HOME": home})
+                await output_of(command, child_environment(self._environment) | variables)
         except (Fault, OSError) as fault:
             log.warning("agent_reads_not_confined", reason=str(fault))
             return False

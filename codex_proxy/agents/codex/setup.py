@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from codex_proxy.agents.codex.command_sandbox import HOME_ADVICE, home_fault
 from codex_proxy.agents.codex.plain_home import CodexPaths, user_config
 from codex_proxy.agents.codex.program import Version, find_codex, output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles
@@ -88,6 +89,14 @@ async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> 
         read=tuple(read),
         unusable={"codex": "Codex could not renew its sign-in in it"},
     )
+
+
+async def home_notices(program: str, context: AgentContext) -> tuple[str, ...]:
+    """Returns a sentence for the banner if Codex cannot confine commands because of the place of its home."""
+    if context.settings.sandbox == "danger-full-access":
+        return ()
+    fault = await home_fault(program, context.settings.codex_home, context.environ)
+    return (f"{fault} {HOME_ADVICE}",) if fault else ()
 
 
 class CodexProtocol(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from codex_proxy.agents.codex.plain_home import (
 )
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version
 from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
-from codex_proxy.agents.codex.setup import codex_confinement, codex_paths
+from codex_proxy.agents.codex.setup import codex_confinement, codex_paths, home_notices
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.switches import arguments_of, switch_pairs
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
@@ -96,8 +96,8 @@ async def prepare_app_server(context: AgentContext) -> AppServerProcesses:
         any_model=provider.custom,
         sign_in_file=str(settings.codex_home / "auth.json"),
         start_mark=str(sqlite / f"started-{version}"),
-        reads=ConfinedReads(paths.program, paths.profiles, environ, paths.state),
-        notices=paths.user.notices,
+        reads=ConfinedReads(paths.program, paths.profiles, environ),
+        notices=(*paths.user.notices, *await home_notices(paths.program, context)),
         contract=check.contract,
         renew_check=lambda: renew_check(
             paths.program, paths.state, context.child_environment(), context.clock.epoch()

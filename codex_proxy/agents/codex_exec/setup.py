@@ -23,7 +23,13 @@ from codex_proxy.agents.codex.plain_home import (
 )
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN, Version, find_version
 from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
-from codex_proxy.agents.codex.setup import NO_EXEC, codex_confinement, codex_paths, lacks_for_exec
+from codex_proxy.agents.codex.setup import (
+    NO_EXEC,
+    codex_confinement,
+    codex_paths,
+    home_notices,
+    lacks_for_exec,
+)
 from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER, ProviderConfig
 from codex_proxy.agents.codex.spec import EXEC_CAPABILITIES
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, switch_pairs
@@ -99,13 +105,14 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     """Makes the agent. `warning` is for the operator. Raises `NoAgentError`, `Fault` or `OSError`."""
     paths = codex_paths(context)
     program, settings, provider = paths.program, context.settings, paths.user.provider
-    reads = ConfinedReads(program, paths.profiles, context.environ, paths.state)
+    reads = ConfinedReads(program, paths.profiles, context.environ)
     setup = await _prepare(context, paths)
     confinement = await codex_confinement(context, provider)
     if setup.plain is not None:
         argv = (program, "debug", "models", "--bundled")
         await confinement.try_out(run_short, Command(argv, setup.plain.env, setup.plain.folder or "/"))
         warning = f"{warning} {confinement.warning}".strip()
+    warning = " ".join((warning, *await home_notices(program, context))).strip()
     limits = context.child_limits
 
     def command(turn: Turn, files: TurnFiles) -> Command:

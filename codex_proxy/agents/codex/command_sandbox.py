@@ -1,0 +1,72 @@
+"""Whether Codex can confine the commands of its turns: Codex is asked to run `true`, which takes 0.1 s.
+
+Codex makes links to its own helpers in its home, but not in a home below the temporary folder. A bubblewrap before 0.9
+(without `--argv0`) needs them, so that with it Codex cannot run commands if its home is there.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from codex_proxy.process.child import Command, run_to_end
+from codex_proxy.process.launch import child_environment
+
+SANDBOX_SECONDS: Final = 20.0
+"""Maximum seconds for the command `true` in Codex's sandbox."""
+
+HOME_WITHOUT_LINKS: Final = (
+    "Codex's home {home} is below the temporary folder {temporary}. Codex makes no links to its helpers there, and "
+    "cannot confine commands without them, so the agent's commands fail: {why}."
+)
+HOME_ADVICE: Final = "Move Codex's home (CODEX_HOME) elsewhere, or install bubblewrap 0.9 or newer."
+
+
+@contextmanager
+def sandbox_variables(*, links: bool = True) -> Iterator[dict[str, str]]:
+    """Yields CODEX_HOME and TMPDIR for a Codex in a new, empty home with links to its helpers (or without), and removes
+    the folders."""
+    with tempfile.TemporaryDirectory(prefix="codex-proxy-", ignore_cleanup_errors=True) as folder:
+        home, temporary = os.path.join(folder, "home"), os.path.join(folder, "tmp")
+        for each in (home, temporary):
+            os.mkdir(each, 0o700)
+        yield {"CODEX_HOME": home, "TMPDIR": temporary if links else folder}
+
+
+def home_has_links(codex_home: Path, environ: Mapping[str, str]) -> bool:
+    """Whether Codex makes links to its helpers in this home: it is not below the temporary folder."""
+    return not Path(os.path.realpath(codex_home)).is_relative_to(_temporary(environ))
+
+
+def _temporary(environ: Mapping[str, str]) -> str:
+    return environ.get("TMPDIR") or "/tmp"
+
+
+async def confine_fault(program: str, environ: Mapping[str, str], *, links: bool = True) -> str:
+    """Returns why Codex cannot confine a command here, in a home with links to its helpers or without; empty if it
+    can."""
+    with sandbox_variables(links=links) as variables:
+        env = child_environment(environ) | variables
+        exit = await run_to_end(
+            Command((program, "sandbox", "--", "true"), env, env["CODEX_HOME"]), SANDBOX_SECONDS
+        )
+    if exit is None:
+        return "it did not end in time"
+    if exit.code == 0:
+        return ""
+    said = exit.stderr_tail.strip().splitlines()[-1:]
+    return said[0][:200] if said else f"exit status {exit.code}"
+
+
+async def home_fault(program: str, home: Path, environ: Mapping[str, str]) -> str:
+    """Returns why Codex cannot confine commands only because of the place of its home; empty if this is not so."""
+    if home_has_links(home, environ):
+        return ""
+    why = await confine_fault(program, environ, links=False)
+    if not why or await confine_fault(program, environ):
+        return ""
+    return HOME_WITHOUT_LINKS.format(home=home, temporary=_temporary(environ), why=why)
