@@ -1,15 +1,25 @@
-"""Reads one answer of a Responses server: a stream's events, or a whole response. Servers leave fields out (llama.cpp
-all indexes), so items are identified by their id, or else their index. No event raises.
+"""Reads one answer of a Responses server: a stream's events, or a whole response. Of an item's texts the last and
+fullest word counts: the last event, the complete item, the events `.done`, the deltas. No event raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
+from codex_proxy.agents.openai_responses.output_items import (
+    CALL,
+    CALL_KEY,
+    CALL_KINDS,
+    CALL_TEXTS,
+    OutputItem,
+    OutputItems,
+    TextKey,
+    texts_in,
+)
 from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,
@@ -17,8 +27,6 @@ from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
     FullArguments,
-    FullReasoning,
-    FullText,
     ItemEnded,
     ItemStarted,
     RawItem,
@@ -36,15 +44,40 @@ TERMINAL: Final = frozenset(
 )
 MAX_TIER: Final = 64
 """Maximum characters of a service tier's name."""
-_KINDS: Final[Mapping[str, ToolKind]] = {"function_call": "function", "custom_tool_call": "custom"}
-"""The kind of a call by its item's type."""
-_TEXTS: Final[Mapping[ToolKind, str]] = {"function": "arguments", "custom": "input"}
-"""The field with the model's text, by the kind of call."""
 _REASONING: Final[Mapping[str, ReasoningKind]] = {"summary": "summary", "content": "raw"}
 """The kind of reasoning by the field with its parts."""
-_CALL_DELTAS: Final = frozenset(
-    {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
-)
+
+
+_REASONING_PARTS: Final[Mapping[ReasoningKind, str]] = {"summary": "summary_text", "raw": "reasoning_text"}
+_PARTS: Final[Mapping[str, dict[str, str]]] = {
+    "text": {"type": "output_text"},
+    "refusal": {"type": "refusal"},
+}
+
+
+class _TextEvent(msgspec.Struct, frozen=True):
+    """An event with a text: of which family of items, of which field, where its part's number is, where the text."""
+
+    family: str
+    field: str
+    part: str = ""
+    text: str = "delta"
+
+
+_TEXT_EVENTS: Final = {
+    "response.output_text.delta": _TextEvent("message", "text", "content_index"),
+    "response.output_text.done": _TextEvent("message", "text", "content_index", "text"),
+    "response.refusal.delta": _TextEvent("message", "refusal", "content_index"),
+    "response.refusal.done": _TextEvent("message", "refusal", "content_index", "refusal"),
+    "response.reasoning_summary_text.delta": _TextEvent("reasoning", "summary", "summary_index"),
+    "response.reasoning_summary_text.done": _TextEvent("reasoning", "summary", "summary_index", "text"),
+    "response.reasoning_text.delta": _TextEvent("reasoning", "content", "content_index"),
+    "response.reasoning_text.done": _TextEvent("reasoning", "content", "content_index", "text"),
+    "response.function_call_arguments.delta": _TextEvent(CALL, CALL),
+    "response.function_call_arguments.done": _TextEvent(CALL, CALL, text="arguments"),
+    "response.custom_tool_call_input.delta": _TextEvent(CALL, CALL),
+    "response.custom_tool_call_input.done": _TextEvent(CALL, CALL, text="input"),
+}
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -62,35 +95,54 @@ class ResponsesAnswer:
     def __init__(self, new_id: Callable[[str], str], *, streamed: Mapping[str, ToolKind]) -> None:
         """`streamed`: kinds of tools whose calls are events while they arrive, by name; others are only in `calls`."""
         self.usage: Usage | None = None
-        self.calls: list[Call] = []
-        self.items: list[dict[str, Any]] = []
-        """Complete output items."""
         self.status = ""
         """The answer's status (see `_final_status`); empty before the end."""
         self.reason = ""
         """Why the answer is incomplete."""
         self.error: Any = None
+        self.contradicts = False
+        """Whether the server has said something else than what was sent, or it cannot be known which call it meant."""
         self._new_id = new_id
         self._streamed = streamed
-        self._begun: dict[str, tuple[dict[str, Any], list[str]]] = {}
-        """Incomplete calls by item id: the item as it began, and pieces of its text."""
-        self._reported: set[str] = set()
-        """Calls whose item was opened."""
-        self._inputs: dict[str, CustomInput] = {}
-        """Readers for custom tools' calls that travel as functions."""
-        self._places: dict[int, str] = {}
-        """The ids of items by `output_index`."""
-        self._done: set[str] = set()
-        self._refused: set[str] = set()
-        """Messages whose refusal came in deltas."""
-        self._cited: dict[str, int] = {}
-        """Number of annotations that came in events, by message."""
+        self._items = OutputItems()
+        self._ended: list[OutputItem] = []
+        """The items that are complete, as they ended."""
+        self._raw = 0
+        """How many of them are `RawItem`s."""
+        self._found: dict[tuple[str, Hashable, str], OutputItem] = {}
+        """The items of the last deltas, by id, index and family."""
+        self._unplaced: set[str] = set()
+        """The families of items of which a piece came, and nobody can tell of which item."""
+
+    @property
+    def calls(self) -> list[Call]:
+        """The complete calls."""
+        return [
+            Call(
+                item.call_id,
+                item.name,
+                item.text(CALL_KEY),
+                CALL_KINDS[item.kind],
+                item.id if item.told else "",
+            )
+            for item in self._ended
+            if item.family == CALL and item.name and item.finished
+        ]
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """The complete output items."""
+        return [item.form for item in self._ended if item.finished and _is_item(item)]
 
     def feed(self, event: Mapping[str, Any]) -> list[Event]:
         """Reads an event, or a whole response. An unexpected form is ignored."""
         out: list[Event] = []
         kind = _type_of(event)
-        if event.get("object") == "response":
+        of_text = _TEXT_EVENTS.get(kind)
+        if of_text is not None:
+            if text := text_at(event, of_text.text):
+                self._on_text(of_text, event, text, out)
+        elif event.get("object") == "response":
             self._end(event, _final_status(event, ""), out)
         elif kind in TERMINAL:
             response = object_at(event, "response")
@@ -98,28 +150,84 @@ class ResponsesAnswer:
         elif kind == "response.output_item.added":
             self._on_item_added(event, out)
         elif kind == "response.output_item.done":
-            if item := object_at(event, "item"):
-                self._add_item(item, self._id_of(event, item), out)
+            self._on_item_done(event, out)
         elif kind == "response.output_text.annotation.added":
             self._on_annotation_added(event, out)
-        elif text_at(event, "delta"):
-            self._on_delta(kind, event, out)
         return out
 
-    def _on_delta(self, kind: str, event: Mapping[str, Any], out: list[Event]) -> None:
-        if kind in _CALL_DELTAS:
-            self._call_delta(event, out)
+    # --- texts ------------------------------------------------------------------------------------
+
+    def _on_text(self, kind: _TextEvent, event: Mapping[str, Any], text: str, out: list[Event]) -> None:
+        item = self._item_of(event, kind.family)
+        if item is None:
             return
-        id, text = self._id_of(event, {}), event["delta"]
-        if kind == "response.output_text.delta":
-            out.append(TextDelta(id, text))
-        elif kind == "response.refusal.delta":
-            self._refused.add(id)
-            out.append(RefusalDelta(id, text))
-        elif kind == "response.reasoning_summary_text.delta":
-            out.append(ReasoningDelta(id, text, _index(event, "summary_index")))
-        elif kind == "response.reasoning_text.delta":
-            out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
+        key = CALL_KEY if kind.family == CALL else (kind.field, _part_number(event, kind, item, text))
+        if kind.text != "delta":
+            self._add_whole(item, key, text, out)
+        elif key in item.vouched:
+            self._add_late_piece(item, key, text, out)
+        elif kind.field == "text":
+            item.pieces.setdefault(key, []).append(text)
+            out.append(TextDelta(item.id, text))
+        else:
+            self._add_piece(item, key, text, out)
+
+    def _add_late_piece(self, item: OutputItem, key: TextKey, text: str, out: list[Event]) -> None:
+        """Adds a delta that comes after the whole text: a piece of that, or of another part with the same number."""
+        field = key[0]
+        if key in item.echo and item.text(key).startswith(text, item.echo[key]):
+            item.echo[key] += len(text)
+        elif field == CALL:
+            self.contradicts = True
+        else:
+            self._add_piece(item, (field, _next_part(item, field)), text, out)
+
+    def _item_of(self, event: Mapping[str, Any], family: str) -> OutputItem | None:
+        """Returns the item of an event, perhaps a new one; None if nobody can tell."""
+        item_id, index = event.get("item_id"), event.get("output_index")
+        if type(item_id) is not str:
+            item_id = ""
+        if type(index) is not int and type(index) is not str:
+            index = None  # True and False are no numbers
+        place = (item_id, index, family)
+        known = self._found.get(place)
+        if known is not None:
+            return known
+        found = self._items.of_event(item_id, index, family)
+        if found is None or len(found) > 1 or (not found and family == CALL):
+            self._unplaced.add(family)
+            return None
+        item = found[0] if found else self._begin({"type": family}, item_id, index, implied=True)
+        self._found[place] = item
+        return item
+
+    def _add_piece(self, item: OutputItem, key: TextKey, text: str, out: list[Event]) -> None:
+        item.pieces.setdefault(key, []).append(text)
+        field, part = key
+        if field == CALL:
+            said = text if item.reader is None else item.reader.feed(text)
+            if item.told and said:
+                out.append(ArgumentsDelta(item.id, said))
+        elif field == "text":
+            out.append(TextDelta(item.id, text))
+        elif field == "refusal":
+            out.append(RefusalDelta(item.id, text))
+        else:
+            out.append(ReasoningDelta(item.id, text, part, _REASONING[field]))
+
+    def _add_whole(self, item: OutputItem, key: TextKey, whole: str, out: list[Event]) -> None:
+        """Adds what a whole text has beyond the pieces that came."""
+        if key in item.vouched and item.text(key) == whole:
+            return
+        item.vouched.add(key)
+        rest = item.rest_of(key, whole)
+        if rest is None and item.family == CALL and not item.told:
+            item.pieces[key] = [whole]  # nobody has heard of the other
+        elif rest is None or (rest and key[0] in ("text", "refusal") and _is_before_others(item, key)):
+            self.contradicts = True
+        elif rest:
+            item.echo.setdefault(key, len(item.text(key)))
+            self._add_piece(item, key, rest, out)
 
     def _on_annotation_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
         """Adds an annotation. Annotations of later text parts come with the complete message, since their positions
@@ -127,136 +235,184 @@ class ResponsesAnswer:
         """
         annotation = object_at(event, "annotation")
         if annotation and not event.get("content_index"):
-            id = self._id_of(event, {})
-            self._cited[id] = self._cited.get(id, 0) + 1
-            out.append(AnnotationAdded(id, encode_json(annotation)))
+            item = self._item_of(event, "message")
+            if item is not None:
+                item.cited += 1
+                out.append(AnnotationAdded(item.id, encode_json(annotation)))
 
-    def _call_delta(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        id = self._known_id(event, {}) or next(reversed(self._begun), "")
-        if id not in self._begun:
-            return
-        self._begun[id][1].append(event["delta"])
-        if id in self._reported:
-            reader = self._inputs.get(id)
-            said = event["delta"] if reader is None else reader.feed(event["delta"])
-            if said:
-                out.append(ArgumentsDelta(id, said))
-
-    def _id_of(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
-        id = self._known_id(event, item) or self._new_id("item_")
-        place = event.get("output_index")
-        if isinstance(place, int):
-            self._places.setdefault(place, id)
-        return id
-
-    def _known_id(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
-        place = event.get("output_index")
-        placed = self._places.get(place) if isinstance(place, int) else None
-        return text_at(event, "item_id") or text_at(item, "id") or placed or text_at(item, "call_id")
+    # --- items ------------------------------------------------------------------------------------
 
     def _on_item_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        item = object_at(event, "item")
-        if not item:
+        form = object_at(event, "item")
+        if not form:
             return
-        id = self._id_of(event, item)
-        if _type_of(item) in _KINDS:
-            self._begin_call(item, id, out)
-        elif (opened := _new_item(item, id)) is not None:
+        item_id, index = _id_of(event, form), _index_of(event)
+        item = self._items.begun_before(form, item_id, index)
+        if item is None:
+            item = self._begin(form, item_id, index)
+        item.implied = False
+        if item.family == CALL:
+            self._tell(item, out)
+        elif (opened := _new_item(form, item.id)) is not None:
             out.append(ItemStarted(opened))
 
-    def _begin_call(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        if id in self._done or id in self._begun:
-            return
-        self._begun[id] = (item, [])
-        self._open_call(item, id, out)
+    def _begin(
+        self, form: dict[str, Any], item_id: str, index: Hashable, *, implied: bool = False
+    ) -> OutputItem:
+        usable = item_id and not self._items.has_id(item_id)
+        item = OutputItem(item_id if usable else self._new_id("item_"), _type_of(form))
+        item.form, item.item_id, item.index, item.implied = form, item_id, index, implied
+        if item.family == CALL:
+            call_id = text_at(form, "call_id")
+            item.name = text_at(form, "name")
+            item.call_id = self._new_id("call_") if self._items.has_call_id(call_id) else call_id
+        self._items.add(item)
+        self._found.clear()
+        return item
 
-    def _open_call(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
-        kind, name, call_id = _KINDS[_type_of(item)], text_at(item, "name"), text_at(item, "call_id")
-        offered = self._streamed.get(name)
-        if id in self._reported or not call_id or offered is None or offered not in (kind, "custom"):
+    def _tell(self, item: OutputItem, out: list[Event]) -> None:
+        """Reports a call from now on, if the client may hear of it."""
+        kind, offered = CALL_KINDS[item.kind], self._streamed.get(item.name)
+        if item.told or not item.call_id or offered is None or offered not in (kind, "custom"):
             return
+        item.told = True
+        out.append(ItemStarted(ToolCall(item.id, item.call_id, item.name, offered)))
+        said = item.text(CALL_KEY)
         if offered != kind:  # it travels as a function
-            self._inputs[id] = CustomInput()
-        self._reported.add(id)
-        out.append(ItemStarted(ToolCall(id, call_id, name, offered)))
+            item.reader = CustomInput()
+            said = item.reader.feed(said)
+        if said:
+            out.append(ArgumentsDelta(item.id, said))
 
-    def _add_item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        """Adds a complete item: what no delta had, and a `RawItem` for later requests. Ignores an item that was
-        complete already, or a call without a name.
-        """
-        if id in self._done:
+    def _on_item_done(self, event: Mapping[str, Any], out: list[Event]) -> None:
+        form = object_at(event, "item")
+        item_id, index = _id_of(event, form), _index_of(event)
+        if not form or self._items.is_repeated(form, item_id, index):
             return
-        self._done.add(id)
-        kind = _type_of(item)
-        if kind in _KINDS and not self._add_call(item, id, out):
-            return
-        self.items.append(item)
-        if kind == "message":
-            self._add_message(item, id, out)
-        elif kind == "reasoning":
-            out += _reasoning(item, id)
-        elif (activity := _new_item(item, id)) is not None:
-            out += (ItemStarted(activity), ItemEnded(id))
-        if kind:
-            out.append(RawItem(kind, encode_json(item)))
+        item = self._items.of_complete(form, item_id, index)
+        if item is None:
+            item = self._begin(form, item_id, index, implied=True)
+        self._complete(item, form, out)
+        self._give_back(out)
 
-    def _add_message(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
-        parts = [part for part in objects_in(item.get("content")) if isinstance(part.get("type"), str)]
-        text = "".join(text_at(part, "text") for part in parts)
-        refusal = "".join(text_at(part, "refusal") for part in parts)
-        if text:
-            out.append(FullText(id, text))
-        if refusal and id not in self._refused:
-            out.append(RefusalDelta(id, refusal))
-        offset, known = 0, self._cited.get(id, 0)
-        for part in parts:
-            new = objects_in(part.get("annotations"))[known:]
-            out += [
-                AnnotationAdded(id, encode_json(_shift_annotation(annotation, offset))) for annotation in new
-            ]
-            known = 0
-            offset += len(text_at(part, "text"))
-        out.append(ItemEnded(id))
-
-    def _add_call(self, item: dict[str, Any], id: str, out: list[Event]) -> bool:
-        """Stores a complete call, and ends its item if it was opened. What `item` lacks is set from the event that
-        began it and the pieces of its text. Returns False for a call without a name.
+    def _complete(
+        self, item: OutputItem, form: dict[str, Any], out: list[Event], *, last: bool = False
+    ) -> None:
+        """Adds what the complete item `form` says, and ends the item; but before the `last` event none without any
+        text, since that event may have it.
         """
-        begun, pieces = self._begun.pop(id, ({}, []))
-        name = text_at(item, "name") or text_at(begun, "name")
-        if not name:
-            return False
-        call_id = text_at(item, "call_id") or text_at(begun, "call_id") or self._new_id("call_")
-        item |= {"name": name, "call_id": call_id}
-        kind = _KINDS[item["type"]]
-        given = item.get(_TEXTS[kind])
-        text = encode_json(given).decode() if isinstance(given, dict) else text_at(given)
-        text = text or "".join(pieces) or ("" if kind == "custom" else "{}")
-        item[_TEXTS[kind]] = text
-        self._open_call(item, id, out)
-        told = id in self._reported
-        if told:
-            cut = item.get("status") == "incomplete"
-            said = custom_input(text) if id in self._inputs else text
-            out += (FullArguments(id, said), ItemEnded(id, "incomplete" if cut else "completed"))
-        self.calls.append(Call(call_id, name, text, kind, id if told else ""))
-        return True
+        if item.begun:
+            self._items.end(item)
+            self._found.clear()
+            self._ended.append(item)
+        before, item.form = item.form, form
+        if item.family == CALL:
+            item.kind = form["type"]
+            item.name = item.name or text_at(form, "name")
+            item.call_id = item.call_id or text_at(form, "call_id") or self._new_id("call_")
+        self._add_texts(item, form, out)
+        if last or item.pieces or not _may_come_later(form):
+            if not item.pieces:
+                self._add_texts(item, before, out)
+            self._finish(item, out)
+
+    def _add_texts(self, item: OutputItem, form: Mapping[str, Any], out: list[Event]) -> None:
+        """Adds what the texts of a complete item have beyond the pieces that came."""
+        for field, parts in texts_in(form).items():
+            whole = "".join(parts)
+            if not whole:
+                continue
+            if field == CALL:
+                self._add_whole(item, CALL_KEY, whole, out)
+                continue
+            rest = item.rest_of_field(field, whole)
+            rests = [item.rest_of((field, number), part) or "" for number, part in enumerate(parts)]
+            if rest is None:
+                self.contradicts = True
+            elif "".join(rests) == rest:
+                for number, each in enumerate(rests):
+                    if each:
+                        self._add_piece(item, (field, number), each, out)
+            elif rest:
+                self._add_piece(item, (field, _next_part(item, field)), rest, out)
+            item.vouched.add((field, 0))
+
+    def _finish(self, item: OutputItem, out: list[Event]) -> None:
+        item.finished = True
+        form = item.form
+        if item.family == CALL:
+            self._finish_call(item, form, out)
+        elif item.family == "message":
+            if item.pieces and not any(map("".join, texts_in(form).values())):
+                parts = [(name, item.field(name)) for name in ("text", "refusal")]
+                form |= {
+                    "role": "assistant",
+                    "content": [_PARTS[name] | {name: said} for name, said in parts if said],
+                }
+            out += _annotations(item, form)
+            out.append(ItemEnded(item.id))
+        elif item.family == "reasoning":
+            for field, kind in _REASONING.items():
+                if item.field(field) and not "".join(texts_in(form)[field]):
+                    texts = [item.text(key) for key in sorted(item.pieces) if key[0] == field]
+                    form[field] = [{"type": _REASONING_PARTS[kind], "text": text} for text in texts]
+            out.append(ItemEnded(item.id))
+        elif (activity := _new_item(form, item.id)) is not None:
+            out += (ItemStarted(activity), ItemEnded(item.id))
+
+    def _finish_call(self, item: OutputItem, form: dict[str, Any], out: list[Event]) -> None:
+        """Ends a call. Its item gets what it lacks from the events before. A call without a name is ignored."""
+        if not item.name:
+            return
+        kind = CALL_KINDS[item.kind]
+        text = item.text(CALL_KEY) or ("" if kind == "custom" else "{}")
+        item.pieces[CALL_KEY] = [text]
+        form |= {"name": item.name, "call_id": item.call_id, CALL_TEXTS[kind]: text}
+        self._tell(item, out)
+        if item.told:
+            cut = form.get("status") == "incomplete"
+            said = text if item.reader is None else custom_input(text)
+            out += (FullArguments(item.id, said), ItemEnded(item.id, "incomplete" if cut else "completed"))
+
+    def _give_back(self, out: list[Event]) -> None:
+        """Adds a `RawItem`, for later requests, for each complete item, in their order."""
+        while self._raw < len(self._ended) and self._ended[self._raw].finished:
+            item = self._ended[self._raw]
+            self._raw += 1
+            if _is_item(item):
+                out.append(RawItem(_type_of(item.form), encode_json(item.form)))
+
+    # --- the end ----------------------------------------------------------------------------------
 
     def _end(self, response: Mapping[str, Any], status: str, out: list[Event]) -> None:
-        comparable = bool(self._places) or not self.items  # without ids and places nobody can tell
-        for place, item in enumerate(objects_in(response.get("output"))):
-            id = text_at(item, "id") or self._places.get(place, "")
-            if comparable and id not in self._done:
-                self._add_item(item, id or self._new_id("item_"), out)
         self.status = status
-        for id, (begun, _) in list(self._begun.items()) if status == "completed" else ():
-            self._add_item(dict(begun), id, out)  # the server has not said that this call is complete
+        output = objects_in(response.get("output"))
+        for form, found in zip(output, self._items.match(output), strict=True):
+            item = found or self._begin(form, text_at(form, "id"), None, implied=True)
+            if item.finished:
+                self._compare(item, form)
+            else:
+                self._complete(item, form, out, last=True)
+        for item in self._items.all:
+            if not (item.finished or (item.begun and status != "completed")):
+                # The server has not said that this item is complete.
+                self._complete(item, dict(item.form), out, last=True)
+        self._give_back(out)
+        if any(not item.vouched for item in self._items.all if item.family in self._unplaced):
+            self.contradicts = True
         self.reason = text_at(response, "incomplete_details", "reason")
         self.error = response.get("error")
         self.usage = usage_of(response.get("usage"))
         tier = text_at(response, "service_tier")
         if 0 < len(tier) <= MAX_TIER:
             out.append(AnswerDetails({"service_tier": msgspec.Raw(encode_json(tier))}))
+
+    def _compare(self, item: OutputItem, form: Mapping[str, Any]) -> None:
+        """Compares an item that has ended with the last event's: nothing can be added to it."""
+        for field, parts in texts_in(form).items():
+            rest = item.rest_of_field(field, "".join(parts))
+            if rest is None or (rest.strip() and item.family != "reasoning"):
+                self.contradicts = True
 
 
 def _final_status(response: Mapping[str, Any], of_event: str) -> str:
@@ -293,16 +449,58 @@ def _shift_annotation(annotation: dict[str, Any], offset: int) -> dict[str, Any]
     return annotation | {name: place + offset for name, place in places.items() if isinstance(place, int)}
 
 
-def _reasoning(item: Mapping[str, Any], id: str) -> list[Event]:
-    full = [
-        FullReasoning(id, part["text"], index, kind)
-        for field, kind in _REASONING.items()
-        for index, part in enumerate(objects_in(item.get(field)))
-        if isinstance(part.get("text"), str)
-    ]
-    return [*full, ItemEnded(id)]
+def _annotations(item: OutputItem, form: Mapping[str, Any]) -> list[Event]:
+    """Returns the annotations of a complete message that did not come in events."""
+    out: list[Event] = []
+    offset, known = 0, item.cited
+    for part in objects_in(form.get("content")):
+        if not isinstance(part.get("type"), str):
+            continue
+        new = objects_in(part.get("annotations"))[known:]
+        out += [AnnotationAdded(item.id, encode_json(_shift_annotation(each, offset))) for each in new]
+        known = 0
+        offset += len(text_at(part, "text"))
+    return out
 
 
-def _index(event: Mapping[str, Any], name: str) -> int:
-    value = event.get(name)
-    return value if isinstance(value, int) and value >= 0 else 0
+def _is_item(item: OutputItem) -> bool:
+    """Whether the model can get it back: it has a type, a call also a name."""
+    return bool(_type_of(item.form)) and (item.family != CALL or item.name != "")
+
+
+def _may_come_later(form: Mapping[str, Any]) -> bool:
+    """Whether an item without any text is of a type that has one."""
+    kind = _type_of(form)
+    return (
+        kind in CALL_KINDS or kind == "message" or (kind == "reasoning" and not form.get("encrypted_content"))
+    )
+
+
+def _is_before_others(item: OutputItem, key: TextKey) -> bool:
+    """Whether a later part of a message has text, behind which nothing of this one can be sent."""
+    return any(each[0] == key[0] and each[1] > key[1] for each in item.pieces)
+
+
+def _next_part(item: OutputItem, field: str) -> int:
+    return 1 + max((number for name, number in item.pieces if name == field), default=-1)
+
+
+def _part_number(event: Mapping[str, Any], kind: _TextEvent, item: OutputItem, text: str) -> int:
+    """Returns the number of an event's part; without one, it is the last part, or the next if that is complete."""
+    number = event.get(kind.part)
+    if type(number) is int and number >= 0:
+        return number
+    last = max(0, _next_part(item, kind.field) - 1)
+    key = kind.field, last
+    repeats = key in item.echo if kind.text == "delta" else item.rest_of(key, text) is not None
+    return last if key not in item.vouched or repeats else last + 1
+
+
+def _id_of(event: Mapping[str, Any], form: Mapping[str, Any]) -> str:
+    return text_at(form, "id") or text_at(event, "item_id")
+
+
+def _index_of(event: Mapping[str, Any]) -> Hashable:
+    """Returns what tells an item's place in the output: a number or a text; None if there is none."""
+    index = event.get("output_index")
+    return index if type(index) is int or type(index) is str else None  # True and False are no numbers

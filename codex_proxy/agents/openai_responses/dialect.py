@@ -33,6 +33,10 @@ NO_ANSWER: Final = Failure(
     "The model server's answer is not in the format of the Responses API. The operator must "
     "check the address of the upstream (it usually ends with /v1), or use --agent openai-chat.",
 )
+CONTRADICTION: Final = Failure(
+    FaultKind.UPSTREAM_ERROR,
+    "The model server has sent the same part of its answer in two versions. Send the request again.",
+)
 _FAULTS: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
 _CUT_OFF_STOPS: Final = {
     "max_output_tokens": Stop.LENGTH,
@@ -75,7 +79,9 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
                 break
             if event.kind == "chunk" and not _is_error(event.value):
                 out += answer.feed(event.value)
-                if answer.status:
+                if answer.contradicts:
+                    out += self._fail(CONTRADICTION)
+                elif answer.status:
                     self._complete(answer, out)
             elif event.kind in ("chunk", "error"):
                 out += self._fail(self._errors.of_event(event.value))
