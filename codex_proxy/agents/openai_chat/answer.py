@@ -71,6 +71,9 @@ class ChatAnswer:
         self._new_id = new_id
         self._streamed_kind = streamed_kind
         self._think = ThinkTags()
+        self._has_deltas = False
+        self.contradicts = False
+        """Whether the server has said something else than what was sent."""
         self._open: dict[str, str] = {}
         """Ids of open items: `message`, `reasoning`, or by call."""
 
@@ -94,10 +97,13 @@ class ChatAnswer:
         choice = next((each for each in choices if not each.get("index")), None)
         if choice is None:
             return []
-        delta = choice.get("delta") or choice.get("message")
+        delta, message = choice.get("delta"), choice.get("message")
         out: list[Event] = []
-        if isinstance(delta, dict):
+        if isinstance(delta, dict) and delta:
+            self._has_deltas = True
             self._add_delta(delta, out)
+        if isinstance(message, dict):
+            self._add_message(message, is_last=bool(choice.get("finish_reason")), out=out)
         self.finish = self.finish or text_at(choice, "finish_reason") or None
         return out
 
@@ -150,6 +156,33 @@ class ChatAnswer:
         legacy = delta.get("function_call")
         if isinstance(legacy, dict):
             self._add_call(self.calls.feed({"index": 0, "function": legacy}, old_form=True), out)
+
+    def _add_message(self, message: dict[str, Any], *, is_last: bool, out: list[Event]) -> None:
+        """Adds a `message`: the whole answer, of which deltas may have said a part, or a piece of it in place of a
+        delta.
+        """
+        said, whole = "".join(self.text), message.get("content")
+        came = self.begun and (self._has_deltas or is_last)
+        if came and isinstance(whole, str) and not self.reasoning:
+            if whole.startswith(said):
+                message = message | {"content": whole[len(said) :]}
+            elif said.strip().startswith(whole.strip()):
+                message = message | {"content": ""}
+            elif self._has_deltas:
+                self.contradicts = True
+                return
+        elif came and self._has_deltas and self.text:
+            message = message | {"content": ""}  # how much of it was reasoning is not known
+        if came and self.reasoning:
+            message = {name: value for name, value in message.items() if not name.startswith("reasoning")}
+        if came and text_at(message, "refusal") and text_at(message, "refusal") in said:
+            message = message | {"refusal": ""}
+        calls = message.get("tool_calls")
+        if came and isinstance(calls, list) and self.calls.all:
+            rests = [self.calls.rest_of(position, each) for position, each in enumerate(objects_in(calls))]
+            self.contradicts = self.contradicts or None in rests
+            message = message | {"tool_calls": [rest for rest in rests if rest is not None]}
+        self._add_delta(message, out)
 
     def _add_part(self, part: Any, out: list[Event]) -> None:
         """Adds a part of `content`, which Mistral's servers send as a list."""

@@ -1,19 +1,19 @@
-"""Assembles tool calls from deltas, which have an index, an id (in one delta or all), both, or neither; several calls
-may have the index 0.
+"""Assembles tool calls from deltas, which have an index, an id (in one delta or all), both, or neither. Several calls
+may have the index 0, or the same id, and a call another id in each delta.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Hashable
 from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput
 from codex_proxy.agents.upstream.stream import is_json
-from codex_proxy.core.json_values import object_at, text_at
+from codex_proxy.core.json_values import canonical_json, object_at, text_at
 
 MAX_ID_CHARS: Final = 64
 """The longest id that OpenAI accepts."""
@@ -28,6 +28,9 @@ class Call:
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
+        self.index: Hashable = None
+        self.has_nameless = False
+        """Whether a delta of it came without its name: then the name again begins another call."""
         self.arguments: list[str] = []
         self.item_id = ""
         """The id of the call's item; empty until the item is begun."""
@@ -85,7 +88,7 @@ class ToolCalls:
         self._new_id = new_id
         self._taken = taken
         self._by_id: dict[str, Call] = {}
-        self._by_index: dict[int, Call] = {}
+        self._by_index: dict[Hashable, Call] = {}
 
     def feed(self, delta: Any, *, old_form: bool = False) -> Piece | None:
         """Adds an entry of `tool_calls`, or a `function_call` (`old_form`); None if it is no object."""
@@ -93,10 +96,10 @@ class ToolCalls:
             return None
         function = object_at(delta, "function")
         index = delta.get("index")
-        index = index if isinstance(index, int) and not isinstance(index, bool) else None
-        call = self._call_of(text_at(delta, "id"), index, text_at(function, "name"))
-        call.old_form = call.old_form or old_form
+        index = index if isinstance(index, int | str) and not isinstance(index, bool) else None
         said = _arguments(function.get("arguments"))
+        call = self._call_of(text_at(delta, "id"), index, text_at(function, "name"), said)
+        call.old_form = call.old_form or old_form
         if said:
             call.arguments.append(said)
         return Piece(call, said)
@@ -108,34 +111,66 @@ class ToolCalls:
             call.id = call.id or self._new_id("call_")
         return made
 
-    def _call_of(self, id: str, index: int | None, name: str) -> Call:
-        call = self._find(id, index, name)
+    def rest_of(self, position: int, delta: dict[str, Any]) -> dict[str, Any] | None:
+        """Returns what an entry of a whole message's `tool_calls` has beyond the call that came in deltas; None if it
+        contradicts that.
+        """
+        function = object_at(delta, "function")
+        call = self._by_id.get(text_at(delta, "id"))
+        if call is None:
+            call = self.all[position] if position < len(self.all) else None
+        if call is None:
+            return delta
+        said, whole = "".join(call.arguments), _arguments(function.get("arguments"))
+        if text_at(function, "name") not in ("", call.name or text_at(function, "name")):
+            return None
+        same = said.startswith(whole) or canonical_json(said) == canonical_json(whole)
+        if not same and not whole.startswith(said):
+            return None
+        rest = {"arguments": "" if same else whole[len(said) :]}
+        rest |= {} if call.name else {"name": text_at(function, "name")}
+        return {"id": call.id or text_at(delta, "id"), "index": call.index, "function": rest}
+
+    def _call_of(self, id: str, index: Hashable, name: str, arguments: str) -> Call:
+        call = self._find(id, index, name, arguments)
         if call is None:
             call = Call()
             self.all.append(call)
-        if id and not call.id:
+            if id:
+                usable = id not in self._taken and id not in self._by_id and len(id) <= MAX_ID_CHARS
+                call.id = id if usable else self._new_id("call_")
+                self._by_id[id] = call
+        elif id and not call.id:
             usable = id not in self._taken and len(id) <= MAX_ID_CHARS
             call.id = id if usable else self._new_id("call_")
             self._by_id[id] = call
         if index is not None:
             self._by_index[index] = call
+            call.index = index
+        call.has_nameless = call.has_nameless or not name
         call.name = call.name or name
         return call
 
-    def _find(self, id: str, index: int | None, name: str) -> Call | None:
-        """Returns the open call that a delta continues: by id, else by index, else the last. A name without an id
-        begins a new call if the earlier one is complete.
+    def _find(self, id: str, index: Hashable, name: str, arguments: str) -> Call | None:
+        """Returns the open call that a delta continues: that of its id and index, else of its index, else of its id,
+        else the last. Without a name a delta continues it; with one it begins another call if the earlier is complete,
+        or has another name.
         """
-        if id:
-            if id in self._by_id:
-                return self._by_id[id]
-            begun = None if index is None else self._by_index.get(index)
-            # Ollama gives every call the index 0: another id is another call, whatever its index.
-            return begun if begun is not None and not begun.id else None
-        begun = next(reversed(self.all), None) if index is None else self._by_index.get(index)
-        if begun is not None and name and begun.name and begun.is_complete:
-            return None  # without an id only the name tells of another call
-        return begun
+        known, placed = self._by_id.get(id) if id else None, self._by_index.get(index)
+        if known is not None and (index is None or known.index in (None, index) or not (placed or name)):
+            begun: Call | None = known
+        elif index is not None:
+            begun = placed
+        elif id and name and not arguments:
+            return None
+        else:
+            begun = next(reversed(self.all), None)
+        if begun is None or not name or not begun.name:
+            return begun
+        if begun is known and name == begun.name:
+            return None if begun.is_complete and (arguments or begun.has_nameless) else begun
+        is_other = begun.is_complete or (name != begun.name and (begun is known or not begun.arguments))
+        return None if is_other else begun
 
 
 def _arguments(value: Any) -> str:

@@ -15,7 +15,7 @@ from codex_proxy.agents.openai_chat.answer import ChatAnswer
 from codex_proxy.agents.openai_chat.body import OPTIONAL, request_body, request_fields
 from codex_proxy.agents.openai_chat.calls import Call
 from codex_proxy.agents.openai_chat.messages import ChatMessages
-from codex_proxy.agents.upstream.failures import EMPTY_ANSWER, NO_ANSWER, NO_JSON, TOO_LONG
+from codex_proxy.agents.upstream.failures import CONTRADICTION, EMPTY_ANSWER, NO_ANSWER, NO_JSON, TOO_LONG
 from codex_proxy.agents.upstream.forms import Forms, tries_of
 from codex_proxy.agents.upstream.stream import StreamEvent, is_error
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
@@ -101,7 +101,9 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
                     answer.has_new_fields = False
                     out.append(self._details_of(answer))
                 out += found
-                if is_error(event.value):
+                if answer.contradicts:
+                    out += self._fail(CONTRADICTION)
+                elif is_error(event.value):
                     out += self._fail(self._errors.of_event(event.value))
             elif event.kind == "error":
                 out += self._fail(self._errors.of_event(event.value))

@@ -11,7 +11,7 @@ from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.openai_responses.answer import Call, ResponsesAnswer
 from codex_proxy.agents.openai_responses.body import input_item, input_items, optional_forms, request_fields
 from codex_proxy.agents.openai_responses.forms import CUSTOM, with_forms
-from codex_proxy.agents.upstream.failures import NO_JSON, TOO_LONG
+from codex_proxy.agents.upstream.failures import CONTRADICTION, NO_JSON, TOO_LONG
 from codex_proxy.agents.upstream.forms import Forms, tries_of
 from codex_proxy.agents.upstream.stream import StreamEvent
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
@@ -32,10 +32,6 @@ NO_ANSWER: Final = Failure(
     FaultKind.UPSTREAM_ERROR,
     "The model server's answer is not in the format of the Responses API. The operator must "
     "check the address of the upstream (it usually ends with /v1), or use --agent openai-chat.",
-)
-CONTRADICTION: Final = Failure(
-    FaultKind.UPSTREAM_ERROR,
-    "The model server has sent the same part of its answer in two versions. Send the request again.",
 )
 _FAULTS: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
 _CUT_OFF_STOPS: Final = {

@@ -47,6 +47,10 @@ TOO_LONG: Final = Failure(
     K.UPSTREAM_ERROR,
     "The model server sent an event that is too long or nested too deep, or too much data without an event.",
 )
+CONTRADICTION: Final = Failure(
+    K.UPSTREAM_ERROR,
+    "The model server has sent the same part of its answer in two versions. Send the request again.",
+)
 TOO_MUCH: Final = Failure(
     K.UPSTREAM_ERROR, "The model server's answer is too large. Ask for less, or for no images."
 )
