@@ -42,15 +42,16 @@ def kinds(union: Any, field: str = "type") -> dict[str, Any]:
     return found
 
 
-def smallest(wanted: Any, kind: str = "", field: str = "type") -> Any:
+def smallest(given: Any, kind: str = "", field: str = "type") -> Any:
     """Returns the smallest value of a type: an object with the required fields only, whose `field` is `kind`."""
-    wanted = next(iter(members(wanted)))
-    origin = get_origin(wanted)
+    wanted: Any = next(iter(members(given)))
+    origin: Any = get_origin(wanted)
     if origin is Literal:
         return get_args(wanted)[0]
     if is_typeddict(wanted):
         fields = get_type_hints(wanted, include_extras=True)
-        made = {name: smallest(each) for name, each in fields.items() if get_origin(each) is Required}
+        required: Any = Required
+        made = {name: smallest(each) for name, each in fields.items() if get_origin(each) is required}
         return made | ({field: kind} if kind and field in fields else {})
     if origin is not None and origin is not type:
         return {} if issubclass(origin, Mapping) else []

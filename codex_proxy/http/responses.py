@@ -55,8 +55,8 @@ from codex_proxy.store.values import StoredResponse
 from codex_proxy.surfaces.body import invalid_value
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.models import billed_model
+from codex_proxy.surfaces.responses import compaction, response_object
 from codex_proxy.surfaces.responses import context as contexts
-from codex_proxy.surfaces.responses import response_object
 from codex_proxy.surfaces.responses.context import ParsedContext
 from codex_proxy.surfaces.responses.parse import FIELDS, ParsedResponse, parse
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
@@ -278,7 +278,7 @@ async def compact_response(request: web.Request) -> web.Response:
     parsed, history = await _read_conversation(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
     turn = await service.admission.admit(
-        contexts.compaction_turn(parsed, history),
+        compaction.compaction_turn(Turn(model=parsed.agent_model, history=()), history),
         request[CLIENT],
         FIELDS,
         model=parsed.model_asked,
@@ -287,13 +287,16 @@ async def compact_response(request: web.Request) -> web.Response:
     )
     renderer = await _run_to_end(service, turn, request[OWNER], start_timings(request))
     response = renderer.response()
+    summary = compaction.summary_in(response)
+    if not summary.strip():
+        raise Fault(compaction.NO_SUMMARY)
     texts = [part["text"] for item in response["output"] for part in item.get("content", ())]
     return json_response(
         response_object.compaction_object(
             id=service.ids.new("resp_"),
             created_at=int(service.clock.epoch()),
             item_id=service.ids.new("cmp_"),
-            summary=contexts.summary_in(response),
+            summary=summary,
             usage=renderer.spent.tokens(
                 prompt=partial(tokens_in, turn.history), answer=partial(estimate_all, texts)
             ),

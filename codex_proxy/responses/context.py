@@ -22,9 +22,10 @@ from codex_proxy.surfaces import conversations as conversation_objects
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, references_of, resolve_references, with_ids
 from codex_proxy.surfaces.responses.client_tools import tools_in
+from codex_proxy.surfaces.responses.compaction import compaction_turn
 from codex_proxy.surfaces.responses.context import InputEstimate, ParsedContext
-from codex_proxy.surfaces.responses.history import HistoryEntry, history_entries
-from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of
+from codex_proxy.surfaces.responses.history import HistoryEntry, history_entries, outlasts_compaction
+from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of, with_earlier_updates
 from codex_proxy.surfaces.responses.response_object import (
     previous_not_found,
     previous_too_large,
@@ -196,7 +197,9 @@ def turn_in_context(
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     entries = history_entries([*earlier, *fresh], earlier=len(earlier))
-    turn = turn_of(parsed, tuple(part for _, part in entries))
+    turn = with_earlier_updates(turn_of(parsed, tuple(part for _, part in entries)), [*earlier, *fresh])
+    if parsed.compacts:
+        return compaction_turn(turn, turn.history), None
     earlier_tools = tools_in(earlier)  # those of the request's own items are offered already
     if earlier_tools or any(item["type"] in CLIENT_CALLS for item in earlier):
         tools, mode = join_tools(turn.tools, earlier_tools), parsed.mode_after_calls
@@ -217,12 +220,15 @@ def history_with_model_items(
         parts.setdefault(index, []).append(part)
     calls = _ModelCalls(items)
     history: list[HistoryItem] = []
-    visible = 0
+    visible, kind = 0, ""
     for item in items:
         raw = None if item.model is None else as_history(item.model, identity)
         if raw is not None:
             history.append(raw)
         if item.shown is not None:
+            kind, before = item.shown["type"], kind
+            if kind == "compaction" and before == "compaction_trigger":
+                history = [each for each in history if outlasts_compaction(each)]
             history += calls.new_entries(parts.get(visible, ()), item.model)
             visible += 1
     return with_whole_calls(history)

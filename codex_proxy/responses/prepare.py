@@ -19,9 +19,9 @@ from codex_proxy.runs.run import Run
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.leases import ConversationLease
 from codex_proxy.store.store import Store
+from codex_proxy.surfaces.responses.compaction import renderer_class
 from codex_proxy.surfaces.responses.mcp_offers import newest_lists
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
-from codex_proxy.surfaces.responses.profile import renderer_class
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import tokens_in
 
@@ -107,7 +107,7 @@ async def prepare_in_context(
         model=parsed.model_asked,
         workdir_field=parsed.workdir_param,
         image_fields=parsed.web_images,
-        mcp=parsed.mcp,
+        mcp=() if parsed.compacts else parsed.mcp,
     )
     return PreparedResponse(
         id=id,
@@ -135,7 +135,7 @@ def renderer_of(
     service: ResponsesService, prepared: PreparedResponse, *, stream: bool = False, keep_frames: bool = False
 ) -> ResponsesRenderer:
     parsed = prepared.parsed
-    return renderer_class(service.profile)(
+    return renderer_class(service.profile, compacts=parsed.compacts)(
         id=prepared.id,
         created_at=int(prepared.created),
         echo={**parsed.echo, "store": is_stored(service, parsed)},
@@ -179,7 +179,7 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
 async def _with_server_tools(
     service: ResponsesService, prepared: PreparedResponse
 ) -> tuple[Turn, ServerTools]:
-    if not service.admission.has_server_tools:
+    if not service.admission.has_server_tools or prepared.parsed.compacts:
         return prepared.turn, ServerTools()
     parsed, context = prepared.parsed, prepared.context
     request = McpRequest(

@@ -237,7 +237,7 @@ class RunningResponse(ABC):
         self._shown = renderer.visible
         renderer.feed([ended])
         final, frames = renderer.response(), renderer.take_frames()
-        failure = ended.failure
+        failure = renderer.failure
         self._told = None  # what was told before is in `final`
         not_saved = await self._try_to_save(final, frames, ended) or self._told
         if not_saved is not None:

@@ -5,7 +5,7 @@ docs/contract.md#conversations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, TypedDict
 
 import msgspec
@@ -19,7 +19,7 @@ from codex_proxy.surfaces.answer_types import Count, Yes
 from codex_proxy.surfaces.body import RequestModel, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.item_wire import AnyItem
-from codex_proxy.surfaces.items import ItemDict, normalise_items
+from codex_proxy.surfaces.items import ItemDict, asks_for_compaction, normalise_items
 from codex_proxy.surfaces.wire_types import Metadata
 
 ITEMS_AT_ONCE: Final = 20
@@ -53,7 +53,7 @@ def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> tuple[NewConversa
     """Parses a body; an empty one asks for an empty conversation."""
     request, notes = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
-    return NewConversation(metadata, normalise_items(request.items or [], "items", pdfs)), notes
+    return NewConversation(metadata, _new_items(request.items or [], pdfs)), notes
 
 
 def parse_update(body: bytes, pdfs: PdfTexts | None = None) -> tuple[dict[str, str | None], FieldNotes]:
@@ -65,7 +65,16 @@ def parse_update(body: bytes, pdfs: PdfTexts | None = None) -> tuple[dict[str, s
 def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[tuple[ItemDict, ...], FieldNotes]:
     """Returns normalised items without ids."""
     request, notes = parse_as(AddItemsBody, body)
-    return normalise_items(request.items, "items", pdfs), notes
+    return _new_items(request.items, pdfs), notes
+
+
+def _new_items(given: Sequence[AnyItem], pdfs: PdfTexts | None) -> tuple[ItemDict, ...]:
+    items = normalise_items(given, "items", pdfs)
+    if asks_for_compaction(items, "items"):
+        raise bad_request(
+            "Only the 'input' of a response may end with a 'compaction_trigger'.", f"items[{len(items) - 1}]"
+        )
+    return items
 
 
 ITEMS_LIMIT: Final = 100

@@ -10,8 +10,9 @@ from pydantic import AfterValidator, Field
 
 from codex_proxy.surfaces.body import RequestModel, wrong_value
 from codex_proxy.surfaces.field_lists import Ignored
+from codex_proxy.surfaces.models import Effort
 from codex_proxy.surfaces.unions import ByKind
-from codex_proxy.surfaces.wire_types import CallId, HistoryName
+from codex_proxy.surfaces.wire_types import CallId, HistoryName, JsonSchemaFormat, TextFormat
 
 ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
 Status: TypeAlias = str
@@ -215,6 +216,28 @@ class CompactionItem(Item):
     encrypted_content: str
 
 
+class CompactionTriggerItem(Item):
+    """Asks for a `compaction` of all items before it, as the whole answer."""
+
+    type: Literal["compaction_trigger"]
+
+
+class UpdatedReasoning(RequestModel):
+    effort: Effort | None = None
+
+
+class UpdatedText(RequestModel):
+    format: Annotated[TextFormat | JsonSchemaFormat, ByKind()]
+
+
+class ConfigurationUpdateItem(Item):
+    """New values of `reasoning.effort` and `text.format`, until the next update."""
+
+    type: Literal["configuration_update"]
+    reasoning: UpdatedReasoning | None = None
+    text: UpdatedText | None = None
+
+
 class NativeItem(Item, extra="allow"):
     """An item of a tool that the provider runs, sent back with all of its fields."""
 
@@ -293,6 +316,8 @@ AnyItem: TypeAlias = Annotated[
     | McpApprovalRequestItem
     | McpApprovalResponseItem
     | CompactionItem
+    | CompactionTriggerItem
+    | ConfigurationUpdateItem
     | WebSearchCallItem
     | ImageCallItem
     | ShellCallItem

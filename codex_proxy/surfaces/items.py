@@ -32,6 +32,8 @@ PREFIXES: Final = {
     "mcp_approval_request": "mcpr_",
     "mcp_approval_response": "mcpa_",
     "compaction": "cmp_",
+    "compaction_trigger": "cmpt_",
+    "configuration_update": "cu_",
     "web_search_call": "ws_",
     "image_generation_call": "ig_",
     "local_shell_call": "lsh_",
@@ -58,6 +60,17 @@ def normalise_items(
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
     return tuple(_FORMS[type(item)](item, f"{field}[{index}]", pdfs) for index, item in enumerate(given))
+
+
+def asks_for_compaction(items: Sequence[ItemDict], field: str = "input") -> bool:
+    """Returns whether the last item asks for a compaction. Raises `Fault` for another one without its `compaction`."""
+    for index, item in enumerate(items[:-1]):
+        if item["type"] == "compaction_trigger" and items[index + 1]["type"] != "compaction":
+            raise bad_request(
+                "A 'compaction_trigger' must be the last item, or be followed by its 'compaction'.",
+                f"{field}[{index}]",
+            )
+    return bool(items) and items[-1]["type"] == "compaction_trigger"
 
 
 def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
@@ -195,6 +208,10 @@ def _output_form(item: wire.CallOutputItem, param: str, pdfs: PdfTexts | None) -
     )
 
 
+def _update_form(item: wire.ConfigurationUpdateItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
+    return item.model_dump(exclude_none=True, by_alias=True, warnings=False)
+
+
 def _native_form(item: wire.NativeItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     return _with_optional({}, **item.model_dump())
 
@@ -218,6 +235,7 @@ _PLAIN: Final[dict[type, tuple[str, str]]] = {
     wire.McpApprovalRequestItem: ("type server_label name arguments status", "id"),
     wire.McpApprovalResponseItem: ("type approval_request_id approve", "id reason"),
     wire.CompactionItem: ("type encrypted_content", "id"),
+    wire.CompactionTriggerItem: ("type", "id"),
     wire.ActivityItem: ("type kind text output", "id status"),
 }
 """The fields that are always there, and those only if given, by type of item."""
@@ -248,6 +266,7 @@ _FORMS: Final[dict[type, Callable[[Any, str, PdfTexts | None], ItemDict]]] = {
     **dict.fromkeys(_PLAIN, _plain_form),
     wire.ReasoningItem: _reasoning_form,
     wire.AgentMessageItem: _agent_message_form,
+    wire.ConfigurationUpdateItem: _update_form,
     wire.WebSearchCallItem: _native_form,
     wire.ImageCallItem: _native_form,
     wire.ShellCallItem: _native_form,

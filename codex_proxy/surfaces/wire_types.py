@@ -33,6 +33,16 @@ class TextFormat(RequestModel):
     type: Literal["text"]
 
 
+class JsonSchemaFormat(RequestModel):
+    """The schema of the answer, as Responses has it."""
+
+    type: Literal["json_schema"]
+    name: Name
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
 class OpenAIRequest(RequestModel, extra="allow"):
     """The fields that are the same in Chat Completions and Responses. Unknown fields are in `model_extra`."""
 

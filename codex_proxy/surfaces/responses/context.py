@@ -4,33 +4,24 @@ docs/wire-rules.md#compaction-counting-and-websocket.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
 
 import msgspec
 
 from codex_proxy.core.faults import bad_request
-from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart
+from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.tokens import estimate_all
-from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS, parse_as
 from codex_proxy.surfaces.field_lists import ignored_fields
 from codex_proxy.surfaces.items import ItemDict, normalise_items
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
-from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of
-from codex_proxy.surfaces.responses.parse import check_input, conversation_of, format_of
+from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of, note_unrun_call
+from codex_proxy.surfaces.responses.parse import INSTRUCTING, check_input, conversation_of, format_of
 from codex_proxy.surfaces.responses.tools import offered_tools
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields
 from codex_proxy.surfaces.usage import tokens_in
-
-APPROVED: Final = "The user has approved this call. It has yet to be made."
-COMPACTION_WORDS: Final = (
-    "Sum up the conversation so far, for yourself: you will go on from your summary and see nothing else of it. "
-    "Keep every fact, decision, name, number and open question that may matter later, and the user's own wishes "
-    "in the user's words. Answer with the summary only."
-)
 
 
 class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,17 +79,10 @@ def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
     """Returns the history of the conversation. The first `earlier` of `items` are stored."""
-    history = tuple(map(_note_unrun_call, history_of(items, earlier=earlier)))
+    history = tuple(map(note_unrun_call, history_of(items, earlier=earlier)))
     if parsed.instructions:
         return (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
     return history
-
-
-def _note_unrun_call(item: HistoryItem) -> HistoryItem:
-    """Returns an item; an approved MCP call's output says that the call was not run."""
-    if isinstance(item, HistoryOutput) and item.approved_by is not None:
-        return HistoryOutput(item.call_id, (TextPart(APPROVED),))
-    return item
 
 
 class InputEstimate:
@@ -106,12 +90,20 @@ class InputEstimate:
 
     def __init__(self) -> None:
         self._tokens = 0
+        self._instructions = 0
+        """The tokens of instructions, which a compaction leaves."""
+        self._last = ""
         self._kept: list[ItemDict] = []
 
     def add(self, item: ItemDict) -> None:
         """Counts a stored item, oldest first."""
+        if item["type"] == "compaction" and self._last == "compaction_trigger":
+            self._tokens, self._kept = self._instructions, []
+        self._last = item["type"]
         if item["type"] in STAND_ALONE:
-            self._tokens += tokens_in(history_of((item,), earlier=1))
+            tokens = tokens_in(history_of((item,), earlier=1))
+            self._tokens += tokens
+            self._instructions += tokens if item.get("role") in INSTRUCTING else 0
         else:
             self._kept.append(_without_images(item))
 
@@ -126,15 +118,3 @@ def _without_images(item: ItemDict) -> ItemDict:
     if not isinstance(output, list):
         return item
     return {**item, "output": [part for part in output if part["type"] != "input_image"]}
-
-
-def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> Turn:
-    """Returns a plain model's turn without tools, whose answer is the summary."""
-    wish = HistoryMessage("user", (TextPart(COMPACTION_WORDS),))
-    return Turn(model=parsed.agent_model, history=(*history, wish), mode="model")
-
-
-def summary_in(response: Mapping[str, Any]) -> str:
-    """Returns the summary in a response; empty lines separate its parts."""
-    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
-    return "\n\n".join(part["text"] for part in parts if part["type"] == "output_text")

@@ -151,6 +151,11 @@ class ResponseEvents:
             position = {"item_id": raw_text(output.id), "output_index": output.index}
             self._add(f"response.{output.kind}.{stage}", **position)
 
+    def send_compacting(self, output: OutputItem) -> None:
+        """Sends that the summary of a compaction is being written."""
+        position = {"item_id": raw_text(output.id), "output_index": output.index}
+        self._add("response.compaction.compacting", **position)
+
     def send_item_done(self, output: OutputItem) -> None:
         self._add("response.output_item.done", output_index=output.index, item=output.whole())
 

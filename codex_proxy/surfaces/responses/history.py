@@ -48,6 +48,7 @@ def decode_summary(content: str) -> str | None:
 
 
 SUMMARY_WORDS: Final = "What was said before, in a summary:\n"
+_APPROVED: Final = "The user has approved this call. It has yet to be made."
 _ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant"}
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
@@ -90,9 +91,14 @@ class _Reader:
         self._cut: set[str] = set()
         """Calls cut off while the model wrote them, without outputs."""
         self._seen: set[str] = set()
+        self._kind = ""
+        """The last item's type."""
 
     def read(self, item: ItemDict, index: int) -> None:
-        kind = item["type"]
+        kind, before = item["type"], self._kind
+        self._kind = kind
+        if kind == "compaction" and before == "compaction_trigger":
+            self.entries = [entry for entry in self.entries if outlasts_compaction(entry.part)]
         if kind in _CALLS:
             self._add_call(item, index)
         elif kind in _OUTPUTS:
@@ -241,6 +247,22 @@ def _compaction(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     return [HistoryMessage("developer", (TextPart(SUMMARY_WORDS + summary),))]
 
 
+def note_unrun_call(item: HistoryItem) -> HistoryItem:
+    """Returns an item; an approved MCP call's output says that the call was not run."""
+    if isinstance(item, HistoryOutput) and item.approved_by is not None:
+        return HistoryOutput(item.call_id, (TextPart(_APPROVED),))
+    return item
+
+
+def outlasts_compaction(item: HistoryItem) -> bool:
+    """Whether an item stays in the history behind the compaction of all before it: instructions do, earlier summaries
+    do not.
+    """
+    if not isinstance(item, HistoryMessage) or item.role != "developer":
+        return False
+    return not (isinstance(item.parts[0], TextPart) and item.parts[0].text.startswith(SUMMARY_WORDS))
+
+
 def _unchanged_item(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     return _raw(item)
 
@@ -257,6 +279,8 @@ _CONVERSIONS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]
     "message": _message,
     "reasoning": _reasoning,
     "compaction": _compaction,
+    "compaction_trigger": _nothing,
+    "configuration_update": _nothing,
     ACTIVITY_TYPE: _nothing,
     "additional_tools": _nothing,
     "agent_message": _sub_agent_message,

@@ -6,18 +6,26 @@ docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
+from pydantic import ConfigDict, TypeAdapter
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Turn
-from codex_proxy.surfaces.body import check_length, parse_as
+from codex_proxy.surfaces.body import check_length, parse_as, validate
 from codex_proxy.surfaces.field_lists import ignored_fields
-from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, normalise_items, web_images
+from codex_proxy.surfaces.item_wire import ConfigurationUpdateItem
+from codex_proxy.surfaces.items import (
+    CLIENT_CALLS,
+    ItemDict,
+    asks_for_compaction,
+    normalise_items,
+    web_images,
+)
 from codex_proxy.surfaces.models import resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
@@ -38,8 +46,16 @@ from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.response_object import echo_of, summary_of
 from codex_proxy.surfaces.responses.response_types import ResponseEcho
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, offered_tools
-from codex_proxy.surfaces.responses.wire import ContextFields, JsonSchemaFormat, ResponseRequest
+from codex_proxy.surfaces.responses.wire import (
+    ContextFields,
+    JsonObjectFormat,
+    ReasoningOptions,
+    ResponseRequest,
+    TextOptions,
+)
 from codex_proxy.surfaces.responses.wire_tools import WebSearchTool
+from codex_proxy.surfaces.unions import ByKind
+from codex_proxy.surfaces.wire_types import JsonSchemaFormat, TextFormat
 
 CONVERSATION_PREFIX: Final = "conv_"
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
@@ -59,7 +75,7 @@ SAMPLING: Final = (
 )
 """Sampling parameters, which are checked, and have no effect unless the agent supports them."""
 
-_INSTRUCTING: Final = frozenset({"system", "developer"})
+INSTRUCTING: Final = frozenset({"system", "developer"})
 
 Activity: TypeAlias = Literal["off", "summaries", "items"]
 """How the agent's actions are shown: not, as reasoning summaries, or as items."""
@@ -76,6 +92,8 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     conversation: str | None
     store: bool
     background: bool
+    compacts: bool
+    """Whether the answer is a compaction of the context."""
     include: frozenset[str]
     mcp: tuple[McpOffer, ...]
     mcp_choice: tuple[McpChoice, ...]
@@ -96,8 +114,12 @@ def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -
 
 
 def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | None) -> ParsedResponse:
+    request = _with_updates(request)
     conversation, wanted = conversation_of(request), format_of(request)
     items = normalise_items(request.input, pdfs=pdfs)
+    compacts = asks_for_compaction(items)
+    if compacts and len(items) == 1:
+        _refuse_empty_input(request)
     acts = _client_acts(request, wanted, items)
     offered = offered_tools(request.tools, request.tool_choice, tools_in(items))
     resolved = resolve(request.model, context.catalog)
@@ -128,6 +150,7 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
         conversation=conversation,
         store=request.store is not False,
         background=bool(request.background),
+        compacts=compacts,
         stream=bool(request.stream),
         include=frozenset(request.include or ()),
         mcp=offered.mcp,
@@ -145,6 +168,37 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
         workdir_param=place.workdir_param,
         web_images=web_images(items),
     )
+
+
+def _with_updates(request: ResponseRequest) -> ResponseRequest:
+    """Returns the request with the newest effort and format that its `configuration_update` items set."""
+    items = request.input if isinstance(request.input, list) else ()
+    reasoning, text = request.reasoning, request.text
+    for item in items:
+        if not isinstance(item, ConfigurationUpdateItem):
+            continue
+        if item.reasoning is not None and item.reasoning.effort is not None:
+            reasoning = (reasoning or ReasoningOptions()).model_copy(update={"effort": item.reasoning.effort})
+        if item.text is not None:
+            text = (text or TextOptions()).model_copy(update={"format": item.text.format})
+    if reasoning is request.reasoning and text is request.text:
+        return request
+    return request.model_copy(update={"reasoning": reasoning, "text": text})
+
+
+def with_earlier_updates(turn: Turn, items: Sequence[ItemDict]) -> Turn:
+    """Returns the turn with the newest effort and format that `configuration_update` among all items of its context
+    set.
+    """
+    for item in items:
+        if item["type"] != "configuration_update":
+            continue
+        if effort := item.get("reasoning", {}).get("effort"):
+            turn = msgspec.structs.replace(turn, effort=effort)
+        if "text" in item:
+            wanted = _format_of(validate(_format, item["text"]["format"], "input"))
+            turn = msgspec.structs.replace(turn, output_schema=wanted.schema)
+    return turn
 
 
 def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
@@ -193,7 +247,15 @@ def conversation_of(request: ContextFields) -> str | None:
 
 
 def format_of(request: ContextFields) -> Format:
-    wanted = request.text.format if request.text else None
+    return _format_of(request.text.format if request.text else None)
+
+
+_format: TypeAdapter[TextFormat | JsonSchemaFormat] = TypeAdapter(
+    Annotated[TextFormat | JsonSchemaFormat, ByKind()], config=ConfigDict(defer_build=True)
+)
+
+
+def _format_of(wanted: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> Format:
     if isinstance(wanted, JsonSchemaFormat):
         return json_schema_format(wanted.schema_, wanted.name, wanted.description)
     return JSON_OBJECT if wanted and wanted.type == "json_object" else Format()
@@ -205,7 +267,7 @@ def _client_acts(request: ResponseRequest, wanted: Format, items: Sequence[ItemD
         bool(request.instructions)
         or any(not isinstance(tool, WebSearchTool) for tool in request.tools or ())
         or wanted.kind != "text"
-        or any(item.get("role") in _INSTRUCTING or item["type"] in CLIENT_CALLS for item in items)
+        or any(item.get("role") in INSTRUCTING or item["type"] in CLIENT_CALLS for item in items)
     )
 
 
@@ -222,7 +284,12 @@ def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> 
         )
     refuse_logprobs(_requested_logprobs(request), settings.logprobs)
     refuse_stream_options(request.stream_options, request.stream)
-    if request.input == [] and request.previous_response_id is None and request.conversation is None:
+    if request.input == []:
+        _refuse_empty_input(request)
+
+
+def _refuse_empty_input(request: ResponseRequest) -> None:
+    if request.previous_response_id is None and request.conversation is None:
         raise bad_request(
             "'input' is empty, and there is no 'previous_response_id' or 'conversation' to continue from.",
             "input",

@@ -88,6 +88,9 @@ class OpenResponsesEvents(ResponseEvents):
     def send_item_done(self, output: OutputItem) -> None:
         """Sends nothing."""
 
+    def send_compacting(self, output: OutputItem) -> None:
+        """Sends nothing."""
+
 
 def _is_legacy(output: OutputItem) -> bool:
     """Whether the model server sent `function_call`, which has other events."""
@@ -165,10 +168,6 @@ class OpenResponsesRenderer(ResponsesRenderer):
 
 
 # --- the profile that the operator has set ------------------------------------------------------
-
-
-def renderer_class(profile: Profile) -> type[ResponsesRenderer]:
-    return OpenResponsesRenderer if profile == "open-responses-server" else ResponsesRenderer
 
 
 def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents:

@@ -27,7 +27,8 @@ from codex_proxy.surfaces.responses.response_types import (
     ResponseUsage,
 )
 from codex_proxy.surfaces.responses.tools import ResponsesTools
-from codex_proxy.surfaces.responses.wire import JsonSchemaFormat, ResponseRequest, TextOptions
+from codex_proxy.surfaces.responses.wire import ResponseRequest, TextOptions
+from codex_proxy.surfaces.wire_types import JsonSchemaFormat
 
 
 def echo_of(

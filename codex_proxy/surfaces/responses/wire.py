@@ -14,7 +14,14 @@ from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem
 from codex_proxy.surfaces.models import Effort
 from codex_proxy.surfaces.responses.wire_tools import AnyTool, ToolChoice
 from codex_proxy.surfaces.unions import ByKind
-from codex_proxy.surfaces.wire_types import Name, OpenAIRequest, Positive, Summary, TextFormat, Verbosity
+from codex_proxy.surfaces.wire_types import (
+    JsonSchemaFormat,
+    OpenAIRequest,
+    Positive,
+    Summary,
+    TextFormat,
+    Verbosity,
+)
 
 Label: TypeAlias = Annotated[str, Field(max_length=512)]
 Include: TypeAlias = Literal[
@@ -48,14 +55,6 @@ class ReasoningOptions(RequestModel):
 
 class JsonObjectFormat(RequestModel):
     type: Literal["json_object"]
-
-
-class JsonSchemaFormat(RequestModel):
-    type: Literal["json_schema"]
-    name: Name
-    schema_: Annotated[dict[str, Any], Field(alias="schema")]
-    description: str | None = None
-    strict: bool | None = None
 
 
 class TextOptions(RequestModel):

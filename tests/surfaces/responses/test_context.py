@@ -11,20 +11,26 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.tokens import estimate_tokens
+from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.models import DEFAULT_NAME
 from codex_proxy.surfaces.responses import response_object
-from codex_proxy.surfaces.responses.context import (
+from codex_proxy.surfaces.responses.compaction import (
     COMPACTION_WORDS,
-    InputEstimate,
-    ParsedContext,
+    NO_SUMMARY,
+    CompactionRenderer,
     compaction_turn,
-    context_history,
-    parse_context,
     summary_in,
 )
+from codex_proxy.surfaces.responses.context import (
+    InputEstimate,
+    ParsedContext,
+    context_history,
+    parse_context,
+)
+from codex_proxy.surfaces.responses.parse import with_earlier_updates
 from codex_proxy.surfaces.usage import tokens_in
 from tests.surfaces.chat.turns import text_item, tool_call, turn
-from tests.surfaces.responses.answering import whole
+from tests.surfaces.responses.answering import CountedIds, Stopped, whole
 from tests.surfaces.responses.asking import CATALOG, function_tool, history
 
 
@@ -114,7 +120,7 @@ def test_a_wrong_field_of_a_count_or_compaction_is_named(fields: dict[str, Any],
 
 def test_the_plain_model_sums_up_what_it_has_seen() -> None:
     parsed = context(input="Owls fly.", instructions="Be brief.")
-    asked = compaction_turn(parsed, context_history(parsed, parsed.input_items))
+    asked = compaction_turn(Turn(model="", history=()), context_history(parsed, parsed.input_items))
     texts = [item.parts for item in asked.history if isinstance(item, HistoryMessage)]
     assert texts == [(TextPart("Be brief."),), (TextPart("Owls fly."),), (TextPart(COMPACTION_WORDS),)]
     assert (asked.mode, asked.tools) == ("model", ())
@@ -131,3 +137,24 @@ def test_the_summary_is_what_the_assistant_said_and_a_new_chain_begins_with_it()
     (told,) = history(*compacted["output"])
     assert isinstance(told, HistoryMessage)
     assert "Owls fly." in told.parts[0].text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("said", [[], ["  \n"]])
+def test_a_model_that_sums_up_nothing_fails_so_that_nothing_is_lost(said: list[str]) -> None:
+    rendered = CompactionRenderer(id="resp_1", created_at=1, echo={}, ids=CountedIds(), clock=Stopped())
+    rendered.feed(turn(*(text_item(each, id="a") for each in said)))
+    assert rendered.failure is NO_SUMMARY
+    assert rendered.response()["status"] == "failed"
+
+
+def test_the_effort_and_format_of_earlier_items_are_those_of_the_turn() -> None:
+    schema = {"type": "json_schema", "name": "a", "schema": {"type": "object"}}
+    items: Any = [
+        {"type": "configuration_update", "reasoning": {"effort": "low"}},
+        {"type": "configuration_update", "text": {"format": schema}, "reasoning": {}},
+    ]
+    changed = with_earlier_updates(Turn(model="", history=(), effort="high"), items)
+    assert changed.effort == "low"
+    assert json.loads(bytes(changed.output_schema or b"")) == {"title": "a", "type": "object"}
+    plain: Any = {"type": "configuration_update", "text": {"format": {"type": "text"}}}
+    assert with_earlier_updates(changed, [plain]).output_schema is None
