@@ -142,7 +142,8 @@ def chat_choice_is_read(kind: str, choice: Any) -> None:
 def role_is_read(kind: str, message: dict[str, Any]) -> None:
     calling = {"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": NO_ARGUMENTS}]}
     legacy = {"role": "assistant", "function_call": NO_ARGUMENTS}
-    before = {"tool": [calling], "function": [legacy]}.get(kind, [])
+    earlier: dict[str, list[dict[str, Any]]] = {"tool": [calling], "function": [legacy]}
+    before = earlier.get(kind, [])
     chat.ask(messages=[chat.HELLO, *before, {"content": "x", **message}])
 
 
