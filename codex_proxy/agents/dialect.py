@@ -197,6 +197,7 @@ Capability = Literal[
     "images",
     "plain_model",
     "web_search",
+    "effort",
     "verbosity",
     "service_tier",
     "sampling",
@@ -215,6 +216,7 @@ tools. `structured_output`: the provider gets the answer's schema, not the model
 applies the limit. `forwarding`: the server speaks Chat Completions, and can get fields that a `Turn` lacks.
 `system_prompt`: instructions are sent as such, not as text of the user. `parallel_calls`: the calls of a step are
 reported together. `model_choice`: the turn's model is used.
+`effort`: the turn's effort is used, whatever efforts the models list.
 
 If an agent lacks one of the next three, its answers say so in `x-codex-uncertain`. `sandbox`: commands run in the
 turn's sandbox. `exact_usage`: the provider counts each request's tokens. `stop_reasons`: the agent reports why an

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from codex_proxy.agents.agent import Agent, agent_for
@@ -46,31 +46,65 @@ def agent_headers(
 def _ignored_fields(facts: _TurnFacts) -> Iterator[str]:
     # A model server gets these as they are, whatever it makes of them.
     sent = {*facts.turn.sampling, "service_tier"} if facts.can("sampling") else ()
-    yield from (name for name in facts.parsed.ignored if name not in sent)
-    for field, has_no_effect in _WITHOUT_EFFECT.items():
-        if has_no_effect(facts):
-            yield getattr(facts.parsed.fields, field, field)
+    named = [name for name in facts.parsed.ignored if name not in sent]
+    for field, has_no_effect in TURN_FIELDS.items():
+        if has_no_effect is not None and has_no_effect(facts):
+            named.append(getattr(facts.parsed.fields, field, field))
+    yield from filter(None, dict.fromkeys(named))
 
 
-_WITHOUT_EFFECT: Final[dict[str, Callable[[_TurnFacts], bool]]] = {
-    "web_search": lambda facts: (
-        facts.parsed.web_search and not (facts.turn.web_search and facts.can("web_search"))
-    ),
+def _without_effort(facts: _TurnFacts) -> bool:
+    effort = facts.turn.effort
+    return effort is not None and not (facts.can("effort") or effort in facts.model.efforts)
+
+
+def _without_summary(facts: _TurnFacts) -> bool:
+    """Whether a summary is asked of an agent that has no efforts; the others show their reasoning."""
+    asked = facts.turn.summary not in (None, "none")
+    return asked and not (facts.can("effort") or facts.model.efforts)
+
+
+TURN_FIELDS: Final[Mapping[str, Callable[[_TurnFacts], bool] | None]] = {
+    "effort": _without_effort,
+    "summary": _without_summary,
     "verbosity": lambda facts: (
         facts.turn.verbosity is not None and not (facts.can("verbosity") and facts.model.verbosity)
     ),
-    "parallel_calls": lambda facts: (
+    "service_tier": lambda facts: facts.turn.service_tier is not None and not facts.can("effort"),
+    "web_search": lambda facts: (
+        facts.parsed.web_search and not (facts.turn.web_search and facts.can("web_search"))
+    ),
+    "parallel_tool_calls": lambda facts: (
         facts.parsed.parallel_calls and bool(facts.turn.tools) and not facts.can("parallel_calls")
     ),
     "model": lambda facts: not facts.can("model_choice") and facts.names_unknown_model(),
-    "effort": lambda facts: (
-        "effort" in facts.agent.missing_features and bool(facts.turn.effort or facts.turn.summary)
+    # Named by the parsers, since an upstream may get them.
+    **dict.fromkeys(("sampling",)),
+    # Refused, or served by this server, where an agent lacks the capability.
+    **dict.fromkeys(
+        (
+            *("history", "mode", "tools", "tool_choice", "output_schema", "json_object", "choices", "stop"),
+            *("max_tokens", "workdir", "sandbox", "passed_fields", "forwarded"),
+        )
     ),
-    "service_tier": lambda facts: (
-        "effort" in facts.agent.missing_features and facts.turn.service_tier is not None
+    # Not of the request, but of this server.
+    **dict.fromkeys(
+        (
+            *(
+                "owner",
+                "max_server_steps",
+                "max_server_calls",
+                "schema_field",
+                "confine_reads",
+                "permissions",
+            ),
+            *("reports_stop", "origin", "instructions_in_outputs", "calls_without_ids"),
+        )
     ),
 }
-"""Whether a field has no effect with the agent, by its name in `FieldNames` or in every API."""
+"""Every field of a `Turn`, with what says that it has no effect; None if it always has one. `FieldNames` has their
+names in the API, empty if no client asks for one by itself.
+"""
 
 
 def _history_changes(facts: _TurnFacts) -> Iterator[str]:

@@ -117,7 +117,7 @@ async def embed(request: web.Request) -> web.Response:
     Raises the `Fault`s of `pass_through.pass_through`.
     """
     timings = start_timings(request)
-    parsed = read_embed(await read_body(request))
+    parsed = read_embed(await read_body(request), request[CLIENT].catalog)
     answer = await _request_embeddings(request, parsed)
     return _json(embed_body(answer, parsed.model, timings.durations()))
 
@@ -127,7 +127,7 @@ async def embeddings(request: web.Request) -> web.Response:
 
     For one text, in an older form than `embed`.
     """
-    parsed = read_embeddings(await read_body(request))
+    parsed = read_embeddings(await read_body(request), request[CLIENT].catalog)
     return _json(embeddings_body(await _request_embeddings(request, parsed)))
 
 

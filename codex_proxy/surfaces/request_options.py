@@ -88,7 +88,8 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
     web_search: str = "web_search_options"
     verbosity: str = "verbosity"
     effort: str = "reasoning_effort"
-    parallel_calls: str = "parallel_tool_calls"
+    summary: str = "reasoning.summary"
+    parallel_tool_calls: str = "parallel_tool_calls"
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from codex_proxy.core.turn import Mode, Sandbox
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
         *("history", "client_tools", "tool_replies", "structured_output", "images", "plain_model"),
-        *("system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
+        *("system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice", "effort"),
     }
 )
 

@@ -16,7 +16,7 @@ PLAIN_SETTINGS: Final = CODEX_SETTINGS | {"agent_confinement", "agent_state_fold
 PARALLEL_CALLS: Final = frozenset({"enable_parallel_tool_calls"})
 
 PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {"images", "sandbox", "exact_usage", "stop_reasons", "model_choice"}
+    {"images", "effort", "sandbox", "exact_usage", "stop_reasons", "model_choice"}
 )
 EXEC_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
     *("structured_output", "plain_model", "web_search", "verbosity", "service_tier")

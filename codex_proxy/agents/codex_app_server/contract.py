@@ -143,7 +143,7 @@ class Clause(NamedTuple):
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
         *("history", "client_tools", "tool_replies", "structured_output"),
-        *("images", "plain_model", "web_search", "verbosity", "service_tier"),
+        *("images", "plain_model", "web_search", "effort", "verbosity", "service_tier"),
         *("system_prompt", "sandbox", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
     }
 )

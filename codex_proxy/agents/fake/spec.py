@@ -12,7 +12,7 @@ from codex_proxy.agents.spec import AgentSpec, later
 PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
         *("history", "client_tools", "structured_output", "images", "plain_model"),
-        *("system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
+        *("system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice", "effort"),
         "sandbox",  # it runs nothing
     }
 )

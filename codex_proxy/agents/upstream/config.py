@@ -50,7 +50,7 @@ CHAT: Final = UpstreamApi(
     capabilities=frozenset(
         {
             *("history", "client_tools", "tool_replies", "tool_choice", "structured_output"),
-            *("images", "plain_model", "verbosity", "sampling", "max_tokens", "forwarding"),
+            *("images", "plain_model", "effort", "verbosity", "sampling", "max_tokens", "forwarding"),
             *("system_prompt", "stop_reasons", "parallel_calls", "model_choice"),
         }
     ),
@@ -63,7 +63,7 @@ RESPONSES: Final = UpstreamApi(
     capabilities=frozenset(
         {
             *("history", "client_tools", "tool_replies", "tool_choice", "structured_output", "images"),
-            *("plain_model", "verbosity", "sampling", "max_tokens", "web_search", "service_tier"),
+            *("plain_model", "effort", "verbosity", "sampling", "max_tokens", "web_search", "service_tier"),
             *("system_prompt", "stop_reasons", "parallel_calls", "model_choice"),
         }
     ),

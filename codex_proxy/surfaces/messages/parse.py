@@ -42,11 +42,15 @@ FIELDS: Final = FieldNames(
     output_schema="output_config.format.schema",
     web_search="tools[web_search]",
     effort="output_config.effort",
-    parallel_calls="tool_choice.disable_parallel_tool_use",
+    summary="",
+    parallel_tool_calls="tool_choice.disable_parallel_tool_use",
 )
+THINKING_FIELDS: Final = msgspec.structs.replace(FIELDS, effort="thinking")
+"""The names for a request whose effort is that of `thinking`."""
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 """Sampling parameters, which Anthropic's newer versions do not have."""
 
+_THINKING: Final = ("enabled", "adaptive", "between_tools", "disabled")
 _BUDGETS: Final = ((2048, "low"), (8192, "medium"), (24576, "high"))
 """The largest budget of thinking tokens for each effort."""
 _LARGEST_EFFORT: Final = "xhigh"
@@ -80,7 +84,9 @@ def parse(
         raise bad_request("There is nothing to answer: every message is empty.", "messages")
     if instructions := instructions_of(request.system):
         history = (HistoryMessage("developer", (TextPart(instructions),)), *history)
+    by_thinking = _effort_asked(request) is None and request.thinking is not None
     return ParsedMessages(
+        fields=THINKING_FIELDS if by_thinking else FIELDS,
         turn=msgspec.structs.replace(turn, history=history),
         model_asked=request.model or DEFAULT_NAME,
         stream=bool(request.stream),
@@ -165,6 +171,7 @@ def _ignored_fields(request: MessagesRequest) -> tuple[str, ...]:
         *(name for name in SAMPLING if getattr(request, name) is not None),
         *(("metadata",) if request.metadata else ()),
         *(("output_config.effort",) if effort is not None and effort not in EFFORTS else ()),
+        *(("thinking",) if request.thinking is not None and request.thinking.type not in _THINKING else ()),
     )
 
 

@@ -15,8 +15,10 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.body import RequestModel, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, ignored_fields
+from codex_proxy.surfaces.models import ModelCatalog
+from codex_proxy.surfaces.ollama.parse import known_name
 from codex_proxy.surfaces.ollama.render import NOT_AS_EXPECTED, TurnTimes
-from codex_proxy.surfaces.ollama.wire import ModelName
+from codex_proxy.surfaces.ollama.wire import KeepAlive, ModelName
 from codex_proxy.surfaces.unions import ByKind
 
 _NO_EMBEDDINGS: Final = Failure(FaultKind.UPSTREAM_ERROR, "The model server's answer has no embeddings.")
@@ -30,7 +32,7 @@ class OllamaEmbedRequest(RequestModel):
     dimensions: Annotated[int, Field(ge=1)] | None = None
     truncate: Annotated[Any, Ignored()] = None
     options: Annotated[Any, Ignored()] = None
-    keep_alive: Any = None
+    keep_alive: KeepAlive | None = None
 
 
 class OllamaEmbeddingsRequest(RequestModel):
@@ -39,7 +41,7 @@ class OllamaEmbeddingsRequest(RequestModel):
     model: ModelName
     prompt: str
     options: Annotated[Any, Ignored()] = None
-    keep_alive: Any = None
+    keep_alive: KeepAlive | None = None
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True):
@@ -50,21 +52,21 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...]
 
 
-def read_embed(body: bytes) -> EmbeddingsRequest:
+def read_embed(body: bytes, catalog: ModelCatalog) -> EmbeddingsRequest:
     request, notes = parse_as(OllamaEmbedRequest, body)
     given = [request.input] if isinstance(request.input, str) else request.input
-    return _make_request(request.model, given, request.dimensions, notes)
+    return _make_request(request.model, catalog, given, request.dimensions, notes)
 
 
-def read_embeddings(body: bytes) -> EmbeddingsRequest:
+def read_embeddings(body: bytes, catalog: ModelCatalog) -> EmbeddingsRequest:
     request, notes = parse_as(OllamaEmbeddingsRequest, body)
-    return _make_request(request.model, [request.prompt], None, notes)
+    return _make_request(request.model, catalog, [request.prompt], None, notes)
 
 
 def _make_request(
-    model: str, given: list[str], dimensions: int | None, notes: FieldNotes
+    model: str, catalog: ModelCatalog, given: list[str], dimensions: int | None, notes: FieldNotes
 ) -> EmbeddingsRequest:
-    body = {"model": raw_text(model), "input": [raw_text(text) for text in given]}
+    body = {"model": raw_text(known_name(model, catalog)), "input": [raw_text(text) for text in given]}
     more = {} if dimensions is None else {"dimensions": dimensions}
     return EmbeddingsRequest(json_bytes({**body, **more}), model, ignored_fields(notes))
 

@@ -44,7 +44,7 @@ from codex_proxy.surfaces.request_options import (
 )
 from codex_proxy.surfaces.tools import model_name, refuse_duplicates
 
-FIELDS: Final = FieldNames(output_schema="format", effort="think")
+FIELDS: Final = FieldNames(output_schema="format", effort="think", summary="")
 SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
 )
@@ -211,6 +211,8 @@ def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, .
         return nearest_effort(think, efforts)
     if think is False and efforts:
         return nearest_effort("none", efforts)
+    if think is True and by_name is None and not efforts:
+        return "medium"  # a model server may not think without an effort
     return None if by_name is None else nearest_effort(by_name, efforts)
 
 

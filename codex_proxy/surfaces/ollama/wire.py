@@ -4,11 +4,13 @@ and JavaScript.
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence
+from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence, wrong_value
 from codex_proxy.surfaces.field_lists import Ignored
 from codex_proxy.surfaces.unions import ByKind
 
@@ -19,6 +21,28 @@ Stops: TypeAlias = Annotated[
     StopSequence | Annotated[list[StopSequence], Field(max_length=MAX_STOPS)], ByKind()
 ]
 WantedFormat: TypeAlias = Annotated[str | dict[str, Any], ByKind()]
+_DURATION: Final = re.compile(r"[-+]?(?:0|(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)")
+
+
+def _check_duration(value: Any) -> Any:
+    """Returns seconds or a duration in Go's form; raises `ValueError` for others, as Ollama refuses them."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number or (isinstance(value, str) and _DURATION.fullmatch(value[:100])):
+        return value
+    raise wrong_value("invalid_value", "it must be a number of seconds, or a duration such as '5m'")
+
+
+def _whole_number(value: Any) -> Any:
+    """Cuts a number's fraction off, as Ollama does."""
+    return int(value) if isinstance(value, float) and math.isfinite(value) else value
+
+
+def _lower_case(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+KeepAlive: TypeAlias = Annotated[Any, AfterValidator(_check_duration)]
+WholeNumber: TypeAlias = Annotated[int, BeforeValidator(_whole_number)]
 Images: TypeAlias = list[str]
 """Images in base64, without the head of a data URL."""
 
@@ -28,12 +52,12 @@ class Options(RequestModel, extra="allow"):
 
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: WholeNumber | None = None
     min_p: float | None = None
-    seed: int | None = None
+    seed: WholeNumber | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    num_predict: int | None = None
+    num_predict: WholeNumber | None = None
     stop: Stops | None = None
 
 
@@ -65,7 +89,7 @@ class ChatMessage(RequestModel):
     `tool_name`.
     """
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Annotated[Literal["system", "developer", "user", "assistant", "tool"], BeforeValidator(_lower_case)]
     content: str | None = None
     images: Images | None = None
     tool_calls: list[PastCall] | None = None
@@ -82,7 +106,7 @@ class ModelRequest(RequestModel, extra="allow"):
     """The format of the answer: `json`, or a JSON schema."""
     options: Options | None = None
     think: Any = None
-    keep_alive: Any = None
+    keep_alive: KeepAlive | None = None
     """How long the model stays loaded; without effect: none is loaded here."""
     logprobs: Annotated[Any, Ignored()] = None
     top_logprobs: Annotated[Any, Ignored()] = None

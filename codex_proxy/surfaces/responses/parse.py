@@ -67,7 +67,7 @@ FIELDS: Final = FieldNames(
     output_schema="text.format.schema",
     web_search="tools[web_search]",
     verbosity="text.verbosity",
-    effort="reasoning",
+    effort="reasoning.effort",
 )
 SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p"),

@@ -1,0 +1,53 @@
+"""A field of a request that the agent cannot use is named in a header, on every API, streamed and whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.agent_headers import TURN_FIELDS
+from tests.http.serving import fake_proxy
+
+ASKED = [{"role": "user", "content": "Hi"}]
+CHAT, RESPONSES, MESSAGES, OLLAMA = "/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"
+THINKING = {"type": "enabled", "budget_tokens": 1024}
+REQUESTS: list[tuple[str, dict[str, Any], str]] = [
+    (CHAT, {"messages": ASKED, "reasoning_effort": "high"}, "reasoning_effort"),
+    (CHAT, {"messages": ASKED, "model": "codex-5-high"}, "reasoning_effort"),
+    (RESPONSES, {"input": "Hi", "reasoning": {"effort": "high"}}, "reasoning.effort"),
+    (RESPONSES, {"input": "Hi", "reasoning": {"summary": "auto"}}, "reasoning.summary"),
+    (RESPONSES, {"input": "Hi", "model": "codex-5-low"}, "reasoning.effort"),
+    (MESSAGES, {"messages": ASKED, "max_tokens": 50, "output_config": {"effort": "high"}}, "output_config.effort"),
+    (MESSAGES, {"messages": ASKED, "max_tokens": 2000, "thinking": THINKING}, "thinking"),
+    (MESSAGES, {"messages": ASKED, "max_tokens": 50, "thinking": {"type": "deep"}}, "thinking"),
+    (OLLAMA, {"messages": ASKED, "think": "high"}, "think"),
+]  # fmt: skip
+
+
+def fields_without_entry(kind: type[msgspec.Struct]) -> set[str]:
+    return set(kind.__struct_fields__) ^ set(TURN_FIELDS)
+
+
+def test_every_field_of_a_turn_is_in_the_table_and_a_new_one_is_found() -> None:
+    class TurnWithMore(Turn, frozen=True, kw_only=True):
+        personality: str | None = None
+
+    assert fields_without_entry(Turn) == set()
+    assert fields_without_entry(TurnWithMore) == {"personality"}
+
+
+@pytest.mark.parametrize("dialect", ["acp", "proto", "app-server"])
+async def test_an_effort_is_named_exactly_where_the_agent_has_none(dialect: str, tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        for path, body, name in REQUESTS:
+            for streamed in (False, True):
+                given = {"model": "codex-5", "stream": streamed} | body
+                answer = await proxy.send("POST", path, given)
+                assert answer.status == 200, answer.text
+                named = answer.headers.get("x-codex-ignored-params", "").split(", ")
+                is_ignored = dialect == "acp" or body.get("thinking") == {"type": "deep"}
+                assert (name in named) is is_ignored, (path, body, named)
