@@ -21,6 +21,7 @@ from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryMessage, ImagePart
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import approved_calls
+from codex_proxy.surfaces.named_models import models_in
 from codex_proxy.surfaces.request_options import FieldNames
 from codex_proxy.surfaces.responses.mcp_offers import combine_choices
 from codex_proxy.surfaces.responses.tools import McpOffer
@@ -97,6 +98,7 @@ class Admission:
         if not allowed:
             raise model_not_allowed(model)
         agent = agent_for(self._agent, turn.model)
+        client.check_models(agent.name, models_in(_passed_on(turn)))
         self._check_mcp(mcp, agent, client)
         turn = _with_mode_for_tools(turn, agent, client)
         self._check_capabilities(turn, agent, fields)
@@ -175,6 +177,11 @@ class Admission:
             able = self._agent_able_to(capability)
             advice = f"To allow this, the operator must start the server with --agent {able}."
         return bad_request(f"The agent {agent.name} {what}. {advice}", field, "unsupported_by_agent")
+
+
+def _passed_on(turn: Turn) -> Mapping[str, msgspec.Raw]:
+    """Returns the fields of the client's body that an upstream gets as they are."""
+    return turn.passed_fields if turn.forwarded is None else turn.forwarded.fields
 
 
 def _with_mode_for_tools(turn: Turn, agent: Agent, client: Client) -> Turn:

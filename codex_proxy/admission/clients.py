@@ -5,7 +5,7 @@ is refused in a folder where it could change the server.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -82,16 +82,27 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         in_any = self.models is None or any(model == allowed for allowed, _ in self.models)
         return in_any and self._may_use_agent(model)
 
+    def check_models(self, agent: str, named: Iterable[tuple[str, str]]) -> None:
+        """Raises `Fault` NOT_ALLOWED for a field whose name of a model, in the words of the agent's server, is not that
+        of a model that the client may use.
+        """
+        if self.models is None:
+            return
+        prefix = f"{agent}{MODEL_SEPARATOR}" if self.catalog.members else ""
+        for field, name in named:
+            if not self.allows_some_effort(name if name.startswith(prefix) else prefix + name):
+                raise model_not_allowed(name, field)
+
     def _may_use_agent(self, model: str) -> bool:
         return self.catalog.only is None or model.partition(MODEL_SEPARATOR)[0] in self.catalog.members
 
 
-def model_not_allowed(model: str) -> Fault:
+def model_not_allowed(model: str, field: str = "model") -> Fault:
     message = (
         f"This API key may not use the model '{excerpt(model)}'. GET /v1/models lists the "
         "models that it may use."
     )
-    return Fault.of(FaultKind.NOT_ALLOWED, message, param="model")
+    return Fault.of(FaultKind.NOT_ALLOWED, message, param=excerpt(field))
 
 
 class Clients:

@@ -24,7 +24,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     passed = json_body(body)
     if upstream_for(request, passed.model, "/completions") is not None:
-        return await send_on(request, passed, "/completions", "application/json")
+        return await send_on(request, passed, "/completions")
     timings = start_timings(request)
     parsed = await parse_request(request, body, parse)
     del body, passed  # a turn may take an hour

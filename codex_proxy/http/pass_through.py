@@ -17,15 +17,16 @@ from codex_proxy.admission.clients import model_not_allowed
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.events import Spending, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.passing import PassedAnswer, PassedRequest, PassingAgent
+from codex_proxy.core.passing import PassedAnswer, PassedRequest, PassingAgent, RestOfBody
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.app_keys import RUNS, USAGE
 from codex_proxy.http.body import BodyReader, coding_of, read_body
 from codex_proxy.http.middleware.access import FORM, origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
+from codex_proxy.surfaces.forms import FormReader
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
-from codex_proxy.surfaces.passed_bodies import PassedBody, beginning_of_form, form_body, json_body
+from codex_proxy.surfaces.passed_bodies import PassedBody, form_body, json_body, passed_form
 
 MAX_FORM_HEAD: Final = 1 << 20
 """Maximum bytes of a form in memory. A larger one is sent on while it comes if its beginning has the model; else it is
@@ -45,39 +46,78 @@ async def pass_through(request: web.Request) -> web.StreamResponse:
     Serves any of `PASSED_PATHS`. Raises `Fault` NOT_FOUND if no upstream serves it, NOT_ALLOWED for the key, or the
     upstream's failure.
     """
-    path, kind = request.path.removeprefix("/v1"), request.headers.get("Content-Type", "application/json")
+    path = request.path.removeprefix("/v1")
     if request.content_type != FORM:
-        return await send_on(request, json_body(await read_body(request)), path, kind)
-    passed, rest = await _read_form(request, kind)
+        return await send_on(request, json_body(await read_body(request)), path)
+    passed, rest = await _read_form(request, request.headers["Content-Type"])
     try:
-        return await send_on(request, passed, path, kind, rest)
+        return await send_on(request, passed, path, rest)
     finally:
         if rest is not None:
             await rest.wait_for_readers()
 
 
-async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyReader | None]:
-    """Returns a form; of a large one only its beginning, with the reader of the rest, if the model is there."""
+async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, _RestOfForm | None]:
+    """Returns a form; of a large one only its beginning, with the rest, if the model is there, and what comes behind it
+    need not be known before the form is sent on.
+    """
     if coding_of(request.headers.getall("Content-Encoding", [])) is not None:
         return form_body(await read_body(request), kind), None
-    reader = BodyReader(request)
+    reader, form = BodyReader(request), FormReader(kind)
     head = await reader.read(MAX_FORM_HEAD)
     log = request.get(CONTENT_LOG)
     if log is not None:
         log("request", head)
-    if not reader.at_end:
-        found = beginning_of_form(head, kind)
-        if found is not None:
-            return found, reader
-        return await asyncio.to_thread(form_body, await _read_into_file(head, reader), kind), None
-    return form_body(head, kind), None
+    beginning = form.feed(head)
+    if reader.at_end:
+        form.end()
+        return passed_form(beginning, form), None
+    rest = _RestOfForm(reader, form)
+    if form.model is not None and request[CLIENT].models is None:
+        return passed_form(beginning, form), rest
+    return passed_form(await _read_into_file(beginning, rest), form), None
 
 
-async def _read_into_file(head: bytes, reader: BodyReader) -> memoryview:
+class _RestOfForm:
+    """The rest of a form, made anew while it comes (see `RestOfBody`)."""
+
+    def __init__(self, reader: BodyReader, form: FormReader) -> None:
+        self._reader = reader
+        self._form = form
+        self._fault: Fault | None = None
+
+    @property
+    def begun(self) -> bool:
+        return self._reader.begun
+
+    @property
+    def left(self) -> int | None:
+        left = self._reader.left
+        return None if left is None else left + self._form.held
+
+    @property
+    def error(self) -> Exception | None:
+        return self._fault or self._reader.error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._reader:
+                if made := self._form.feed(chunk):
+                    yield made
+            self._form.end()
+        except Fault as fault:
+            self._fault = fault
+            raise
+
+    async def wait_for_readers(self) -> None:
+        await self._reader.wait_for_readers()
+
+
+async def _read_into_file(head: bytes, rest: _RestOfForm) -> memoryview:
     try:
         with tempfile.TemporaryFile() as file:
             await asyncio.to_thread(file.write, head)
-            async for chunk in reader:
+            async for chunk in rest:
                 await asyncio.to_thread(file.write, chunk)
             await asyncio.to_thread(file.flush)
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -89,14 +129,14 @@ async def _read_into_file(head: bytes, reader: BodyReader) -> memoryview:
 
 
 async def send_on(
-    request: web.Request, passed: PassedBody, path: str, content_type: str, rest: BodyReader | None = None
+    request: web.Request, passed: PassedBody, path: str, rest: RestOfBody | None = None
 ) -> web.StreamResponse:
     """Sends a body, and the `rest` behind it, on, and the answer's bytes to the client as they come. If the answer
     breaks off, so does the connection.
     """
     response = web.StreamResponse(headers={"Cache-Control": "no-cache"})
     try:
-        async with _open_answer(request, passed, path, content_type, rest) as answer:
+        async with _open_answer(request, passed, path, rest) as answer:
             response.headers.update(answer.headers)
             async for chunk in answer.chunks():
                 if not response.prepared:
@@ -118,7 +158,7 @@ async def send_on(
 
 async def ask_upstream(request: web.Request, body: bytes, path: str) -> bytes:
     """Returns the whole answer to a JSON body. Raises the `Fault`s of `pass_through`."""
-    async with _open_answer(request, json_body(body), path, "application/json", None) as answer:
+    async with _open_answer(request, json_body(body), path, None) as answer:
         return b"".join([chunk async for chunk in answer.chunks()])
 
 
@@ -133,13 +173,17 @@ class _SpentTokens:
 
 @asynccontextmanager
 async def _open_answer(
-    request: web.Request, passed: PassedBody, path: str, kind: str, rest: BodyReader | None
+    request: web.Request, passed: PassedBody, path: str, rest: RestOfBody | None
 ) -> AsyncIterator[PassedAnswer]:
     found = upstream_for(request, passed.model, path)
     if found is None:
         message = NO_UPSTREAM.format(path=path, model=passed.model or DEFAULT_NAME)
         raise Fault.of(FaultKind.NOT_FOUND, message, param="model")
     upstream, model = found
+    client = request[CLIENT]
+    client.check_models(upstream.name, passed.other_models())
+    if client.models is not None and passed.model is None:
+        passed = passed.naming(model)  # else the upstream would choose one
     app, spent, limit = request.app, _SpentTokens(), asyncio.timeout(upstream.total_timeout)
     billed = model or DEFAULT_NAME
     if app[RUNS].agent.members:
@@ -147,7 +191,7 @@ async def _open_answer(
     outgoing = PassedRequest(
         path=path,
         model=model,
-        content_type=kind,
+        content_type=passed.content_type,
         body_for=passed.with_model,
         origin=origin_of(request),
         rest=rest,
@@ -207,5 +251,6 @@ def upstream_for(request: web.Request, model: str | None, path: str) -> tuple[Pa
     for member in (agent.members or {agent.name: agent}).values():
         allowed = client.catalog.only is None or member.name in client.catalog.only
         if allowed and isinstance(member, PassingAgent) and path in (member.passed_paths or ()):
+            client.check_models(member.name, [("model", name)])
             return member, model or ""
     return None

@@ -19,8 +19,10 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
+from codex_proxy.core.json_values import count_members
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 from codex_proxy.surfaces.field_lists import FieldNotes
+from codex_proxy.surfaces.named_models import MODEL, folded, reads_as_model
 from codex_proxy.surfaces.unions import TAG, UNKNOWN_KIND
 
 MAX_DEPTH: Final = 128
@@ -120,7 +122,9 @@ def validate(adapter: TypeAdapter[T], value: Any, param: str) -> T:
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """Decodes a JSON object without validating its fields."""
+    """Decodes a JSON object without validating its fields. Raises `Fault` for one that parsers read in different
+    ways: a name is twice in an object, or is `model` or another name of the body in another spelling.
+    """
     if len(body) > MAX_BRACKETS and body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
         raise _too_many(None)
     try:
@@ -132,9 +136,10 @@ def decode_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad_request("The request body must be a JSON object.", code="invalid_json")
     level: list[Any] = [value]
-    count = 0
+    count = members = 0
     for _ in range(MAX_DEPTH):
         count += sum(map(len, level))
+        members += sum([len(node) for node in level if isinstance(node, dict)])
         if count > MAX_VALUES:
             raise _too_many(value)
         level = [
@@ -144,8 +149,23 @@ def decode_object(body: bytes) -> dict[str, Any]:
             if isinstance(child, dict | list)
         ]
         if not level:
+            if body.count(b":") != members and count_members(body) != members:
+                raise bad_request(
+                    "The request body has an object with the same name twice.", code="invalid_json"
+                )
+            _check_spelling(value)
             return value
     raise _too_deep()
+
+
+def _check_spelling(value: Mapping[str, Any]) -> None:
+    """Raises `Fault` for a name that a parser without regard to case takes for another one."""
+    names: dict[str, str] = {}
+    for name in value:
+        other = MODEL if reads_as_model(name) else names.setdefault(folded(name), name)
+        if other != name:
+            message = f"The request body has the name '{excerpt(name)}', which some parsers read as '{excerpt(other)}'."
+            raise bad_request(message, excerpt(name), "invalid_json")
 
 
 def _too_deep() -> Fault:

@@ -5,6 +5,7 @@ A further shape is a row of a table. The shapes are valid requests, or those tha
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any, Final
@@ -390,11 +391,11 @@ PART = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
 def test_a_form_with_its_model_last_takes_time_proportional_to_its_size(
     size: int, files: Callable[[int], bytes]
 ) -> None:
-    assert_linear(
-        lambda count: files(count) + PART % (b"model", b"m") + b"--x--\r\n",
-        lambda form: form_body(memoryview(form), "multipart/form-data; boundary=x"),
-        size,
-    )
+    def read(form: bytes) -> None:
+        with contextlib.suppress(Fault):
+            form_body(memoryview(form), "multipart/form-data; boundary=x")
+
+    assert_linear(lambda count: files(count) + PART % (b"model", b"m") + b"--x--\r\n", read, size)
 
 
 def test_a_form_of_very_many_parts_is_not_read_to_its_end() -> None:

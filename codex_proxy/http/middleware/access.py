@@ -94,7 +94,7 @@ _OVERHEAD: Final = 4  # the colon, the blank and the end of each line
 HOSTS: Final = web.AppKey("hosts", frozenset[str])
 """The names that the Host header may have, without port; empty: any."""
 
-_SINGLE_HEADERS: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization", "x-api-key")
+_SINGLE_HEADERS: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization", "x-api-key", "Content-Type")
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+|(?:[0-9a-f]*:){2,}[0-9a-f.]*))(?::[0-9]{0,5})?"
 )

@@ -12,7 +12,8 @@ from typing import Any, Final, TypeAlias, Unpack
 import msgspec
 
 from codex_proxy.core.events import Event, ForwardedBytes, TurnEnded, UsageReported
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import Failure, bad_request
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import ForwardedRequest
 from codex_proxy.surfaces.base import Renderer, RenderOptions
 from codex_proxy.surfaces.chat import wire
@@ -20,6 +21,7 @@ from codex_proxy.surfaces.chat.answer import SAMPLING, requested_logprobs
 from codex_proxy.surfaces.chat.messages import has_instructions
 from codex_proxy.surfaces.errors import error_frames
 from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED
+from codex_proxy.surfaces.named_models import folded
 
 Fields: TypeAlias = Mapping[str, msgspec.Raw]
 """A JSON object's members, as the client wrote them."""
@@ -51,8 +53,16 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
-    """Returns a JSON object's members as the client wrote them."""
-    return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    """Returns a JSON object's members as the client wrote them. Raises `Fault` for a known field in another spelling,
+    which an upstream may read although it was not checked.
+    """
+    fields, known = msgspec.json.decode(body, type=dict[str, msgspec.Raw]), _known_fields()
+    for name in fields:
+        if name not in known and (read := folded(name)) in _folded_fields():
+            raise bad_request(
+                f"Some servers read '{excerpt(name)}' as '{_folded_fields()[read]}'.", excerpt(name)
+            )
+    return fields
 
 
 def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]:
@@ -68,6 +78,11 @@ def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]
 def _known_fields() -> frozenset[str]:
     # Cached, because Pydantic takes a while.
     return frozenset(wire.ChatRequest.model_fields)
+
+
+@cache
+def _folded_fields() -> dict[str, str]:
+    return {folded(name): name for name in _known_fields()}
 
 
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
