@@ -14,7 +14,14 @@ import msgspec
 
 from codex_proxy.agents.openai_chat.answer import usage_in
 from codex_proxy.agents.openai_chat.whole_answers import WholeAnswer, chunks_of
-from codex_proxy.agents.upstream.stream import MAX_LINE_BYTES, StreamEvent, decode_event, is_error
+from codex_proxy.agents.upstream.stream import (
+    BOM,
+    MAX_LINE_BYTES,
+    StreamEvent,
+    decode_event,
+    is_error,
+    is_no_chunk,
+)
 from codex_proxy.core.events import Usage
 from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at
 
@@ -67,6 +74,8 @@ class PassThrough:
         self._wants_usage = wants_usage
         self._model_shown = model_shown
         self._max_event = max_event
+        self._return = b""
+        """A carriage return at the end of the last chunk, whose newline may be in the next."""
         self._is_json: bool | None = None
         """Whether the body is JSON, by its first character."""
         self._parts: list[bytes] = []
@@ -88,6 +97,8 @@ class PassThrough:
         """Reads a chunk, and returns the bytes for the client so far."""
         if self.is_over or not chunk:
             return b""
+        if b"\r" in chunk or self._return:
+            chunk = self._without_bare_returns(chunk)
         self._size += len(chunk)
         block = passed = b""
         if self._is_json is not None or self._detect_format(chunk):
@@ -105,6 +116,16 @@ class PassThrough:
             self._held.clear()
             self.fault = StreamEvent("too_long")
         return passed
+
+    def _without_bare_returns(self, chunk: bytes) -> bytes:
+        """Returns the chunk with newlines, if it has lines that end with a carriage return alone."""
+        chunk = self._return + chunk
+        self._return = b"\r" if chunk.endswith(b"\r") else b""
+        if self._return:
+            chunk = chunk[:-1]
+        if chunk.count(b"\r") != chunk.count(b"\r\n"):
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return chunk
 
     def close(self) -> bytes:
         """Returns the last bytes: an event without its blank line, or the converted object."""
@@ -150,7 +171,9 @@ class PassThrough:
         """
         if not self._head or not (block.startswith(self._head) and block.endswith(self._tail)):
             return 0
-        count = block.count(b"\n") // 2
+        count, odd = divmod(block.count(b"\n"), 2)
+        if odd:
+            return 0
         return count if count == 1 or count == block.count(self._head) == block.count(self._tail) else 0
 
     def _count_plain_deltas(self, block: bytes) -> int:
@@ -159,6 +182,7 @@ class PassThrough:
         count = block.count(b'"choices":[{')
         if (
             count != block.count(b"\n\n")
+            or 2 * count != block.count(b"\n")
             or b"error" in block
             or b"\r" in block
             or block.count(b'"finish_reason":null') != block.count(b'"finish_reason"')
@@ -199,16 +223,20 @@ class PassThrough:
 
     def _event(self, lines: bytes, blank: bytes) -> Iterator[bytes]:
         """Decodes an event (its lines, and the blank line). Yields bytes to pass on; sets `fault` for an error."""
-        fields = [line for line in _LINE_END.split(lines) if line]
+        fields = [line for line in _LINE_END.split(lines.removeprefix(BOM)) if line]
         data = [line[5:].strip() for line in fields if line.startswith(b"data:")]
         if not any(data):
-            if blank and self._stream:
+            if blank and self._stream and all(line.startswith(b":") for line in fields):
                 yield from self._release_with(lines + blank)
             return
-        if len(data) > 1 and decode_event(data[0], "chunk").kind == "chunk":
-            for each in data:  # a server that leaves the blank lines out
+        if len(data) > 1:  # perhaps of a server that leaves the blank lines out
+            alone = [
+                each for each in data if each == b"[DONE]" or decode_event(each, "chunk").kind == "chunk"
+            ]
+            for each in alone:
                 yield from self._event(b"data: " + each + b"\n", b"\n")
-            return
+            if alone:
+                return
         name = next((line[6:].strip() for line in fields if line.startswith(b"event:")), b"")
         whole = b"\n".join(data)
         if whole == b"[DONE]":
@@ -220,9 +248,13 @@ class PassThrough:
             yield (lines + blank if blank else DONE) if self._stream else self._whole_answer()
             return
         event = _decode(whole, "error" if name == b"error" else "chunk")
+        if event.kind == "no_json" and is_no_chunk(data):
+            return
         if event.kind != "chunk":
             self.fault = event
             return
+        if not ("choices" in event.value or event.value.get("usage")):
+            return  # a ping, or something else that clients do not know
         changed = self._replacement_of(event.value)
         if self.failed:
             return
@@ -232,8 +264,10 @@ class PassThrough:
         if not self._stream:
             self._keep(event.value, len(whole))
         elif changed is None:
+            plain = len(data) == 1 and all(line.startswith((b"data:", b"event:", b":")) for line in fields)
             as_it_is = lines + blank if blank else lines.rstrip(b"\r\n") + b"\n\n"
-            yield from self._release_with(as_it_is)
+            one_line = b"data: " + whole.replace(b"\n", b" ") + b"\n\n"
+            yield from self._release_with(as_it_is if plain and lines.startswith(fields[0]) else one_line)
         elif changed:
             yield from self._release_with(b"data: " + encode_json(changed) + b"\n\n")
 

@@ -1,16 +1,17 @@
 """The messages of an HTTP exchange (a `Head`, bytes of the body, an `End`), and the reader of the body: server-sent
-events, or one JSON object. Only `data:` lines count, and `event: error`.
+events, or one JSON object. Of events only `data:` lines count, and `event: error`; they are read by the rules of the
+HTML standard, but whole JSON in a line is an event, and the last event may lack its blank line.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.json_values import UNREADABLE, is_too_costly
 
@@ -46,7 +47,9 @@ class StreamEvent(msgspec.Struct, frozen=True):
 
 
 _DONE: Final = StreamEvent("done")
-_SPACE: Final = b" \t\r\n\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
+_NO_CHUNK: Final = re.compile(rb'[:"\[\d-]|null|true|false|ping|pong|keep-?alive|heartbeat|$', re.IGNORECASE)
+_SPACE: Final = b" \t\r\n" + BOM
 
 
 class AnswerReader:
@@ -55,7 +58,12 @@ class AnswerReader:
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
         self._max_line = max_line
         self._form: Literal["unknown", "events", "json", "neither"] = "unknown"
-        self._framer = LineFramer(max_line)
+        self._line_parts: list[bytes] = []
+        """The parts of an incomplete line."""
+        self._line_size = 0
+        self._newlines = Newlines()
+        self._data: list[bytes] = []
+        """The lines of an event whose first one is no JSON."""
         self._body: list[bytes] = []
         self._size = 0
         self._event = b""
@@ -81,10 +89,10 @@ class AnswerReader:
     def close(self) -> list[StreamEvent]:
         """Returns the JSON object, or the last event if only its newline is missing. Drops a line that was cut off."""
         if self._form == "events":
-            rest = self._framer.close()
-            event = None if rest is None else self._line(rest)
+            rest = b"".join(self._line_parts)
+            events = [*self._line(rest), *self._event_of_lines()] if rest else self._event_of_lines()
             # What cannot be read then is a line that was cut off.
-            return [] if event is None or event.kind == "no_json" else [event]
+            return [event for event in events if event.kind != "no_json"]
         if self._form == "json":
             return [decode_event(b"".join(self._body), "chunk")]
         return []
@@ -103,27 +111,90 @@ class AnswerReader:
         return []
 
     def _lines(self, chunk: bytes) -> list[StreamEvent]:
-        try:
-            lines, too_long = self._framer.feed(chunk), False
-        except LineTooLong as error:
-            lines, too_long = error.before, True
-        events = [event for line in lines if (event := self._line(line)) is not None]
-        if too_long:
-            self._form = "neither"
-            events.append(StreamEvent("too_long"))
+        chunk = self._newlines.feed(chunk)
+        lines = chunk.split(b"\n")
+        rest = lines.pop()
+        if lines and self._line_parts:
+            self._line_parts.append(lines[0])
+            lines[0] = b"".join(self._line_parts)
+            self._line_parts.clear()
+            self._line_size = 0
+        events: list[StreamEvent] = []
+        for line in lines:
+            if len(line) > self._max_line:
+                return self._too_long(events)
+            if line:
+                events += self._line(line)
+            elif self._data:
+                events += self._event_of_lines()
+        if rest:
+            self._line_parts.append(rest)
+            self._line_size += len(rest)
+            if self._line_size > self._max_line:
+                return self._too_long(events)
         return events
 
-    def _line(self, line: bytes) -> StreamEvent | None:
+    def _too_long(self, events: list[StreamEvent]) -> list[StreamEvent]:
+        self._form = "neither"
+        self._line_parts.clear()
+        self._data.clear()
+        return [*events, StreamEvent("too_long")]
+
+    def _line(self, line: bytes) -> Sequence[StreamEvent]:
+        """Reads a line. Whole JSON is an event at once, without its blank line."""
+        line = line.removeprefix(BOM)
         if line.startswith(b"data:"):
             data = line[5:].strip()
+            if self._data:
+                self._data.append(data)
+                return ()
             kind: Literal["chunk", "error"] = "error" if self._event == b"error" else "chunk"
-            self._event = b""
             if data == b"[DONE]":
-                return _DONE
-            return decode_event(data, kind) if data else None
+                self._event = b""
+                return (_DONE,)
+            if not data:
+                return ()
+            event = decode_event(data, kind)
+            if event.kind == "no_json":
+                self._data.append(data)
+                return ()
+            self._event = b""
+            return (event,)
         if line.startswith(b"event:"):
             self._event = line[6:].strip()
-        return None
+        return ()
+
+    def _event_of_lines(self) -> list[StreamEvent]:
+        """Returns the event of several lines; of lines that are no JSON together, those that are it alone."""
+        lines, self._data = self._data, []
+        self._event = b""
+        if not lines:
+            return []
+        events = [decode_event(b"\n".join(lines), "chunk")]
+        if events[0].kind == "no_json" and len(lines) > 1:
+            events = [_DONE if line == b"[DONE]" else decode_event(line, "chunk") for line in lines]
+        return [event for event in events if event.kind != "no_json" or not is_no_chunk(lines)]
+
+
+class Newlines:
+    """Makes LF of each end of a line: CR LF, LF or CR."""
+
+    def __init__(self) -> None:
+        self._after_return = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self._after_return:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_return = not chunk
+        if b"\r" in chunk:
+            self._after_return = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return chunk
+
+
+def is_no_chunk(lines: Sequence[bytes]) -> bool:
+    """Whether data that is no JSON object is also no part of an answer, nor an error: a comment, a ping, a number."""
+    return all(map(_NO_CHUNK.match, lines))
 
 
 def decode_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
