@@ -289,6 +289,8 @@ def _arguments(i: int) -> list[str]:
 
 def _scenario(name: str) -> Action:
     """Returns a scenario; for an unknown name one that fails and says so."""
+    if os.path.basename(name) != name:
+        return _failing(f"the fake agent has no scenario {name!r}")
     try:
         with open(os.path.join(SCENARIOS, name + ".json"), encoding="utf-8") as file:
             return dict(json.load(file))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pkgutil
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -24,6 +24,7 @@ DIALECTS: Final[Mapping[str, str]] = {
     "responses": "codex_proxy.agents.openai_responses.dialect:OpenAIResponses",
 }
 """Dialects by their names in recordings. A plugin's is recorded as `MODULE:CLASS`."""
+MAX_FACTS_BYTES: Final = 1 << 16
 _NAMES: Final = {reference: name for name, reference in DIALECTS.items()}
 
 RECORDED_HEADERS: Final = ("content-type", "retry-after", "x-ratelimit-", "x-should-retry")
@@ -56,14 +57,103 @@ def facts_of(dialect: Any) -> dict[str, Any]:
     return dialect.facts() if isinstance(dialect, Remakeable) else {}
 
 
-def remake(name: str, facts: Mapping[str, Any], context: RemakeContext) -> Dialect[Any]:
-    """Makes a recorded dialect again. Raises `UnknownDialectError`."""
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The facts of a dialect: values, which name no code. By default there are none."""
+
+
+class AppServerFacts(Facts, frozen=True):
+    parallel_calls: bool = True
+
+
+class ProtoFacts(Facts, frozen=True):
+    extended: bool = False
+
+
+class ClaudeCodeFacts(Facts, frozen=True):
+    takes_mark: bool = True
+
+
+class UpstreamFacts(Facts, frozen=True):
+    model: str | msgspec.UnsetType = msgspec.UNSET
+    refused: Annotated[list[str], msgspec.Meta(max_length=100)] = []
+
+
+class ChatFacts(UpstreamFacts, frozen=True):
+    reasoning_back: str = ""
+
+
+def _acp_facts() -> Any:
+    from codex_proxy.agents.acp.presets import AcpPreset, UsageRule
+    from codex_proxy.agents.acp.program import DeclaredFeatures
+
+    fields: list[tuple[str, Any, Any]] = [
+        ("usage", UsageRule | None | msgspec.UnsetType, msgspec.UNSET),
+        ("declared", DeclaredFeatures, msgspec.field(default_factory=DeclaredFeatures)),
+        *((name, bool, False) for name in ("unconfined", "confined", "tools", "ahead", "alone")),
+    ]
+    return msgspec.defstruct("AcpFacts", [("preset", str | AcpPreset), *fields], bases=(Facts,), frozen=True)
+
+
+_FACTS: Final[Mapping[str, type[Facts]]] = {
+    "app-server": AppServerFacts,
+    "proto": ProtoFacts,
+    "claude-code": ClaudeCodeFacts,
+    "chat": ChatFacts,
+    "responses": UpstreamFacts,
+}
+"""The types of facts by dialect; others have none, or are made when needed."""
+
+
+def class_of(name: str, own: Mapping[str, type] | None = None) -> type[Any]:
+    """Returns the class of a recorded dialect: one of `DIALECTS`, or of the plugin's `own`. Raises
+    `UnknownDialectError`.
+    """
+    if name in DIALECTS:
+        found: type[Any] = pkgutil.resolve_name(DIALECTS[name])
+        return found
+    if own is not None and name in own:
+        return own[name]
+    raise UnknownDialectError(
+        f"there is no dialect {name[:100]!r}. If it is a plugin's, name the plugin with --agent-plugin"
+    )
+
+
+def check_facts(name: str, facts: Mapping[str, Any]) -> None:
+    """Checks the facts of a dialect against their type. Raises `UnknownDialectError`."""
+    kind = _acp_facts() if name == "acp" else _FACTS.get(name, Facts)
     try:
-        kind = pkgutil.resolve_name(DIALECTS.get(name, name))
-        make = kind.remake if issubclass(kind, Remakeable) else lambda facts, _: kind(**facts)
+        if len(msgspec.json.encode(facts)) > MAX_FACTS_BYTES:
+            raise UnknownDialectError(f"the facts of its dialect are larger than {MAX_FACTS_BYTES >> 10} KiB")
+        found: Any = msgspec.convert(facts, kind)
+        if name == "acp":
+            _check_preset(facts["preset"], found.preset)
+    except UNREADABLE as error:
+        raise UnknownDialectError(f"the facts of its dialect do not fit: {error}") from error
+
+
+def _check_preset(given: Any, preset: Any) -> None:
+    from codex_proxy.agents.acp.presets import PRESETS
+
+    if isinstance(preset, str):
+        if preset not in PRESETS:
+            raise ValueError(f"there is no preset {preset[:100]!r}")
+    elif unknown := given.keys() - set(type(preset).__struct_fields__):
+        raise ValueError(f"a preset has no field {min(unknown)[:100]!r}")
+
+
+def remake(
+    name: str, facts: Mapping[str, Any], context: RemakeContext, own: Mapping[str, type] | None = None
+) -> Dialect[Any]:
+    """Makes a recorded dialect again. `own`: the dialects of the plugin, see `class_of`. Raises
+    `UnknownDialectError`.
+    """
+    kind = class_of(name, own)
+    check_facts(name, facts)
+    try:
+        make: Any = kind.remake if issubclass(kind, Remakeable) else lambda facts, _: kind(**facts)
         dialect: Dialect[Any] = make(facts, context)
         return dialect
-    except (ImportError, AttributeError, TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise UnknownDialectError(f"the dialect {name!r} cannot be made ({error})") from error
 
 
@@ -146,7 +236,6 @@ def object_of(message: Any) -> tuple[str, Any] | None:
 
 def message_of_object(kind: str, value: Any) -> Any:
     """Reverses `object_of`. Raises `msgspec.ValidationError` or `KeyError`."""
-    from codex_proxy.agents.acp import messages as acp
     from codex_proxy.agents.upstream.stream import End, Head
     from codex_proxy.core.faults import Failure
 
@@ -154,11 +243,18 @@ def message_of_object(kind: str, value: Any) -> Any:
         return msgspec.convert(value, Head)
     if kind == "over":
         return End(None if value is None else msgspec.convert(value, Failure))
-    fields = dict(value)
-    name = fields.pop("type")
-    if name not in _EVENTS:
-        raise KeyError(name)
-    return msgspec.convert(fields, getattr(acp, name))
+    fields = msgspec.convert(value, dict[str, Any])
+    return msgspec.convert(fields, _event_types()[fields.pop("type")])
+
+
+def _event_types() -> dict[Any, Any]:
+    from codex_proxy.agents.acp import messages
+
+    types = (
+        *(messages.ToolsListed, messages.ToolCalled, messages.ToolsSettled, messages.ToolDropped),
+        messages.ModelCallFailed,
+    )
+    return {each.__name__: each for each in types}
 
 
 _EVENTS: Final = frozenset({"ToolsListed", "ToolCalled", "ToolsSettled", "ToolDropped", "ModelCallFailed"})

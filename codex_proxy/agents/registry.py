@@ -11,7 +11,9 @@ import importlib.metadata
 import importlib.util
 import pkgutil
 import re
+import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -145,6 +147,24 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
             f"--agent {spec.name}."
         )
     return spec
+
+
+@cache
+def dialects_of(reference: str) -> Mapping[str, type]:
+    """Returns the dialects of the plugin that the operator has named, by their names in recordings: the classes in the
+    module of its spec that have a dialect's methods. Raises `NoAgentError`.
+    """
+    load_plugin(reference, source="the agent plugin", wanted=None)
+    module_name = reference.partition(":")[0]
+    found = (each for each in vars(sys.modules[module_name]).values() if isinstance(each, type))
+    return {
+        f"{each.__module__}:{each.__qualname__}": each
+        for each in found
+        if not each.__module__.startswith("codex_proxy.") and set(dir(each)) >= _DIALECT_METHODS
+    }
+
+
+_DIALECT_METHODS: Final = frozenset({"begin", "receive", "eof", "interrupt", "answer"})
 
 
 async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:

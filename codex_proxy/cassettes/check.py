@@ -89,7 +89,12 @@ async def _replay_server(
 ) -> AsyncIterator[tuple[Server, aiohttp.ClientSession]]:
     with tempfile.TemporaryDirectory(prefix="codex-proxy-check-") as place:
         settings = isolated_settings(
-            Path(place), store="memory", heartbeat_interval=0, cassettes={"replay": folder.path}, **recorded
+            Path(place),
+            store="memory",
+            heartbeat_interval=0,
+            cassettes={"replay": folder.path},
+            agent_plugin=folder.plugin or None,
+            **recorded,
         )
         server = await make_server(settings, {})
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,17 +18,16 @@ FOLDER = click.Path(path_type=Path)
 def _folder(path: Path) -> Any:
     from codex_proxy.cassettes.folder import Folder
 
-    return Folder(path)
+    return Folder(path, plugin=os.environ.get("PROXY_AGENT_PLUGIN", ""))
 
 
 def _chain(path: Path) -> Any:
-    from codex_proxy.cassettes.folder import Folder
     from codex_proxy.cassettes.format import SUFFIX
 
     file = path if path.suffix == SUFFIX else path.with_name(path.name + SUFFIX)
     if not file.is_file():
         raise CassetteError(f"There is no cassette {file}.")
-    folder = Folder(file.parent)
+    folder = _folder(file.parent)
     return folder.chain(folder.cassettes[file.name.removesuffix(SUFFIX)])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,17 +40,32 @@ def paths_in(folder: Path) -> list[Path]:
         raise CassetteError(
             f"There is no folder {folder}. Record into it first, with `codex-proxy serve --record {folder}`."
         )
-    return sorted(folder.rglob(f"*{SUFFIX}"))
+    found, left = list[Path](), [str(folder)]
+    try:
+        while left:  # not by `rglob`, which calls itself for each folder
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    if entry.name.endswith(SUFFIX):
+                        found.append(Path(entry.path))
+                    elif entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+    except OSError as error:
+        raise CassetteError(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
+    return sorted(found)
 
 
 class Folder:
     """The cassettes of a folder, read at the start; `refresh` reads those recorded since."""
 
-    def __init__(self, path: Path, matched: Sequence[str] = (), *, may_be_missing: bool = False) -> None:
+    def __init__(
+        self, path: Path, matched: Sequence[str] = (), *, may_be_missing: bool = False, plugin: str = ""
+    ) -> None:
         """Reads the folder. `matched`: the fields by which a cassette is found; if empty, those that the recording
-        names. Raises `CassetteError` if the folder is missing (unless it may be), or a cassette cannot be read.
+        names. `plugin`: the operator's. Raises `CassetteError` if the folder is missing (unless it may be), or a
+        cassette cannot be read.
         """
         self._may_be_missing = may_be_missing
+        self.plugin = plugin
         self.path = path
         self.matched = tuple(matched)
         self.cassettes: dict[str, Cassette] = {}
@@ -65,7 +81,7 @@ class Folder:
         names = {str(path.relative_to(base)).removesuffix(SUFFIX): path for path in paths}
         new = [name for name in names if name not in self.cassettes]
         for name in new:
-            cassette = read(names[name])
+            cassette = read(names[name], self.plugin)
             beside, _, _ = name.rpartition("/")
             after = f"{beside}/{cassette.after}" if beside and cassette.after else cassette.after
             self.cassettes[name] = msgspec.structs.replace(cassette, name=name, after=after)

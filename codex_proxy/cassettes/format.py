@@ -10,11 +10,22 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.agents.recorded import UnknownDialectError, check_facts, class_of
+from codex_proxy.agents.registry import dialects_of
 from codex_proxy.cassettes.content import Content
+from codex_proxy.cassettes.line_types import (
+    check_answer,
+    check_head,
+    check_line,
+    check_message,
+    check_request,
+    check_tool,
+    check_turn,
+)
 from codex_proxy.cassettes.pieces import group_similar_lines, is_utf8, with_text
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.json_values import UNREADABLE, is_json
-from codex_proxy.files.private import create
+from codex_proxy.files.private import create, read_regular
 
 VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
@@ -50,7 +61,9 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     """The agent's line as bytes if the kind is in `BYTE_KINDS`, else the decoded JSON."""
 
 
-class Session(msgspec.Struct, frozen=True, omit_defaults=True, rename={"dialect": "session"}):
+class Session(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"dialect": "session"}
+):
     """A session with the agent: its dialect's name and facts (`agents.recorded`), and its lines."""
 
     dialect: str
@@ -106,6 +119,8 @@ class Capture(CassetteHead, frozen=True, kw_only=True):
     name: str
     """The name of the file, without the suffix."""
     sessions: list[Session]
+    plugin: str = ""
+    """The plugin that the operator has named, whose dialects may be in the file."""
 
 
 class Cassette(Capture, frozen=True, kw_only=True):
@@ -226,9 +241,9 @@ class _WrongLineError(Exception):
     """A line is not allowed at its place. The text says why, and what to do."""
 
 
-def read(path: Path) -> Cassette:
-    """Reads a cassette. Raises `CassetteError` with file and line."""
-    return parse(_read_bytes(path), path)
+def read(path: Path, plugin: str = "") -> Cassette:
+    """Reads a cassette. `plugin`: that of the operator, if any. Raises `CassetteError` with file and line."""
+    return parse(_read_bytes(path), path, plugin)
 
 
 def read_capture(path: Path) -> Capture:
@@ -239,40 +254,50 @@ def read_capture(path: Path) -> Capture:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise CassetteError(
-                f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB. Record it anew, in parts."
-            )
-        return path.read_bytes()
+        return read_regular(path, MAX_FILE_BYTES)
+    except OverflowError:
+        raise CassetteError(
+            f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB. Record it anew, in parts."
+        ) from None
     except OSError as error:
-        raise CassetteError(f"{path} cannot be read: {error.strerror}.") from error
+        raise CassetteError(
+            f"{path} cannot be read: {error.strerror}. Remove it from the folder, or make it readable."
+        ) from error
 
 
-def parse(data: bytes, path: Path) -> Cassette:
+def parse(data: bytes, path: Path, plugin: str = "") -> Cassette:
     """Parses a cassette's bytes. `path` is for its name, and for errors. Raises `CassetteError`."""
-    found = _parse_lines(data, path)
+    found = _parse_lines(data, path, plugin)
     request, content, answer = found.request, found.content, found.answer
     if request is None or content is None or answer is None:
         missing = "request" if request is None else "turn" if content is None else "answer"
         raise CassetteError(f"{path}, line {found.count}: there is no `{missing}`. {_RECORD_ANEW}")
+    try:
+        assert found.head is not None
+        check_head(found.head.settings, found.head.mcp, found.head.match)
+    except (ValueError, TypeError) as error:
+        raise CassetteError(f"{path}, line 1: {error}. {_CORRECT_THE_LINE}") from error
     return Cassette(**_fields_of(found, path), request=request, content=content, answer=answer)
 
 
 def _fields_of(found: _ParsedLines, path: Path) -> dict[str, Any]:
     head = msgspec.structs.asdict(found.head) if found.head else {}
-    return {**head, "name": path.name.removesuffix(SUFFIX), "sessions": found.sessions}
+    own = {"name": path.name.removesuffix(SUFFIX), "sessions": found.sessions, "plugin": found.plugin}
+    return {**head, **own}
 
 
-def _parse_lines(data: bytes, path: Path) -> _ParsedLines:
+def _parse_lines(data: bytes, path: Path, plugin: str = "") -> _ParsedLines:
     lines = data.split(b"\n")
     cut = lines.pop()
-    found = _ParsedLines()
+    found = _ParsedLines(plugin=plugin)
     for line in [*lines, cut] if cut else lines:
         found.count += 1
         try:
             found.take(line)
         except _WrongLineError as error:
             wrong = str(error)
+        except UnknownDialectError as error:
+            wrong = f"{error}."
         except UNREADABLE as error:
             wrong = (
                 f"the file is half-written. {_RECORD_ANEW}"
@@ -294,6 +319,7 @@ def _parse_lines(data: bytes, path: Path) -> _ParsedLines:
 class _ParsedLines(msgspec.Struct):
     """The lines of a file that have been read so far."""
 
+    plugin: str = ""
     count: int = 0
     head: CassetteHead | None = None
     request: Request | None = None
@@ -323,8 +349,16 @@ class _ParsedLines(msgspec.Struct):
             self._take_line(base, content, value)
         elif kind == "request":
             self.request = msgspec.json.decode(line, type=Request)
+            check_request(self.request.line, self.request.headers)
         elif kind == "session":
-            self.sessions.append(msgspec.json.decode(line, type=Session))
+            session = msgspec.json.decode(line, type=Session)
+            if session.dialect or session.facts:  # without an agent only MCP calls are recorded
+                class_of(session.dialect, dialects_of(self.plugin) if self.plugin else None)
+            elif session.origin or line != encode(session):
+                raise _WrongLineError("a session has a dialect. " + _CORRECT_THE_LINE)
+            if self.request is not None:  # a capture of another client has none of our facts
+                check_facts(session.dialect, session.facts)
+            self.sessions.append(session)
         else:
             self._take_json(kind, {name: msgspec.json.decode(each) for name, each in value.items()})
 
@@ -337,16 +371,20 @@ class _ParsedLines(msgspec.Struct):
                 raise _WrongLineError(f"there is no stream before it. {_CORRECT_THE_LINE}")
             self.answer.sent.append(msgspec.json.decode(content))
         elif self.sessions:
+            check_line(self.sessions[-1].dialect, kind, content)
             self.sessions[-1].lines.append(Line(msgspec.json.decode(value["ms"], type=int), kind, content))
         else:
             raise _WrongLineError(f"there is no session before it. {_CORRECT_THE_LINE}")
 
     def _take_json(self, kind: str, value: dict[str, Any]) -> None:
         if kind == "turn":
+            check_turn(value[kind])
             self.content = {**EMPTY_CONTENT, "tools": [], "messages": [], **value[kind]}
         elif kind in ("tool", "message") and self.content is not None:
+            (check_tool if kind == "tool" else check_message)(value[kind])
             self.content[f"{kind}s"].append(value[kind])
         elif kind == "answer":
+            check_answer(value[kind])
             self.answer = Answer(value[kind], value.get("body"), [] if "stream" in value else None)
         elif kind == "final" and self.answer is not None:
             self.answer = msgspec.structs.replace(self.answer, final=value[kind])
@@ -378,7 +416,7 @@ def _bytes_of(value: msgspec.Raw, form: str) -> bytes:
     if not form:
         return bytes(value)
     text = msgspec.json.decode(value, type=str)
-    return text.encode() if form == "text" else base64.b64decode(text)
+    return text.encode() if form == "text" else base64.b64decode(text, validate=True)
 
 
 def _line_with_texts(before: bytes, texts: msgspec.Raw) -> bytes:

@@ -24,6 +24,7 @@ from codex_proxy.agents.recorded import (
     remake,
     rpc_of,
 )
+from codex_proxy.agents.registry import dialects_of
 from codex_proxy.cassettes.content import key_of
 from codex_proxy.cassettes.format import Cassette, Line, Session
 from codex_proxy.cassettes.scrubbing import stable_id
@@ -265,7 +266,9 @@ def _remake(
     def new_id(prefix: str) -> str:
         return stable_id(prefix + "1", key, next(count))
 
-    dialect = remake(session.dialect, session.facts, RemakeContext(turn.model, new_id, now))
+    plugin = chain[-1].plugin
+    own = dialects_of(plugin) if plugin else None
+    dialect = remake(session.dialect, session.facts, RemakeContext(turn.model, new_id, now), own)
     read = LineReader(session.dialect)
     if _act_of(session)[0] == "resume":
         for left in range(len(chain) - 1, 0, -1):

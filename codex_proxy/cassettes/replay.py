@@ -148,6 +148,12 @@ class ReplayAgent(AgentInFront):
             found = self.folder.cassettes.get(turn.name)
             if found is None:
                 raise _fault(f"There is no cassette {turn.name} in {self.folder.path.name}.")
+            offered = {tool.name for tool in turn.requested.tools}
+            lacking = [each["name"] for each in found.content["tools"] if each["name"] not in offered]
+            if lacking:
+                raise _fault(
+                    f"The cassette {turn.name} needs the tool {lacking[0]}, which the request lacks."
+                )
             return found
         content = content_of(turn.requested)
         cassette = self.folder.find(content)

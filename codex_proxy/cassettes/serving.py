@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import is_plain_only, make_agent
+from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.cassettes.content import KEY
 from codex_proxy.cassettes.folder import Folder, names_to_match
@@ -58,6 +59,11 @@ SPEC = AgentSpec(
 )
 
 
+def plugin_of(settings: Any) -> str:
+    """Returns the plugin that the operator has named, if any."""
+    return settings.agent_plugin or plugin_reference(settings) or ""
+
+
 def folder_of(settings: Any) -> Folder:
     """Returns the cassettes of `--replay`. Raises `CassetteError` if they, `--match` or `--pace` are invalid."""
     own = settings.cassettes
@@ -68,7 +74,9 @@ def folder_of(settings: Any) -> Folder:
             f"--pace {own.pace} is not known. Give none, recorded, or a factor such as 2."
         ) from None
     path = own.replay
-    folder = Folder(path, names_to_match(own.match), may_be_missing=own.record is not None)
+    folder = Folder(
+        path, names_to_match(own.match), may_be_missing=own.record is not None, plugin=plugin_of(settings)
+    )
     if not folder.cassettes and own.record is None:
         raise CassetteError(
             f"--replay {path} has no cassettes. Record some with `codex-proxy serve --record {path}`."

@@ -73,7 +73,10 @@ class Servers:
                 raise FileNotFoundError(
                     f"There is no cassette in {folder}. Record it with `pytest --cassettes=record`."
                 )
-            return self._get_server(f"replay {folder}", agent="fake", cassettes={"replay": folder})
+            plugin = os.environ.get("PROXY_AGENT_PLUGIN")
+            return self._get_server(
+                f"replay {folder}", agent="fake", agent_plugin=plugin, cassettes={"replay": folder}
+            )
         if mode == "missing":
             return self._get_server(
                 f"missing {folder}", own=True, cassettes={"record": folder, "replay": folder}

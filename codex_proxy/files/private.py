@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -29,6 +30,25 @@ def create(path: Path | str) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     os.fchmod(descriptor, FILE_MODE)
     return descriptor
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """Returns a file's bytes, and opens what is no regular file without waiting. Raises `OSError`, also for a pipe, a
+    device, a socket or a folder, and `OverflowError` for more than `limit` bytes.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    pieces, left = list[bytes](), limit + 1
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        while left and (piece := os.read(descriptor, min(left, 1 << 24))):
+            pieces.append(piece)
+            left -= len(piece)
+    finally:
+        os.close(descriptor)
+    if not left:
+        raise OverflowError(limit)
+    return b"".join(pieces)
 
 
 @contextlib.contextmanager

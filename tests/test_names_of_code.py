@@ -1,0 +1,193 @@
+"""No name that is read from a file, a client, an agent or an upstream is imported, made or called.
+
+The test finds every place that imports a module, looks up an attribute or runs code by a name that is no constant in
+the source. Each is listed with where its names come from.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.syntax import parse
+
+ROOT: Final = Path(__file__).parent.parent
+PACKAGES: Final = ("codex_proxy", "fake_proto")
+
+BY_NAME: Final[dict[str, int]] = {
+    **dict.fromkeys(("eval", "exec", "compile", "__import__", "builtins.__import__"), 0),
+    **dict.fromkeys(("builtins.eval", "builtins.exec", "builtins.compile"), 0),
+    **dict.fromkeys(("importlib.import_module", "importlib.__import__", "importlib.util.find_spec"), 0),
+    **dict.fromkeys(("pkgutil.resolve_name", "pkgutil.get_loader", "pkgutil.find_loader"), 0),
+    **dict.fromkeys(("importlib.util.spec_from_file_location", "importlib.util.module_from_spec"), 0),
+    **dict.fromkeys(("runpy.run_path", "runpy.run_module", "pydoc.locate"), 0),
+    **dict.fromkeys(("operator.attrgetter", "operator.methodcaller", "types.FunctionType"), 0),
+    **dict.fromkeys(("getattr", "setattr", "delattr", "object.__getattribute__"), 1),
+    **dict.fromkeys(("builtins.getattr", "builtins.setattr"), 1),
+    **dict.fromkeys(("inspect.getattr_static",), 1),
+}
+"""What takes a name, and which argument it is."""
+BY_DATA: Final = frozenset(
+    {
+        *("globals", "locals", "vars", "sys.modules"),
+        *(f"{module}.{name}" for module in ("pickle", "_pickle", "marshal") for name in ("load", "loads")),
+        *("pickle.Unpickler", "_pickle.Unpickler", "shelve.open", "copyreg.constructor", "jsonpickle.decode"),
+        *("yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.Loader", "yaml.UnsafeLoader"),
+        *("pydantic.ImportString", "code.InteractiveInterpreter", "multiprocessing.connection.Client"),
+        *("logging.config.dictConfig", "logging.config.fileConfig", "logging.config.listen"),
+    }
+)
+"""What makes objects, modules or code of what it reads."""
+ATTRIBUTES: Final = frozenset({"__dict__", "__subclasses__", "__globals__", "__builtins__", "__loader__"})
+
+ALLOWED: Final[dict[str, str]] = {
+    # Imports and calls:
+    "codex_proxy.agents.registry:_load": "the values of BUILT_IN, and constants",
+    "codex_proxy.agents.registry:load_plugin": "what the operator gives as --agent-plugin, or an installed package",
+    "codex_proxy.agents.registry:code_of": "what the operator gives as --agent-plugin; it is not imported",
+    "codex_proxy.agents.spec:call": "the constants that specs pass to `later`",
+    "codex_proxy.agents.upstream.server:__init__": "the constants `make_dialect` of the two APIs",
+    "codex_proxy.agents.recorded:class_of": "the values of DIALECTS",
+    "codex_proxy.mcp.servers:_start": "a constant",
+    "codex_proxy.mcp.servers:_transports": "constants",
+    "codex_proxy.settings.protected_paths:_code": "the packages of this project and its plugin; none is imported",
+    # Formats other than JSON:
+    "codex_proxy.process.warden:become_child": "the bytes of the server for its own child; marshal makes no objects",
+    "codex_proxy.commands.connect.documents:_parse_yaml": "a round-trip loader, which makes no objects of its tags",
+    # Attributes of a value, not of a module:
+    "codex_proxy.agents.registry:dialects_of": "the module of the operator's plugin",
+    **{
+        f"fake_proto.{module}": "the actions of the package's own scenarios"
+        for module in (
+            "acp_turn:_run",
+            "app_turn:_play",
+            "claude_turn:_run",
+            "exec_turn:run",
+            "proto_turn:run",
+        )
+    },
+    "codex_proxy.agents.acp.updates:_merge": "the fields of a class",
+    "codex_proxy.agents.upstream.failures:_failure_in": "constants",
+    "codex_proxy.app.application:seconds": "constants",
+    "codex_proxy.cassettes.format:lines_of": "the fields of a class",
+    "codex_proxy.cassettes.serving:scrubber_of": "the fields of the settings",
+    "codex_proxy.cassettes.settings:settings_that_matter": "the constants RELEVANT_SETTINGS",
+    "codex_proxy.commands.connect.command:fill": "constants",
+    "codex_proxy.commands.doctor:examine": "the fields of the settings",
+    "codex_proxy.commands.doctor:report_value": "the fields of a class",
+    "codex_proxy.core.usage_sums:__add__": "constants",
+    "codex_proxy.http.agent_headers:_ignored_fields": "constants",
+    "codex_proxy.mcp.config:_replace_variables": "the fields of a class",
+    "codex_proxy.process.warden:parse_limits": "the operator's limits, as names of RLIMIT_ constants",
+    "codex_proxy.settings.fields:_agent_of_upstream": "a constant",
+    "codex_proxy.settings.load:unused_settings": "constants",
+    "codex_proxy.settings.load:_is_set": "constants",
+    "codex_proxy.store.postgresql.team:exchange": "the fields of a class",
+    "codex_proxy.store.values:__add__": "the fields of a class",
+    "codex_proxy.surfaces.base:__init_subclass__": "the constants HANDLERS",
+    "codex_proxy.surfaces.chat.answer:ignored_parameters": "constants",
+    "codex_proxy.surfaces.field_lists:add_unknown_of": "the fields of a class",
+    "codex_proxy.surfaces.items:_plain_form": "constants",
+    "codex_proxy.surfaces.messages.parse:_sampling": "constants",
+    "codex_proxy.surfaces.messages.parse:_ignored_fields": "constants",
+    "codex_proxy.surfaces.request_options:non_null_fields": "constants",
+}
+"""The places, by module and function, and where their names come from."""
+
+
+def uses(source: str) -> Iterator[tuple[str, str]]:
+    """Yields the function and the name of each use whose name is no constant."""
+    tree = parse(source)
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                aliases[each.asname or each.name.partition(".")[0]] = (
+                    each.name if each.asname else each.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom):
+            for each in node.names:
+                aliases[each.asname or each.name] = f"{node.module}.{each.name}"
+    yield from _uses_in(tree, "<module>", aliases)
+
+
+def _uses_in(node: ast.AST, function: str, aliases: dict[str, str]) -> Iterator[tuple[str, str]]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        function = node.name
+    skipped: ast.AST | None = None
+    if isinstance(node, ast.Call):
+        at = BY_NAME.get(_dotted(node.func, aliases), -1)
+        if 0 <= at < len(node.args) and _is_constant(node.args[at]):
+            skipped = node.func
+    elif isinstance(node, ast.Name | ast.Attribute):
+        name = _dotted(node, aliases)
+        if name in BY_NAME or name in BY_DATA:
+            yield function, name
+            return
+        if isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES:
+            yield function, node.attr
+    for child in ast.iter_child_nodes(node):
+        if child is not skipped:
+            yield from _uses_in(child, function, aliases)
+
+
+def _is_constant(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, node.id)
+    if isinstance(node, ast.Attribute) and (before := _dotted(node.value, aliases)):
+        return f"{before}.{node.attr}"
+    return ""
+
+
+def found_in_packages() -> Counter[str]:
+    found: Counter[str] = Counter()
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found.update(f"{module}:{function}" for function, _ in uses(path.read_text("utf-8")))
+    return found
+
+
+def test_code_is_named_by_constants_and_by_the_operator_alone() -> None:
+    found = found_in_packages()
+    assert set(found) - set(ALLOWED) == set(), "names from where?"
+    assert set(ALLOWED) - set(found) == set(), "no longer there"
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "import pkgutil\ndef f(line): return pkgutil.resolve_name(line['session'])",
+        "from pkgutil import resolve_name as find\ndef f(line): return map(find, line)",
+        "import importlib\ndef f(line): return importlib.import_module(line['module'])",
+        "def f(line): return __import__(line)",
+        "from codex_proxy.agents import acp\ndef f(line): return getattr(acp, line['type'])",
+        "from functools import partial\ndef f(line): return partial(getattr, line)",
+        "import pickle as p\ndef f(row): return p.loads(row)",
+        "from marshal import loads\ndef f(row): return loads(row)",
+        "import sys\ndef f(line): return sys.modules[line['module']]",
+        "import yaml\ndef f(text): return yaml.load(text, yaml.Loader)",
+        "def f(line): return globals()[line]",
+        "import codex_proxy\ndef f(line): return codex_proxy.__dict__[line]",
+        "def f(line): return eval(f'{line}()')",
+        "import operator\ndef f(line): return operator.methodcaller(line)",
+        "from pydantic import BaseModel, ImportString\nclass A(BaseModel):\n    session: ImportString",
+    ],
+)
+def test_a_planted_name_of_code_is_found(planted: str) -> None:
+    assert list(uses(planted))
+
+
+def test_constants_are_not_found() -> None:
+    assert not list(
+        uses("import re, importlib\nre.compile('a')\nimportlib.import_module('a')\ngetattr(1, 'a')")
+    )
