@@ -190,6 +190,7 @@ REMEMBER = {
         ("http.page", "http.server_info", "process.spawner", "store.queries", "surfaces.chat.forward"),
         "nothing of a client",
     ),
+    "agents.dialects.json_lines": "fields of this program's types",
     "surfaces.field_lists": "nothing of a client",
     "surfaces.messages.render": "a renderer's own, for one answer",
     "http.middleware.wrong_keys": "digests of keys, which no answer contains",

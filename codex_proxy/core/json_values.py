@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -24,12 +24,12 @@ def without_surrogates(text: str) -> str:
     return text
 
 
-def encode_json(value: Any) -> bytes:
+def encode_json(value: Any, order: Literal["deterministic"] | None = None) -> bytes:
     """Encodes JSON. A lone surrogate, which a text of a client or a model may contain, becomes U+FFFD."""
     try:
-        return msgspec.json.encode(value)
+        return msgspec.json.encode(value, order=order)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_without_surrogates_in(value))
+        return msgspec.json.encode(_without_surrogates_in(value), order=order)
 
 
 def _without_surrogates_in(value: Any) -> Any:

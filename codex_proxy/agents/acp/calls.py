@@ -20,6 +20,7 @@ from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.dialects.response_items import raw_call
 from codex_proxy.core.events import StepCompleted, ToolCallRequested
 from codex_proxy.core.items import TextPart
+from codex_proxy.core.json_values import encode_json
 
 REFUSED = (
     "This call was refused: the client does not offer the tool, or the model of this session did not call it."
@@ -208,4 +209,4 @@ class _Report(msgspec.Struct, frozen=True):
 
 def _canonical_json(arguments: Any) -> bytes:
     """Returns JSON that is equal for equal arguments: 1.0 is 1, fields have no order."""
-    return _ZERO.sub(b"", msgspec.json.encode(arguments, order="deterministic"))
+    return _ZERO.sub(b"", encode_json(arguments, "deterministic"))

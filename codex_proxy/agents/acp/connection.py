@@ -20,6 +20,7 @@ from codex_proxy.agents.acp.messages import (
 )
 from codex_proxy.agents.acp.program import INITIALIZE, DeclaredFeatures, read_declared_features
 from codex_proxy.agents.dialect import ReceivedMessages
+from codex_proxy.agents.dialects.json_lines import divided
 
 CLIENT: Final = {"name": "codex-proxy", "title": "codex-proxy", "version": __version__}
 INITIALIZE_ID: Final = request_id(0, 1)
@@ -92,7 +93,7 @@ class AcpConnection:
         """Sorts messages by channel, and adds their lines to `routed`. Refuses, in `writes`, requests of no channel."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
-        for line in lines:
+        for line in divided(lines):
             message = decode(line)
             if message is None:
                 continue

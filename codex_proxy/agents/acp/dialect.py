@@ -17,10 +17,12 @@ from codex_proxy.agents.acp.messages import (
     Input,
     Message,
     ModelCallFailed,
+    RequestId,
     ToolCalled,
     ToolDropped,
     ToolsListed,
     ToolsSettled,
+    Update,
     answer,
     decision,
     notification,
@@ -37,6 +39,7 @@ from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.acp.usage import UsageCounter, counts_output
 from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
+from codex_proxy.agents.dialects.failures import BAD_ANSWER
 from codex_proxy.core.events import (
     ApprovalKind,
     ApprovalRequested,
@@ -53,7 +56,7 @@ from codex_proxy.core.json_values import object_at
 from codex_proxy.core.turn import Turn, without_content
 
 
-class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
+class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
     """Reads the messages of one channel of an `AcpConnection`, and the tool server's events. The agent's questions
     are requests for permission: request id and options.
     """
@@ -149,7 +152,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         for message in lines:
             if isinstance(message, Message):
                 update = message.params.update
-                if message.method == "session/update" and update is not None:
+                if message.method == "session/update" and update is not None and message.error is None:
                     if active:
                         self._read_update(update)
                     continue
@@ -234,12 +237,24 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         if message.method is not None:
             if message.id is not None:
                 self._handle_request(message, message.id)
+            elif message.error is not None:
+                self._on_broken_line(message.params.update)
         elif (handler := self._requests.take_handler(message.id)) is not None:
             handler(message)
             self._continue_opening()
             self._stop_if_answered()
 
-    def _handle_request(self, message: Message, id: int | str) -> None:
+    def _on_broken_line(self, update: Update | None) -> None:
+        """Fails the turn if a part of the answer's text is lost, or may be."""
+        if self._state is not TurnState.PROMPTING:
+            return
+        if update is None or update.session_update in ("", "agent_message_chunk"):
+            self._writes.append(notification("session/cancel", {"sessionId": self.session}))
+            self._fail(BAD_ANSWER)
+        else:
+            self._events.append(Notice("unreadable_message", "session/update"))
+
+    def _handle_request(self, message: Message, id: RequestId) -> None:
         if message.method != "session/request_permission":
             self._writes.append(refusal(id))
             return
@@ -256,7 +271,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         kind: ApprovalKind = ACTING_KINDS.get(call.kind or "", "permission")
         self._events.append(ApprovalRequested(name, kind, ""))
 
-    def _write_answer(self, request_id: str, question: tuple[int | str, Any], reply: Decision) -> None:
+    def _write_answer(self, request_id: str, question: tuple[RequestId, Any], reply: Decision) -> None:
         id, options = question
         if not reply.approve:
             self._rejected, self._reader.spoke = True, False

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.dialects.json_lines import decode_line, encode_line
+from codex_proxy.agents.dialects.json_lines import decode_line, decode_loosely, encode_line
 from codex_proxy.core.json_values import objects_in, text_at, value_at
 
 PROTOCOL_VERSION: Final = 1
@@ -31,6 +31,9 @@ class RpcError(msgspec.Struct, frozen=True):
 
 
 UNREADABLE_ANSWER: Final = RpcError(message="the agent's answer is invalid")
+UNREADABLE_LINE: Final = RpcError(message="the agent's line breaks off")
+"""The error of a notification of which only the beginning could be read."""
+MAX_ID_DIGITS: Final = 18
 
 
 class Update(msgspec.Struct, frozen=True, rename="camel"):
@@ -62,7 +65,7 @@ class Message(msgspec.Struct, frozen=True):
     """A request, a notification (without `id`), or a response (without `method`)."""
 
     method: str | None = None
-    id: int | str | None = None
+    id: int | float | str | None = None
     params: Params = Params()
     result: Any = None
     error: RpcError | None = None
@@ -108,26 +111,70 @@ class ModelCallFailed(msgspec.Struct, frozen=True):
 Input: TypeAlias = Message | ToolsListed | ToolCalled | ToolsSettled | ToolDropped | ModelCallFailed
 
 
+RequestId: TypeAlias = int | float | str
+
+
 class _Envelope(msgspec.Struct, frozen=True):
-    """A line whose other fields cannot be decoded."""
+    """A line whose other fields cannot be decoded. `id`: JSON-RPC allows any number, and some programs send more."""
 
     method: str | None = None
-    id: int | str | None = None
+    id: Any = None
+
+
+class _UpdateKind(msgspec.Struct, frozen=True, rename="camel"):
+    session_update: str = ""
+
+
+class _Address(msgspec.Struct, frozen=True, rename="camel"):
+    session_id: str = ""
+    update: _UpdateKind | None = None
+
+
+class _Addressed(_Envelope, frozen=True):
+    """A line of which no more is read, because it costs too much, or breaks off."""
+
+    params: _Address = _Address()
 
 
 _decoder = msgspec.json.Decoder(Message)
-_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_head_decoders: tuple[msgspec.json.Decoder[_Envelope], ...] = (
+    msgspec.json.Decoder(_Addressed),
+    msgspec.json.Decoder(_Envelope),
+)
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line; None if it is no JSON-RPC. A message with too many values or unexpected fields keeps its id, to
-    refuse it or fail its turn.
+    """Decodes a line; None if it is no JSON-RPC. Of a request or an answer with too many values or unexpected fields
+    only the id is read, to refuse it or fail its turn; of a notification the other fields, and `error` is set if the
+    line breaks off.
     """
-    found = decode_line(line, _decoder, _envelope_decoder)
-    if not isinstance(found, _Envelope):
-        return found
-    unreadable = UNREADABLE_ANSWER if found.method is None else None
-    return None if found.id is None else Message(found.method, found.id, error=unreadable)
+    found = decode_line(line, _decoder, *_head_decoders)
+    if isinstance(found, _Envelope):
+        found = _decode_some(line, found)
+    if found is not None and found.method is None and type(found.id) is not int:
+        return msgspec.structs.replace(found, id=_number_in(found.id))
+    return found
+
+
+def _decode_some(line: bytes, envelope: _Envelope) -> Message | None:
+    if envelope.id is not None:
+        return Message(envelope.method, envelope.id, error=None if envelope.method else UNREADABLE_ANSWER)
+    if envelope.method is None:
+        return None
+    if (message := decode_loosely(line, Message)) is not None:
+        return message
+    params = Params()
+    if isinstance(envelope, _Addressed):
+        at = envelope.params
+        params = Params(at.session_id, Update(at.update.session_update) if at.update is not None else None)
+    return Message(envelope.method, params=params, error=UNREADABLE_LINE)
+
+
+def _number_in(id: object) -> int | None:
+    """Returns the number of an answer's id: some programs write it as a text, or with a decimal point."""
+    if isinstance(id, str) and id.isascii() and id.isdigit() and len(id) <= MAX_ID_DIGITS:
+        return int(id)
+    return int(id) if isinstance(id, float) and id.is_integer() else None
 
 
 def request_id(channel: int, number: int) -> int:
@@ -155,11 +202,11 @@ def notification(method: str, params: object) -> bytes:
     return encode_line({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-def answer(id: int | str, result: object) -> bytes:
+def answer(id: RequestId, result: object) -> bytes:
     return encode_line({"jsonrpc": "2.0", "id": id, "result": result})
 
 
-def refusal(id: int | str) -> bytes:
+def refusal(id: RequestId) -> bytes:
     """Returns "Method not found", without which some agents would wait for ever."""
     error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
     return encode_line({"jsonrpc": "2.0", "id": id, "error": error})

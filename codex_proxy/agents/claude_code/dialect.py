@@ -42,7 +42,7 @@ from codex_proxy.agents.dialect import NOTHING, Decision, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn
 from codex_proxy.agents.dialects.conversions import mcp_content
 from codex_proxy.agents.dialects.failures import clean_text
-from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part
+from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_loosely, decode_part, divided
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.agents.dialects.response_items import raw_call, raw_output
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
@@ -79,6 +79,14 @@ BAD_ANSWER: Final = Failure(
     "Claude Code sent a message that this server does not understand. Try again; if it "
     "persists, the operator should update Claude Code or codex-proxy.",
 )
+NO_MESSAGE: Final = Message()
+NEEDED: Final = {
+    TurnState.STARTING: frozenset({"control_response", "control_request"}),
+    TurnState.FEEDING: frozenset({"result"}),
+    TurnState.ACTIVE: frozenset({"result"}),
+}
+"""The types of lines without which a turn would wait for ever."""
+TEXT_LINES: Final = frozenset({"stream_event", "assistant"})
 DENIED: Final = "This server allows no more than its sandbox does: the turn is {}. Go on without it."
 
 
@@ -153,11 +161,13 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._writes.append(self._pending.add_reply(output.call_id, ToolReply(output.parts)))
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        for line in lines:
+        for line in divided(lines):
+            message = NO_MESSAGE
             try:
-                self._handle(decode(line), line)
+                message = decode(line)
+                self._handle(message, line)
             except UnreadableError:
-                self._on_unreadable_line(line)
+                self._on_unreadable(message)
         return self._take_step()
 
     def _give_output(self, call_id: str, reply: ToolReply) -> None:
@@ -180,6 +190,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._on_control_request(message)
         elif self._state is TurnState.ENDED:
             pass
+        elif not message.whole:
+            raise UnreadableError("the line breaks off")
         elif message.type == "stream_event":
             if message.event is not None and message.parent_tool_use_id is None:
                 self._stream(message.event)
@@ -188,7 +200,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif message.type == "assistant":
             self._on_assistant(message)
         elif message.type == "user":
-            self._on_user(decode_part(message.message, WholeMessage))
+            self._on_user(_whole_message_in(message))
         elif message.type == "result":
             self._on_result(decode_part(line, Result))
         elif message.type == "system":
@@ -196,10 +208,14 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif message.type == "rate_limit_event" and message.rate_limit_info:
             self._events.append(AccountLimitsReported(bytes(message.rate_limit_info)))
 
-    def _on_unreadable_line(self, line: bytes) -> None:
+    def _on_unreadable(self, message: Message) -> None:
+        """Ends a turn that would wait for what cannot be read, or lose a part of its text. Else adds a `Notice`."""
         if self._state is TurnState.ENDED:
             return
-        if b'"type":"result"' in line and self._state in (TurnState.FEEDING, TurnState.ACTIVE):
+        client_waits, needed = self._state in STATES.client_waits, NEEDED.get(self._state, frozenset())
+        unanswered = message.type == "control_request" and not message.request_id
+        is_lost = not message.whole and (message.type in TEXT_LINES or not message.type)
+        if client_waits and (unanswered or is_lost or message.type in needed):
             self._fail(BAD_ANSWER)
         else:
             self._events.append(Notice("unreadable_message"))
@@ -282,7 +298,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._events += calls
 
     def _on_assistant(self, message: Message) -> None:
-        whole = decode_part(message.message, WholeMessage)
+        whole = _whole_message_in(message)
         if whole.model == SYNTHETIC_MODEL:
             self._error_code = string_in(message.error)
         elif self._state is not TurnState.ACTIVE:
@@ -420,6 +436,17 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._deny_all()
         self._pending.clear()
         self._change(TurnChange.ENDED_BADLY)
+
+
+def _whole_message_in(message: Message) -> WholeMessage:
+    """Returns the message without fields of an unexpected type. Raises `UnreadableError`."""
+    try:
+        return decode_part(message.message, WholeMessage)
+    except UnreadableError:
+        whole = decode_loosely(message.message, WholeMessage)
+        if whole is None:
+            raise
+        return whole
 
 
 def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> bytes:

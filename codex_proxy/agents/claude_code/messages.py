@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.dialects.json_lines import UnreadableError, encode_line
+from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_line, decode_loosely, encode_line
 from codex_proxy.core.json_values import UNREADABLE
 
 T = TypeVar("T")
@@ -79,6 +79,15 @@ class Message(msgspec.Struct, frozen=True):
     response: msgspec.Raw = msgspec.Raw()
     error: msgspec.Raw = msgspec.Raw()
     rate_limit_info: msgspec.Raw = msgspec.Raw()
+    whole: bool = True
+    """False: the other fields could not be read. No field of the program's."""
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """The fields of lines that cannot be decoded whole."""
+
+    type: str = ""
+    request_id: str | None = None
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -166,15 +175,24 @@ class ControlResponse(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-_decode: Final = msgspec.json.Decoder(Message).decode
+_decoder: Final = msgspec.json.Decoder(Message)
+_head_decoder: Final = msgspec.json.Decoder(_Head)
 
 
 def decode(line: bytes) -> Message:
-    """Decodes a line. Raises `UnreadableError`."""
+    """Decodes a line; fields of an unexpected type count as missing. Of one that breaks off, or costs too much, only
+    type and id are read, and `whole` is False. Raises `UnreadableError`.
+    """
     try:
-        return _decode(line)
-    except UNREADABLE as error:
-        raise UnreadableError(str(error)) from error
+        return _decoder.decode(line)
+    except UNREADABLE:
+        found = decode_line(line, _decoder, _head_decoder)
+    if isinstance(found, _Head):
+        head, found = found, decode_loosely(line, Message)
+        found = found or Message(head.type, request_id=head.request_id, whole=False)
+    if found is None:
+        raise UnreadableError("it is no JSON of this protocol")
+    return found
 
 
 def string_in(json: msgspec.Raw) -> str | None:

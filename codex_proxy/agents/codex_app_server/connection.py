@@ -23,6 +23,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
 )
 from codex_proxy.agents.dialect import ReceivedMessages
+from codex_proxy.agents.dialects.json_lines import divided
 from codex_proxy.core.json_values import LONG_JSON, UNREADABLE
 
 CLIENT_NAME = "codex_openai_proxy"
@@ -172,7 +173,7 @@ class AppServerConnection:
         last_thread: str | None = None
         same: list[Message] = []
         same_lines: list[bytes] = []
-        for line in lines:
+        for line in divided(lines):
             try:
                 message = decode_expected(line) if len(line) <= LONG_JSON else decode(line)
             except UNREADABLE:

@@ -121,22 +121,18 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         active = self._state is ACTIVE
         text_alone = True
         for message in lines:
-            if active and message.method == "item/agentMessage/delta":
+            if active and message.method == "item/agentMessage/delta" and message.error is None:
                 params = message.params
-                if params.delta and params.item_id:
-                    self._reader.seen_messages.add(params.item_id)
-                    events.append(TextDelta(params.item_id, params.delta))
+                if params.delta and (id := params.item_id or self._reader.open_message):
+                    self._reader.seen_messages.add(id)
+                    events.append(TextDelta(id, params.delta))
                 continue
             text_alone = False
             try:
                 self._handle_message(message)
             except UnreadableError:
-                if self._state is not ACTIVE:
-                    pass
-                elif message.method == "turn/completed":
-                    self._end(TurnEnded.with_failure(BAD_ANSWER), running=False)
-                else:
-                    events.append(Notice("unreadable_message", message.method or "answer"))
+                if self._state is ACTIVE:
+                    self._on_unreadable(message)
             active = self._state is ACTIVE
         if text_alone:  # it changes nothing that a request or an end would follow from
             return super()._take_step()
@@ -257,12 +253,23 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._handle_request(message, message.id)
         elif message.method == "thread/closed":
             self._on_thread_closed()
+        elif message.error is not None:
+            raise UnreadableError(message.error.message)
         elif self._state is ACTIVE:
             about_item = item_reader.NOTIFICATIONS.get(message.method)
             if about_item is not None:
                 about_item(self._reader, message.params)
             elif (handler := NOTIFICATIONS.get(message.method)) is not None:
                 handler(self, message.params)
+
+    def _on_unreadable(self, message: Message) -> None:
+        """Ends the turn if the message is its end, or a part of the answer's text is lost. Else adds a `Notice`."""
+        if message.method == "turn/completed":
+            self._end(TurnEnded.with_failure(BAD_ANSWER), running=False)
+        elif self._reader.loses_text(message):
+            self._end(TurnEnded.with_failure(BAD_ANSWER))
+        else:
+            self._events.append(Notice("unreadable_message", message.method or "answer"))
 
     def _handle_response(self, message: Message) -> None:
         on_response = self._requests.take_handler(str(message.id))

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.wire import Params
-from codex_proxy.agents.dialects.json_lines import decode_part
+from codex_proxy.agents.codex_app_server.wire import Message, Params
+from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_loosely, decode_part
 from codex_proxy.core import items
 from codex_proxy.core.events import (
     Event,
@@ -108,6 +108,18 @@ class ItemReader:
         """Forgets the open items: Codex never completes them."""
         self.open_items.clear()
 
+    @property
+    def open_message(self) -> str:
+        """The id of the newest open message, or empty."""
+        return next((id for id in reversed(self.open_items) if self.open_items[id] is items.Message), "")
+
+    def loses_text(self, message: Message) -> bool:
+        """Whether a message that cannot be read has text of the answer that has come nowhere else."""
+        if message.method == "item/completed":
+            item = decode_loosely(message.params.item, ThreadItem)
+            return item is not None and item.type == "agentMessage" and item.id not in self.seen_messages
+        return message.method == "item/agentMessage/delta" and message.error is not None
+
     def add_refusals(self) -> None:
         """Adds a fixed refusal to open messages without text or raw item: Codex does not pass on the model's text."""
         self.events += [
@@ -126,7 +138,7 @@ class ItemReader:
 
     def on_item_started(self, params: Params) -> None:
         """Adds an item's beginning, or a `Notice` if Codex has shortened the history."""
-        item = decode_part(params.item, ThreadItem)
+        item = _item_of(params)
         if item.type == "agentMessage":
             self._start(item.id, items.Message(item.id, phase=item.phase))
         elif item.type == "reasoning":
@@ -145,7 +157,7 @@ class ItemReader:
 
     def on_item_completed(self, params: Params) -> None:
         """Adds an item's text or output, its end, and a missing beginning."""
-        item = decode_part(params.item, ThreadItem)
+        item = _item_of(params)
         was_started = item.id in self.open_items
         if item.type == "agentMessage":
             if not was_started:
@@ -196,6 +208,17 @@ class ItemReader:
         text = "; ".join(f"{_STEP_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps)
         plan = Activity(f"plan_{self._plans}", "plan", text)
         self.events += [ItemStarted(plan), ItemEnded(plan.id)]
+
+
+def _item_of(params: Params) -> ThreadItem:
+    """Returns the item, without fields of an unexpected type. Raises `UnreadableError`."""
+    try:
+        return decode_part(params.item, ThreadItem)
+    except UnreadableError:
+        item = decode_loosely(params.item, ThreadItem)
+        if item is None:
+            raise
+        return item
 
 
 def _texts(content: msgspec.Raw) -> list[str]:

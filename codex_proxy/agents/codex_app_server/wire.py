@@ -11,7 +11,14 @@ import msgspec
 
 from codex_proxy.agents.dialect import Decision, ToolReply
 from codex_proxy.agents.dialects.failures import failure_from_text, stop_from_text
-from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_line, decode_part, encode_line
+from codex_proxy.agents.dialects.json_lines import (
+    UnreadableError,
+    decode_beginning,
+    decode_line,
+    decode_loosely,
+    decode_part,
+    encode_line,
+)
 from codex_proxy.core.events import ApprovalRequested, InputRequested, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart
@@ -84,11 +91,13 @@ class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
 class _Envelope(msgspec.Struct, frozen=True, gc=False):
     """A line whose parameters cannot be decoded."""
 
-    id: int | str | None = None
+    id: Any = None
     method: str | None = None
 
 
 UNREADABLE_ANSWER = RpcError(0, "the agent's answer is invalid")
+UNREADABLE_LINE = RpcError(0, "the agent's line breaks off")
+"""The error of a notification that cannot be read whole."""
 
 _decoder = msgspec.json.Decoder(Message)
 decode_expected = _decoder.decode
@@ -101,15 +110,22 @@ _LOOSE_DECODERS: tuple[msgspec.json.Decoder[_AddressedMessage | _Envelope], ...]
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line; None if it is no JSON-RPC. With a wrong field or too many values reads what it can."""
+    """Decodes a line; None if it is no JSON-RPC. With a wrong field or too many values reads what it can; `error` is
+    set in a notification that breaks off.
+    """
     found = decode_line(line, _decoder, *_LOOSE_DECODERS)
     if found is None or isinstance(found, Message):
         return found
     if found.method is None:
         return None if found.id is None else Message(found.id, error=UNREADABLE_ANSWER)
-    if isinstance(found, _Envelope):
-        return Message(found.id, found.method)
-    return Message(found.id, found.method, Params(found.params.thread_id, found.params.turn_id))
+    if found.id is None and (message := decode_loosely(line, Message)) is not None:
+        return message
+    if found.id is None and (message := decode_beginning(line, Message)) is not None:
+        return msgspec.structs.replace(message, error=UNREADABLE_LINE)
+    params = Params()
+    if isinstance(found, _AddressedMessage):
+        params = Params(found.params.thread_id, found.params.turn_id)
+    return Message(found.id, found.method, params, error=None if found.id else UNREADABLE_LINE)
 
 
 def request(id: str, method: str, params: dict[str, Any] | None) -> bytes:

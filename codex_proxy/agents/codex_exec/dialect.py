@@ -11,8 +11,14 @@ import msgspec
 
 from codex_proxy.agents.codex.child_turn import ChildTurn, TokenCounts
 from codex_proxy.agents.dialect import NOTHING, Ended, Step
-from codex_proxy.agents.dialects.failures import clean_text, failure_from_text, retrying_event, status_in
-from codex_proxy.agents.dialects.json_lines import decode_line
+from codex_proxy.agents.dialects.failures import (
+    BAD_ANSWER,
+    clean_text,
+    failure_from_text,
+    retrying_event,
+    status_in,
+)
+from codex_proxy.agents.dialects.json_lines import decode_beginning, decode_line, decode_loosely, divided
 from codex_proxy.agents.dialects.transcript import prompt_of
 from codex_proxy.core.events import (
     FullReasoning,
@@ -28,9 +34,6 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
 from codex_proxy.core.shown_text import one_line
 from codex_proxy.core.turn import Turn
-
-TURN_END_EVENTS: Final = frozenset({"turn.completed", "turn.failed"})
-"""Events that count even if damaged; otherwise a finished turn would look like a crash."""
 
 RECONNECTING: Final = "Reconnecting..."
 """How an error line about a retry begins."""
@@ -97,11 +100,19 @@ _head_decoder: Final = msgspec.json.Decoder(_Head)
 
 
 def decode(line: bytes) -> tuple[Line | None, bool]:
-    """Decodes a line; None if it is no event. Returns also whether it is damaged, or has too many values: then only
-    `type` is set.
+    """Decodes a line; None if it is no event. Returns also whether it is damaged: fields of an unexpected type, and
+    behind the place where it breaks off, count as missing; of one with too many values only `type` is set.
     """
     found = decode_line(line, _line_decoder, _head_decoder)
-    return (Line(found.type), True) if isinstance(found, _Head) else (found, False)
+    if not isinstance(found, _Head):
+        return found, False
+    return decode_loosely(line, Line) or Line(found.type, item=_item_begun(line)), True
+
+
+def _item_begun(line: bytes) -> Item | None:
+    """Returns the item in a line that breaks off, without its text."""
+    begun = decode_beginning(line, Line)
+    return None if begun is None else begun.item
 
 
 class CodexExec(ChildTurn):
@@ -124,7 +135,7 @@ class CodexExec(ChildTurn):
 
     def receive(self, lines: Sequence[bytes]) -> Step:
         """A line that is no event becomes a `Notice`."""
-        for raw in lines:
+        for raw in divided(lines):
             if self._ended:
                 break
             line, damaged = decode(raw)
@@ -133,8 +144,9 @@ class CodexExec(ChildTurn):
                 continue
             if damaged:
                 self._events.append(Notice("bad_event", line.type if line.type in LINES else ""))
-                if line.type not in TURN_END_EVENTS:
-                    continue
+                if line.item is not None and line.item.type == "agent_message" and not line.item.text:
+                    self._end(Stop.FAILED, "bad_event", BAD_ANSWER)
+                    break
             handler = LINES.get(line.type)
             if handler is not None:
                 handler(self, line)

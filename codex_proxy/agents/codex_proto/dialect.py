@@ -20,7 +20,14 @@ from codex_proxy.agents.codex_proto.activities import (
 from codex_proxy.agents.codex_proto.open_items import LEGACY_INDEX, Calls, Messages, ReasoningItems
 from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, TurnUsage, decode, plain_delta, spellings
 from codex_proxy.agents.dialect import NOTHING, Decision, Reply, Step
-from codex_proxy.agents.dialects.failures import clean_text, failure_from_text, retrying_event, status_in
+from codex_proxy.agents.dialects.failures import (
+    BAD_ANSWER,
+    clean_text,
+    failure_from_text,
+    retrying_event,
+    status_in,
+)
+from codex_proxy.agents.dialects.json_lines import divided
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalKind,
@@ -49,7 +56,11 @@ DELTA = "agent_message_delta"
 NO_FUNCTION = Function()
 
 TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
-"""Events that count even if damaged; otherwise the turn would hang."""
+"""Events that count even if nothing else of them can be read; otherwise the turn would hang."""
+TEXT_EVENTS = frozenset({"agent_message_delta", "agent_message"})
+"""Events with the answer's text, which is lost if they cannot be read. The turn fails then."""
+NOT_IF_DAMAGED = frozenset({"token_count"})
+"""Events that do not count if a field has an unexpected type."""
 
 
 class CodexProto(ChildTurn):
@@ -99,7 +110,7 @@ class CodexProto(ChildTurn):
     def receive(self, lines: Sequence[bytes]) -> Step:
         """A line that is no event becomes a `Notice`."""
         message_id = None if self._ended else self._message_id
-        for raw in lines:
+        for raw in divided(lines):
             # Most lines are deltas of the message that the line before belonged to: only their text is decoded.
             if message_id is not None and (text := plain_delta(raw)):
                 self._events.append(TextDelta(message_id, text))
@@ -150,7 +161,9 @@ class CodexProto(ChildTurn):
             return
         if line.damaged:
             self._events.append(Notice("bad_event", name))
-            if name not in TURN_END_EVENTS:
+            if not line.whole and name in TEXT_EVENTS:
+                self._end(Stop.FAILED, "bad_event", BAD_ANSWER)
+            if name in NOT_IF_DAMAGED or (not line.whole and name not in TURN_END_EVENTS):
                 return
         handler(self, msg)
 

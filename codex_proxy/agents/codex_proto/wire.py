@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.codex.child_turn import TokenCounts
-from codex_proxy.agents.dialects.json_lines import decode_line
+from codex_proxy.agents.dialects.json_lines import decode_line, decode_loosely
 from codex_proxy.core.events import Usage
 from codex_proxy.core.json_values import UNREADABLE
 
@@ -138,14 +138,15 @@ class _DeltaLine(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """A decoded line. `flat`: whether type and fields are at the top level. `damaged`: whether only the type of
-    `msg` could be read.
+    """A decoded line. `flat`: whether type and fields are at the top level. `damaged`: whether fields of `msg` could
+    not be read. `whole` False: all but its type.
     """
 
     id: str | int | None
     msg: Msg
     flat: bool = False
     damaged: bool = False
+    whole: bool = True
 
 
 _envelope_decoder: Final = msgspec.json.Decoder(_Envelope)
@@ -175,8 +176,8 @@ def plain_delta(line: bytes) -> str | None:
 
 
 def decode(line: bytes) -> Line | None:
-    """Decodes a line; None if it is not of this protocol. With a wrong field or too many values decodes only id and
-    type.
+    """Decodes a line; None if it is not of this protocol. Fields of an unexpected type count as missing. Of a line that
+    breaks off, or has too many values, decodes only id and type.
     """
     found = decode_line(line, _envelope_decoder, _head_decoder)
     if isinstance(found, _Envelope):
@@ -188,7 +189,10 @@ def decode(line: bytes) -> Line | None:
         found = flat
     if found is None:
         return None
-    return Line(found.id, Msg(type=(found.msg or found).type), flat=found.msg is None, damaged=True)
+    is_flat = found.msg is None
+    some = decode_loosely(line, Msg) if is_flat else (decode_loosely(line, _Envelope) or _Envelope()).msg
+    msg = some or Msg(type=(found.msg or found).type)
+    return Line(found.id, msg, flat=is_flat, damaged=True, whole=some is not None)
 
 
 NO_USAGE = Usage()

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from itertools import repeat
+from operator import contains
+from types import UnionType
+from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
+from msgspec.structs import FieldInfo, fields
+from pydantic_core import from_json
 
-from codex_proxy.core.json_values import UNREADABLE, is_too_costly
+from codex_proxy.core.json_values import UNREADABLE, encode_json, is_too_costly, without_surrogates
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -18,31 +27,178 @@ class UnreadableError(Exception):
 
 def encode_line(value: Any) -> bytes:
     """Returns the value as one line; line breaks in a client's JSON become spaces."""
-    return msgspec.json.encode(value).replace(b"\n", b" ") + b"\n"  # in a string they would be escaped
+    return encode_json(value).replace(b"\n", b" ") + b"\n"  # in a string they would be escaped
 
 
 def decode_line(line: bytes, whole: msgspec.json.Decoder[T], *heads: msgspec.json.Decoder[H]) -> T | H | None:
-    """Decodes a line. One with unexpected fields, or that costs too much, is decoded by the first of `heads` that can:
-    these read few fields, so that a request is still refused and a turn still ends. None: the line is no such JSON.
+    """Decodes a line. Half of a surrogate pair stays in a delta, for the next one may have the other half; elsewhere it
+    becomes U+FFFD, as bytes do that are no UTF-8. A line with unexpected fields, that costs too much or breaks
+    off is decoded by the first of `heads` that can: these read few fields, so that a request is still refused and a
+    turn still ends. None: the line is no such JSON.
     """
-    try:
-        if not is_too_costly(line):
-            return whole.decode(line)
-    except UNREADABLE:
-        pass
-    for head in heads:
+    value = None
+    if not is_too_costly(line):
         try:
-            return head.decode(line)
+            return whole.decode(line)
         except UNREADABLE:
-            pass
-    return None
+            value = _value_of(line)
+        if value is not None and (found := _convert(value, whole.type)) is not None:
+            return found
+    for data in (line, _without_halves(line)):
+        for head in heads:
+            try:
+                return head.decode(data)
+            except UNREADABLE:
+                pass
+    value = _beginning_of(line) if value is None else value
+    some = (_convert(value, head.type) for head in heads)
+    return next((found for found in some if found is not None), None)
+
+
+def decode_loosely(line: bytes | msgspec.Raw, type: type[T]) -> T | None:
+    """Decodes JSON, of which fields of an unexpected type count as missing; None if it is no JSON of this kind, or
+    costs too much.
+    """
+    data = bytes(line)
+    value = None if is_too_costly(data) else _value_of(data)
+    return None if value is None else _convert(value, type, loosely=True)
+
+
+def decode_beginning(line: bytes, type: type[T]) -> T | None:
+    """Decodes the fields before the place from which on a line cannot be read; None if there are none."""
+    return _convert(_beginning_of(line), type, loosely=True)
+
+
+def divided(lines: Sequence[bytes]) -> Sequence[bytes]:
+    """Divides lines at carriage returns, too: programs end lines of progress so, and JSON contains none."""
+    if not any(map(contains, lines, repeat(b"\r"))):
+        return lines
+    return [part for line in lines for part in line.split(b"\r") if part]
 
 
 def decode_part(json: bytes | msgspec.Raw, type: type[T]) -> T:
-    """Decodes a line, or a raw field of one. Raises `UnreadableError`, also if that would cost too much."""
-    if is_too_costly(bytes(json)):
+    """Decodes a line, or a raw field of one, as `decode_line` does. Raises `UnreadableError`, also if that would cost
+    too much.
+    """
+    data = bytes(json)
+    if is_too_costly(data):
         raise UnreadableError("it has too many values, or is nested too deep")
     try:
         return msgspec.json.decode(json, type=type)
     except UNREADABLE as error:
-        raise UnreadableError(str(error)) from error
+        value = _value_of(data)
+        if value is None or (found := _convert(value, type)) is None:
+            raise UnreadableError(str(error)) from error
+        return found
+
+
+# --- JSON that a strict decoder refuses -----------------------------------------------------------
+
+DELTAS: Final = frozenset({"text", "delta", "thinking", "partial_json", "arguments", "data"})
+"""The fields that hold a piece of a text in some agent's protocol."""
+_HALF: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""An escape that may be half of a surrogate pair; before it what only looks like one: a backslash, and a whole pair."""
+
+
+def _value_of(line: bytes) -> Any:
+    """Returns the value of JSON that may have a byte order mark, bytes that are no UTF-8, half of a surrogate pair, NaN
+    or control characters; None if it is no JSON.
+    """
+    try:
+        value = json.loads(line.decode("utf-8-sig", "replace"), strict=False)
+    except UNREADABLE:
+        return None
+    return _with_halves_in_deltas(value) if b"\\u" in line else value
+
+
+def _with_halves_in_deltas(value: Any, name: str = "") -> Any:
+    """Returns JSON with U+FFFD for halves of surrogate pairs but in a delta, where the other half may follow."""
+    if isinstance(value, str):
+        return value if name in DELTAS else without_surrogates(value)
+    if isinstance(value, list):
+        return [_with_halves_in_deltas(each) for each in value]
+    if isinstance(value, dict):
+        return {without_surrogates(name): _with_halves_in_deltas(each, name) for name, each in value.items()}
+    return value
+
+
+def _without_halves(json: bytes) -> bytes:
+    """Returns JSON with U+FFFD for escapes that are half of a surrogate pair, and bytes that are no UTF-8."""
+    if b"\\u" in json:
+        json = _HALF.sub(lambda found: found[0] if len(found[0]) != 6 else b"\\ufffd", json)
+    return json.decode("utf-8-sig", "replace").encode()
+
+
+def _beginning_of(line: bytes) -> Any:
+    """Returns the value of JSON up to the place from which on it cannot be read; None if there is nothing."""
+    text = _without_halves(line)
+    if is_too_costly(text):
+        return None
+    try:
+        json.loads(text, strict=False)
+    except json.JSONDecodeError as error:
+        text = error.doc[: error.pos].encode()
+    except UNREADABLE:
+        return None
+    try:
+        return from_json(text, allow_partial=True)
+    except ValueError:
+        return None
+
+
+def _convert(value: Any, type: type[T], *, loosely: bool = False) -> T | None:
+    """Converts decoded JSON. `loosely`: without the fields of an unexpected type. None if that is impossible, and for
+    nothing at all.
+    """
+    if not value:
+        return None
+    try:
+        return msgspec.convert(_fitting(value, type, loosely=loosely), type)
+    except UNREADABLE:
+        return None
+
+
+def _fitting(value: Any, type: Any, *, loosely: bool) -> Any:
+    """Returns the value with `Raw` where the type has it."""
+    if type is msgspec.Raw:
+        return msgspec.Raw(encode_json(value))
+    origin, of = get_origin(type), get_args(type)
+    if origin in (Union, UnionType):
+        type = next((each for each in of if _may_be(value, each)), None)
+        return _fitting(value, type, loosely=loosely) if type is not None else value
+    if isinstance(value, list) and origin is list:
+        each = [_fitting(inner, of[0], loosely=loosely) for inner in value]
+        return [inner for inner in each if _converts(inner, of[0])] if loosely else each
+    if isinstance(value, dict) and origin is dict:
+        return {name: _fitting(inner, of[1], loosely=loosely) for name, inner in value.items()}
+    if isinstance(value, dict) and isinstance(type, msgspec.StructMeta):
+        given = {
+            field.encode_name: (_fitting(value[field.encode_name], field.type, loosely=loosely), field.type)
+            for field in _fields(type)
+            if field.encode_name in value
+        }
+        return {name: inner for name, (inner, of) in given.items() if not loosely or _converts(inner, of)}
+    return value
+
+
+@cache
+def _fields(type: type[msgspec.Struct]) -> tuple[FieldInfo, ...]:
+    return fields(type)
+
+
+def _may_be(value: Any, type: Any) -> bool:
+    if type is msgspec.Raw:
+        return True
+    if isinstance(value, dict):
+        return isinstance(type, msgspec.StructMeta) or get_origin(type) is dict
+    return isinstance(value, list) and get_origin(type) is list
+
+
+def _converts(value: Any, type: Any) -> bool:
+    try:
+        msgspec.convert(value, type)
+    except UNREADABLE:
+        return False
+    return True
