@@ -58,6 +58,18 @@ def variables_of(name: str) -> tuple[str, ...]:
     return (f"PROXY_{name.upper()}",)
 
 
+OF_OTHER_SERVERS: Final[Mapping[str, str]] = {
+    "PROXY_USE_APP_SERVER": "it is `PROXY_AGENT` here",
+    "PROXY_SANDBOX_MODE": "it is `PROXY_SANDBOX` here",
+    "PROXY_CODEX_WORKDIR": "it is `PROXY_WORKDIR` here",
+    "PROXY_ENABLE_METRICS": "it is `PROXY_METRICS` here",
+    "PROXY_METRICS_TOKEN": "it is `PROXY_METRICS_KEY` here",
+    "PROXY_SSE_KEEPALIVE_MS": "it is `HEARTBEAT_INTERVAL` here, in seconds",
+    "PROXY_TRUST_PROXY": "it is `PROXY_TRUSTED_PROXIES` here",
+}
+"""Hints for variables of codex-completions-api (docs/migration.md), which are no misspellings."""
+
+
 def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that begin with `PROXY_` and set nothing, each with a hint at what may be meant."""
     known = {f"PROXY_{name.upper()}" for name in OLD_NAMES}
@@ -69,7 +81,7 @@ def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
     )
     unknown = (name for name, value in environ.items() if value and name.upper().startswith("PROXY_"))
     return {
-        name: _advice_for(name.upper(), known)
+        name: OF_OTHER_SERVERS.get(name.upper()) or _advice_for(name.upper(), known)
         for name in unknown
         if name.upper() not in known and not name.upper().startswith(tables)
     }
