@@ -8,13 +8,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-import msgspec
-
 from codex_proxy.agents.acp.messages import Update
-from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, function_parameters, mcp_content, mcp_tool
+from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, mcp_content, mcp_tool, object_parameters
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.core.items import Part, Tool
-from codex_proxy.core.json_values import UNREADABLE, text_at, value_at
+from codex_proxy.core.json_values import text_at, value_at
 from codex_proxy.core.tool_names import generated_name
 
 SERVER: Final = "client"
@@ -44,20 +42,7 @@ def agent_name(name: str) -> str:
 
 
 def tool_entry(tool: Tool) -> dict[str, Any]:
-    schema = function_parameters(tool)
-    if isinstance(schema, msgspec.Raw):
-        schema = _object_schema(schema)
-    return mcp_tool(agent_name(tool.name), tool, schema, WHOLE_OUTPUTS)
-
-
-def _object_schema(parameters: msgspec.Raw) -> Any:
-    try:
-        schema = msgspec.json.decode(parameters)
-    except UNREADABLE:
-        return {"type": "object"}
-    if not isinstance(schema, dict):
-        return {"type": "object"}
-    return schema if schema.get("type") == "object" else {**schema, "type": "object"}
+    return mcp_tool(agent_name(tool.name), tool, object_parameters(tool), WHOLE_OUTPUTS)
 
 
 def call_result(parts: Sequence[Part], *, success: bool) -> dict[str, Any]:
