@@ -13,7 +13,6 @@ import pkgutil
 import re
 import sys
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -149,7 +148,6 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
     return spec
 
 
-@cache
 def dialects_of(reference: str) -> Mapping[str, type]:
     """Returns the dialects of the plugin that the operator has named, by their names in recordings: the classes in the
     module of its spec that have a dialect's methods. Raises `NoAgentError`.

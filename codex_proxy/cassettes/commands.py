@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ FOLDER = click.Path(path_type=Path)
 def _folder(path: Path) -> Any:
     from codex_proxy.cassettes.folder import Folder
 
-    return Folder(path, plugin=os.environ.get("PROXY_AGENT_PLUGIN", ""))
+    return Folder(path, plugin=click.get_current_context().obj or "")
 
 
 def _chain(path: Path) -> Any:
@@ -35,8 +34,16 @@ def group(say: Callable[..., None]) -> click.Group:
     """Returns the group of commands. `say` prints a text."""
 
     @click.group(name="cassettes", cls=_Group, short_help="Check, show and compare recordings of turns.")
-    def cassettes() -> None:
+    @click.option(
+        "--agent-plugin",
+        envvar="PROXY_AGENT_PLUGIN",
+        metavar="MODULE:SPEC",
+        help="Plugin whose turns are recorded.",
+    )
+    @click.pass_context
+    def cassettes(ctx: click.Context, agent_plugin: str | None) -> None:
         """Check, show and compare cassettes: recordings of turns, made with `serve --record`."""
+        ctx.obj = agent_plugin
 
     @cassettes.command()
     @click.argument("folder", type=FOLDER)

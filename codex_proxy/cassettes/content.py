@@ -20,7 +20,7 @@ CONTENT_FIELDS: Final = ("messages", "tools", "format", "mode", "model", "tool_c
 MATCHED_FIELDS: Final = ("messages", "tools", "format", "mode")
 """The fields that are compared by default."""
 KEY: Final = "<key>"
-PLACEHOLDERS: Final = (KEY, "<home>", "<host>", "<user>", "<workdir>", "<scrubbed>")
+PLACEHOLDERS: Final = (KEY, "<home>", "<agent_home>", "<host>", "<user>", "<workdir>", "<scrubbed>")
 """What replaces a text that is not written; in a comparison it equals any text."""
 MAX_SHOWN: Final = 80
 MAX_DIFFERENCES: Final = 8
@@ -56,7 +56,13 @@ def content_of(turn: Turn) -> Content:
 def _format_of(turn: Turn) -> Any:
     if turn.output_schema is None:
         return "json_object" if turn.json_object else "text"
-    schema = _decode(bytes(turn.output_schema))
+    return format_content(_decode(bytes(turn.output_schema)))
+
+
+def format_content(schema: Any) -> Any:
+    """Returns a schema as content, without its title: some APIs put the schema's name there, others have none."""
+    if isinstance(schema, dict):
+        schema = {name: value for name, value in schema.items() if name != "title"}
     return "json_object" if schema == {"type": "object"} else schema
 
 

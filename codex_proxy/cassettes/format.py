@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.agents.recorded import UnknownDialectError, check_facts, class_of
 from codex_proxy.agents.registry import dialects_of
-from codex_proxy.cassettes.content import Content
+from codex_proxy.cassettes.content import Content, format_content
 from codex_proxy.cassettes.line_types import (
     check_answer,
     check_head,
@@ -380,6 +380,7 @@ class _ParsedLines(msgspec.Struct):
         if kind == "turn":
             check_turn(value[kind])
             self.content = {**EMPTY_CONTENT, "tools": [], "messages": [], **value[kind]}
+            self.content["format"] = format_content(self.content["format"])
         elif kind in ("tool", "message") and self.content is not None:
             (check_tool if kind == "tool" else check_message)(value[kind])
             self.content[f"{kind}s"].append(value[kind])

@@ -35,11 +35,14 @@ _SECRETS: Final = (
     (
         r"\b(?:(?:sk|rk|pk)-[\w-]{8,}"  # OpenAI, Anthropic
         r"|(?:ghp|gho|ghu|ghs|ghr|xox[abeoprs]|hf|gsk|glpat|npm|whsec|sk|pk|rk)[-_][A-Za-z0-9_-]{12,}"
-        r"|github_pat_\w{20,}|AKIA[0-9A-Z]{16}\b|AIza[\w-]{30,}"
+        r"|github_pat_\w{20,}|(?:AKIA|ASIA)[0-9A-Z]{16}\b|AIza[\w-]{30,}"
+        r"|(?:dckr_pat_|dckr_oat_|pypi-|lin_api_|shpat_|sq0csp-|dop_v1_|doo_v1_|hvs\.|ya29\.|1//0)[\w-]{16,}"
+        r"|SG\.[\w-]{16,}\.[\w-]{16,}"
         r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{4,})",  # JSON web tokens
         "",
     ),
     (r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----", r"[^-\n]{0,20000}-----END [A-Z ]{0,40}PRIVATE KEY-----"),
+    (r"(?i:AccountKey|SharedAccessKey|SharedAccessSignature)=", r"(?P<value>[\w+/%=-]{8,})"),
     (r"\b(?:Bearer|Basic)\s{1,4}", r"(?P<value>[\w.~+/=-]{8,})"),
     (rf'"{_FIELD}"', r'\s{0,4}:\s{0,4}"(?P<value>(?:[^"\\\n]|\\.){1,4000})"'),
     (  # in JSON that is a string of JSON, such as the arguments of a call
@@ -135,13 +138,17 @@ _VALUE: Final = re.compile(rb':"([A-Za-z0-9_-]{20,80})"')
 """Matches a value that may be an id."""
 _ID: Final = re.compile(
     rb"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-    rb"|\b(?:resp|chatcmpl|msg|rs|fc|ctc|call|toolu|req|ws|item|mcp|mcpl|mcpr|lsh|ask|srvtoolu|gen|run|exec)[_-]"
+    rb"|\b(?:resp|chatcmpl|msg|rs|fc|fco|ctc|ctco|call|toolu|req|ws|item|mcp|mcpl|mcpr|lsh|ask|srvtoolu|gen|run|exec)[_-]"
     rb"(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{16,64}\b"
+    rb"|\b[a-z]{2,8}_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
     rb"|\bcodex_proxy_[0-9a-f]{16}\b"
 )
 _TIME: Final = re.compile(
-    rb'":(?:(?<=At":)|(?<=AtMs":)|(?<=created":)|(?<=_at":))'  # it begins with what is quickly found
+    rb'":(?:(?<=At":)|(?<=AtMs":)|(?<=created":)|(?<=_at":)|(?<=_time":)|(?<=imestamp":))'
     rb"\s?(?:1[0-9]{9}(?:\.[0-9]{1,9})?|1[0-9]{12})(?=[,}\s])"
+)
+_DURATION: Final = re.compile(
+    rb'":(?:(?<=durationMs":)|(?<=duration_ms":)|(?<=DurationMs":))\s?[0-9]{1,12}(?:\.[0-9]{1,9})?(?=[,}\s])'
 )
 _CLOCK: Final = re.compile(
     rb'"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](?:\.[0-9]{1,9})?Z"'
@@ -196,7 +203,7 @@ def zero_numbers(answer: bytes) -> bytes:
 
 def zero_times(text: bytes) -> bytes:
     """Returns JSON with 0, or the first second of 1970, for each time."""
-    text = _TIME.sub(b'":0', text)
+    text = _DURATION.sub(b'":0', _TIME.sub(b'":0', text))
     return _CLOCK.sub(b'"1970-01-01T00:00:00Z"', text) if b'"20' in text else text
 
 

@@ -35,6 +35,16 @@ from codex_proxy.core.interfaces import IdSource
 from codex_proxy.http.server_info import RECORDING_TROUBLE
 from codex_proxy.process.launch import SECRET_WORDS
 
+AGENT_HOMES = (
+    "CODEX_HOME",
+    "CLAUDE_CONFIG_DIR",
+    "GEMINI_CLI_HOME",
+    "QWEN_HOME",
+    "COPILOT_HOME",
+    "XDG_CONFIG_HOME",
+)
+"""The variables with agents' own folders, which may be outside of the user's home."""
+
 
 async def _make(context: AgentContext) -> Agent:
     raise AssertionError("`app` makes the agent that replays")
@@ -187,6 +197,8 @@ def scrubber_of(settings: Any, environ: Mapping[str, str], patterns: list[str]) 
     folders = {"<home>": Path.home(), "<workdir>": settings.workdir}
     names = {name: [str(folder), os.path.realpath(folder)] for name, folder in folders.items()}
     names["<home>"].append(environ.get("HOME", ""))
+    homes = [str(settings.codex_home), *(environ.get(name, "") for name in AGENT_HOMES)]
+    names["<agent_home>"] = [spelled for home in homes if home for spelled in (home, os.path.realpath(home))]
     names |= {
         KEY: keys,
         "<host>": [host, host.partition(".")[0], socket.getfqdn() if "." in host else ""],

@@ -73,10 +73,7 @@ class Servers:
                 raise FileNotFoundError(
                     f"There is no cassette in {folder}. Record it with `pytest --cassettes=record`."
                 )
-            plugin = os.environ.get("PROXY_AGENT_PLUGIN")
-            return self._get_server(
-                f"replay {folder}", agent="fake", agent_plugin=plugin, cassettes={"replay": folder}
-            )
+            return self._get_server(f"replay {folder}", agent="fake", cassettes={"replay": folder})
         if mode == "missing":
             return self._get_server(
                 f"missing {folder}", own=True, cassettes={"record": folder, "replay": folder}
@@ -139,6 +136,9 @@ class TestServer:
         self.requests: list[ReceivedRequest] = []
         """The test's requests, oldest first."""
         self._marker = ""
+        self._said: list[str] = []
+        """The markers of `say`; the last one repeats."""
+        self._next = 0
         self._failures: list[Failure] = []
 
     def for_test(self, path: str) -> TestServer:
@@ -146,16 +146,22 @@ class TestServer:
         self.base_url = self.root + path
         self.requests.clear()
         self._marker, self._failures = "", []
+        self._said.clear()
         return self
 
     def say(self, text: str) -> None:
-        """Makes the fake agent answer with this text from now on."""
-        self._marker = f"[[fake:text say={json.dumps(text)}]]"
+        """Makes the fake agent answer with this text: several calls give the texts of the next turns, in order, and the
+        last one repeats.
+        """
+        self._next = min(self._next, len(self._said))
+        self._said.append(f"[[fake:text say={json.dumps(text)}]]")
+        self._marker = ""
 
     def scenario(self, name: str, /, **options: Any) -> None:
         """Makes the fake agent play a scenario from now on, such as `tool_calls` with `name="get_weather"`."""
         given = "".join(f" {key}={json.dumps(str(value))}" for key, value in options.items())
         self._marker = f"[[fake:{name}{given}]]"
+        self._said.clear()
 
     def fail(self, status: int = 500, *, retry_after: float | None = None, message: str = "") -> None:
         """Makes the next turn's request fail with this status."""
@@ -200,10 +206,14 @@ class TestServer:
 
     def _add_marker(self, turn: Turn) -> Turn:
         history = list(turn.history)
+        marker = self._marker
+        if self._said:
+            marker = self._said[min(self._next, len(self._said) - 1)]
+            self._next += 1
         for index in range(len(history) - 1, -1, -1):
             item = history[index]
-            if self._marker and isinstance(item, HistoryMessage) and item.role == "user":
-                history[index] = HistoryMessage("user", (*item.parts, TextPart(f" {self._marker}")))
+            if marker and isinstance(item, HistoryMessage) and item.role == "user":
+                history[index] = HistoryMessage("user", (*item.parts, TextPart(f" {marker}")))
                 break
         return msgspec.structs.replace(turn, history=tuple(history))
 

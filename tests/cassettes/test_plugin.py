@@ -164,3 +164,18 @@ def test_a_request_fails_with_the_status_that_the_test_asks_for(
             assert answer.status_code == status
         else:
             assert answer.status_code in statuses
+
+
+def test_several_texts_are_said_in_order_and_the_last_one_again(servers: Servers) -> None:
+    server = servers.fake().for_test("")
+    server.say("One.")
+    server.say("Two.")
+    body = {"model": "codex-5", "messages": [{"role": "user", "content": "Hello."}]}
+    said = [
+        httpx.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
+        for _ in range(3)
+    ]
+    assert [each["choices"][0]["message"]["content"] for each in said] == ["One.", "Two.", "Two."]
+    server.say("Three.")
+    answer = httpx.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
+    assert answer["choices"][0]["message"]["content"] == "Three."

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from codex_proxy.cassettes.scrubbing import Scrubber
+from codex_proxy.cassettes.scrubbing import Scrubber, TurnIds
 
 SECRETS = ("planted", 'a "planted" one', "back\\slash\\", "line\nbreak", "planted é")
 
@@ -28,9 +28,25 @@ def test_the_value_of_a_secret_field_is_replaced_also_in_a_string_of_json(name: 
         ("ghp_plantedplanted and AKIAPLANTEDPLANTED00", "<key> and <key>"),
         ("Authorization: Bearer planted.0123", "Authorization: Bearer <key>"),
         ("-----BEGIN RSA PRIVATE KEY-----planted-----END RSA PRIVATE KEY-----", "<key>"),
+        ("ASIAPLANTEDPLANTED00 dckr_pat_planted0123456789ab", "<key> <key>"),
+        ("SG.planted0123456789ab.planted0123456789abcdef", "<key>"),
+        ("ya29.planted0123456789", "<key>"),
+        ("AccountName=a;AccountKey=cGxhbnRlZHBsYW50ZWQ=;E=x", "AccountName=a;AccountKey=<key>;E=x"),
         ("task-planted0123 and asking Basic things", "task-planted0123 and asking Basic things"),
     ],
 )
 def test_a_secret_of_a_known_form_is_replaced(said: str, written: str) -> None:
     line = json.dumps({"delta": said}).encode()
     assert json.loads(Scrubber({}).scrub((), line)) == {"delta": written}
+
+
+def test_times_and_ids_of_codex_are_the_same_in_each_recording() -> None:
+    def written(uuid: str, number: int) -> bytes:
+        item: dict[str, object] = {"id": f"fco_{uuid}", "message": f"msg_{uuid}"}
+        item |= {"durationMs": number, "create_time": 1790000000.5 + number}
+        text = b'{"session":"app-server"}\n' + json.dumps(item, separators=(",", ":")).encode()
+        return TurnIds({}, b"key", b"{}").replace(text)
+
+    one = written("019f0000-0000-7000-8000-00000000000a", 1)
+    assert one == written("019f0000-0000-7000-8000-00000000000b", 200)
+    assert b'"durationMs":0,"create_time":0' in one
