@@ -85,7 +85,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: frozenset[Capability] = frozenset()
     """What the agent can do. A request that needs more is refused."""
     variants: Mapping[str, frozenset[Capability]] = {}
-    """Capabilities that a setting changes, by its value, for the documentation."""
+    """Capabilities that depend on a setting, by its value, or that are known only when the agent has started."""
     settings: frozenset[str] = frozenset()
     """The keys that its table `[agents.NAME]` may contain."""
     server_settings: frozenset[str] = frozenset()
@@ -102,6 +102,12 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agent itself limits a model's silence. The server's limits then apply only if they are set."""
     uses_codex: bool = False
     """Whether the agent runs Codex, whose home, program and config.toml are read and protected."""
+
+    def possible_capabilities(self, settings: Settings) -> frozenset[Capability]:
+        """All capabilities that the agent may have with these settings."""
+        values = {str(getattr(settings, name, "")) for name in self.settings}
+        chosen = self.variants.keys() & values or self.variants.keys()
+        return frozenset().union(*(self.variants[name] for name in chosen)) or self.capabilities
 
     @property
     def effective_settings(self) -> frozenset[str]:

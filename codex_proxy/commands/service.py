@@ -5,6 +5,7 @@ launchd.plist(5)); a file of somebody else is never changed. Functions raise `Us
 from __future__ import annotations
 
 import plistlib
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ ExecStart={command}
 WorkingDirectory={workdir}
 Environment=PROXY_LOG_FORMAT=json
 # A service has a short PATH, and the agent's program has to be found.
-Environment=PATH={path}
+Environment={path}
 # Keys and whatever else is not for `systemctl show`: PROXY_API_KEY=..., one a line, mode 600.
 EnvironmentFile=-%h/.config/codex-proxy/environment
 Restart=on-failure
@@ -84,16 +85,18 @@ def service_of(platform: str, home: Path, user_id: int) -> Service:
 
 
 def unit_text(command: Sequence[str], workdir: Path, path: str) -> str:
-    quoted = " ".join(_quote(each) for each in command)
-    return UNIT.format(command=quoted, workdir=_escape(str(workdir)), path=_escape(path))
+    """Returns the unit. Raises `UserError` for text that a unit cannot contain."""
+    program, *arguments = map(_unit_word, command)
+    quoted = " ".join((program, *(each.replace("$", "$$") for each in arguments)))
+    return UNIT.format(command=quoted, workdir=_unit_path(str(workdir)), path=_unit_word(f"PATH={path}"))
 
 
 def plist_text(command: Sequence[str], workdir: Path, path: str) -> str:
     body = {
         "Label": LABEL,
-        "ProgramArguments": list(command),
-        "WorkingDirectory": str(workdir),
-        "EnvironmentVariables": {"PATH": path, "PROXY_LOG_FORMAT": "json", "WRITTEN_BY": MARK},
+        "ProgramArguments": [_checked(each) for each in command],
+        "WorkingDirectory": _checked(str(workdir)),
+        "EnvironmentVariables": {"PATH": _checked(path), "PROXY_LOG_FORMAT": "json", "WRITTEN_BY": MARK},
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "ExitTimeOut": 30,
@@ -108,9 +111,10 @@ def install(service: Service, command: Sequence[str], workdir: Path, environ: Ma
     replaced = _is_ours(service.file)
     if replaced is False:
         raise UserError(f"{service.file} was not written by this command. Move it away first.")
+    text = service.text(command, workdir, environ.get("PATH", ""))
     private.make_folder(service.file.parent)
     with private.replace_file(service.file) as file:  # only for the owner: a flag may be a key
-        file.write(service.text(command, workdir, environ.get("PATH", "")).encode())
+        file.write(text.encode())
     if replaced:
         for each in service.stop:
             _run(each, must_succeed=False)
@@ -170,10 +174,29 @@ def _run(argv: Sequence[str], *, must_succeed: bool = True) -> None:
         raise UserError(f"`{' '.join(argv)}` failed: {reason or f'exit status {done.returncode}'}")
 
 
-def _escape(text: str) -> str:
-    return text.replace("%", "%%").replace("\n", " ")
+_PLAIN: Final = re.compile(r"[\w@+=:,./-]+", re.ASCII)
+_ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
+_UNWRITABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
-def _quote(argument: str) -> str:
-    escaped = _escape(argument).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
-    return escaped if escaped and not set(escaped) & set(" \t'\"\\;") else f'"{escaped}"'
+def _unit_word(text: str) -> str:
+    """Returns the text as one word of a unit (systemd.syntax(7), "Quoting"). In a command `$` is special, too."""
+    if _PLAIN.fullmatch(_checked(text)):
+        return text
+    return '"' + "".join(_ESCAPES.get(character, character) for character in text) + '"'
+
+
+def _unit_path(path: str) -> str:
+    """Returns a path as a whole value, which systemd takes as it is, but for `%`. Raises `UserError`."""
+    if path != path.strip() or set(path) & {"\n", "\t"} or path.endswith("\\"):
+        raise UserError(
+            f"The folder {path!r} cannot be written into a unit of systemd. Name another with --workdir."
+        )
+    return _checked(path).replace("%", "%%")
+
+
+def _checked(text: str) -> str:
+    """Returns the text. Raises `UserError` if neither systemd nor launchd can read it from a file."""
+    if _UNWRITABLE.search(text):
+        raise UserError(f"{text!r} has characters that the file of a service cannot contain.")
+    return text

@@ -214,3 +214,23 @@ async def test_a_store_that_may_not_be_written_is_refused(name: str, what: str, 
     assert f"the store {store} is read-only" in said
     assert "heck its permissions and its folder's" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "arguments", ["serve --agent fake --port 0", "doctor", "keys list", "service install"]
+)
+async def test_a_command_in_a_folder_that_was_removed_says_so(tmp_path: Path, arguments: str) -> None:
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    code = "import os, sys; os.rmdir(os.getcwd()); os.execv(sys.argv[1], sys.argv[1:])"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, sys.executable, "-P", "-m", "codex_proxy", *arguments.split()),
+        cwd=removed,
+        env=environment(tmp_path),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(PATIENCE):
+        said, _ = await process.communicate()
+    assert said == b"Error: the current folder was removed. Start in another one.\n"
+    assert process.returncode == 1

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import plistlib
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from codex_proxy.commands.service import Service, install, service_of, status, uninstall
+from codex_proxy.commands.service import (
+    Service,
+    install,
+    plist_text,
+    service_of,
+    status,
+    uninstall,
+    unit_text,
+)
 from codex_proxy.core.faults import UserError
 
 COMMAND = ("codex-proxy", "serve")
@@ -113,3 +126,81 @@ def test_the_error_names_what_is_impossible(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="There is no systemctl on PATH"):
         install(service, COMMAND, tmp_path, {})
+
+
+HARD = st.text(
+    st.sampled_from(" \t\n$%\"'\\;#aé/:-=~{}") | st.characters(codec="utf-8", exclude_categories=["Cc", "Cn"])
+)
+ESCAPED = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
+
+
+def words_of(value: str) -> list[str]:
+    """What systemd makes of a value (systemd.syntax(7)): words with quotes and C's escapes, then `%`."""
+    words: list[str] = []
+    word: str | None = None
+    quote, position = "", 0
+    while position < len(value):
+        character = value[position]
+        if character == "\\":
+            position += 1
+            word = (word or "") + ESCAPED[value[position]]
+        elif quote:
+            quote = "" if character == quote else quote
+            word = (word or "") + ("" if not quote else character)
+        elif character in "\"'":
+            word, quote = word or "", character
+        elif character in " \t":
+            words, word = words + ([] if word is None else [word]), None
+        else:
+            word = (word or "") + character
+        position += 1
+    assert not quote
+    words += [] if word is None else [word]
+    assert all("%" not in each.replace("%%", "") for each in words)
+    return [each.replace("%%", "%") for each in words]
+
+
+def value_of(unit: str, name: str) -> str:
+    """The value of the last line `NAME=VALUE`, which has no continuation."""
+    [*_, line] = [line for line in unit.split("\n") if line.startswith(f"{name}=")]
+    assert not line.endswith("\\")
+    return line.partition("=")[2].strip(" \t")
+
+
+@given(path=HARD, argument=HARD)
+@example(path="/mnt/c/Program Files/x:/usr/bin", argument="--model=a b")
+@example(path="/100%h:$HOME:/a\\", argument="")
+def test_systemd_reads_the_very_path_and_arguments_that_were_given(path: str, argument: str) -> None:
+    unit = unit_text((*COMMAND, argument), Path("/w"), path)
+    assert words_of(value_of(unit, "Environment")) == [f"PATH={path}"]
+    words = words_of(value_of(unit, "ExecStart"))
+    assert all("$" not in each.replace("$$", "") for each in words)
+    assert [each.replace("$$", "$") for each in words] == [*COMMAND, argument]
+    read = plistlib.loads(plist_text((*COMMAND, argument), Path("/w"), path).encode())
+    assert read["EnvironmentVariables"]["PATH"] == path
+    assert read["ProgramArguments"][-1] == argument
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize(
+    "text", ["/mnt/c/Program Files", "100%h $HOME ${X} $$", "\"'\\;#", "two\nlines\tand", " é "]
+)
+def test_systemd_finds_no_fault_in_a_unit(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "codex-proxy.service"
+    file.write_text(unit_text(("/bin/true", text), tmp_path, text))
+    done = subprocess.run(
+        ["systemd-analyze", "--user", "verify", file], capture_output=True, text=True, check=False
+    )
+    assert str(file.name) not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+@pytest.mark.parametrize("path", ["/a\0b", "/a\x1bb", "/\udcff"])
+def test_a_value_that_a_file_cannot_hold_is_refused_before_anything_is_changed(
+    tmp_path: Path, calls: Path, platform: str, path: str
+) -> None:
+    service = make_service(tmp_path, platform)
+    with pytest.raises(UserError, match="cannot contain"):
+        install(service, COMMAND, tmp_path, {"PATH": path})
+    assert not service.file.exists()
+    assert calls.read_text() == ""

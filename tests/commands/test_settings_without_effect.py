@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents import registry
+from codex_proxy.agents.codex.spec import AUTO
 from codex_proxy.agents.configured.agents import (
+    NEEDED_CAPABILITIES,
     SHARED_SETTINGS,
     settings_without_effect,
     targets_without_agent,
@@ -176,23 +178,63 @@ async def test_the_banner_names_settings_without_effect_and_routes_without_an_ag
     assert "  NO AGENT   none/model of [routes.long]\n" in lines
 
 
-@pytest.mark.parametrize(
-    ("agent", "unused"),
-    [
-        ("codex-exec", {"mcp_config", "mcp_allowed_urls"}),
-        ("acp", {"web_search"}),
-        ("codex-app-server", set()),
-    ],
-)
-def test_a_setting_that_needs_a_capability_has_no_effect_with_an_agent_without_it(
-    agent: str, unused: set[str], tmp_path: Path
+NEEDS_CAPABILITY: dict[str, Any] = {
+    "mcp_config": Path("mcp.json"),
+    "mcp_allowed_urls": "http://localhost:1/",
+    "image_fetch": "a.com",
+    "web_search": False,
+}
+FAKE = registry.chosen_spec(GivenSettings(agent="fake"))
+ABLE = {(spec.name, ""): spec.capabilities for spec in registry.specs() if not spec.variants}
+ABLE |= {("fake", dialect): able for dialect, able in FAKE.variants.items()}
+
+
+def settings_for(kind: tuple[str, str], folder: Path, table: bool, **more: Any) -> GivenSettings:
+    """An agent of this kind alone, chosen by `--agent` or in a table of its own."""
+    name, dialect = kind
+    own = {"agent": name} | ({"fake_dialect": dialect} if dialect else {})
+    if name.startswith("openai-"):
+        return GivenSettings(workdir=folder, upstream_url="http://127.0.0.1:1/v1", **own, **more)
+    return GivenSettings(workdir=folder, **({"agents": {"one": own}} if table else own), **more)
+
+
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize("kind", ABLE)
+def test_a_setting_has_an_effect_exactly_with_the_agents_that_have_the_capability_for_it(
+    kind: tuple[str, str], table: bool, tmp_path: Path
 ) -> None:
-    settings = GivenSettings(
-        agent=agent,
-        workdir=tmp_path,
-        mcp_config=tmp_path / "mcp.json",
-        mcp_allowed_urls="http://localhost:1/",
-        image_fetch="a.com",
-        web_search=False,
-    )
-    assert set(settings_without_effect(settings)) == unused
+    for name, value in NEEDS_CAPABILITY.items():
+        unused = settings_without_effect(settings_for(kind, tmp_path, table, **{name: value}))
+        assert (name in unused) == (NEEDED_CAPABILITIES[name] not in ABLE[kind]), name
+
+
+@pytest.mark.parametrize("given", [{}, {"agent": "auto"}, {"agents": {"mine": {"agent": "auto"}}}])
+@pytest.mark.parametrize("name", NEEDS_CAPABILITY)
+def test_auto_may_be_able_to_do_what_its_codexes_can(
+    name: str, given: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = GivenSettings(workdir=tmp_path, **given, **{name: NEEDS_CAPABILITY[name]})
+    assert settings_without_effect(settings) == ()
+    assert "no effect" not in settings_check(settings, None, {}).message
+
+
+def test_auto_uses_the_settings_that_its_codexes_use(tmp_path: Path) -> None:
+    codexes = [registry.chosen_spec(GivenSettings(agent=name)) for name in AUTO.variants]
+    assert AUTO.effective_settings == frozenset().union(*(spec.effective_settings for spec in codexes))
+    assert AUTO.variants == {spec.name: spec.capabilities for spec in codexes}
+    for name in OF_AN_AGENT:
+        given: dict[str, Any] = {"agent": "auto", name: Settings.model_fields[name].default}
+        unused = settings_without_effect(settings_of(tmp_path, **given))
+        assert (name in unused) == (name not in AUTO.effective_settings), name
+
+
+def test_of_several_agents_one_that_uses_a_setting_is_enough(tmp_path: Path) -> None:
+    agents = {"chat": {"agent": "codex-exec"}, "codex": {"agent": "auto"}}
+    for name, value in NEEDS_CAPABILITY.items():
+        assert settings_without_effect(GivenSettings(workdir=tmp_path, agents=agents, **{name: value})) == ()
+    plugin = GivenSettings(workdir=tmp_path, agent_plugin="a:SPEC", **NEEDS_CAPABILITY)
+    assert settings_without_effect(plugin) == ()
+
+
+def test_every_setting_that_needs_a_capability_is_in_the_matrix() -> None:
+    assert NEEDS_CAPABILITY.keys() == NEEDED_CAPABILITIES.keys()

@@ -33,7 +33,16 @@ def _spec(name: Literal["auto"] | CodexAgentName, make: str, summary: str, **mor
     )
 
 
-AUTO: Final = _spec("auto", "auto.setup:make", "the Codex that is found, by a protocol that it speaks")
+AUTO: Final = _spec(
+    "auto",
+    "auto.setup:make",
+    "the Codex that is found, by a protocol that it speaks",
+    variants={
+        "codex-app-server": CAPABILITIES,
+        "codex-proto": PROTO_CAPABILITIES,
+        "codex-exec": EXEC_CAPABILITIES,
+    },
+)
 APP_SERVER: Final = _spec(
     "codex-app-server",
     "codex_app_server.setup:make_app_server",

@@ -127,8 +127,8 @@ def plugin_references(settings: Settings) -> tuple[str, ...]:
 def settings_without_effect(
     settings: Settings, capabilities: frozenset[Capability] | None = None
 ) -> tuple[str, ...]:
-    """Returns the settings that no agent uses; none if an agent is a plugin's. `capabilities`: those of all agents;
-    None: they are not known, and may be any that their kinds can have.
+    """Returns the settings that no agent uses; none if an agent is a plugin's. `capabilities`: those of the only agent,
+    once it has started. Without them, and of several agents, each may have any that its kind can have.
     """
     serving = _agents_or_none(settings)
     if not serving or plugin_references(settings):
@@ -136,11 +136,9 @@ def settings_without_effect(
     # An upstream with a table has its address and key there.
     used = frozenset().union(*(each.spec.effective_settings for each in serving if not each.has_table))
     of_some = frozenset().union(*(spec.effective_settings for spec in registry.specs())) - SHARED_SETTINGS
-    if capabilities is None:
-        kinds = [each.spec for each in serving]
-        capabilities = frozenset().union(
-            *(able for kind in kinds for able in (kind.capabilities, *kind.variants.values()))
-        )
+    if capabilities is None or len(serving) > 1:
+        able = (each.spec.possible_capabilities(each.settings) for each in serving)
+        capabilities = frozenset().union(*able)
     of_some |= {name for name, needed in NEEDED_CAPABILITIES.items() if needed not in capabilities}
     unused = settings.of_server.model_fields_set & of_some - used
     return tuple(name for name in Settings.model_fields if name in unused)
