@@ -18,14 +18,15 @@ from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import invalid_value, missing_parameter, wrong_type
 from codex_proxy.surfaces.field_lists import FieldNotes
+from codex_proxy.surfaces.messages.client_tools import CLIENT_TOOLS, SERVED_FIELDS, client_tool
 from codex_proxy.surfaces.messages.wire import TOOL_FIELDS, GivenToolChoice
 from codex_proxy.surfaces.tools import OfferedTools, model_name, refuse_duplicates
 
 UNSUPPORTED: Final = "unsupported_tool"
 _WEB_SEARCH: Final = re.compile(r"web_search_\d+")
 _TOOL_SEARCH: Final = re.compile(r"tool_search_tool_\w+")
-_SCHEMALESS: Final = re.compile(r"(bash|text_editor|memory|computer)_\d+")
-"""Matches types of client tools without a schema, which only Anthropic's models know."""
+_SCHEMALESS: Final = re.compile(r"((bash|text_editor|memory|computer)|(computer|browser)_toolset)_\d+")
+"""Matches types of client tools, of which only those in `CLIENT_TOOLS` have a schema that is known here."""
 _ANTHROPICS: Final = re.compile(r".+_\d+|mcp_toolset")
 """Matches types of Anthropic's own tools."""
 _CHOICES: Final = ("auto", "any", "tool", "none")
@@ -69,6 +70,12 @@ def offered_tools(
             notes.add_unknown(tool, TOOL_FIELDS, "tools[]")
             if not tool.get("defer_loading") or text_at(tool, "name") in loaded:
                 found.append((made, f"{param}.name"))
+        elif kind in CLIENT_TOOLS:
+            _check_callers(tool, param)
+            made = client_tool(tool, param)
+            notes.add_unknown(tool, SERVED_FIELDS, "tools[]")
+            if not tool.get("defer_loading") or made.name in loaded:
+                found.append((made, f"{param}.name"))
         else:
             raise _unsupported_tool(kind, param)
     tools = tuple(tool for tool, _ in found)
@@ -108,14 +115,7 @@ def _tool(tool: dict[str, Any], param: str) -> Tool:
         raise missing_parameter(f"{param}.name")
     if schema is not None and not isinstance(schema, dict):
         raise wrong_type(f"{param}.input_schema", schema, "an object")
-    callers = tool.get("allowed_callers")
-    if isinstance(callers, list) and callers and "direct" not in callers:
-        raise bad_request(
-            f"Invalid value for '{param}.allowed_callers': only the model calls tools here, and no program: add "
-            "'direct', or leave it out.",
-            f"{param}.allowed_callers",
-            UNSUPPORTED,
-        )
+    _check_callers(tool, param)
     offered = model_name(name)
     return Tool(
         offered,
@@ -124,6 +124,18 @@ def _tool(tool: dict[str, Any], param: str) -> Tool:
         strict=tool.get("strict") is True,
         client_name=None if offered == name else ClientName(name),
     )
+
+
+def _check_callers(tool: dict[str, Any], param: str) -> None:
+    """Raises `Fault` for a tool that the model may not call itself."""
+    callers = tool.get("allowed_callers")
+    if isinstance(callers, list) and callers and "direct" not in callers:
+        raise bad_request(
+            f"Invalid value for '{param}.allowed_callers': only the model calls tools here, and no program: add "
+            "'direct', or leave it out.",
+            f"{param}.allowed_callers",
+            UNSUPPORTED,
+        )
 
 
 def _unsupported_tool(kind: str, param: str) -> Fault:

@@ -254,15 +254,49 @@ def test_a_web_search_is_the_agents_own() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "name", "words"),
+    [
+        ({"type": "bash_20250124", "name": "bash"}, "bash", "bash session"),
+        (
+            {"type": "memory_20250818", "name": "memory", "cache_control": {"type": "ephemeral"}},
+            "memory",
+            "notes",
+        ),
+        (
+            {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 99},
+            "str_replace_based_edit_tool",
+            "at most 99 characters",
+        ),
+        (
+            {"type": "computer_20251124", "name": "computer", "display_width_px": 8, "display_height_px": 6},
+            "computer",
+            "8 x 6 pixels",
+        ),
+    ],
+)
+def test_a_tool_of_anthropic_that_the_client_runs_is_offered_with_its_schema(
+    given: dict[str, Any], name: str, words: str
+) -> None:
+    answer = ask(tools=[given], tool_choice={"type": "tool", "name": name})
+    (offered,) = answer.turn.tools
+    assert (offered.name, offered.kind, words in offered.description) == (name, "function", True)
+    assert b'"properties"' in bytes(offered.parameters or b"")
+    assert answer.turn.tool_choice == NamedTools((name,), required=True)
+    assert answer.ignored == ()
+    assert refusal_of(tools=[{**given, "name": "other"}]).param == "tools[0].name"
+
+
+@pytest.mark.parametrize(
     ("kind", "words"),
     [
         ("code_execution_20250825", "Anthropic's own servers"),
         ("web_fetch_20250910", "Anthropic's own servers"),
         ("mcp_toolset", "Anthropic's own servers"),
         ("function", "No tool of type 'function' is known here"),
-        ("bash_20250124", "input_schema"),
-        ("text_editor_20250728", "input_schema"),
-        ("memory_20250818", "input_schema"),
+        ("bash_20990101", "input_schema"),
+        ("text_editor_20990101", "input_schema"),
+        ("memory_20990101", "input_schema"),
+        ("computer_toolset_20260801", "input_schema"),
     ],
 )
 def test_a_tool_that_is_not_here_is_refused_with_what_to_do(kind: str, words: str) -> None:
