@@ -177,6 +177,8 @@ def connect(
         found = command.client_named(client)
     except UserError as error:
         raise click.UsageError(str(error)) from error
+    if found.file is not None:
+        file = file or found.file.path_for(os.environ)
     if not write:
         _print(command.instructions(found, target, file))
         return

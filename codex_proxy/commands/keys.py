@@ -15,6 +15,7 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from codex_proxy.agents import registry
 from codex_proxy.agents.configured.agents import configured_agents, is_single
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app.keyring import others_access, read_keys
@@ -103,10 +104,10 @@ def _new_key(name: str, limits: Mapping[str, Any]) -> tuple[str, Key]:
 
 
 def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
-    if is_single(settings):
-        return ""
     try:
-        known = [each.name for each in configured_agents(settings)]
+        known = [each.name or each.spec.name for each in configured_agents(settings)]
+        if is_single(settings) and known == ["auto"]:
+            known = [spec.name for spec in registry.specs() if spec.uses_codex]
     except NoAgentError:
         return ""
     unknown = ", ".join(f"'{name}'" for name in agents if name not in known)

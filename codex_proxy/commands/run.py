@@ -27,6 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.commands.connect.clients import PROGRAMS, ClientProgram
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, entries_of, snippet
 from codex_proxy.core.faults import UserError
@@ -62,6 +63,8 @@ def run(
     if program.unserved:
         raise UserError(program.unserved)
     path = shutil.which(name, path=environ.get("PATH"))
+    if path is None and name == "codex":  # the one that `serve` finds
+        path = find_codex(settings.codex_bin, environ.get("PATH", os.defpath))
     if path is None:
         raise UserError(_how_to_get(name, program))
     with contextlib.ExitStack() as stack:
@@ -195,7 +198,11 @@ def prepare(
 
     environment = {name: value for name, value in environ.items() if name not in program.removed}
     environment |= {name: fill(value) for name, value in program.environment.items()}
-    if program.home and not Path(program.home.replace("~", str(home), 1)).exists():
+    if (
+        program.home
+        and not environ.get(program.home_variable)
+        and not Path(program.home.replace("~", str(home), 1)).exists()
+    ):
         fresh = {name: fill(value) for name, value in program.fresh.items()}
         for value in fresh.values():
             if value.startswith(str(folder)):

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 import tomlkit
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from codex_proxy import cli
 from codex_proxy.commands.connect.clients import BY_NAME, CLIENTS, ClientSetup, Entry
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of, instructions, write_into
 from codex_proxy.commands.connect.documents import DocumentError, set_values
@@ -381,3 +383,21 @@ async def test_an_agent_answers_a_client_with_the_settings_that_connect_prints(
         )
         out, _ = await asyncio.wait_for(child.communicate(), PATIENCE)
     assert SAYS in out.decode(), out.decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "place"),
+    [
+        ("codex", "CODEX_HOME", "codex-proxy.config.toml"),
+        ("claude-code", "CLAUDE_CONFIG_DIR", "settings.json"),
+        ("opencode", "XDG_CONFIG_HOME", "opencode/opencode.json"),
+        ("pi", "PI_CODING_AGENT_DIR", "models.json"),
+    ],
+)
+def test_the_file_lies_in_the_folder_that_the_clients_own_variable_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, variable: str, place: str
+) -> None:
+    monkeypatch.setenv(variable, str(tmp_path))
+    done = CliRunner().invoke(cli.main, ["connect", name, "--write", "--key", "none"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / place).exists()

@@ -67,6 +67,13 @@ def test_an_agent_that_the_settings_do_not_have_is_named(file: Path, tmp_path: P
         assert ("no agent 'olama'; the agents are groq, ollama" in done.stderr) is not is_known
 
 
+def test_an_agent_that_a_server_of_one_agent_does_not_have_is_named(file: Path) -> None:
+    for agent, is_known in (("codex-app-server", True), ("ollama", False)):
+        done = keys(file, "add", agent, "--agent", agent)
+        assert done.exit_code == 0
+        assert ("no agent 'ollama'; the agents are codex-" in done.stderr) is not is_known
+
+
 def test_limits_are_written_down_and_listed(file: Path, tmp_path: Path) -> None:
     limits = ["--rpm", "5", "--concurrency", "2", "--sandbox", "read-only", "--plain-model"]
     limits += ["--model", "codex-5", "--model", "gpt-x", "--root", str(tmp_path), "--no-mcp"]

@@ -194,6 +194,12 @@ def test_a_program_that_was_used_before_keeps_its_own_folder(tmp_path: Path) -> 
     assert Path(environment["CODEX_HOME"]).is_dir()
 
 
+@pytest.mark.parametrize(("name", "variable"), [("codex", "CODEX_HOME"), ("claude", "CLAUDE_CONFIG_DIR")])
+def test_a_folder_that_the_user_has_chosen_stays(tmp_path: Path, name: str, variable: str) -> None:
+    environment, _ = prepare(PROGRAMS[name], ACCESS, tmp_path, {variable: "/own"}, tmp_path)
+    assert environment[variable] == "/own"
+
+
 def test_codex_gets_its_settings_as_arguments(tmp_path: Path) -> None:
     _, arguments = prepare(PROGRAMS["codex"], ACCESS, tmp_path, {}, tmp_path)
     assert arguments[:2] == ["-c", 'model="codex-5"']

@@ -48,6 +48,15 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     values: dict[str, Any] = {}
     with_key: dict[str, Any] = {}
     items: tuple[ListItem, ...] = ()
+    places: dict[str, str] = {}
+    """Where the client has the file instead if a variable is set, by the variable, whose value is `{}`."""
+
+    def path_for(self, environ: Mapping[str, str]) -> str:
+        """Returns the path of the user's file; empty if there is no usual one."""
+        for variable, place in self.places.items():
+            if value := environ.get(variable):
+                return place.replace("{}", value)
+        return self.path
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -137,6 +146,8 @@ class ClientProgram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Arguments that come before the user's."""
     home: str = ""
     """The folder of the program's own files; there is none before the first use."""
+    home_variable: str = ""
+    """The variable that names this folder, if the program has one."""
     fresh: Mapping[str, str] = {}
     """Variables that put the program's own files into the temporary folder, set if there is no `home`, so that nothing
     is left behind.
