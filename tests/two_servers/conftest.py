@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,9 +81,12 @@ async def third_server(
         yield started
 
 
-async def let_leases_run_out(postgres_url: str) -> None:
+LEASED_TABLES = ("responses", "conversation_turns")
+
+
+async def let_leases_run_out(postgres_url: str, tables: Sequence[str] = LEASED_TABLES) -> None:
     """As if `LEASE_SECONDS` had passed."""
     connection = await asyncpg.connect(postgres_url)
-    for table in ("responses", "conversation_turns"):
+    for table in tables:
         await connection.execute(f"UPDATE codex_proxy.{table} SET lease_until = '-infinity'")
     await connection.close()
