@@ -226,6 +226,8 @@ class Torture:
 
     async def _note_loop_of(self, steady: Proxy) -> None:
         census = await steady.census()
+        if not census["late"]:
+            raise RuntimeError("the delay of the server's event loop was not measured")
         longest = [*self.report.longest, *census["held"]]
         self.report.late += census["late"]
         self.report.longest = sorted(longest, key=lambda held: -held["seconds"])[:NAMED]

@@ -18,11 +18,12 @@ import sys
 import threading
 import time
 import traceback
-from asyncio import AbstractEventLoop, Handle
+from asyncio import AbstractEventLoop, BaseEventLoop, Handle
 from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import TypedDict
+from weakref import WeakSet
 
 from scripts.torture_lib.plants import PLANTS, put_in_place
 
@@ -80,7 +81,7 @@ class LoopWatch:
         self._thread = threading.get_ident()
 
     def install(self) -> None:
-        """Measures every callback from now on, and the delay of every loop that runs."""
+        """Measures every callback of this thread from now on, and the delay of every loop that it runs."""
         run = Handle._run
 
         def run_measured(handle: Handle) -> None:
@@ -98,14 +99,16 @@ class LoopWatch:
 
         put_in_place(Handle, "_run", run_measured)
         threading.Thread(target=self._see_places, name="watch", daemon=True).start()
-        new_loop = asyncio.DefaultEventLoopPolicy.new_event_loop
+        run_forever = BaseEventLoop.run_forever
+        watched = WeakSet[AbstractEventLoop]()
 
-        def new_watched_loop(policy: asyncio.DefaultEventLoopPolicy) -> AbstractEventLoop:
-            loop = new_loop(policy)
-            loop.call_soon(self._look, loop, loop.time(), time.process_time())
-            return loop
+        def run_watched(loop: BaseEventLoop) -> None:
+            if threading.get_ident() == self._thread and loop not in watched:
+                watched.add(loop)
+                loop.call_soon(self._look, loop, loop.time(), time.process_time())
+            run_forever(loop)
 
-        put_in_place(asyncio.DefaultEventLoopPolicy, "new_event_loop", new_watched_loop)
+        put_in_place(BaseEventLoop, "run_forever", run_watched)
 
     def _look(self, loop: AbstractEventLoop, due: float, cpu_before: float) -> None:
         cpu = time.process_time()
