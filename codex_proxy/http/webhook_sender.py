@@ -15,7 +15,7 @@ import structlog
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.own_errors import repeat
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import PendingWebhook, StoreError
+from codex_proxy.store.values import DELIVERY_SECONDS, PendingWebhook, StoreError
 from codex_proxy.surfaces.responses.webhooks import event_id_of, sign, webhook_body
 
 log = structlog.get_logger("codex_proxy.http")
@@ -23,6 +23,8 @@ log = structlog.get_logger("codex_proxy.http")
 DELAYS = (1.0, 5.0, 30.0, 120.0, 600.0, 3600.0)
 """Seconds before each further attempt."""
 TIMEOUT_SECONDS = 15.0
+START_SECONDS = DELIVERY_SECONDS - TIMEOUT_SECONDS
+"""Seconds after its claim within which a delivery must begin, so that it ends before another server may begin one."""
 POLL_SECONDS = 5.0
 """Seconds between two looks into the outbox for other servers' webhooks."""
 MAX_WAITING = 1000
@@ -70,17 +72,20 @@ class WebhookSender:
         self._may_have_more.clear()
 
     async def _read_outbox(self) -> None:
+        asked = self._clock.monotonic()
         try:
             found = await self._outbox.claim_webhooks(MAX_WAITING - len(self._deliveries))
         except StoreError as error:
             log.warning("webhooks_not_read", reason=str(error))
             return
         for pending in found:
-            self._begin(pending)
+            # One that is still running was claimed again after this process had stood still.
+            if (pending.event_id, pending.url) not in self._deliveries:
+                self._begin(pending, until=asked + START_SECONDS)
 
-    def _begin(self, pending: PendingWebhook) -> None:
+    def _begin(self, pending: PendingWebhook, until: float) -> None:
         key = (pending.event_id, pending.url)
-        task = asyncio.get_running_loop().create_task(self._deliver(pending))
+        task = asyncio.get_running_loop().create_task(self._deliver(pending, until))
         self._deliveries[key] = task
 
         def on_done(_: asyncio.Task[None]) -> None:
@@ -90,7 +95,10 @@ class WebhookSender:
 
         task.add_done_callback(on_done)
 
-    async def _deliver(self, pending: PendingWebhook) -> None:
+    async def _deliver(self, pending: PendingWebhook, until: float) -> None:
+        """Makes an attempt, but not after the time `until`, when another server may make it."""
+        if self._clock.monotonic() > until:
+            return
         if pending.url in self._urls and (pending.event_id, pending.url) not in self._stuck:
             tries = pending.tries + 1
             problem = await self._post(pending.url, pending.event_id, pending.body)

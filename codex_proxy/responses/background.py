@@ -227,6 +227,7 @@ class BackgroundResponse(RunningResponse):
                 append=append,
                 frames=[*self._unstored, *frames],
                 epoch=self.epoch,
+                turn_epoch=self._prepared.turn_epoch,
             )
         except StoreConflict as conflict:
             if conflict.reason != "lease":

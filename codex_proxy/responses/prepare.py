@@ -48,6 +48,11 @@ class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     """The bytes that the request did not bring: what was read from the store, and fetched."""
 
+    @property
+    def turn_epoch(self) -> int | None:
+        """The epoch of the lease on the conversation, which writes of the turn name."""
+        return None if self.conversation_turn is None else self.conversation_turn.epoch
+
     def release(self) -> None:
         if self.conversation_turn is not None:
             self.conversation_turn.release()

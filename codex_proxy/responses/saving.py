@@ -49,11 +49,17 @@ async def save_response(
             previous_id=parsed.previous_response_id,
             conversation_id=parsed.conversation,
         )
-        await store.add_response(response, input=context.input, output=output, append=append)
+        await store.add_response(
+            response,
+            input=context.input,
+            output=output,
+            append=append,
+            turn_epoch=prepared.turn_epoch,
+        )
     elif append is not None:
         items = [*context.input, *output]
         # Without the limits, so that no answer is lost: the next turn is refused.
-        await store.append_items(prepared.owner, append, items, limited=False)
+        await store.append_items(prepared.owner, append, items, limited=False, turn_epoch=prepared.turn_epoch)
 
 
 async def take_back(store: Store, owner: str, id: str) -> None:
@@ -77,10 +83,12 @@ async def end_stored_response(
     append: str | None = None,
     frames: Sequence[Frame] = (),
     epoch: int | None = None,
+    turn_epoch: int | None = None,
 ) -> bool:
     """Stores a background response's end with webhooks and last `frames` in one transaction. `append`: the
-    conversation to which the items are added, if any; `epoch`: that of the response's lease. Returns False if the
-    response has ended or was deleted. Raises `StoreError`: `StoreConflict` without the lease.
+    conversation to which the items are added, if any; `epoch`: that of the response's lease, `turn_epoch`: that of the
+    conversation's. Returns False if the response has ended or was deleted. Raises `StoreError`: `StoreConflict`
+    without the leases.
     """
     webhooks = service.webhooks
     try:
@@ -95,6 +103,7 @@ async def end_stored_response(
             webhooks=() if webhooks is None else webhooks.make_for(final["id"], final["status"]),
             frames=frames,
             epoch=epoch,
+            turn_epoch=turn_epoch,
         )
     finally:
         if webhooks is not None:

@@ -77,6 +77,11 @@ DAMAGED = Failure(
     "operator can list all damaged data with `codex-proxy store check`.",
     code="store_damaged",
 )
+TURN_LOST = Failure(
+    FaultKind.UNAVAILABLE,
+    "This server was stopped for so long that another one has continued the conversation meanwhile. This answer does "
+    "not know that turn, so it is not stored. Send the request again.",
+)
 STORE_OFF = Failure(
     FaultKind.INVALID_REQUEST,
     "This server keeps no responses and no conversations (PROXY_STORE=off).",
@@ -106,7 +111,8 @@ def require_store(store: Store | None) -> Store:
 
 def failure_of(error: StoreError) -> Failure:
     """Logs why a response could not be saved, and returns the failure with which it ends: NOT_FOUND if what it
-    continues was deleted, INTERNAL if stored data is damaged or contradicts it, else UNAVAILABLE.
+    continues was deleted, INTERNAL if stored data is damaged or contradicts it, else UNAVAILABLE, also if another
+    server has continued the conversation.
     """
     log.error("not_saved", reason=str(error))
     if isinstance(error, NotStored):
@@ -115,5 +121,7 @@ def failure_of(error: StoreError) -> Failure:
         )
         return Failure(FaultKind.NOT_FOUND, message)
     if isinstance(error, StoreConflict):
+        if error.reason == "turn":
+            return TURN_LOST
         return Failure(FaultKind.INTERNAL, "The response conflicts with data that is already stored.")
     return DAMAGED if isinstance(error, StoreDamaged) else UNAVAILABLE

@@ -2,7 +2,7 @@
 
 A node is a server process with its store object. It holds the background responses that it runs and the conversations
 of its turns, and renews these leases every `RENEW_SECONDS`; after `LEASE_SECONDS` another node may take them over. The
-epoch counts the holders of a response: a write with an old one raises `StoreConflict`.
+epoch tells the holders of a response or conversation apart: a write with an old one raises `StoreConflict`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ POLL_SECONDS: Final = 1.0
 """Seconds after which a `Watch` returns at the latest."""
 FIRST_EPOCH: Final = 1
 """The epoch of the node that has added a response."""
+ONLY_EPOCH: Final = 0
+"""The epoch of a conversation that cannot be taken over, or does not exist."""
 
 Key: TypeAlias = tuple[str, str]
 """The owner and the id of a response or conversation."""
@@ -96,9 +98,10 @@ class ConversationLocks:
 
 
 class ConversationLease:
-    """The right to add a turn to a conversation."""
+    """The right to add a turn to a conversation. Writes of the turn name its `epoch`."""
 
-    def __init__(self, leave: Callable[[Key], None], key: Key) -> None:
+    def __init__(self, leave: Callable[[Key], None], key: Key, epoch: int = ONLY_EPOCH) -> None:
+        self.epoch = epoch
         self._leave: Callable[[Key], None] | None = leave
         self._key = key
 

@@ -116,11 +116,13 @@ class Store(ABC):
         input: Sequence[StoredItem] = (),
         output: Sequence[StoredItem] = (),
         append: str | None = None,
+        turn_epoch: int | None = None,
     ) -> None:
         """Saves a response with its items, and appends new ones to the conversation `append`. This node then holds a
         background response that has not ended.
 
-        Raises `NotStored` without the previous response or the conversation, `StoreConflict` if an id is taken.
+        Raises `NotStored` without the previous response or the conversation, `StoreConflict` if an id is taken, or
+        unless this node holds the conversation with `turn_epoch` (None: any node may write).
         """
 
     async def update_response(
@@ -136,6 +138,7 @@ class Store(ABC):
         webhooks: Sequence[PendingWebhook] = (),
         frames: Sequence[Frame] = (),
         epoch: int | None = None,
+        turn_epoch: int | None = None,
     ) -> bool:
         """Replaces status and object, and the output unless None; appends items as `add_response` does; adds `webhooks`
         to the outbox and `frames` to the stream: all together. If the response has ended, its `recovery` data are
@@ -145,7 +148,7 @@ class Store(ABC):
         `add_response` does, and `StoreConflict` if it is held with another epoch (None: any).
         """
         self._note_in_use(owner, id)  # it was made when it began, and somebody waits for its end
-        update = ResponseUpdate(status, json, output, append, only_from, webhooks, frames, epoch)
+        update = ResponseUpdate(status, json, output, append, only_from, webhooks, frames, epoch, turn_epoch)
         return await self._update_response(owner, id, update)
 
     @abstractmethod
@@ -266,11 +269,16 @@ class Store(ABC):
 
     @abstractmethod
     async def append_items(
-        self, owner: str, conversation_id: str, items: Sequence[NewItem], *, limited: bool = True
+        self,
+        owner: str,
+        conversation_id: str,
+        items: Sequence[NewItem],
+        *,
+        limited: bool = True,
+        turn_epoch: int | None = None,
     ) -> tuple[StoredItem, ...]:
         """Appends all items or none; returns them, with references resolved. Raises `NotStored` without the
-        conversation or a referenced item, `StoreConflict` if an id is taken, and `ContextTooLarge` if
-        `limited`.
+        conversation or a referenced item, `StoreConflict` as `add_response` does, and `ContextTooLarge` if `limited`.
         """
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page[StoredItem]:
@@ -338,7 +346,9 @@ class Store(ABC):
 
     @abstractmethod
     async def retry_webhook(self, pending: PendingWebhook, delay: float) -> None:
-        """Saves `pending.tries`; after `delay` seconds any node may claim the webhook again."""
+        """Saves `pending.tries`; after `delay` seconds any node may claim the webhook again. Changes nothing if one has
+        claimed it since.
+        """
 
     @abstractmethod
     async def drop_webhook(self, event_id: str, url: str) -> None: ...

@@ -66,9 +66,11 @@ class NotFinished(StoreError):  # noqa: N818
 
 
 class StoreConflict(StoreError):  # noqa: N818
-    """The write contradicts stored data. The `reason` `lease`: another node holds the response."""
+    """The write contradicts stored data. The `reason` `lease`: another node holds the response; `turn`: another turn
+    has begun in the conversation.
+    """
 
-    def __init__(self, reason: Literal["id_taken", "too_many_keys", "lease"], message: str) -> None:
+    def __init__(self, reason: Literal["id_taken", "too_many_keys", "lease", "turn"], message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
@@ -76,6 +78,13 @@ class StoreConflict(StoreError):  # noqa: N818
 def lease_lost(id: str) -> StoreConflict:
     """Returns the error for writing a response that this node no longer holds."""
     return StoreConflict("lease", f"this server no longer runs the response {id!r}")
+
+
+def turn_lost(id: str) -> StoreConflict:
+    """Returns the error for ending a turn of a conversation in which another one has begun since."""
+    return StoreConflict(
+        "turn", f"another turn has begun in the conversation {id!r} since this one was stopped"
+    )
 
 
 class ContextTooLarge(StoreError):  # noqa: N818
@@ -186,6 +195,8 @@ class PendingWebhook(msgspec.Struct, frozen=True):
     url: str
     body: bytes
     tries: int = 0
+    claim: str | None = None
+    """What tells this claim from a later one; None if no other node can claim it."""
 
 
 class ResponseUpdate(NamedTuple):
@@ -200,6 +211,7 @@ class ResponseUpdate(NamedTuple):
     frames: Sequence[Frame] = ()
     """The last events of the stream."""
     epoch: int | None = None
+    turn_epoch: int | None = None
 
 
 class ChainTurn(msgspec.Struct, frozen=True):

@@ -134,6 +134,53 @@ async def test_webhooks_are_sent_though_reading_the_outbox_once_met_a_fault_of_t
     assert (faults, [line["event"] for line in logged].count("webhooks_not_read")) == ([], 1)
 
 
+async def test_an_attempt_that_another_server_may_have_begun_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_sender, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(
+        webhook_sender, "START_SECONDS", -1.0
+    )  # as if the process had stood still since the claim
+    claim, late = SqliteStore.claim_webhooks, list[PendingWebhook]()
+
+    async def claim_again(store: SqliteStore, limit: int) -> list[PendingWebhook]:
+        if late:
+            monkeypatch.setattr(webhook_sender, "START_SECONDS", 15.0)
+            return [late.pop()]
+        late.extend(await claim(store, limit))
+        return list(late)
+
+    monkeypatch.setattr(SqliteStore, "claim_webhooks", claim_again)
+    with capture_logs() as logged:
+        async with (
+            receiver() as target,
+            proxy_and_client(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _),
+        ):
+            await create(proxy, background=True)
+            await target.deliveries(1)
+            await eventually(lambda: not count_undelivered(proxy.server.settings.store_file))
+    assert [line["event"] for line in logged].count("webhook_delivered") == 1
+
+
+async def test_a_webhook_whose_attempt_is_running_is_not_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = SqliteStore.claim_webhooks
+
+    async def claim_twice(store: SqliteStore, limit: int) -> list[PendingWebhook]:
+        return 2 * await claim(store, limit)
+
+    monkeypatch.setattr(SqliteStore, "claim_webhooks", claim_twice)
+    async with (
+        receiver() as target,
+        proxy_and_client(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _),
+    ):
+        await create(proxy, background=True)
+        await target.deliveries(1)
+        await eventually(lambda: not count_undelivered(proxy.server.settings.store_file))
+    assert len(target.webhooks) == 1
+
+
 async def test_a_webhook_for_a_target_that_no_longer_exists_is_dropped(tmp_path: Path) -> None:
     async with receiver(503) as gone, receiver() as target:
         async with proxy_and_client(tmp_path, webhooks={"urls": gone.url, "secret": SECRET}) as (proxy, _):

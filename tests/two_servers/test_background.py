@@ -44,11 +44,15 @@ async def rest_of(proxy: Proxy, id: str, after: int | None = None) -> list[dict[
     return events_of(answer.text)
 
 
-def leases_of(proxy: Proxy) -> Any:
+def store_of(proxy: Proxy) -> PostgresStore:
     keeping = proxy.server.store_lifecycle
     assert keeping is not None
     assert isinstance(keeping.store, PostgresStore)
-    return keeping.store.leases
+    return keeping.store
+
+
+def leases_of(proxy: Proxy) -> Any:
+    return store_of(proxy).leases
 
 
 @pytest.mark.parametrize("noticed", [True, False])

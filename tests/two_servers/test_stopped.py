@@ -1,5 +1,7 @@
 """A server that is stopped (SIGSTOP) for longer than its leases, and goes on: what it has begun is no longer its own.
 Another server has taken it over meanwhile, and each kind of write of the stopped one must fail, and say so.
+
+`tests/store/test_fences.py` names a test here for each kind of write.
 """
 
 from __future__ import annotations
@@ -7,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,16 +17,19 @@ from typing import Any, TypeAlias
 import aiohttp
 import asyncpg
 import pytest
+from aiohttp import web
 
 from tests.http_responses.asking import blocks_of, create, prompt_for
+from tests.http_responses.receiving import SECRET
 from tests.two_servers.conftest import HELD_PROMPT, LEASED_TABLES, Pair, let_leases_run_out, third_server
-from tests.two_servers.test_background import wait_for_end
+from tests.two_servers.test_background import store_of, wait_for_end
 from tests.two_servers.test_turns import items_of
 from tests.waiting import PATIENCE, poll
+from tests.web_application import serve_application
 
 pytestmark = pytest.mark.exhaustive
 
-Ask: TypeAlias = Callable[["Stopped", dict[str, Any]], Awaitable[dict[str, Any]]]
+Ask: TypeAlias = Callable[["Stopped", dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
 """Sends a request to the third server; returns the last object that its client gets."""
 
 
@@ -91,7 +96,8 @@ async def over_a_socket(server: Stopped, body: dict[str, Any]) -> dict[str, Any]
 
 async def in_background(server: Stopped, body: dict[str, Any]) -> dict[str, Any]:
     made = await whole(server, {**body, "background": True})
-    return await wait_for_end(server.pair.two, made["id"])
+    found: dict[str, Any] = await wait_for_end(server.pair.two, made["id"])
+    return found
 
 
 async def streamed_in_background(server: Stopped, body: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +136,6 @@ def texts(items: list[dict[str, Any]]) -> list[str]:
     return [item["content"][0]["text"] for item in items]
 
 
-@pytest.mark.xfail(strict=True, reason="both turns are in the conversation")
 @pytest.mark.parametrize("way", WAYS)
 async def test_the_turn_behind_a_lost_lease_fails_and_stores_nothing(stopped: Stopped, way: str) -> None:
     ask, fields = WAYS[way]
@@ -185,3 +190,42 @@ async def stopped_is_idle(server: Stopped) -> None:
             return not (await reply.json())["turns"]["running"]
 
     await poll(idle)
+
+
+async def test_an_attempt_behind_a_lost_claim_changes_nothing(pair: Pair, postgres_url: str) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def refuse_late(request: web.Request) -> web.Response:
+        asked.set()
+        await answer.wait()
+        return web.Response(status=503)
+
+    application = web.Application()
+    application.router.add_post("/hook", refuse_late)
+    async with (
+        serve_application(application) as port,
+        third_server(
+            pair,
+            postgres_url,
+            PROXY_WEBHOOKS_URLS=f"http://127.0.0.1:{port}/hook",
+            PROXY_WEBHOOKS_SECRET=SECRET,
+        ) as (url, process),
+    ):
+        body = {"model": "codex-5", "input": prompt_for("Hello."), "background": True}
+        await pair.one.session.post(f"{url}/v1/responses", json=body)
+        await asked.wait()
+        process.send_signal(signal.SIGSTOP)
+        connection = await asyncpg.connect(postgres_url)
+        await connection.execute("UPDATE codex_proxy.webhooks SET due = '-infinity'")
+        (claimed,) = await store_of(pair.two).claim_webhooks(1)
+        before = await connection.fetch("SELECT * FROM codex_proxy.webhooks")
+        process.send_signal(signal.SIGCONT)
+        answer.set()
+        await poll(lambda: connection.fetchval(TRIED))
+        assert await connection.fetch("SELECT * FROM codex_proxy.webhooks") == before
+        assert claimed.tries == 0
+        await connection.close()
+
+
+TRIED = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '%webhooks SET tries%'"
+"""How many servers have written that an attempt has failed."""

@@ -27,11 +27,11 @@ WITH permitted AS (SELECT), conversation AS (
 )
 SELECT FROM conversation"""
 _APPEND: Final = f"""
-WITH {writing.CONVERSATION.format("$2")}, checked AS (
-    SELECT EXISTS (SELECT FROM conversation) AS has_conversation,
+WITH {writing.CONVERSATION.format("$2")}, {writing.TURN.format(id="$2", epoch="$15", node="$16")}, checked AS (
+    SELECT EXISTS (SELECT FROM conversation) AS has_conversation, {writing.IN_TURN.format("$15")},
         (SELECT items + $4::bigint FROM conversation) AS items, (SELECT bytes + $5::bigint FROM conversation) AS bytes
 ), permitted AS (
-    SELECT FROM checked WHERE has_conversation
+    SELECT FROM checked WHERE has_conversation AND in_turn
         AND ($6::bigint IS NULL OR items <= $6) AND ($7::bigint IS NULL OR bytes <= $7)
 ), {writing.ENTRIES.format(*parameters(8, 7))}, {writing.LISTED.format(new="entries", now="$3")}
 SELECT * FROM checked"""
@@ -104,7 +104,13 @@ class PostgresConversations(PostgresRemoval):
                 return conversation_of(rows[0])
 
     async def append_items(
-        self, owner: str, conversation_id: str, items: Sequence[NewItem], *, limited: bool = True
+        self,
+        owner: str,
+        conversation_id: str,
+        items: Sequence[NewItem],
+        *,
+        limited: bool = True,
+        turn_epoch: int | None = None,
     ) -> tuple[StoredItem, ...]:
         try:
             new = await self._resolve(owner, items, limited=limited)
@@ -121,7 +127,8 @@ class PostgresConversations(PostgresRemoval):
             return bool(row["count"] == len(new))
 
         values = [
-            owner, conversation_id, self._now, len(new), size, *bounds, *arrays_of((INPUT, new))
+            owner, conversation_id, self._now, len(new), size, *bounds, *arrays_of((INPUT, new)),
+            turn_epoch, self.leases.id,
         ]  # fmt: skip
         row = await self._write_row(_APPEND, values, _TAKEN, are_stored)
         if row is not None:

@@ -33,10 +33,11 @@ SET {", ".join(f"{name} = usage.{name} + excluded.{name}" for name in FIGURES)}"
 _CLAIM: Final = """
 UPDATE codex_proxy.webhooks SET due = clock_timestamp() + $2::float8 * interval '1 second' WHERE seq IN (
     SELECT seq FROM codex_proxy.webhooks WHERE due <= clock_timestamp() ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED
-) RETURNING seq, event_id, url, body, tries"""
+) RETURNING seq, event_id, url, body, tries, due::text"""
 _RETRY: Final = """
 UPDATE codex_proxy.webhooks SET tries = $3, due = clock_timestamp() + $4::float8 * interval '1 second'
-WHERE event_id = $1 AND url = $2"""
+WHERE event_id = $1 AND url = $2 AND ($5::text IS NULL OR due = $5::text::timestamptz)"""
+_DROP: Final = "DELETE FROM codex_proxy.webhooks WHERE event_id = $1 AND url = $2"
 
 
 class PostgresKeyedRows(StorePart):
@@ -54,8 +55,7 @@ class PostgresKeyedRows(StorePart):
         return [PendingWebhook(*columns) for _, *columns in sorted(rows)]
 
     async def retry_webhook(self, pending: PendingWebhook, delay: float) -> None:
-        await self._database.read(_RETRY, pending.event_id, pending.url, pending.tries, delay)
+        await self._database.read(_RETRY, pending.event_id, pending.url, pending.tries, delay, pending.claim)
 
     async def drop_webhook(self, event_id: str, url: str) -> None:
-        sql = "DELETE FROM codex_proxy.webhooks WHERE event_id = $1 AND url = $2"
-        await self._database.read(sql, event_id, url)
+        await self._database.read(_DROP, event_id, url)

@@ -17,6 +17,7 @@ import structlog
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.store.leases import (
     LEASE_SECONDS,
+    ONLY_EPOCH,
     RENEW_SECONDS,
     Changes,
     ConversationLease,
@@ -83,11 +84,12 @@ WITH found AS (
 ), entered AS (
     INSERT INTO codex_proxy.conversation_turns AS held (conversation, node, lease_until)
     SELECT seq, $3, {LEASED} FROM found
-    ON CONFLICT (conversation) DO UPDATE SET node = excluded.node, lease_until = excluded.lease_until
+    ON CONFLICT (conversation) DO UPDATE
+    SET node = excluded.node, epoch = excluded.epoch, lease_until = excluded.lease_until
     WHERE held.node = excluded.node OR held.lease_until < clock_timestamp()
-    RETURNING conversation
+    RETURNING epoch
 )
-SELECT seq, EXISTS (SELECT FROM entered) AS entered FROM found"""
+SELECT seq, (SELECT epoch FROM entered) AS epoch FROM found"""
 _LEAVE: Final = """
 DELETE FROM codex_proxy.conversation_turns WHERE node = $1 AND conversation IN (
     SELECT $2::bigint UNION ALL SELECT seq FROM codex_proxy.conversations WHERE owner = $3 AND id = $4
@@ -166,18 +168,21 @@ class PostgresLeases:
         await self._locks.acquire(key)
         try:
             watch = self.watch(id)
-            while not await self._enter(key):
+            while (epoch := await self._enter(key)) is None:
                 await watch.wait()
         except BaseException:
             self.leave(key)  # it may be entered all the same
             raise
-        return ConversationLease(self.leave, key)
+        return ConversationLease(self.leave, key, epoch)
 
-    async def _enter(self, key: Key) -> bool:
+    async def _enter(self, key: Key) -> int | None:
+        """Returns the epoch of the lease; None while another node has it."""
         rows = await self._database.read(_ENTER, *key, self.id)
-        if rows:
-            self._turns[key] = rows[0]["seq"]
-        return not rows or bool(rows[0]["entered"])
+        if not rows:
+            return ONLY_EPOCH
+        self._turns[key] = rows[0]["seq"]
+        epoch: int | None = rows[0]["epoch"]
+        return epoch
 
     def leave(self, key: Key) -> None:
         """Gives up a conversation; the next turn may begin when that is stored."""

@@ -20,6 +20,8 @@ from codex_proxy.store.postgresql.writing import (
     CONVERSATION,
     END_TURN,
     ENTRIES,
+    IN_TURN,
+    TURN,
     arrays_of,
     check_conversation,
     parameters,
@@ -56,13 +58,14 @@ def _add(append: bool) -> str:
     return f"""
 WITH parent AS (
     SELECT seq, chain FROM codex_proxy.responses WHERE owner = $1 AND id = $3 AND NOT deleted FOR SHARE
-), {CONVERSATION.format("$21") + "," if append else ""}
+), {CONVERSATION.format("$21") + "," + TURN.format(id="$21", epoch="$23", node="$20") + "," if append else ""}
 checked AS (
     SELECT $3::text IS NULL OR EXISTS (SELECT FROM parent) AS has_parent,
         EXISTS (SELECT FROM codex_proxy.responses WHERE owner = $1 AND id = $2) AS taken,
-        {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation
+        {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation,
+        {IN_TURN.format("$23") if append else "true AS in_turn"}
 ), permitted AS (
-    SELECT FROM checked WHERE has_parent AND NOT taken AND has_conversation
+    SELECT FROM checked WHERE has_parent AND NOT taken AND has_conversation AND in_turn
 ), response AS (
     INSERT INTO codex_proxy.responses
         (owner, id, parent, chain, previous_id, conversation_id, status, background, created, unfinished,
@@ -95,13 +98,14 @@ WITH target AS (
     SELECT seq, epoch, background AND $5 AS unfinished FROM codex_proxy.responses
     WHERE owner = $1 AND id = $2 AND NOT deleted AND ($3::text[] IS NULL OR status = ANY ($3))
     FOR NO KEY UPDATE
-), {CONVERSATION.format("$24") + "," if append else ""}
+), {CONVERSATION.format("$24") + "," + TURN.format(id="$24", epoch="$26", node="$27") + "," if append else ""}
 checked AS (
     SELECT EXISTS (SELECT FROM target) AS found,
         NOT EXISTS (SELECT FROM target WHERE epoch <> $23::integer) AS held,
-        {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation
+        {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation,
+        {IN_TURN.format("$26") if append else "true AS in_turn"}
 ), permitted AS (
-    SELECT FROM checked WHERE found AND held AND has_conversation
+    SELECT FROM checked WHERE found AND held AND has_conversation AND in_turn
 ), changed AS (
     UPDATE codex_proxy.responses SET status = $4, unfinished = target.unfinished
     FROM target, permitted WHERE responses.seq = target.seq
@@ -167,6 +171,7 @@ class PostgresResponses(PostgresRemoval):
         input: Sequence[StoredItem] = (),
         output: Sequence[StoredItem] = (),
         append: str | None = None,
+        turn_epoch: int | None = None,
     ) -> None:
         values: list[object] = [
             response.owner,
@@ -185,7 +190,7 @@ class PostgresResponses(PostgresRemoval):
             self.leases.id,
         ]
         if append is not None:
-            values += [append, self._now]
+            values += [append, self._now, turn_epoch]
 
         async def is_stored() -> bool:  # nobody else adds a response of this id
             return await self.response(response.owner, response.id) == response
@@ -219,7 +224,7 @@ class PostgresResponses(PostgresRemoval):
         ]
         append = update.append
         if append is not None:
-            values += [append, self._now]
+            values += [append, self._now, update.turn_epoch, self.leases.id]
 
         async def is_stored() -> bool:
             stored = await self.response(owner, id)

@@ -19,7 +19,14 @@ from codex_proxy.store.postgresql.leases import PostgresLeases
 from codex_proxy.store.postgresql.team import PostgresTeam
 from codex_proxy.store.queries import Query
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import NotStored, StoreConflict, StoredItem, StoreUnavailable, UnsureWrite
+from codex_proxy.store.values import (
+    NotStored,
+    StoreConflict,
+    StoredItem,
+    StoreUnavailable,
+    UnsureWrite,
+    turn_lost,
+)
 
 T = TypeVar("T")
 
@@ -57,6 +64,18 @@ conversation AS (
     WHERE owner = $1 AND id = {0} AND NOT deleted FOR NO KEY UPDATE
 )"""
 """The SQL for the conversation with the id in a parameter, which it locks."""
+
+TURN: Final = """
+turn AS (
+    SELECT FROM codex_proxy.conversation_turns JOIN codex_proxy.conversations ON conversation = seq
+    WHERE owner = $1 AND id = {id} AND NOT deleted AND epoch = {epoch} AND node = {node}
+    FOR SHARE OF conversation_turns
+)"""
+"""The SQL for the lease of the conversation's turn that writes. It stays locked, so that no other turn can begin, and
+read what was before this write, until the write is committed.
+"""
+IN_TURN: Final = "{0}::bigint IS NULL OR EXISTS (SELECT FROM turn) AS in_turn"
+"""The SQL for whether the turn has its lease."""
 
 LISTED: Final = """
 listed AS (
@@ -101,9 +120,11 @@ def parameters(first: int, count: int) -> Iterable[str]:
 
 
 def check_conversation(row: Row, id: str) -> None:
-    """Checks the row of a statement about a conversation. Raises `NotStored` if it says so."""
+    """Checks the row of a statement about a conversation. Raises `NotStored` or `StoreConflict` if it says so."""
     if not row["has_conversation"]:
         raise NotStored("conversation", id)
+    if not row["in_turn"]:
+        raise turn_lost(id)
 
 
 class StorePart(Store):

@@ -147,6 +147,7 @@ class SqliteStore(Store):
         input: Sequence[StoredItem] = (),
         output: Sequence[StoredItem] = (),
         append: str | None = None,
+        turn_epoch: int | None = None,
     ) -> None:
         if response.previous_id is not None:
             self._continued.pop((response.owner, response.previous_id), None)
@@ -200,7 +201,13 @@ class SqliteStore(Store):
         return await self._delete(conversations.mark_deleted, owner, id)
 
     async def append_items(
-        self, owner: str, conversation_id: str, items: Sequence[NewItem], *, limited: bool = True
+        self,
+        owner: str,
+        conversation_id: str,
+        items: Sequence[NewItem],
+        *,
+        limited: bool = True,
+        turn_epoch: int | None = None,
     ) -> tuple[StoredItem, ...]:
         limits = self._limits if limited else None
         return await self._write(conversations.append, owner, conversation_id, items, limits, self._now)
