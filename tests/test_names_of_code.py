@@ -50,6 +50,7 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.agents.registry:_load": "the values of BUILT_IN, and constants",
     "codex_proxy.agents.registry:load_plugin": "what the operator gives as --agent-plugin, or an installed package",
     "codex_proxy.agents.registry:code_of": "what the operator gives as --agent-plugin; it is not imported",
+    "codex_proxy.agents.spec:possible_capabilities": "the names of settings in a spec",
     "codex_proxy.agents.spec:call": "the constants that specs pass to `later`",
     "codex_proxy.agents.upstream.server:__init__": "the constants `make_dialect` of the two APIs",
     "codex_proxy.agents.recorded:class_of": "the values of DIALECTS",

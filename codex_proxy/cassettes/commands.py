@@ -30,16 +30,19 @@ def _chain(path: Path) -> Any:
     return folder.chain(folder.cassettes[file.name.removesuffix(SUFFIX)])
 
 
+PLUGIN = click.option(
+    "--agent-plugin",
+    envvar="PROXY_AGENT_PLUGIN",
+    metavar="MODULE:SPEC",
+    help="Plugin whose turns are recorded.",
+)
+
+
 def group(say: Callable[..., None]) -> click.Group:
     """Returns the group of commands. `say` prints a text."""
 
     @click.group(name="cassettes", cls=_Group, short_help="Check, show and compare recordings of turns.")
-    @click.option(
-        "--agent-plugin",
-        envvar="PROXY_AGENT_PLUGIN",
-        metavar="MODULE:SPEC",
-        help="Plugin whose turns are recorded.",
-    )
+    @PLUGIN
     @click.pass_context
     def cassettes(ctx: click.Context, agent_plugin: str | None) -> None:
         """Check, show and compare cassettes: recordings of turns, made with `serve --record`."""
@@ -63,8 +66,7 @@ def group(say: Callable[..., None]) -> click.Group:
         from codex_proxy.cassettes.check import update as write_anew
 
         found = _folder(folder)
-        changed = [each for each in run(check_folder(found)) if not each.same]
-        for each in changed:
+        for each in (changed := [each for each in run(check_folder(found)) if not each.same]):
             write_anew(found, each)
             say(f"updated {each.cassette.name}")
         say(f"{len(found.cassettes)} cassettes, {len(changed)} updated.")

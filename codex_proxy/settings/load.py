@@ -64,7 +64,6 @@ OF_OTHER_SERVERS: Final[Mapping[str, str]] = {
     "PROXY_CODEX_WORKDIR": "it is `PROXY_WORKDIR` here",
     "PROXY_ENABLE_METRICS": "it is `PROXY_METRICS` here",
     "PROXY_METRICS_TOKEN": "it is `PROXY_METRICS_KEY` here",
-    "PROXY_SSE_KEEPALIVE_MS": "it is `HEARTBEAT_INTERVAL` here, in seconds",
     "PROXY_TRUST_PROXY": "it is `PROXY_TRUSTED_PROXIES` here",
 }
 """Hints for variables of codex-completions-api (docs/migration.md), which are no misspellings."""

@@ -24,8 +24,8 @@ _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _PARAMETER: Final = re.compile(
     rb'[ \t]*;[ \t]*(%b)[ \t]*=[ \t]*(?:"((?:[^"\\\x00-\x1f\x7f]|\\["\\])*)"|(%b))' % (_TOKEN, _TOKEN)
 )
-_END: Final = re.compile(rb"[ \t]*;?[ \t]*")
-_LINE: Final = re.compile(rb"(%b):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*" % _TOKEN)
+_END: Final = re.compile(rb"[ \t]*(?:;[ \t]*)?")
+_LINE: Final = re.compile(rb"(%b):([^\x00-\x08\x0a-\x1f\x7f]*)" % _TOKEN)
 _MEDIA_TYPE: Final = re.compile(rb"(%b)/%b" % (_TOKEN, _TOKEN))
 _BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=?-]{1,70}")
 _UNENCODED: Final = (b"binary", b"8bit", b"7bit")
@@ -205,7 +205,7 @@ def _read_head(head: bytes) -> _Part:
             raise _unclear(
                 "a part has a header twice, or one that is not a name, a colon and a value in one line"
             )
-        fields[found[1].lower()] = found[2]
+        fields[found[1].lower()] = found[2].strip(b" \t")
     if fields.get(b"content-transfer-encoding", b"binary").lower() not in _UNENCODED:
         raise _unclear("a part has a Content-Transfer-Encoding")
     kind, parameters = _parameters(fields.get(b"content-disposition", b""), "Content-Disposition of a part")

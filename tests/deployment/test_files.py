@@ -47,7 +47,7 @@ TRAEFIK: Final[dict[str, Any]] = {
 
 
 def test_the_unit_and_the_property_list_are_those_that_the_command_writes() -> None:
-    path = "%h/.local/bin:/usr/local/bin:/usr/bin:/bin"
+    path = "PATH=%h/.local/bin:/usr/local/bin:/usr/bin:/bin"
     unit = UNIT.format(command="%h/codex-proxy/scripts/start", workdir="%h/projects", path=path)
     assert example("codex-proxy.service") == unit
     home = Path("/Users/YOU")

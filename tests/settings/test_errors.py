@@ -78,7 +78,7 @@ def test_variables_that_set_nothing_are_named_with_the_one_that_is_meant() -> No
     assert unknown_variables({**known, **of_tables, **of_others}) == {}
     found = unknown_variables({"PROXY_PROT": "1", "PROXY_SANDBOX_MODE": "1"})
     assert found["PROXY_PROT"] == "is `PROXY_PORT` meant?"
-    assert found["PROXY_SANDBOX_MODE"] == "is `PROXY_SANDBOX` meant?"
+    assert found["PROXY_SANDBOX_MODE"] == "it is `PROXY_SANDBOX` here"
 
 
 async def test_doctor_and_the_log_name_a_variable_that_sets_nothing(

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from codex_proxy.files.private import make_folder
 from codex_proxy.process.child import Command, run_to_end
 from codex_proxy.process.launch import child_environment
 
@@ -33,7 +34,7 @@ def sandbox_variables(*, links: bool = True) -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="codex-proxy-", ignore_cleanup_errors=True) as folder:
         home, temporary = os.path.join(folder, "home"), os.path.join(folder, "tmp")
         for each in (home, temporary):
-            os.mkdir(each, 0o700)
+            make_folder(Path(each))
         yield {"CODEX_HOME": home, "TMPDIR": temporary if links else folder}
 
 

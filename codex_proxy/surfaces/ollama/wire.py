@@ -21,13 +21,14 @@ Stops: TypeAlias = Annotated[
     StopSequence | Annotated[list[StopSequence], Field(max_length=MAX_STOPS)], ByKind()
 ]
 WantedFormat: TypeAlias = Annotated[str | dict[str, Any], ByKind()]
-_DURATION: Final = re.compile(r"[-+]?(?:0|(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)")
+_MAX_DURATION: Final = 100
+_DURATION: Final = re.compile(r"[-+]?(?:0|(?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)")
 
 
 def _check_duration(value: Any) -> Any:
     """Returns seconds or a duration in Go's form; raises `ValueError` for others, as Ollama refuses them."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number or (isinstance(value, str) and _DURATION.fullmatch(value[:100])):
+    if is_number or (isinstance(value, str) and len(value) <= _MAX_DURATION and _DURATION.fullmatch(value)):
         return value
     raise wrong_value("invalid_value", "it must be a number of seconds, or a duration such as '5m'")
 
