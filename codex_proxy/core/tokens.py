@@ -26,9 +26,7 @@ WORD, DIGITS, DENSE_RUN, SPACE, SIGNS = range(1, 6)
 """The kinds of pieces: letters; up to three digits; Chinese, Japanese, Korean; white space; punctuation."""
 
 _EXACT: Final = 16 * 1024
-"""The characters that are all counted; a longer text is sampled and extrapolated."""
-_SAMPLE: Final = 1024
-"""The characters that `TokenLimit` counts of each block of a longer text."""
+"""The characters that are all counted; of a longer text only these, and the rest is extrapolated."""
 _MAX_PIECE: Final = 256
 """The longest piece that is counted again when it has grown; a longer one is no word."""
 
@@ -50,58 +48,53 @@ def pieces(text: str) -> Iterator[tuple[int, str]]:
 
 
 class TokenLimit:
-    """How many characters of a text in deltas fit into `tokens`. The first `_EXACT` are counted, of each later block
-    the first `_SAMPLE`. Blocks depend on the position alone, so the result does not depend on how the text is cut.
+    """How many characters of a text in deltas fit into `tokens`. The first `_EXACT` are counted; behind them the text
+    is taken to have as many tokens in a character as they have, so the result hardly depends on how the text is cut.
     """
 
     def __init__(self, tokens: int) -> None:
-        self._left = tokens
+        self._tokens = self._left = tokens
         self._tail: list[str] = []
         """The last deltas, whose token count may still change."""
         self._chars = 0
         self._position = 0
         """Where the tail begins in the text."""
-        self._left_at_block = tokens
-        self._sampled_tokens = 0
-        self._sample_end = self._block_end = _EXACT
+        self._room: int | None = None
+        """The characters that still fit, once `_EXACT` are counted."""
 
     def room_in(self, text: str) -> int | None:
         """Takes the next delta. Returns None if all of it fits; else, once, how many of its characters fit."""
+        if self._room is not None:
+            return self._take_room(len(text))
         before = self._chars
         self._tail.append(text)
         self._chars += len(text)
         if self._chars <= self._left:
             return None
-        tail = "".join(self._tail)
-        start = 0
-        while start < len(tail):
-            if self._position < self._sample_end:
-                part = tail[start : start + self._sample_end - self._position]
-                taken, fits = self._count(part)
-            else:
-                part = tail[start : start + self._block_end - self._position]
-                taken, fits = len(part), self._extrapolate(len(part))
-            if fits is not None:
-                return max(0, start + fits - before)
-            start += taken
-            self._position += taken
-            if self._position == self._block_end:
-                self._begin_block()
-            if taken < len(part):
-                break
-        self._tail = [tail[start:]]
-        self._chars = len(tail) - start
+        tail, exact = "".join(self._tail), _EXACT - self._position
+        counted, fits = self._count(tail[:exact])
+        if fits is None and counted == exact:
+            self._room = self._left * _EXACT // (self._tokens - self._left)
+            room = self._take_room(len(tail) - exact)
+            fits = None if room is None else exact + room
+        if fits is not None:
+            return max(0, fits - before)
+        self._position += counted
+        self._tail = [tail[counted:]]
+        self._chars = len(tail) - counted
         return None
 
-    def _begin_block(self) -> None:
-        """Begins the next block. Later blocks are longer, so that the samples stay small."""
-        self._left_at_block = self._left
-        self._sample_end = self._position + _SAMPLE
-        self._block_end = self._position + max(_EXACT, self._position // 8)
+    def _take_room(self, chars: int) -> int | None:
+        assert self._room is not None
+        room = self._room
+        if chars > room:
+            return room
+        self._room = room - chars
+        return None
 
     def _count(self, part: str) -> tuple[int, int | None]:
-        """Counts a part of the sample. Returns how many characters are finally counted, and how many fit if the limit
-        is reached.
+        """Counts the tail, or what of it is before `_EXACT`. Returns how many characters are finally counted, and how
+        many fit if the limit is reached.
         """
         start = end = 0
         kind = 0
@@ -112,23 +105,10 @@ class TokenLimit:
             kind = match.lastindex or 0
             if piece_cost(kind, part[start:end]) > self._left:
                 return start, start + _fitting_length(kind, part[start:end], self._left)
-        if end - start > _MAX_PIECE or self._position + end == self._sample_end:
+        if end - start > _MAX_PIECE or self._position + end == _EXACT:
             self._left -= piece_cost(kind, part[start:end])
             start = end
-        if self._position + end == self._sample_end:
-            self._sampled_tokens = self._left_at_block - self._left
         return start, None
-
-    def _extrapolate(self, chars: int) -> int | None:
-        """Counts the block's next characters by its sample; returns how many fit if the limit is reached."""
-        sampled = self._sampled_tokens
-        done = self._position - self._sample_end
-        tokens_done = done * sampled // _SAMPLE
-        tokens = (done + chars) * sampled // _SAMPLE - tokens_done
-        if tokens > self._left:
-            return ((self._left + tokens_done + 1) * _SAMPLE - 1) // sampled - done
-        self._left -= tokens
-        return None
 
 
 def _count_tokens(text: str) -> int:

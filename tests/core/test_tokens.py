@@ -131,7 +131,7 @@ def test_a_limit_of_many_tokens_is_near_the_estimate(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a1!", " ", '{"a": 12},'])
-def test_a_text_of_a_million_characters_is_counted_by_a_few_samples(
+def test_a_text_of_a_million_characters_is_counted_by_its_beginning(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = 0
