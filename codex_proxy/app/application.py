@@ -82,7 +82,7 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
     app[CLIENTS] = Clients(server.keyring, everybody_of(settings, app[CATALOG]))
     app[ADMISSION] = Admission(
         server.agent,
-        server.runs.checks,
+        server.runs.services.checks,
         images=server.images,
         tools=server.server_tools,
         agent_able_to=agent_able_to,

@@ -128,7 +128,7 @@ class Server:
         self.traces = self.traces or traces_of(os.environ)
         if self.traces is not None:
             self.runs.watchers.append(self.traces)
-        self.runs.memory = step_memory_of(self.settings, self.clock, self.store_lifecycle)
+        self.runs.services.memory = step_memory_of(self.settings, self.clock, self.store_lifecycle)
         await self.agent.start()
         for agent in all_agents(self.agent):
             if agent.warning:
@@ -136,7 +136,7 @@ class Server:
         self.webhooks = webhooks_of(self.settings, self.clock, self.store_lifecycle)
         self.server_tools = None if self.cassettes is None else self.cassettes.tools(RandomIds())
         if self.server_tools is None:
-            self.server_tools = mcp_tools_of(self.settings, self.clock, self.runs.checks)
+            self.server_tools = mcp_tools_of(self.settings, self.clock, self.runs.services.checks)
         self.usage = usage_of(self.clock, self.store_lifecycle)
         self.app = application_of(self, self.usage)
         if self.store_lifecycle is not None:

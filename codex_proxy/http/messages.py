@@ -85,8 +85,8 @@ async def _parse(request: web.Request) -> ParsedMessages:
         await read_body(request),
         parse,
         skips_unreadable=True,
-        identity=app[RUNS].agent_and_model if keeps_state else lambda turn: "",
-        takes_images=lambda turn: "images" in app[RUNS].agent_of(turn).capabilities,
+        identity=app[RUNS].services.agent_and_model if keeps_state else lambda turn: "",
+        takes_images=lambda turn: "images" in app[RUNS].services.agent_of(turn).capabilities,
     )
 
 
@@ -100,7 +100,7 @@ def _answer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> TurnAns
         request_id=request[REQUEST_ID],
         stream=parsed.stream,
         thinking=parsed.thinking,
-        state_identity=app[RUNS].agent_and_model(turn) if with_state else None,
+        state_identity=app[RUNS].services.agent_and_model(turn) if with_state else None,
         web_search=parsed.web_search,
         client_names=parsed.client_names,
         show_activity=request[CLIENT].settings.show_activity,

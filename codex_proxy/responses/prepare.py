@@ -104,7 +104,7 @@ async def prepare_in_context(
     conversation_turn: ConversationLease | None = None,
 ) -> PreparedResponse:
     """Prepares a response in a known context. If it raises, the caller releases `conversation_turn`."""
-    turn, replay = turn_in_context(parsed, context, service.runs.agent_and_model(parsed.turn))
+    turn, replay = turn_in_context(parsed, context, service.runs.services.agent_and_model(parsed.turn))
     admitted = await service.admission.admit(
         turn,
         service.clients.by_name(owner),

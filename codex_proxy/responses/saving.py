@@ -115,7 +115,7 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
     from_model: list[ModelItem] = []
     compacted = any(item["type"] == "compaction" for item in final["output"])
     if final["status"] == "completed" and not compacted:
-        from_model = model_items(run, service.runs.agent_and_model(run.turn))
+        from_model = model_items(run, service.runs.services.agent_and_model(run.turn))
     return stored_output(final["output"], from_model, service.ids, service.clock.epoch())
 
 

@@ -22,18 +22,21 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class DeadlineWatch:
-    """Calls `on_expired` once, with a TIMED_OUT failure."""
+    """Calls `on_expired` once, with a TIMED_OUT failure. The time begins with `start`."""
 
     def __init__(self, deadlines: Deadlines, timers: Timers, on_expired: Callable[[Failure], None]) -> None:
         self._deadlines = deadlines
         self._timers = timers
         self._on_expired: Callable[[Failure], None] | None = on_expired
-        self._began = self._last = timers.time()
+        self._began = self._last = 0.0
         self.visible = False
         """Whether there was an event that the client sees."""
         self.paused = False
         """Whether the agent waits for this server."""
         self._timer: TimerHandle | None = None
+
+    def start(self) -> None:
+        self._began = self._last = self._timers.time()
         self._arm()
 
     def note_event(self, *, visible: bool) -> None:

@@ -15,6 +15,7 @@ from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import ToolRunner
+from codex_proxy.runs.turn_records import TurnRecord
 
 
 class TurnObserver(Protocol):
@@ -55,3 +56,18 @@ class RequestRecorder(Protocol):
 
 REQUEST_RECORDER: ContextVar[RequestRecorder | None] = ContextVar("request_recorder", default=None)
 """Records the request that is being answered; None: not recorded."""
+
+
+def observe(
+    turn: Turn, agent: Agent, watchers: Sequence[TurnWatcher], first: Sequence[Event]
+) -> tuple[list[TurnObserver], TurnRecorder | None]:
+    """Begins the observers of a turn that starts now, and its recorder, if any, which tells the page's record its file.
+    `first`: events before the agent's.
+    """
+    observers = [watcher.begin(turn, agent.name) for watcher in watchers]
+    request = REQUEST_RECORDER.get()
+    recorder = None if request is None else request.turn(turn, agent, first)
+    record = next((each for each in observers if isinstance(each, TurnRecord)), None)
+    if recorder is not None and record is not None:
+        recorder.on_written = record.on_written
+    return observers, recorder

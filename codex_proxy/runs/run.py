@@ -1,16 +1,19 @@
-"""A run is one turn of a client: it drives sessions with the agent, and appends their events to the log. A batch passes
-all stages within one call, because a run has no task: the attempt (tool policy, check of the answer), the repair, the
-run itself (which declines the agent's requests), and the limits. A turn has at most two attempts; a session whose
-process had already ended does not count.
+"""A run is one turn of a client: it finds sessions with the agent, and appends their events to the log. A batch passes
+all stages within one call: the attempt (tool policy, check of the answer), the repair, the run itself (which declines
+the agent's requests), and the limits. A turn has at most two attempts; a session whose process had already ended does
+not count.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import copy_context
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
+from typing import Any, Concatenate, Literal, ParamSpec
 
 import msgspec
+import structlog
 
 from codex_proxy.agents.dialect import Decision, ToolReply
 from codex_proxy.agents.processes.session import AgentSession
@@ -24,30 +27,36 @@ from codex_proxy.core.events import (
     RawItem,
     Stop,
     TurnEnded,
-    Usage,
     UsageReported,
 )
-from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
-from codex_proxy.core.interfaces import Timers
-from codex_proxy.core.items import Item, RawHistoryItem
+from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, RawHistoryItem
 from codex_proxy.core.limits import TurnLimits
 from codex_proxy.core.own_errors import breaks_off, release_all
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
+from codex_proxy.runs.call_ids import call_id_entry
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
-from codex_proxy.runs.idle_sessions import ReusedSession
-from codex_proxy.runs.observers import TurnObserver, TurnRecorder
-from codex_proxy.runs.server_calls import ServerCalls
-from codex_proxy.tools.attempt import Attempt
-from codex_proxy.tools.checks import Verdict
+from codex_proxy.runs.idle_sessions import PendingOutputs, ReusedSession, item_digests, session_key
+from codex_proxy.runs.observers import TurnObserver, TurnRecorder, TurnWatcher, observe
+from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
+from codex_proxy.runs.services import RunServices
+from codex_proxy.runs.turn_records import activity_of
+from codex_proxy.tools.attempt import Attempt, AttemptsUsage
+from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
-from codex_proxy.tools.replay import clean_item, output_id
+from codex_proxy.tools.replay import assistant_messages, clean_item, entries_of, output_id, visible_calls
+from codex_proxy.workers.slots import Slot
 
-if TYPE_CHECKING:
-    from codex_proxy.runs.scheduler import RunScheduler
+log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
+
+MAX_NAME = 100
+"""Maximum characters of a model's name in the log."""
+PROGRESS_SECONDS = 30.0
+"""Seconds between a running turn's lines in the log."""
 
 DECLINED = Decision(approve=False)
 
@@ -73,121 +82,180 @@ def _fails_turn_on_error(method: Callable[Concatenate[Run, P], None]) -> Callabl
     return guarded
 
 
-class _AttemptsUsage:
-    """The tokens of all attempts: the client pays for a discarded one too."""
+Work = Callable[Concatenate["Run", P], Coroutine[Any, Any, None]]
 
-    def __init__(self) -> None:
-        self._before = Usage()
-        """The tokens of a discarded first attempt."""
-        self._newest: UsageReported | None = None
-        self._uncounted = False
-        """Whether an attempt was discarded whose tokens were not reported."""
 
-    def add(self, reported: UsageReported) -> UsageReported:
-        """Returns the report plus the discarded attempt's usage."""
-        self._newest = reported
-        partial = self._uncounted or reported.partial
-        return UsageReported(self._before + reported.usage, reported.trigger, partial=partial)
+def _task_of_turn(work: Work[P]) -> Work[P]:
+    """Wraps a coroutine of a task: a `Fault` fails the turn, another exception breaks it off."""
 
-    def begin_attempt(self, *, begun: bool) -> list[Event]:
-        """Discards the current attempt, and returns its usage. `begun`: whether the attempt may have used tokens
-        that were not reported.
-        """
-        newest, self._newest = self._newest, None
-        if newest is None:
-            self._uncounted = self._uncounted or begun
-            return []
-        self._before += newest.usage
-        # Until the new attempt's tokens are reported, if they ever are.
-        return [UsageReported(self._before, newest.trigger, partial=True)]
+    @breaks_off
+    @wraps(work)
+    async def guarded_task(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            await work(run, *args, **kwargs)
+        except Fault as fault:
+            run.fail(fault.failure)
+
+    return guarded_task
 
 
 class Run:
-    """One turn. `limits`: the limits that the agent cannot enforce."""
+    """One turn, which has a slot until its last event is logged."""
 
     def __init__(
         self,
         turn: Turn,
-        attempt: Attempt,
-        timers: Timers,
-        deadlines: Deadlines,
-        host: RunScheduler,
-        *,
+        services: RunServices,
+        slot: Slot,
+        running: set[Run],
         limits: TurnLimits,
-        calls: ServerCalls,
-        recorder: TurnRecorder | None,
-        observers: Sequence[TurnObserver],
+        deadlines: Deadlines,
+        *,
+        runner: ToolRunner | None = None,
+        replay: tuple[HistoryItem, ...] | None = None,
+        remembers: bool = True,
+        durable: bool = True,
     ) -> None:
+        """The run is in `running` until it has ended. `limits`: those that the agent cannot enforce. The others:
+        see `RunScheduler.start`.
+        """
         self.turn = turn
         """The turn as the client asked for it, with its owner."""
-        self.attempt = attempt
+        self.attempt: Attempt
+        """Set once `start` has returned."""
         self.log = EventLog(self._on_backlog)
-        self.observers = observers
+        self.observers: Sequence[TurnObserver] = ()
         self.raw_items: list[bytes] = []
         """The current attempt's raw items."""
+        self.continued = False
+        """Whether the agent's session has seen the conversation so far."""
+        self._services = services
+        self._slot = slot
+        self._running = running
+        self._replay = replay
+        self._remembers, self._durable = remembers, durable
+        self._context = copy_context()
+        """The request's context variables: events arrive in another context."""
+        self._progress: asyncio.TimerHandle | None = None
+        """The timer of the next line in the log."""
         self._awaited_events: frozenset[type[Event]] | None = None
         """The types of events that the attempt needs now; None: all."""
         self._forwards = turn.forwarded is not None
         self._repair = TurnRepair()
         self._limits = limits
-        self._usage = _AttemptsUsage()
-        self._host = host
-        self._recorder = recorder
-        self._calls = calls
+        self._usage = AttemptsUsage()
+        self._recorder: TurnRecorder | None = None
+        self._calls = ServerCalls(runner, partial(services.spawn, context=self._context))
         self._calls_running = 0
         self._checking = False
         """Whether a worker checks texts; events wait in the policy."""
         self._acted = False
         """Whether this server ran calls, which may have changed something."""
         self._session: AgentSession | None = None
-        self.continued = False
-        """Whether the agent's session has seen the conversation so far."""
+        self._began = False
+        """Whether the agent has begun the turn."""
         self._restartable: Literal["", "until_output", "until_visible"] = ""
         """When another session may take over because the process ended. `until_visible`: while the client has seen
         nothing (kept sessions); `until_output`: while the process has sent nothing (new ones).
         """
         self._restarted = False
         self._paused = False
-        self._watch = DeadlineWatch(deadlines, timers, self._on_deadline)
-
-    # --- what the host does ---------------------------------------------------------------------
+        self._watch = DeadlineWatch(deadlines, asyncio.get_running_loop(), self._on_deadline)
+        running.add(self)
 
     @property
     def ended(self) -> bool:
         """Whether the turn has ended; the log may still get the last events."""
         return self._repair.ended
 
-    @property
-    def open_item(self) -> Item | None:
-        """The item on which the agent works, if any."""
-        return self._repair.open_item
+    # --- the begin ------------------------------------------------------------------------------
 
-    @_fails_turn_on_error
-    def add_first_events(self, events: Sequence[Event]) -> None:
-        """Adds events before the agent's, such as lists of MCP tools."""
-        self._append(self._repair.feed(events), 0)
-
-    @_fails_turn_on_error
-    def add_events(self, events: Sequence[Event]) -> None:
-        """Adds this server's events, unless the turn is over."""
+    async def start(self, watchers: Sequence[TurnWatcher], first: Sequence[Event]) -> None:
+        """Finds a session and begins the turn on it. `first`: events before the agent's. Raises `Fault` if that fails;
+        the run has ended then.
+        """
+        session: ReusedSession | AgentSession | None = None
+        try:
+            self.turn = await self._services.with_call_ids(self.turn)
+            agent = self._services.agent_of(self.turn)
+            self.observers, self._recorder = observe(self.turn, agent, watchers, first)
+            if self._recorder is not None:
+                self._calls.runner = self._recorder.runner(self._calls.runner)
+            if approved_calls(self.turn):
+                self.attempt = await self._services.first_attempt(self.turn)
+            else:
+                self.attempt, session = await self._services.first_session(self.turn, self._replay)
+            # No await between here and the turn's begin, whose end gives the session back.
+            if not self._repair.ended:
+                self._watch.start()
+                self._append(self._repair.feed(first), 0)
+        except BaseException as error:
+            self._recorder = None
+            release_all(
+                *(() if session is None else (partial(self._services.give_up, session),)),
+                partial(self._end_unbegun, error),
+            )
+            raise
+        self._begin(session)
         if not self._repair.ended:
-            self._log_events(list(events), 0)
-
-    def start_preparing(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts `work`, which ends with `begin_session` or a failure."""
-        self._acted = True
-        self._watch.pause()
-        self._calls.begin_work(work)
+            self._plan_progress(PROGRESS_SECONDS)
+        # After the agent has the turn, since a line costs a twentieth of the wait for the first token.
+        line = partial(log.info, agent=agent.name, model=self.turn.model[:MAX_NAME], mode=self.turn.mode)
+        asyncio.get_running_loop().call_soon(line, "turn_started", context=self._context)
 
     @_fails_turn_on_error
-    def begin_session(self, opened: AgentSession | ReusedSession) -> None:
+    def _end_unbegun(self, error: BaseException) -> None:
+        if isinstance(error, Fault):
+            self._end(TurnEnded.with_failure(error.failure))
+        elif isinstance(error, Exception):
+            self._end(TurnEnded.with_failure(UNFORESEEN))
+        else:
+            self._end(TurnEnded(Stop.INTERRUPTED))
+
+    @_fails_turn_on_error
+    def _begin(self, session: ReusedSession | AgentSession | None) -> None:
+        """Begins on the session; without one, runs the approved calls first."""
+        if session is not None:
+            self._begin_session(session)
+        elif not self._repair.ended:
+            self._acted = True
+            self._watch.pause()
+            self._calls.begin_work(self._run_approved_calls())
+
+    @_task_of_turn
+    async def _run_approved_calls(self) -> None:
+        self.turn = await self._calls.run_approved(self, self.turn)
+        if self._repair.ended:
+            return
+        outputs = [item for item in self.turn.history if isinstance(item, HistoryOutput)]
+        if self._replay is not None:
+            self._replay = with_outputs(self._replay, outputs)
+        self.attempt, session = await self._services.first_session(self.turn, self._replay)
+        self._begin_session(session)
+
+    @_task_of_turn
+    async def _open_session(self, attempt: Attempt) -> None:
+        opened = await self._services.further_session(attempt, self.turn, self._replay)
+        self._begin_session(opened)
+
+    def _begin_session(self, opened: ReusedSession | AgentSession) -> None:
+        try:
+            if not isinstance(opened, ReusedSession):
+                self._services.claim(opened, self, self._services.agent_of(self.turn).name)
+            self._use_session(opened)
+        except BaseException:  # of this server's own code
+            self._services.give_up(opened)
+            raise
+
+    @_fails_turn_on_error
+    def _use_session(self, opened: AgentSession | ReusedSession) -> None:
         """Begins the turn on a new or kept session; closes it if the turn is over."""
         reused = opened if isinstance(opened, ReusedSession) else None
         session = opened.session if isinstance(opened, ReusedSession) else opened
         if self._repair.ended:
             session.close()
             return
-        self._session = session
+        self._session, self._began = session, True
         self._awaited_events = self.attempt.awaited_events
         if self._watch.paused:
             self._watch.resume()
@@ -205,6 +273,23 @@ class Run:
         session.resume(self.attempt.turn, reused.new_items)
         for answered in reused.hidden:
             session.answer(answered.request_id, ToolReply(answered.output.parts))
+
+    def _plan_progress(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._progress = loop.call_later(PROGRESS_SECONDS, self._log_progress, seconds, context=self._context)
+
+    def _log_progress(self, seconds: float) -> None:
+        doing = activity_of(self._repair.open_item)
+        log.info("turn_still_running", seconds=round(seconds), doing=doing)
+        self._plan_progress(seconds + PROGRESS_SECONDS)
+
+    # --- what clients and this server's calls do ------------------------------------------------
+
+    @_fails_turn_on_error
+    def add_events(self, events: Sequence[Event]) -> None:
+        """Adds this server's events, unless the turn is over."""
+        if not self._repair.ended:
+            self._log_events(list(events), 0)
 
     @_fails_turn_on_error
     def interrupt(self) -> None:
@@ -276,7 +361,7 @@ class Run:
         if result.checks and not self._repair.ended:
             self._checking = True
             self._watch.pause()
-            self._calls.begin_work(self._host.check(self, self.attempt, result.checks))
+            self._calls.begin_work(self._check(self.attempt, result.checks))
         if result.again:
             self._begin_again(self.attempt.retry(self._turn_so_far()), begun=True)
         if result.calls and not self._repair.ended:
@@ -286,6 +371,10 @@ class Run:
             self._calls.begin(self, result.calls)
         for answered in result.answers:
             session.answer(answered.request_id, ToolReply(answered.output.parts))
+
+    @_task_of_turn
+    async def _check(self, attempt: Attempt, checks: Sequence[TextCheck]) -> None:
+        self.on_verdicts(attempt, await self._services.checks.check_texts(checks))
 
     def on_session_failure(self, session: AgentSession, failure: Failure) -> None:
         if session is not self._session:
@@ -326,7 +415,7 @@ class Run:
                 if self._session is not None:  # at once; the agent continues
                     self._session.answer(event.request_id, DECLINED)  # type: ignore[union-attr]
             elif kind is AccountLimitsReported:
-                self._host.report_limits(self, event.json)  # type: ignore[union-attr]
+                self._services.agent_of(self.turn).limits.update(event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
         events, stop = self._limits.feed(events)
@@ -343,7 +432,7 @@ class Run:
         if not (last.cut or self._forwards):
             last = self._repair.with_reason_if_empty(last)
         if last.failure is not None:
-            failure = self._host.with_details(self, last.failure)
+            failure = self._services.with_details(self.turn, last.failure)
             if self._acted:
                 failure = msgspec.structs.replace(failure, repeatable=False)
             last = msgspec.structs.replace(last, failure=failure)
@@ -356,14 +445,28 @@ class Run:
 
     def _log_end(self, before: list[Event], ended: TurnEnded, size: int) -> None:
         """Logs the last events, when the step memory has the turn's calls."""
-        remembering = self._host.remember(self)
-        if remembering is None:
+        if not (self._remembers and self._began and self.attempt.policy.visible):
             self._close_log([*before, ended], size)
             return
         if before:
             self._log(before, size)
         # The client's next request reads them.
+        remembering = self._services.spawn(self._remember(), self._context)
         remembering.add_done_callback(lambda _: self._close_log([ended], 0))
+
+    async def _remember(self) -> None:
+        """Saves the turn's calls, with items that the client does not get."""
+        plain, policy = self.turn.mode == "model", self.attempt.policy
+        identity = self._services.agent_and_model(self.turn)
+        entries = entries_of(self.raw_items, policy, identity, plain=plain)
+        if self.turn.calls_without_ids:
+            entries |= call_id_entry(self.turn, self._shown_messages(), visible_calls(policy))
+        await self._services.remember(self.turn.owner, entries, durable=self._durable)
+
+    def _shown_messages(self) -> tuple[HistoryMessage, ...]:
+        """Returns the answer's messages as the client will send them back."""
+        said, check = assistant_messages(self.raw_items), self.attempt.check
+        return said if check is None else check.as_shown(said)
 
     @_fails_turn_on_error
     def _close_log(self, events: list[Event], size: int) -> None:
@@ -371,7 +474,15 @@ class Run:
             self._recorder.on_end(events[-1])  # type: ignore[arg-type]
             self._recorder = None
         self._log(events, size, ended=True)
-        self._host.release_run(self)
+        self._release()
+
+    def _release(self) -> None:
+        """Gives the slot back, once."""
+        self._running.discard(self)
+        if self._progress is not None:
+            self._progress.cancel()
+            self._progress = None
+        self._slot.give_back()
 
     def _restart(self) -> None:
         """Starts on another session, because the own one was lost. Only while `_restartable`, so once, with nothing
@@ -391,7 +502,7 @@ class Run:
         self.continued = False
         if session is not None:
             session.close()
-        self._host.open_session(self, attempt)
+        self._services.spawn(self._open_session(attempt), self._context)
 
     def _turn_so_far(self) -> Turn:
         """Returns the turn with the model's items up to the last output of calls that ran here, which must not be
@@ -431,7 +542,7 @@ class Run:
         release_all(
             lambda: events.extend(self._repair.feed([ended])),
             end_log,
-            partial(self._host.release_run, self),
+            self._release,
             self._watch.stop,
             self._calls.cancel,
             *(() if session is None else (session.close,)),
@@ -446,9 +557,22 @@ class Run:
             return
         if self._paused:
             self._resume(session)
-        if not (session.can_resume and self.attempt.as_asked and self._host.keep(self, session)):
+        if not (session.can_resume and self.attempt.as_asked and self._keep(session)):
             session.close()
         self._session = None
+
+    def _keep(self, session: AgentSession) -> bool:
+        """Keeps the session for the client's next request, if possible; returns whether."""
+        if self._services.stopping.is_set():
+            return False
+        policy = self.attempt.policy
+        calls = visible_calls(policy)
+        seen, _ = item_digests((*self.turn.history, *self._shown_messages(), *calls))
+        pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
+        owner = self.turn.owner
+        key = session_key(owner, self.attempt.turn)
+        self._services.idle_sessions.put(owner, key, session, seen, pending)
+        return True
 
     # --- readers that are slow ------------------------------------------------------------------
 

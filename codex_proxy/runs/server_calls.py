@@ -41,7 +41,7 @@ class ServerCalls:
     """The calls of one turn. `spawn` starts a task that is awaited when the server stops."""
 
     def __init__(self, runner: ToolRunner | None, spawn: Spawn) -> None:
-        self._runner = runner
+        self.runner = runner
         self._spawn = spawn
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -83,10 +83,10 @@ class ServerCalls:
         run.on_tool_output(call.request.request_id, await self._run_tool(call.tool, call.request.arguments))
 
     async def _run_tool(self, tool: Tool, arguments: str) -> ToolOutput:
-        if self._runner is None:
+        if self.runner is None:
             return TOOL_GONE
         try:
-            return await self._runner.run(tool, arguments)
+            return await self.runner.run(tool, arguments)
         except Exception:
             log.exception("tool_internal_error")
             return TOOL_BROKEN

@@ -29,21 +29,21 @@ def put_in_place(owner: Any, name: str, function: Callable[..., Any]) -> None:
 
 def leak() -> None:
     """Makes one turn in five leave a task that waits for ever, with an open socket."""
-    from codex_proxy.runs.scheduler import RunScheduler
+    from codex_proxy.runs.run import Run
 
-    release_run, is_due = RunScheduler.release_run, every(5)
+    release, is_due = Run._release, every(5)
     kept: list[asyncio.Task[None]] = []
 
     async def wait_for_ever() -> None:
         with socket.socket():
             await asyncio.Event().wait()
 
-    def release_and_leak(self: RunScheduler, run: Any) -> None:
+    def release_and_leak(self: Run) -> None:
         if is_due():
             kept.append(asyncio.create_task(wait_for_ever()))
-        release_run(self, run)
+        release(self)
 
-    put_in_place(RunScheduler, "release_run", release_and_leak)
+    put_in_place(Run, "_release", release_and_leak)
 
 
 def lose_webhooks() -> None:

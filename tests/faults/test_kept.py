@@ -38,13 +38,13 @@ async def test_a_conversation_goes_on_on_a_new_process_with_all_that_was_said(
     async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
         assert (await proxy.ask(user(HISTORY[0]["content"]))).status == 200
         scheduler = proxy.server.runs
-        assert len(scheduler.idle_sessions) == 1
+        assert len(scheduler.services.idle_sessions) == 1
         process = agent_process(proxy)
         os.kill(process, signal.SIGSTOP)
         body: dict[str, Any] = {"model": "codex-5", "messages": HISTORY, "stream": stream}
         asking = asyncio.create_task(proxy.ask(body))
         await until(lambda: scheduler.running == 1)
-        assert len(scheduler.idle_sessions) == 0, "it goes on on the kept thread"
+        assert len(scheduler.services.idle_sessions) == 0, "it goes on on the kept thread"
         os.kill(process, signal.SIGKILL)
         answer = await asking
         assert answer.status == 200, answer.text
@@ -57,7 +57,7 @@ async def test_a_conversation_goes_on_on_a_new_process_with_all_that_was_said(
         assert "One." in json.dumps(json.loads(text)), "the new thread was told the whole history"
         assert agent_process(proxy) != process
         await proxy.settled()
-        assert len(scheduler.idle_sessions) == 1
+        assert len(scheduler.services.idle_sessions) == 1
 
 
 async def test_processes_that_keep_dying_make_the_server_unready_until_one_lives(

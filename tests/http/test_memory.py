@@ -365,5 +365,5 @@ async def test_a_thread_that_is_used_again_has_nothing_of_the_turn_before(tmp_pa
         with without_collector():
             before = there()["HistoryMessage"]
             await ask()
-            await until(lambda: len(proxy.server.runs.idle_sessions) == 4)
+            await until(lambda: len(proxy.server.runs.services.idle_sessions) == 4)
             await until(lambda: there()["HistoryMessage"] == before)

@@ -80,14 +80,14 @@ def test_a_path_of_memory_is_refused_with_the_setting_that_is_meant(tmp_path: Pa
 @pytest.mark.parametrize("store", ["off", "memory", "sqlite"])
 async def test_tool_memory_off_remembers_no_step_whatever_the_store(tmp_path: Path, store: str) -> None:
     async with fake_proxy(tmp_path, store=store, tool_memory="off") as proxy:
-        memory = proxy.server.runs.memory
+        memory = proxy.server.runs.services.memory
         await memory.remember("ann", {b"key": b"value"}, durable=True)
         assert await memory.recall("ann", [b"key"]) == {}
 
 
 async def test_without_a_store_as_many_steps_are_remembered_as_the_settings_allow(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, store="off", max_conversation_history=2) as proxy:
-        memory = proxy.server.runs.memory
+        memory = proxy.server.runs.services.memory
         for key in (b"1", b"2", b"3"):
             await memory.remember("ann", {key: b"value"}, durable=True)
         assert await memory.recall("ann", [b"1", b"2", b"3"]) == {b"2": b"value", b"3": b"value"}

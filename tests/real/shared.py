@@ -87,12 +87,12 @@ class Proxies:
         for each in self.home.workdir.iterdir():
             shutil.rmtree(each) if each.is_dir() else each.unlink()
         for running, steps, _ in self._running.values():
-            running.server.runs.memory = OwnSteps(steps, self._test)
+            running.server.runs.services.memory = OwnSteps(steps, self._test)
 
     async def end_test(self) -> None:
         """Lets go of every thread. A proxy on which something still runs is ended, and the test has failed."""
         for key, (running, _, _) in list(self._running.items()):
-            running.server.runs.idle_sessions.close()
+            running.server.runs.services.idle_sessions.close()
             try:
                 await eventually(partial(_idle, running))
             except AssertionError:
@@ -107,9 +107,9 @@ class Proxies:
         stack = AsyncExitStack()
         given = {"state_dir": self._new_state()} | settings
         running = await stack.enter_async_context(proxy(self.home, **given))
-        steps = running.server.runs.memory
+        steps = running.server.runs.services.memory
         assert steps is not None
-        running.server.runs.memory = OwnSteps(steps, self._test)
+        running.server.runs.services.memory = OwnSteps(steps, self._test)
         return running, steps, stack
 
     def _new_state(self) -> Path:

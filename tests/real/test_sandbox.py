@@ -244,7 +244,7 @@ async def test_a_command_ends_with_its_turn_also_where_the_thread_is_kept(
     assert "running" in output, "the agent did not wait for its end"
     pids = [process.pid for process in proxy.processes]
     await eventually(lambda: not running_commands(f"sleep {seconds}"))
-    assert len(proxy.server.runs.idle_sessions) == min(kept_threads, 1)
+    assert len(proxy.server.runs.services.idle_sessions) == min(kept_threads, 1)
     assert [process.pid for process in proxy.processes] == pids, "the agent itself goes on"
 
 

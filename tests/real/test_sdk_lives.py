@@ -118,7 +118,7 @@ async def test_a_thread_is_unloaded_when_its_turn_is_over(own_proxies: Proxies) 
     await answer(proxy, "[[model:text]]")
     await eventually(lambda: proxy.idle)
     assert len(await loaded_threads(process)) == 1  # the one that is kept for the conversation to go on
-    proxy.server.runs.idle_sessions.close()
+    proxy.server.runs.services.idle_sessions.close()
 
     async def none_is_loaded() -> bool:
         return not await loaded_threads(process)

@@ -43,7 +43,7 @@ def keys(model_server: ModelServer) -> list[str]:
 
 def idle_count(loop: Loop) -> int:
     assert loop.proxy is not None
-    return len(loop.proxy.server.runs.idle_sessions)
+    return len(loop.proxy.server.runs.services.idle_sessions)
 
 
 async def lanes_free(proxy: Proxy) -> None:
@@ -188,7 +188,7 @@ async def test_nobody_but_their_owner_gets_an_idle_session_or_a_remembered_step(
     called = HistoryCall("call_0_1", "get_weather", '{"city": "Paris"}')
     go_on = turn_of(prompt, called, HistoryOutput("call_0_1", (TextPart("sunny"),)))
     await wait_for_end(await scheduler.start(go_on, "bob"))
-    assert len(scheduler.idle_sessions) == 2  # Ada's, parked, and Bob's own
+    assert len(scheduler.services.idle_sessions) == 2  # Ada's, parked, and Bob's own
     await wait_for_end(await scheduler.start(go_on, "ada"))
     assert [types_of(each) for each in model_server.calls[1:]] == [
         ["message", "function_call", "function_call_output"],

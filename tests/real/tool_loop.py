@@ -129,7 +129,7 @@ class Loop:
     def lose_threads(self) -> None:
         """Every thread that was kept is forgotten, as if its time were up."""
         assert self.proxy is not None
-        self.proxy.server.runs.idle_sessions.close()
+        self.proxy.server.runs.services.idle_sessions.close()
 
     def say(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})

@@ -51,6 +51,7 @@ class Hands:
 def deadline_watch(limits: Deadlines = LIMITS) -> tuple[Hands, DeadlineWatch, list[tuple[float, Failure]]]:
     hands, expired = Hands(), list[tuple[float, Failure]]()
     watch = DeadlineWatch(limits, hands, lambda failure: expired.append((hands.now, failure)))
+    watch.start()
     return hands, watch, expired
 
 

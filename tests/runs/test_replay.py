@@ -79,7 +79,7 @@ async def test_the_whole_history_is_sent_to_a_new_thread_and_the_client_sees_one
     assert text_of(all_events(run)) == "And so on."
     assert spent(run) == 7, "what the first thread has cost was for this request too"
     assert scheduler.running == 0
-    assert len(scheduler.idle_sessions) == 1
+    assert len(scheduler.services.idle_sessions) == 1
     await scheduler.close()
     assert agent.held == 0
 

@@ -211,7 +211,7 @@ async def test_a_model_that_never_learns_fails_the_turn_and_its_thread_is_not_ke
     failure = end_of(run).failure
     assert failure is not None
     assert failure.code == "invalid_tool_calls"
-    assert len(scheduler.idle_sessions) == 0
+    assert len(scheduler.services.idle_sessions) == 0
     assert agent.held == 0
 
 
@@ -231,7 +231,7 @@ async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread(
     assert text_of(all_events(run)) == ""
     assert calls_in(run) == ["a"]
     assert spent(run) == 12
-    assert len(scheduler.idle_sessions) == 0, "it was told more than the client said"
+    assert len(scheduler.services.idle_sessions) == 0, "it was told more than the client said"
 
 
 @virtual
@@ -390,7 +390,7 @@ async def test_a_memory_that_fails_costs_nothing_but_itself() -> None:
             raise OSError("the database is away")
 
     scheduler, agent = scheduler_of_tool_agent(kept=0)
-    scheduler.memory = Broken()
+    scheduler.services.memory = Broken()
     run = await scheduler.start(TOOL_TURN)
     agent.transports[0].say(*step(("a", GOOD)))
     await settle()
@@ -412,7 +412,7 @@ async def test_a_server_that_drains_keeps_no_more_threads() -> None:
     agent.transports[0].say(*step(("a", GOOD)))
     await draining
     await settle()
-    assert (len(scheduler.idle_sessions), agent.held) == (0, 0)
+    assert (len(scheduler.services.idle_sessions), agent.held) == (0, 0)
 
 
 # --- checks that may take long --------------------------------------------------------------------
@@ -446,7 +446,7 @@ SLOW_ANSWER = msgspec.structs.replace(TOOL_TURN, tools=(), output_schema=LARGE)
 
 def scheduler_with_checks() -> tuple[RunScheduler, ToolAgent, HeldChecks]:
     scheduler, agent = scheduler_of_tool_agent()
-    scheduler.checks = checks = HeldChecks()
+    scheduler.services.checks = checks = HeldChecks()
     return scheduler, agent, checks
 
 
@@ -578,7 +578,7 @@ async def test_a_server_that_stops_waits_for_turns_and_for_no_check() -> None:
 async def test_an_agent_is_not_late_while_its_call_is_checked() -> None:
     agent, checks = ToolAgent(), HeldChecks()
     scheduler = RunScheduler(agent, RunLimits(), Deadlines(first=1000, idle=5, total=1000))
-    scheduler.checks = checks
+    scheduler.services.checks = checks
     run = await scheduler.start(SLOW_TOOL)
     agent.transports[0].say(*step(("a", GOOD)))
     await asyncio.sleep(50)

@@ -266,7 +266,7 @@ async def test_an_idle_session_is_not_asked_for_a_turn_that_its_first_events_hav
     agent.dialects[0].can_resume = True
     agent.transports[0].say(DONE)
     await settle()
-    assert len(scheduler.idle_sessions) == 1
+    assert len(scheduler.services.idle_sessions) == 1
     run = await scheduler.start(Turn(model="m", history=(USER, USER), mode="model"), first=TOO_MUCH)
     await settle()
     assert end_of(run).stop == Stop.LENGTH

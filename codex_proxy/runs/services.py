@@ -1,0 +1,180 @@
+"""What all runs share: the agent with its sessions, the step memory, and the checks of schemas."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextvars import Context
+from functools import partial
+from typing import Any
+
+import msgspec
+import structlog
+
+from codex_proxy.agents.agent import Agent, agent_for
+from codex_proxy.agents.processes.session import AgentSession, SessionListener
+from codex_proxy.core.account import with_context_length, with_reset
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
+from codex_proxy.core.tasks import keep_until_done
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.call_ids import with_call_ids
+from codex_proxy.runs.idle_sessions import (
+    ClosedSession,
+    IdleLimits,
+    IdleSessions,
+    ReusedSession,
+    session_key,
+)
+from codex_proxy.tools.attempt import Attempt
+from codex_proxy.tools.replay import recalled_history
+from codex_proxy.workers.schema_checks import SchemaChecks
+
+log = structlog.get_logger(__name__)
+
+
+MEMORY_SECONDS = 10.0
+"""Seconds for reading the step memory, and for writing to it."""
+
+
+class RunServices:
+    """Opens sessions, and gives them back; reads and writes the step memory."""
+
+    def __init__(self, agent: Agent, idle_limits: IdleLimits) -> None:
+        self.agent = agent
+        self.idle_sessions = IdleSessions(idle_limits, asyncio.get_running_loop)
+        self.memory: StepMemory = RamStepMemory(StepMemorySettings(), time.time)
+        self.checks = SchemaChecks()
+        self.stopping = asyncio.Event()
+        """Set when the server begins to stop: no session is kept from then on."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def agent_of(self, turn: Turn) -> Agent:
+        return agent_for(self.agent, turn.model)
+
+    def agent_and_model(self, turn: Turn) -> str:
+        """Returns `AGENT/MODEL`, under which raw items are stored: no other model can read encrypted reasoning."""
+        return f"{self.agent_of(turn).name}/{turn.model}"
+
+    def spawn(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> asyncio.Task[None]:
+        """Starts a task for which `close` waits."""
+        return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work, context=context))
+
+    async def close(self) -> None:
+        """Ends the agent; returns when all sessions are released."""
+        self.idle_sessions.close()
+        await self.checks.close()
+        await self.agent.close()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- sessions -------------------------------------------------------------------------------
+
+    async def first_attempt(self, turn: Turn) -> Attempt:
+        able, form = self.agent_of(turn).capabilities, None
+        if turn.output_schema is not None and "structured_output" in able:
+            form = await self.checks.strict_form(bytes(turn.output_schema))
+        return Attempt(turn, form, keeps_choice="tool_choice" in able)
+
+    async def first_session(
+        self, turn: Turn, replay: tuple[HistoryItem, ...] | None
+    ) -> tuple[Attempt, ReusedSession | AgentSession]:
+        """Returns the first attempt, and its session: a kept one, else a reopened or a new one, whose history has the
+        model's items from `replay` and the step memory. Raises `Fault`.
+        """
+        attempt = await self.first_attempt(turn)
+        closed: ClosedSession | None = None
+        # A first message continues nothing.
+        if attempt.as_asked and self.idle_sessions and len(turn.history) > 1:
+            key = session_key(turn.owner, attempt.turn)
+            reused = self.idle_sessions.take(key, turn)
+            if reused is not None:
+                return attempt, reused
+            closed = self.idle_sessions.take_closed(key, turn)
+        given = await self._with_memory(_with_replay(turn, turn, replay))
+        if given is not turn:
+            attempt = attempt.restart(given)
+        opened = await self._open(attempt.turn)
+        if closed is not None:
+            opened.reopen(closed.reopen_id, closed.new_items)
+        return attempt, opened
+
+    async def further_session(
+        self, attempt: Attempt, turn: Turn, replay: tuple[HistoryItem, ...] | None
+    ) -> AgentSession:
+        """Opens a session for a further attempt at `turn`. Raises `Fault`."""
+        return await self._open(await self._with_memory(_with_replay(attempt.turn, turn, replay)))
+
+    async def _open(self, turn: Turn) -> AgentSession:
+        """Opens a session. Raises `Fault`: UNAVAILABLE if the system has no room for its files."""
+        try:
+            return await self.agent.open(turn)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            log.error("session_not_opened", agent=self.agent_of(turn).name, reason=reason)
+            message = f"The server cannot prepare the agent's turn: {reason}. The operator must correct that."
+            raise Fault.of(FaultKind.UNAVAILABLE, message) from error
+
+    def claim(self, session: AgentSession, listener: SessionListener, agent: str) -> None:
+        """Makes `listener` the user of a new session of the agent with this name, whose end gives it back."""
+        session.claim(listener, asyncio.get_running_loop(), partial(self._on_released, agent=agent))
+
+    def give_up(self, session: ReusedSession | AgentSession) -> None:
+        """Ends a session on which no turn has begun."""
+        if isinstance(session, ReusedSession):
+            session.session.close()
+        else:
+            self.spawn(self.agent.release(session, finished=False))
+
+    def _on_released(self, session: AgentSession, finished: bool, agent: str) -> None:
+        self.spawn(self.agent.release(session, finished=finished))
+        if not finished:
+            log.warning("agent_did_not_finish", agent=agent)
+
+    def with_details(self, turn: Turn, failure: Failure) -> Failure:
+        """Adds what the agent did not report: the context window, or the next reset."""
+        known, age = self.agent_of(turn).limits.newest()
+        now = time.time()
+        failure = with_reset(failure, known, reported_at=now - age, now=now)
+        return with_context_length(failure, turn.model, self.agent.models())
+
+    # --- the step memory ------------------------------------------------------------------------
+
+    async def with_call_ids(self, turn: Turn) -> Turn:
+        """Returns the turn with the ids of its history's calls, where the client has sent none."""
+        if turn.calls_without_ids:
+            async with _logged_failure_of_memory():
+                return await with_call_ids(turn, self.memory)
+        return turn
+
+    async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool) -> None:
+        """Writes to the step memory, also to disk if `durable`."""
+        async with _logged_failure_of_memory():
+            await self.memory.remember(owner, entries, durable=durable)
+
+    async def _with_memory(self, turn: Turn) -> Turn:
+        history = turn.history
+        async with _logged_failure_of_memory():
+            history = await recalled_history(turn, self.memory, self.agent_and_model(turn))
+        return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
+
+
+def _with_replay(turn: Turn, requested: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
+    if replay is None:
+        return turn
+    return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(requested.history) :]))
+
+
+@contextlib.asynccontextmanager
+async def _logged_failure_of_memory() -> AsyncIterator[None]:
+    """Logs what the block raises, and ends it after `MEMORY_SECONDS`: without the step memory an answer is still right,
+    and Chat Completions and Messages work while the store does not.
+    """
+    try:
+        async with asyncio.timeout(MEMORY_SECONDS):
+            yield
+    except Exception:
+        log.exception("step_memory_failed")
