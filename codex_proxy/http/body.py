@@ -24,8 +24,10 @@ from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
 from codex_proxy.http.routing import ROUTED, RoutedRequest, body_of_unknown_model, route_body, target_fault
+from codex_proxy.runs.turn_records import note_model_asked
 from codex_proxy.surfaces.passed_bodies import json_body
 from codex_proxy.surfaces.request_options import ParseContext, ParsedRequest, RequestHints
+from codex_proxy.surfaces.responses.context import ParsedContext
 from codex_proxy.workers.pdf_reader import PdfReader
 
 Refusal: TypeAlias = Literal["owner", "total"]
@@ -342,8 +344,21 @@ async def parse_body(
     skips_unreadable: bool = False,
 ) -> T:
     """Calls `parse`, again with the texts of PDFs, and for the model that a route chooses. `skips_unreadable`: a PDF
-    that cannot be read has an empty text instead of a `Fault`.
+    that cannot be read has an empty text instead of a `Fault`. Notes the client's name of the model for the turn.
     """
+    parsed = await _parse_and_route(request, body, parse, skips_unreadable=skips_unreadable)
+    if isinstance(parsed, ParsedRequest | ParsedContext):
+        note_model_asked(parsed.model_asked)
+    return parsed
+
+
+async def _parse_and_route(
+    request: web.Request,
+    body: bytes,
+    parse: Callable[[bytes, PdfTexts | None], T],
+    *,
+    skips_unreadable: bool,
+) -> T:
     read = partial(_parse_with_pdfs, request, parse=parse, skips_unreadable=skips_unreadable)
     try:
         parsed = await read(body)

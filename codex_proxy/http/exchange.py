@@ -20,6 +20,7 @@ from codex_proxy.core.events import (
     OutputDelta,
     ServedBy,
     TurnEnded,
+    TurnStarted,
     Usage,
     UsageReported,
 )
@@ -75,6 +76,8 @@ class TurnTimings:
         self._on_empty = on_empty
         self.deltas = 0
         self.usage: Usage | None = None
+        self.response_model: str | None = None
+        """The agent's name of the model that answers, once it has told any."""
         self.ended_by: str | None = None
         """The agent's event that determined the finish reason."""
 
@@ -84,6 +87,9 @@ class TurnTimings:
             self._count(events)
         if self._on_served is not None and ServedBy in map(type, events):
             self._on_served(next(event for event in events if isinstance(event, ServedBy)))
+        if self.response_model is None:
+            begun = next((event for event in events if isinstance(event, TurnStarted)), None)
+            self.response_model = None if begun is None else begun.model
         if self._started is None and events:
             self._started = self._clock.monotonic()
         if self._first is None and any(map(_is_first_visible, events)):

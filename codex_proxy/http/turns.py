@@ -185,6 +185,8 @@ def ending_notes(
 ) -> dict[str, object]:
     """Returns the fields of the log line about an answer."""
     notes: dict[str, object] = {"first_ms": timings.first_ms}
+    if timings.response_model:
+        notes["response_model"] = timings.response_model
     if failure is not None:
         notes["error"] = failure.kind.value
     if reasons := tuple(dict.fromkeys(finish_reasons)):

@@ -20,6 +20,7 @@ from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import prepare_in_context
 from codex_proxy.responses.saving import RETRY_SECONDS, end_stored_response
 from codex_proxy.responses.service import ResponsesService
+from codex_proxy.runs.turn_records import note_model_asked
 from codex_proxy.store.leases import Node, ResponseLease
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
@@ -168,6 +169,7 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
         log.exception("background_not_run_again", id=found.id)
         return False
     log.info("background_run_again", id=found.id)
+    note_model_asked(parsed.model_asked)
     service.background.start(BackgroundResponse(service, prepared, store, epoch))
     return True
 

@@ -42,7 +42,7 @@ from codex_proxy.runs.idle_sessions import PendingOutputs, ReusedSession, item_d
 from codex_proxy.runs.observers import TurnObserver, TurnRecorder, TurnWatcher, observe
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.runs.services import RunServices
-from codex_proxy.runs.turn_records import activity_of
+from codex_proxy.runs.turn_records import activity_of, model_asked
 from codex_proxy.tools.attempt import Attempt, AttemptsUsage
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
@@ -53,8 +53,6 @@ log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
 
-MAX_NAME = 100
-"""Maximum characters of a model's name in the log."""
 PROGRESS_SECONDS = 30.0
 """Seconds between a running turn's lines in the log."""
 
@@ -200,7 +198,7 @@ class Run:
         if not self._repair.ended:
             self._plan_progress(PROGRESS_SECONDS)
         # After the agent has the turn, since a line costs a twentieth of the wait for the first token.
-        line = partial(log.info, agent=agent.name, model=self.turn.model[:MAX_NAME], mode=self.turn.mode)
+        line = partial(log.info, agent=agent.name, model=model_asked(self.turn), mode=self.turn.mode)
         asyncio.get_running_loop().call_soon(line, "turn_started", context=self._context)
 
     @_fails_turn_on_error

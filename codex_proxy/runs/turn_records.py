@@ -22,6 +22,7 @@ from codex_proxy.core.events import (
     StepCompleted,
     ToolCallRequested,
     TurnEnded,
+    TurnStarted,
     UsageReported,
 )
 from codex_proxy.core.interfaces import Clock
@@ -49,19 +50,41 @@ WORKER_TURNS: Final = 1_000_000
 CHARS_OF_TOKEN: Final = 4
 """The characters of a token, for estimates: about right for English."""
 _TIMELINE_EVENTS: Final = frozenset(
-    {ItemStarted, ItemEnded, ToolCallRequested, StepCompleted, UsageReported, Retrying, ServedBy, TurnEnded}
+    {
+        ItemStarted,
+        ItemEnded,
+        ToolCallRequested,
+        StepCompleted,
+        UsageReported,
+        Retrying,
+        ServedBy,
+        TurnStarted,
+        TurnEnded,
+    }
 )
 
 
 class TurnOrigin(msgspec.Struct, frozen=True):
-    """A turn's request; empty if it continues after a restart of the server."""
+    """A turn's request. After a restart of the server only `model` is known."""
 
     request_id: str = ""
     api: str = ""
+    model: str = ""
+    """The client's name of the model."""
 
 
 TURN_ORIGIN: Final[ContextVar[TurnOrigin]] = ContextVar("turn_origin", default=TurnOrigin())  # noqa: B039 - frozen
 """The origin of the turn that starts in this context."""
+
+
+def note_model_asked(name: str) -> None:
+    """Notes the client's name of the model for the turns that start in this context."""
+    TURN_ORIGIN.set(msgspec.structs.replace(TURN_ORIGIN.get(), model=name))
+
+
+def model_asked(turn: Turn) -> str:
+    """Returns the client's name of the model, for the turn that starts in this context; else the agent's name of it."""
+    return excerpt(TURN_ORIGIN.get().model or turn.model)
 
 
 class TimelineEvent(msgspec.Struct, frozen=True):
@@ -74,7 +97,8 @@ class TimelineEvent(msgspec.Struct, frozen=True):
 
 class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A turn for the page. Times in seconds: `started` since 1970, the others since the start, if that has happened.
-    `input` and `output` are reported tokens, `estimated` estimates the output so far.
+    `model` is the name that the client asked for, `response_model` the agent's name of the model that answers, if it
+    has told any. `input` and `output` are reported tokens, `estimated` estimates the output so far.
     """
 
     id: int
@@ -83,6 +107,7 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
     api: str
     agent: str
     model: str
+    response_model: str
     mode: str
     doing: str
     started: float
@@ -115,7 +140,8 @@ class TurnRecord:
         """The value of `TurnRecords.version` after this record's last change."""
         self.timeline: list[TimelineEvent] = []
         self.events_left_out = 0
-        self._turn = (agent, excerpt(turn.model), turn.mode)
+        self._turn = (agent, model_asked(turn), turn.mode)
+        self._response_model = ""
         self._origin = origin
         self._clock = clock
         self._on_change = on_change
@@ -160,7 +186,8 @@ class TurnRecord:
         read, written = self._tokens or (None, None)
         return TurnSummary(
             id=self.id, request_id=self._origin.request_id, owner=self.owner, api=self._origin.api,
-            agent=agent, model=model, mode=mode, doing="" if self._ended else self._doing,
+            agent=agent, model=model, response_model=self._response_model, mode=mode,
+            doing="" if self._ended else self._doing,
             started=self._started, first=self._first, seconds=self._seconds,
             input=read, output=written, estimated=self.estimated,
             end=None if self._ended is None else excerpt(str(self._ended.stop)),
@@ -181,7 +208,9 @@ class TurnRecord:
         return self._clock.monotonic() - self._began
 
     def _record(self, event: Event) -> None:
-        if isinstance(event, ItemStarted):
+        if isinstance(event, TurnStarted):
+            self._response_model = excerpt(event.model)
+        elif isinstance(event, ItemStarted):
             self._doing = activity_of(event.item)
             self._kinds[event.item.id] = kind = _kind_of(event.item)
             self._note("item_started", kind)

@@ -47,7 +47,8 @@ from codex_proxy.core.items import (
     texts_of,
 )
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
+from codex_proxy.runs.turn_records import model_asked
 
 OnCall = Callable[[str, str, SpanContext], None]
 _SPAN_EVENTS: Final = frozenset(
@@ -73,7 +74,8 @@ class TurnSpans:
         self._start = start
         self._agent = agent
         self._owner = turn.owner
-        self._model = excerpt(turn.model)
+        own_name = turn.model if not turn.model.endswith(MODEL_SEPARATOR) else ""
+        self._model = excerpt(own_name) or model_asked(turn)
         self._on_call = on_call
         self._content = TurnContent(turn) if with_content else None
         attributes = self._attributes("invoke_agent")
@@ -139,6 +141,8 @@ class TurnSpans:
         elif isinstance(event, TurnStarted):
             if event.thread_id:
                 self._span.set_attribute("gen_ai.conversation.id", event.thread_id)
+            if event.model:
+                self._span.set_attribute("gen_ai.response.model", excerpt(event.model))
         elif isinstance(event, Retrying):
             self._span.add_event("model call repeated", {"http.response.status_code": event.http_status or 0})
         elif isinstance(event, ServedBy):

@@ -175,7 +175,9 @@ async def worker_proxy(folder: Path, number: int) -> AsyncIterator[Proxy]:
 @asynccontextmanager
 async def proxy_of(agent: Agent, folder: Path, **settings: Any) -> AsyncIterator[Proxy]:
     """A proxy on any agent."""
-    async with running_proxy(Server(settings_of(folder, **settings), agent)) as proxy:
+    given = settings_of(folder, **settings)
+    page = page_of(given, ENVIRONMENT) if given.ui else None
+    async with running_proxy(Server(given, agent, page=page)) as proxy:
         yield proxy
 
 

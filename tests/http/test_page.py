@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.commands import checks
@@ -19,7 +20,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.page import FILES, POLICY
 from tests.access.keyed import key_header, keyed_proxy
 from tests.forked_fake import no_forks
-from tests.http.serving import Proxy, fake_proxy, until, user, worker_proxy
+from tests.http.serving import Proxy, fake_agent, fake_proxy, proxy_of, until, user, worker_proxy
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 MAX_BYTES = 80 << 10
@@ -124,10 +125,9 @@ async def test_a_turn_that_has_no_process_yet_can_be_cancelled(
         records = proxy.server.runs.records
         assert records is not None
         (record,) = await until(lambda: records.of_owner("local"))
-        assert (await proxy.send("POST", f"/ui/api/turns/{record.id}/cancel", {})).body["end"] is None
+        assert (await proxy.send("POST", f"/ui/api/turns/{record.id}/cancel", {})).body["end"] == "failed"
         may_open.set()
         assert (await asked).error["code"] == "cancelled"
-        assert (await proxy.send("POST", f"/ui/api/turns/{record.id}/cancel", {})).body["end"] == "failed"
 
 
 async def test_a_turn_whose_agent_cannot_be_started_is_remembered(
@@ -248,3 +248,32 @@ async def test_a_server_without_a_store_says_so(tmp_path: Path) -> None:
         refused = await proxy.send("GET", "/ui/api/stored")
         assert refused.status == 400
         assert "PROXY_STORE" in refused.error["message"]
+
+
+@pytest.mark.parametrize("effort", ["", "-high"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages", "completions", "api/chat"])
+async def test_a_turn_of_a_default_model_without_a_name_is_shown_by_the_name_that_was_asked_for(
+    tmp_path: Path, path: str, stream: bool, effort: str
+) -> None:
+    asked = f"codex-5{effort}"
+    body = {
+        "chat/completions": user(),
+        "responses": {"input": "Hello."},
+        "messages": user(max_tokens=100),
+        "completions": {"prompt": "Hello."},
+        "api/chat": user(),
+    }[path]
+    async with proxy_of(fake_agent(), tmp_path, ui=True) as proxy:
+        with structlog.testing.capture_logs() as lines:
+            url = f"/{path}" if path == "api/chat" else f"/v1/{path}"
+            answer = await proxy.send("POST", url, {**body, "model": asked, "stream": stream})
+            assert answer.status == 200, answer.text
+            await proxy.settled()
+        assert proxy.server.runs.records is not None
+        (record,) = proxy.server.runs.records.of_owner(NO_KEY_OWNER)
+        assert (record.summary().model, record.summary().response_model) == (asked, "gpt-5")
+        (started,) = [line for line in lines if line["event"] == "turn_started"]
+        (ended,) = [line for line in lines if line["event"] == "request"]
+        assert started["model"] == asked
+        assert (ended["model"], ended["response_model"]) == (asked, "gpt-5")

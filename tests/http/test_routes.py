@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from tests.http.serving import Proxy, fake_proxy
 from tests.http_responses.asking import events_of
@@ -62,6 +63,21 @@ async def test_a_route_chooses_in_every_api_and_the_answer_has_the_model_asked_f
             assert answer.body["model"] == "codex-5"
             assert "Hello." in answer.text
             assert server.requests[-1].body["model"] == "small"
+
+
+async def test_the_log_names_the_model_that_was_asked_for_and_the_one_of_the_target(
+    server: Upstream, tmp_path: Path
+) -> None:
+    routes = settings(server, small={"model": "my-*", "to": "local/small"})
+    async with fake_proxy(tmp_path, **routes, **OWN) as proxy, open_socket(proxy) as socket:
+        with structlog.testing.capture_logs() as lines:
+            await proxy.ask(chat(model="my-own"))
+            for model in ("my-own", "codex-5"):
+                await answer_to(socket, PROMPT, model=model)
+        started = [(line["agent"], line["model"]) for line in lines if line["event"] == "turn_started"]
+        assert started == [("local", "my-own"), ("local", "my-own"), ("fake", "codex-5")]
+        (ended,) = [line for line in lines if line["event"] == "request"]
+        assert (ended["model"], ended["response_model"]) == ("my-own", "small")
 
 
 async def test_the_first_route_whose_conditions_hold_chooses(server: Upstream, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, Route, expect
 
-from tests.http.serving import Proxy, until, user, worker_proxy
+from tests.http.serving import Proxy, fake_agent, proxy_of, until, user, worker_proxy
 from tests.page.conftest import open_page, page_server
 from tests.waiting import PATIENCE
 
@@ -132,6 +132,19 @@ async def test_the_processes_are_those_of_the_turns_that_run(browser: Browser, t
         await page.get_by_role("button", name="Cancel turn 1").click()
         await asyncio.wait_for(asked, PATIENCE)
         await expect(page.get_by_text("none runs")).to_be_visible()
+
+
+async def test_a_turn_has_the_name_of_the_model_that_was_asked_for_and_of_the_one_that_answered(
+    browser: Browser, tmp_path: Path
+) -> None:
+    nameless = fake_agent({"FAKE_CODEX_MODE": "text"})  # it lists no model
+    async with proxy_of(nameless, tmp_path, ui=True) as proxy, open_page(browser, proxy, "now") as page:
+        asked = asyncio.create_task(proxy.ask(user("[[fake:text misbehave=hang]]", model="codex-5-high")))
+        await expect(page.get_by_role("cell", name="codex-5-high gpt-5")).to_be_visible()
+        await page.get_by_role("button", name="Cancel turn 1").click()
+        await asyncio.wait_for(asked, PATIENCE)
+        await page.goto(f"{proxy.url}/#turns")
+        await expect(page.get_by_role("cell", name="codex-5-high gpt-5")).to_be_visible()
 
 
 async def test_a_turn_opens_as_a_timeline(browser: Browser, tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import aiohttp
 import pytest
+import structlog
 
+from tests.real.codex_home import MODEL
 from tests.real.proxy import Proxy
+from tests.waiting import eventually
 
 
 @pytest.mark.exhaustive
@@ -19,3 +22,17 @@ async def test_codex_as_a_client_gets_its_own_entries_in_its_own_shape(proxy: Pr
     listed = [model.id for model in proxy.server.agent.models() if model.id != "scripted-model"]
     assert [model["slug"] for model in models] == listed
     assert all(model["base_instructions"] and model["context_window"] for model in models)
+
+
+async def test_the_log_names_the_model_that_was_asked_for_and_the_one_of_codex_that_answered(
+    proxy: Proxy,
+) -> None:
+    with structlog.testing.capture_logs() as lines:
+        await proxy.client.chat.completions.create(
+            model="codex-5-low", messages=[{"role": "user", "content": "Hello."}]
+        )
+        await eventually(lambda: [line for line in lines if line["event"] == "request"])
+    (started,) = [line for line in lines if line["event"] == "turn_started"]
+    (ended,) = [line for line in lines if line["event"] == "request"]
+    assert started["model"] == ended["model"] == "codex-5-low"
+    assert ended["response_model"] == MODEL

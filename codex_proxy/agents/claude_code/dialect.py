@@ -225,7 +225,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._session_id = message.session_id or self._session_id
             if not self._started:
                 self._started = True
-                self._events.append(TurnStarted(self._session_id, self._turn.model or message.model or ""))
+                self._events.append(TurnStarted(self._session_id, message.model or self._turn.model))
         elif message.subtype == "api_retry" and self._state is TurnState.ACTIVE:
             self._step_open = False
             self._events.append(retry_event(decode_part(line, Retry)))

@@ -211,11 +211,12 @@ function liveRow(turn, old) {
     await ofTurn(turn.id, "/cancel", { method: "POST" }).catch((error) => state(error.message, true));
   };
   const values = [
-    h("a", { href: `#turns/${turn.id}` }, turnName(turn)), turn.owner, turn.api, turn.model, turn.mode, turn.doing,
+    h("a", { href: `#turns/${turn.id}` }, turnName(turn)), turn.owner, turn.api, modelOf(turn), turn.mode, turn.doing,
     seconds(turn.first), seconds(Date.now() / 1000 - turn.started), tokensOf(turn),
   ];
   if (turn.output !== null && old) old.cells[8].dataset.reported = "";
   if (old) {
+    old.cells[3].replaceChildren(modelOf(turn));
     for (const index of [5, 6, 8]) {
       const text = shown(values[index]);
       if (old.cells[index].textContent !== text) old.cells[index].textContent = text;
@@ -226,6 +227,11 @@ function liveRow(turn, old) {
     h("td", {}, h("button", { type: "button", onclick: stop, "aria-label": `Cancel turn ${turn.id}` }, "Cancel")));
   row.cells[7].classList.add("running");
   return row;
+}
+
+/** The name of the model that the client asked for and, where it differs, the agent's name of the one that answers. */
+function modelOf({ model, response_model: own }) {
+  return h("span", {}, shown(model), own && own !== model && [" ", h("span", { class: "soft" }, shown(own))]);
 }
 
 /** The tokens that a turn has written; with a ~ if they are an estimate, because the agent has not reported them yet. */
@@ -275,7 +281,7 @@ async function turns({ argument, signal }) {
   const { data } = await json("/ui/api/turns", { signal });
   const rows = data.map((turn) => h("tr", {},
     cell(h("a", { href: `#turns/${turn.id}` }, turnName(turn))), cell(clockTime(turn.started)), cell(turn.owner),
-    cell(turn.api), cell(turn.model), cell(turn.mode), cell(seconds(turn.first), { number: true }),
+    cell(turn.api), cell(modelOf(turn)), cell(turn.mode), cell(seconds(turn.first), { number: true }),
     cell(seconds(turn.seconds), { number: true }), cell(count(turn.input), { number: true }),
     cell(tokensOf(turn), { number: true }), cell(endOf(turn), { text: true })));
   return [
@@ -300,7 +306,7 @@ async function oneTurn(id, signal) {
     h("h2", {}, `Turn ${turnName(turn)}`),
     h("div", { class: "card" }, facts([
       ["request", turn.request_id], ["started", clockTime(turn.started)], ["key", turn.owner], ["API", turn.api],
-      ["agent", turn.agent], ["model", turn.model], ["mode", turn.mode], ["first word", seconds(turn.first)],
+      ["agent", turn.agent], ["model", modelOf(turn)], ["mode", turn.mode], ["first word", seconds(turn.first)],
       ["total", seconds(turn.seconds)], ["tokens", `${count(turn.input)} in, ${tokensOf(turn)} out`],
       ["end", endOf(turn)], ["message", turn.message],
     ])),
