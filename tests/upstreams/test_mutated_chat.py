@@ -17,16 +17,21 @@ TOOLS: Final = tuple(Tool(name=name) for name in ("get_weather", "now"))
 OSLO: Final = ("get_weather", ('{"city"', ':"Oslo"}'))
 ROME: Final = ("get_weather", ('{"city":', '"Rome"}'))
 NOW: Final = ("now", ("{", "}"))
+NOW_UNSAID: Final = ("now", ())
+"""A call whose server says nothing of its arguments."""
+OSLO_UNSAID: Final = ("get_weather", ())
 Call = tuple[str, tuple[str, ...]]
 IDS: Final = ("stable", "each delta", "shared", "missing", "first", "empty", "number")
 INDEXES: Final = ("stable", "zero", "missing", "boolean", "text", "negative", "huge")
 NAMES: Final = ("first", "each delta")
+ORDERS: Final = ("in turn", "interleaved", "together")
+"""`together`: each chunk has a delta of each call."""
 
 
 def deltas_of(
-    calls: Sequence[Call], ids: str, indexes: str, *, names: str, whole: bool, interleaved: bool
+    calls: Sequence[Call], ids: str, indexes: str, *, names: str, whole: bool, order: str
 ) -> list[dict[str, Any]]:
-    """The deltas of calls, with such ids and indexes."""
+    """The deltas of calls, with such ids and indexes, in one of `ORDERS`."""
     rows: list[list[dict[str, Any]]] = []
     for place, (name, pieces) in enumerate(calls):
         row = []
@@ -50,11 +55,14 @@ def deltas_of(
                 "huge": 10**15 + place,
             }.get(indexes)
             entry |= ({} if given is None else {"id": given}) | ({} if index is None else {"index": index})
-            row.append({"tool_calls": [entry]})
+            row.append(entry)
         rows.append(row)
-    if not interleaved:
-        return [delta for row in rows for delta in row]
-    return [row[n] for n in range(max(map(len, rows))) for row in rows if n < len(row)]
+    if order == "in turn":
+        lists = [[entry] for row in rows for entry in row]
+    else:
+        lists = [[row[n] for row in rows if n < len(row)] for n in range(max(map(len, rows)))]
+        lists = lists if order == "together" else [[entry] for entries in lists for entry in entries]
+    return [{"tool_calls": entries} for entries in lists]
 
 
 def answer_to(*chunks: dict[str, Any]) -> dict[str, Any]:
@@ -67,25 +75,53 @@ def answer_to(*chunks: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.sampled(every=5)
-@pytest.mark.parametrize("interleaved", [False, True], ids=["in turn", "interleaved"])
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("whole", [False, True], ids=["in pieces", "whole"])
 @pytest.mark.parametrize("names", NAMES)
 @pytest.mark.parametrize("indexes", INDEXES)
 @pytest.mark.parametrize("ids", IDS)
 def test_no_call_is_lost_or_joined_whatever_its_id_and_index(
-    ids: str, indexes: str, names: str, whole: bool, interleaved: bool
+    ids: str, indexes: str, names: str, whole: bool, order: str
 ) -> None:
     told_apart = indexes in ("stable", "text", "negative", "huge") or (ids == "stable" and indexes != "zero")
-    if interleaved and not whole and not told_apart:
+    if order != "in turn" and not whole and not told_apart:
         return  # nobody can tell
     for calls in ((OSLO,), (OSLO, ROME), (OSLO, OSLO), (OSLO, NOW), (NOW, OSLO, ROME), (OSLO, NOW, ROME)):
-        deltas = deltas_of(calls, ids, indexes, names=names, whole=whole, interleaved=interleaved)
-        found = answer_to(*map(chunk, deltas), chunk({}, "tool_calls"))
-        said = [(name, text) for kind, name, text in found["items"] if kind == "ToolCall"]
-        assert [*map(json.loads, (text for _, text in said))], "the arguments are JSON"
-        known = [(name, "".join(pieces)) for name, pieces in calls]
-        assert sorted({*said}) == sorted({*known})
-        assert len(said) in (len(known), 2 * len(known)), "once as an item, or also as a request"
+        check_calls(calls, ids, indexes, names=names, whole=whole, order=order)
+
+
+@pytest.mark.sampled(every=5, first=2)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("whole", [False, True], ids=["in pieces", "whole"])
+@pytest.mark.parametrize("indexes", INDEXES)
+@pytest.mark.parametrize("ids", IDS)
+def test_calls_without_arguments_stay_as_many_as_they_are(
+    ids: str, indexes: str, whole: bool, order: str
+) -> None:
+    told_apart = indexes in ("stable", "text", "negative", "huge")
+    told_by_id = ids in ("stable", "each delta", "first")
+    for names in NAMES:
+        check_calls((NOW_UNSAID,), ids, indexes, names=names, whole=whole, order=order)
+        check_calls((NOW_UNSAID, OSLO_UNSAID), ids, indexes, names=names, whole=whole, order=order)
+        if told_apart or (ids != "shared" and (order == "in turn" or whole)):
+            check_calls((OSLO, OSLO_UNSAID, NOW_UNSAID), ids, indexes, names=names, whole=whole, order=order)
+        in_one_list = order == "together" and ids != "shared"
+        for calls in ((NOW_UNSAID, NOW_UNSAID, NOW_UNSAID), (NOW_UNSAID, NOW_UNSAID, OSLO)):
+            if told_apart or ((whole or calls[-1] is not OSLO) and (told_by_id or in_one_list)):
+                check_calls(calls, ids, indexes, names=names, whole=whole, order=order)
+
+
+def check_calls(
+    calls: Sequence[Call], ids: str, indexes: str, *, names: str, whole: bool, order: str
+) -> None:
+    """Checks that the client gets these calls."""
+    deltas = deltas_of(calls, ids, indexes, names=names, whole=whole, order=order)
+    found = answer_to(*map(chunk, deltas), chunk({}, "tool_calls"))
+    said = [(name, text) for kind, name, text in found["items"] if kind == "ToolCall"]
+    assert [*map(json.loads, (text for _, text in said))], "the arguments are JSON"
+    known = [(name, "".join(pieces) or "{}") for name, pieces in calls]
+    assert sorted({*said}) == sorted({*known})
+    assert len(said) in (len(known), 2 * len(known)), "once as an item, or also as a request"
 
 
 def message_chunk(message: dict[str, Any], finish: str | None, delta: Any = None) -> dict[str, Any]:
@@ -109,7 +145,7 @@ def test_a_whole_message_behind_its_deltas_is_said_once(delta: Any) -> None:
 def test_a_whole_message_behind_the_deltas_of_its_calls_is_said_once() -> None:
     function = {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
     call = {"id": "c0", "type": "function", "function": function}
-    deltas = deltas_of((OSLO,), "stable", "stable", names="first", whole=False, interleaved=False)
+    deltas = deltas_of((OSLO,), "stable", "stable", names="first", whole=False, order="in turn")
     last = message_chunk({"content": None, "tool_calls": [call]}, "tool_calls")
     for given in (deltas, deltas[:2], deltas[:1], []):
         texts = {json.dumps(json.loads(text)) for *_, text in answer_to(*map(chunk, given), last)["items"]}

@@ -151,11 +151,13 @@ class ChatAnswer:
                 if form
             ]
         calls = delta.get("tool_calls")
-        for each in calls if isinstance(calls, list) else ():
-            self._add_call(self.calls.feed(each), out)
+        if isinstance(calls, list):
+            self._add_calls(calls, out)
         legacy = delta.get("function_call")
         if isinstance(legacy, dict):
-            self._add_call(self.calls.feed({"index": 0, "function": legacy}, old_form=True), out)
+            piece = self.calls.feed({"index": 0, "function": legacy}, old_form=True)
+            assert piece is not None
+            self._add_call(piece, out)
 
     def _add_message(self, message: dict[str, Any], *, is_last: bool, out: list[Event]) -> None:
         """Adds a `message`: the whole answer, of which deltas may have said a part, or a piece of it in place of a
@@ -220,9 +222,15 @@ class ChatAnswer:
             out.append(ItemStarted(Message(self.message_id)))
         return self._open["message"]
 
-    def _add_call(self, piece: Piece | None, out: list[Event]) -> None:
-        if piece is None:
-            return
+    def _add_calls(self, entries: list[Any], out: list[Event]) -> None:
+        fed: set[Call] = set()
+        for each in entries:
+            piece = self.calls.feed(each, beside=fed)
+            if piece is not None:
+                fed.add(piece.call)
+                self._add_call(piece, out)
+
+    def _add_call(self, piece: Piece, out: list[Event]) -> None:
         call = piece.call
         if call.item_id:
             self._add_arguments(call, piece.arguments, out)

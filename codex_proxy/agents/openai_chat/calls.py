@@ -90,15 +90,17 @@ class ToolCalls:
         self._by_id: dict[str, Call] = {}
         self._by_index: dict[Hashable, Call] = {}
 
-    def feed(self, delta: Any, *, old_form: bool = False) -> Piece | None:
-        """Adds an entry of `tool_calls`, or a `function_call` (`old_form`); None if it is no object."""
+    def feed(self, delta: Any, *, beside: Container[Call] = (), old_form: bool = False) -> Piece | None:
+        """Adds an entry of `tool_calls`, or a `function_call` (`old_form`); None if it is no object. `beside`: the
+        calls of the entries before it in the same list.
+        """
         if not isinstance(delta, dict):
             return None
         function = object_at(delta, "function")
         index = delta.get("index")
         index = index if isinstance(index, int | str) and not isinstance(index, bool) else None
         said = _arguments(function.get("arguments"))
-        call = self._call_of(text_at(delta, "id"), index, text_at(function, "name"), said)
+        call = self._call_of(text_at(delta, "id"), index, text_at(function, "name"), said, beside)
         call.old_form = call.old_form or old_form
         if said:
             call.arguments.append(said)
@@ -131,8 +133,8 @@ class ToolCalls:
         rest |= {} if call.name else {"name": text_at(function, "name")}
         return {"id": call.id or text_at(delta, "id"), "index": call.index, "function": rest}
 
-    def _call_of(self, id: str, index: Hashable, name: str, arguments: str) -> Call:
-        call = self._find(id, index, name, arguments)
+    def _call_of(self, id: str, index: Hashable, name: str, arguments: str, beside: Container[Call]) -> Call:
+        call = self._find(id, index, name, arguments, beside)
         if call is None:
             call = Call()
             self.all.append(call)
@@ -151,10 +153,13 @@ class ToolCalls:
         call.name = call.name or name
         return call
 
-    def _find(self, id: str, index: Hashable, name: str, arguments: str) -> Call | None:
+    def _find(
+        self, id: str, index: Hashable, name: str, arguments: str, beside: Container[Call]
+    ) -> Call | None:
         """Returns the open call that a delta continues: that of its id and index, else of its index, else of its id,
         else the last. Without a name a delta continues it; with one it begins another call if the earlier is complete,
-        or has another name.
+        or has another name. A call of the same name that has no arguments is continued by a delta with arguments, of
+        the next chunk; a delta without any that has another id, or stands in the same list, is another call.
         """
         known, placed = self._by_id.get(id) if id else None, self._by_index.get(index)
         if known is not None and (index is None or known.index in (None, index) or not (placed or name)):
@@ -169,7 +174,10 @@ class ToolCalls:
             return begun
         if begun is known and name == begun.name:
             return None if begun.is_complete and (arguments or begun.has_nameless) else begun
-        is_other = begun.is_complete or (name != begun.name and (begun is known or not begun.arguments))
+        if begun.arguments:
+            is_other = begun.is_complete or (name != begun.name and begun is known)
+        else:
+            is_other = name != begun.name or begun in beside or (id != "" and not arguments)
         return None if is_other else begun
 
 
