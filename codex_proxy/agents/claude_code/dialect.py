@@ -42,7 +42,7 @@ from codex_proxy.agents.dialect import NOTHING, Decision, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn
 from codex_proxy.agents.dialects.conversions import mcp_content
 from codex_proxy.agents.dialects.failures import clean_text
-from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_loosely, decode_part, divided
+from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part, divided
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.agents.dialects.response_items import raw_call, raw_output
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
@@ -200,7 +200,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif message.type == "assistant":
             self._on_assistant(message)
         elif message.type == "user":
-            self._on_user(_whole_message_in(message))
+            self._on_user(decode_part(message.message, WholeMessage, loosely=True))
         elif message.type == "result":
             self._on_result(decode_part(line, Result))
         elif message.type == "system":
@@ -298,7 +298,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._events += calls
 
     def _on_assistant(self, message: Message) -> None:
-        whole = _whole_message_in(message)
+        whole = decode_part(message.message, WholeMessage, loosely=True)
         if whole.model == SYNTHETIC_MODEL:
             self._error_code = string_in(message.error)
         elif self._state is not TurnState.ACTIVE:
@@ -436,17 +436,6 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._deny_all()
         self._pending.clear()
         self._change(TurnChange.ENDED_BADLY)
-
-
-def _whole_message_in(message: Message) -> WholeMessage:
-    """Returns the message without fields of an unexpected type. Raises `UnreadableError`."""
-    try:
-        return decode_part(message.message, WholeMessage)
-    except UnreadableError:
-        whole = decode_loosely(message.message, WholeMessage)
-        if whole is None:
-            raise
-        return whole
 
 
 def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> bytes:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.codex_app_server.wire import Message, Params
-from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_loosely, decode_part
+from codex_proxy.agents.dialects.json_lines import decode_loosely, decode_part
 from codex_proxy.core import items
 from codex_proxy.core.events import (
     Event,
@@ -212,13 +212,7 @@ class ItemReader:
 
 def _item_of(params: Params) -> ThreadItem:
     """Returns the item, without fields of an unexpected type. Raises `UnreadableError`."""
-    try:
-        return decode_part(params.item, ThreadItem)
-    except UnreadableError:
-        item = decode_loosely(params.item, ThreadItem)
-        if item is None:
-            raise
-        return item
+    return decode_part(params.item, ThreadItem, loosely=True)
 
 
 def _texts(content: msgspec.Raw) -> list[str]:

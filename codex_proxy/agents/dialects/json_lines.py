@@ -44,7 +44,8 @@ def decode_line(line: bytes, whole: msgspec.json.Decoder[T], *heads: msgspec.jso
             value = _value_of(line)
         if value is not None and (found := _convert(value, whole.type)) is not None:
             return found
-    for data in (line, _without_halves(line)):
+    for mended in (None, _without_halves):  # which takes as long as to decode it
+        data = line if mended is None else mended(line)
         for head in heads:
             try:
                 return head.decode(data)
@@ -76,9 +77,9 @@ def divided(lines: Sequence[bytes]) -> Sequence[bytes]:
     return [part for line in lines for part in line.split(b"\r") if part]
 
 
-def decode_part(json: bytes | msgspec.Raw, type: type[T]) -> T:
-    """Decodes a line, or a raw field of one, as `decode_line` does. Raises `UnreadableError`, also if that would cost
-    too much.
+def decode_part(json: bytes | msgspec.Raw, type: type[T], *, loosely: bool = False) -> T:
+    """Decodes a line, or a raw field of one, as `decode_line` does; with `loosely` as `decode_loosely` does what it
+    could not decode else. Raises `UnreadableError`, also if that would cost too much.
     """
     data = bytes(json)
     if is_too_costly(data):
@@ -87,7 +88,10 @@ def decode_part(json: bytes | msgspec.Raw, type: type[T]) -> T:
         return msgspec.json.decode(json, type=type)
     except UNREADABLE as error:
         value = _value_of(data)
-        if value is None or (found := _convert(value, type)) is None:
+        found = _convert(value, type)
+        if found is None and loosely:
+            found = _convert(value, type, loosely=True)
+        if found is None:
             raise UnreadableError(str(error)) from error
         return found
 
@@ -133,9 +137,9 @@ def _without_halves(json: bytes) -> bytes:
 
 def _beginning_of(line: bytes) -> Any:
     """Returns the value of JSON up to the place from which on it cannot be read; None if there is nothing."""
-    text = _without_halves(line)
-    if is_too_costly(text):
+    if is_too_costly(line):
         return None
+    text = _without_halves(line)
     try:
         json.loads(text, strict=False)
     except json.JSONDecodeError as error:
