@@ -62,6 +62,7 @@ FILLED: Final[Mapping[tuple[str, str], Any]] = {
         "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "x"}}]}
     },
     ("Messages blocks", "image"): {"source": {"type": "url", "url": "https://example.com/a.png"}},
+    ("Messages blocks", "document"): {"source": {"type": "text", "media_type": "text/plain", "data": "x"}},
     ("Messages blocks", "compaction"): {"content": "A summary."},
 }
 """What the smallest value of a type lacks to mean anything."""

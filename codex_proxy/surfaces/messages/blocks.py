@@ -1,6 +1,6 @@
-"""Converts content blocks to parts of the history. A bad image or unknown block raises `Fault` INVALID_REQUEST only in
-the user's newest message, because clients send their history each time; elsewhere, and for unreadable documents, a note
-takes its place. Source: docs/messages.md#content.
+"""Converts content blocks to parts of the history. A bad image, a document that is not sent along, or an unknown block
+raises `Fault` INVALID_REQUEST only in the user's newest message, because clients send their history each time;
+elsewhere, and for a document that is there but unreadable, a note takes its place. Source: docs/messages.md#content.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from codex_proxy.surfaces.field_lists import FIELD_NAME, FieldNotes
 from codex_proxy.surfaces.messages.wire import BLOCK_FIELDS
 
 _PDF: Final = "application/pdf"
+_GIVEN_IN: Final = {"text": "data", "content": "content", "base64": "data"}
+"""The field with the document itself, by the type of its source."""
 _MAX_TITLE: Final = 200
 _USER_BLOCKS: Final = ("text", "image", "document", "search_result", "tool_result")
 TOOL_CHANGES: Final = {"tool_addition": "can be called", "tool_removal": "can no longer be called"}
@@ -129,30 +131,27 @@ class BlockReader:
         source = object_at(block, "source")
         if value_at(block, "citations", "enabled"):
             self.ignored["citations"] = None
-        kind = source.get("type")
+        kind = text_at(source, "type")
+        given = source.get(_GIVEN_IN.get(kind, ""))
         title, context = _shown_title(block), text_at(block, "context")
         head = f'<document title="{title}">\n' + (f"{context}\n" if context else "")
-        if kind == "text":
-            yield TextPart(f"{head}{text_at(source, 'data')}\n</document>")
-        elif kind == "content":
+        if kind == "text" and isinstance(given, str):
+            yield TextPart(f"{head}{given}\n</document>")
+        elif kind == "content" and isinstance(given, str | list):
             yield TextPart(head.rstrip("\n"))
-            yield from self.parts(source.get("content"), f"{param}.source.content", newest=newest)
+            yield from self.parts(given, f"{param}.source.content", newest=newest)
             yield TextPart("</document>")
+        elif kind == "base64" and isinstance(given, str) and (raw := _decoded(given)):
+            yield self._file(raw, text_at(source, "media_type") or "of no type", title, head, param)
+        elif newest:
+            raise _not_sent_along(kind, f"{param}.source")
         else:
-            yield self._file(source, title, head, param)
+            self.ignored["document"] = None
+            yield TextPart(f"[Document {title}: this model cannot read it.]")
 
-    def _file(self, source: dict[str, Any], title: str, head: str, param: str) -> TextPart:
-        media_type = text_at(source, "media_type") or "of no type"
-        data = text_at(source, "data")
-        try:
-            raw = decode_base64(data)
-        except ValueError:
-            raw = b""
-        text = None
-        if media_type == _PDF:
-            text = self._pdf_text(raw, f"{param}.source.data")
-        elif raw:
-            text = decode_text(raw)
+    def _file(self, raw: bytes, media_type: str, title: str, head: str, param: str) -> TextPart:
+        is_pdf = media_type == _PDF
+        text = self._pdf_text(raw, f"{param}.source.data") if is_pdf else decode_text(raw)
         if text is not None:
             return TextPart(f"{head}{text}\n</document>")
         self.ignored["document"] = None
@@ -160,12 +159,32 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, param: str) -> str | None:
-        if self._pdfs is None or not raw:
+        if self._pdfs is None:
             return None
         try:
             return self._pdfs.text_of(raw, param) or None
         except Fault:
             return None
+
+
+def _decoded(data: str) -> bytes:
+    try:
+        return decode_base64(data)
+    except ValueError:
+        return b""
+
+
+def _not_sent_along(kind: str, param: str) -> Fault:
+    if kind in _GIVEN_IN:
+        field = _GIVEN_IN[kind]
+        return bad_request(
+            f"Invalid document: a source of the type '{kind}' needs it in '{field}'.", f"{param}.{field}"
+        )
+    return bad_request(
+        "Invalid document: expected a source of the type 'base64', 'text' or 'content'; this server has no Files API, "
+        "and fetches no documents.",
+        param,
+    )
 
 
 def block_type(block: Any) -> str:

@@ -291,6 +291,42 @@ def test_a_pdf_that_is_read_here_is_its_text() -> None:
     assert answer.ignored == ()
 
 
+NOT_SENT_ALONG = [
+    ({"type": "file", "file_id": "file_011"}, "source"),
+    ({"type": "url", "url": "https://example.invalid/a.pdf"}, "source"),
+    ({"type": ["file"], "data": PDF}, "source"),
+    ({"data": PDF}, "source"),
+    ({}, "source"),
+    (None, "source"),
+    ({"type": "base64", "media_type": "application/pdf", "data": "?"}, "source.data"),
+    ({"type": "base64", "media_type": "application/pdf", "data": ""}, "source.data"),
+    ({"type": "base64", "media_type": "application/pdf"}, "source.data"),
+    ({"type": "text", "media_type": "text/plain", "data": None}, "source.data"),
+    ({"type": "content", "content": None}, "source.content"),
+]
+
+
+@pytest.mark.parametrize("in_result", [False, True], ids=["in a message", "in a result"])
+@pytest.mark.parametrize(("source", "field"), NOT_SENT_ALONG, ids=str)
+def test_a_document_that_is_not_sent_along_is_refused_in_the_newest_message_and_a_note_in_earlier_ones(
+    source: Any, field: str, in_result: bool
+) -> None:
+    block, place = document(source, title="plan.pdf"), "content[0]"
+    before: list[dict[str, Any]] = []
+    if in_result:
+        before = [HELLO, message_of("assistant", use("toolu_1"))]
+        block, place = result("toolu_1", [block]), "content[0].content[0]"
+    asked = [*before, message_of("user", block)]
+    fault = refusal_of(messages=asked)
+    assert fault.param == f"messages[{len(before)}].{place}.{field}"
+    assert "document" in fault.message
+    answer = ask(messages=[*asked, message_of("assistant", "So."), message_of("user", "Go on.")])
+    assert any(
+        "[Document plan.pdf: this model cannot read it.]" in told for told in texts(answer.turn.history)
+    )
+    assert answer.ignored == ("document",)
+
+
 def test_results_of_a_search_are_reported_by_title_and_address() -> None:
     found = {"type": "web_search_result", "title": "Codex", "url": "https://x", "encrypted_content": "…"}
     told = history(
