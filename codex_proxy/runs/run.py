@@ -170,7 +170,7 @@ class Run:
 
     async def start(self, watchers: Sequence[TurnWatcher], first: Sequence[Event]) -> None:
         """Finds a session and begins the turn on it. `first`: events before the agent's. Raises `Fault` if that fails;
-        the run has ended then.
+        the caller calls `end_unbegun` then.
         """
         session: ReusedSession | AgentSession | None = None
         try:
@@ -187,22 +187,19 @@ class Run:
             if not self._repair.ended:
                 self._watch.start()
                 self._append(self._repair.feed(first), 0)
-        except BaseException as error:
-            self._recorder = None
-            release_all(
-                *(() if session is None else (partial(self._services.give_up, session),)),
-                partial(self._end_unbegun, error),
-            )
+            line = partial(log.info, agent=agent.name, model=model_asked(self.turn), mode=self.turn.mode)
+        except BaseException:
+            if session is not None:
+                self._services.give_up(session)
             raise
         self._begin(session)
-        if not self._repair.ended:
-            self._plan_progress(PROGRESS_SECONDS)
         # After the agent has the turn, since a line costs a twentieth of the wait for the first token.
-        line = partial(log.info, agent=agent.name, model=model_asked(self.turn), mode=self.turn.mode)
         asyncio.get_running_loop().call_soon(line, "turn_started", context=self._context)
 
     @_fails_turn_on_error
-    def _end_unbegun(self, error: BaseException) -> None:
+    def end_unbegun(self, error: BaseException) -> None:
+        """Ends the turn for which `start` has raised `error`."""
+        self._recorder = None
         if isinstance(error, Fault):
             self._end(TurnEnded.with_failure(error.failure))
         elif isinstance(error, Exception):
@@ -219,6 +216,8 @@ class Run:
             self._acted = True
             self._watch.pause()
             self._calls.begin_work(self._run_approved_calls())
+        if not self._repair.ended:
+            self._plan_progress(PROGRESS_SECONDS)
 
     @_task_of_turn
     async def _run_approved_calls(self) -> None:

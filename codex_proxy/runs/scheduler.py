@@ -121,9 +121,13 @@ class RunScheduler:
         except BaseException:
             slot.give_back()
             raise
-        if self._stopped:
-            run.fail(STOPPING)
-        await run.start(self.watchers, first)
+        try:
+            if self._stopped:
+                run.fail(STOPPING)
+            await run.start(self.watchers, first)
+        except BaseException as error:
+            run.end_unbegun(error)
+            raise
         return run
 
     def _turn_limits(self, turn: Turn) -> TurnLimits:

@@ -77,6 +77,10 @@ TURN_ORIGIN: Final[ContextVar[TurnOrigin]] = ContextVar("turn_origin", default=T
 """The origin of the turn that starts in this context."""
 
 
+MAX_NAME: Final = 100
+"""Maximum characters of a model's name in the log and on the page."""
+
+
 def note_model_asked(name: str) -> None:
     """Notes the client's name of the model for the turns that start in this context."""
     TURN_ORIGIN.set(msgspec.structs.replace(TURN_ORIGIN.get(), model=name))
@@ -84,7 +88,7 @@ def note_model_asked(name: str) -> None:
 
 def model_asked(turn: Turn) -> str:
     """Returns the client's name of the model, for the turn that starts in this context; else the agent's name of it."""
-    return excerpt(TURN_ORIGIN.get().model or turn.model)
+    return (TURN_ORIGIN.get().model or turn.model)[:MAX_NAME]
 
 
 class TimelineEvent(msgspec.Struct, frozen=True):
