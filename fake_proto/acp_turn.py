@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Action = dict[str, Any]
     Waits = Iterator[float | None]
 
-STOPS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
+STOPS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal", "interrupted": "cancelled"}
 OPTIONS = [
     {"optionId": "yes", "name": "Allow", "kind": "allow_once"},
     {"optionId": "no", "name": "Reject", "kind": "reject_once"},

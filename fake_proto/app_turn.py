@@ -198,6 +198,9 @@ class AppTurn:
             while self._calls_waiting or self._calls_asked:
                 yield None
             self._report_usage(step)
+            if step.end == "interrupted":
+                self.end("interrupted")
+                return
         self.end("completed")
 
     def _play(self, action: Action) -> Waits:

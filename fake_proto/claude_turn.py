@@ -108,6 +108,9 @@ class ClaudeTurn:
             if step.end in ("length", "content_filter"):
                 self._result(stop_reason=STOPS[step.end])
                 return
+            if step.end == "interrupted":
+                self.abort()
+                return
         self._result(stop_reason="end_turn")
 
     def _begin(self, step: Step) -> None:

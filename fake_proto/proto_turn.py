@@ -98,6 +98,10 @@ class ProtoTurn:
         )
 
     def _complete(self, step: Step) -> None:
+        if step.end == "interrupted":
+            self.emit("turn_aborted", reason="interrupted")
+            self._agent.on_turn_end()
+            return
         extra: Action = {}
         if step.end != "stop" and step.end_on == "task_complete":
             extra["finish_reason"] = step.end

@@ -1,4 +1,6 @@
-"""Decides what an answer without text, refusal and call becomes: a reason for `x-codex-empty`, or a failure."""
+"""Decides what an answer without text, refusal and call becomes: a reason for `x-codex-empty`, or a failure. That the
+agent itself has ended its turn early is a reason too, also behind a text.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,15 @@ import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind
 
-EmptyReason: TypeAlias = Literal["", "no-output", "reasoning-only", "activity-only", "stop-sequence"]
-"""Why a successful answer is empty; "" if it is not."""
+EMPTY_HEADER: Final = "x-codex-empty"
+"""The header, comment or field with an `EmptyReason`."""
+
+EmptyReason: TypeAlias = Literal[
+    "", "no-output", "reasoning-only", "activity-only", "stop-sequence", "cancelled"
+]
+"""Why a successful answer is empty; "" if it is not. `cancelled`: the agent itself ended its turn early; what it had
+written is in the answer.
+"""
 
 NO_MODEL_CALL: Final = Failure(
     FaultKind.UPSTREAM_ERROR,

@@ -36,6 +36,17 @@ class Stop(StrEnum):
     """The turn failed; `TurnEnded.failure` says why."""
 
 
+_ENDED_EARLY: Final = frozenset(
+    {"abort", "aborted", "cancelled", "canceled", "interrupted", "insufficient_system_resource"}
+)
+"""The words of agents and model servers (SGLang, vLLM, DeepSeek) for an answer that they have ended early."""
+
+
+def stop_of(word: str) -> str:
+    """Returns `Stop.INTERRUPTED` for a word that says that an answer was ended early, else the word."""
+    return Stop.INTERRUPTED if word in _ENDED_EARLY else word
+
+
 Trigger = Literal["token_count", "task_complete", "provider"]
 ReasoningKind = Literal["summary", "raw"]
 

@@ -197,18 +197,21 @@ class TurnRepair:
         self.ended = True
         self._out.append(TurnEnded(stop, event.trigger, failure, event.choice_stops, empty=event.empty))
 
-    def with_reason_if_empty(self, ended: TurnEnded) -> TurnEnded:
-        """Returns the end that `feed` has returned; for an empty turn with the reason or a failure
-        (`core/empty_answers.py`).
+    def with_reason(self, ended: TurnEnded) -> TurnEnded:
+        """Returns the agent's end, which `feed` has returned; with the reason if the turn is empty or the agent has
+        cancelled it, or as a failure (`core/empty_answers.py`).
         """
-        items = self._items.values()
-        if ended.stop not in ENDS_WELL or ended.choice_stops or any(map(_has_content, items)):
+        items, stops = self._items.values(), ended.choice_stops or {}
+        cancelled = Stop.INTERRUPTED in (ended.stop, *stops.values())
+        if stops or any(map(_has_content, items)):
+            return msgspec.structs.replace(ended, empty="cancelled") if cancelled else ended
+        if ended.stop not in ENDS_WELL and not cancelled:
             return ended
         kinds = {type(held.item) for held in items}
         found = explain_empty_answer(self._signs, reasoned=Reasoning in kinds, acted=Activity in kinds)
         if isinstance(found, Failure):
             return TurnEnded(Stop.FAILED, ended.trigger, found)
-        return msgspec.structs.replace(ended, empty=found)
+        return msgspec.structs.replace(ended, empty="cancelled" if cancelled else found)
 
     def _on_usage_reported(self, event: UsageReported) -> None:
         self._signs.model_answered = self._signs.model_answered or event.usage.output > 0

@@ -10,9 +10,10 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
+from codex_proxy.core.empty_answers import EMPTY_HEADER
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
-from codex_proxy.http.middleware.request_context import EMPTY_HEADER, REPLY_HEADERS
+from codex_proxy.http.middleware.request_context import REPLY_HEADERS
 
 SSE = "text/event-stream; charset=utf-8"
 NDJSON = "application/x-ndjson"

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from codex_proxy.admission.images import fetched_bytes
 from codex_proxy.agents.agent import agent_for
-from codex_proxy.core.empty_answers import EmptyReason
+from codex_proxy.core.empty_answers import EMPTY_HEADER, EmptyReason
 from codex_proxy.core.events import ServedBy
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.turn import Turn
@@ -31,7 +31,7 @@ from codex_proxy.http.exchange import (
     whole_response,
 )
 from codex_proxy.http.metrics import METER
-from codex_proxy.http.middleware.request_context import CLIENT, EMPTY_HEADER, NOTES, OWNER, REPLY_HEADERS
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.http.sse import SSE, EventStream
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.runs.run import Run

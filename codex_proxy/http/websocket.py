@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 from aiohttp.web_request import BaseRequest
 
+from codex_proxy.core.empty_answers import EMPTY_HEADER
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
@@ -23,7 +24,7 @@ from codex_proxy.http.body import BODY_BUDGET, HeldBytes, hints_of, parse_body
 from codex_proxy.http.middleware.access import DIGEST, KEY_PROTOCOL, subprotocols
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, count_request
-from codex_proxy.http.middleware.request_context import CLIENT, EMPTY_HEADER
+from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.routing import ROUTED, next_target
 from codex_proxy.http.stream_slots import stream_slot

@@ -414,7 +414,8 @@ class Run:
             elif kind is AccountLimitsReported:
                 self._services.agent_of(self.turn).limits.update(event.json)  # type: ignore[union-attr]
 
-    def _append(self, events: list[Event], size: int) -> None:
+    def _append(self, events: list[Event], size: int, *, of_agent: bool = True) -> None:
+        """Logs the events within the limits. `of_agent`: whether an end among them is the agent's, to be explained."""
         events, stop = self._limits.feed(events)
         if stop is not None:
             self._repair.feed([TurnEnded(stop)])
@@ -426,8 +427,8 @@ class Run:
         if type(last) is not TurnEnded:
             self._log(events, size)
             return
-        if not (last.cut or self._forwards):
-            last = self._repair.with_reason_if_empty(last)
+        if of_agent and not (last.cut or self._forwards):
+            last = self._repair.with_reason(last)
         if last.failure is not None:
             failure = self._services.with_details(self.turn, last.failure)
             if self._acted:
@@ -514,7 +515,7 @@ class Run:
 
     def _end(self, ended: TurnEnded) -> None:
         if not self._repair.ended:
-            self._append(self._repair.feed([ended]), 0)
+            self._append(self._repair.feed([ended]), 0, of_agent=False)
 
     def break_off(self) -> None:
         """Fails the turn at once, so that clients and the slot do not wait for a time limit."""

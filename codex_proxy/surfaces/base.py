@@ -29,7 +29,7 @@ from codex_proxy.core.events import (
     Usage,
     UsageReported,
 )
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import Activity, Item, McpCall, Message
 from codex_proxy.core.json_values import without_surrogates
 from codex_proxy.surfaces.usage import TurnTokens, json_tokens
@@ -79,15 +79,6 @@ def activity_line(item: Item) -> str | None:
 
 BLANK_LINE: Final = "\n\n"
 """Separates the messages of one answer, and the parts of its reasoning."""
-
-INTERRUPTED: Final = Failure(
-    FaultKind.INTERNAL, "The answer was interrupted before its end. Send the request again."
-)
-
-
-def failure_at(end: TurnEnded) -> Failure | None:
-    """Returns a turn's failure; `INTERRUPTED` if it was interrupted without one."""
-    return INTERRUPTED if end.failure is None and end.stop == Stop.INTERRUPTED else end.failure
 
 
 def message_with_param(failure: Failure) -> str:
@@ -362,7 +353,7 @@ class SerialOutput:
         return ready
 
 
-_CALLS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
+_WITHOUT_WORD: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL, Stop.INTERRUPTED})
 """Reasons of an answer's end for which these APIs have no word."""
 
 
@@ -411,12 +402,12 @@ class OneTextRenderer(StreamRenderer):
 
     def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
-        self.failure = failure_at(event)
+        self.failure = event.failure
         if self.failure is not None:
             out.append(self._error(self.failure))
             return
         self.visible = True
         stop = (event.choice_stops or {}).get(0, event.stop)
-        self.finish_reason = "stop" if stop in _CALLS else str(stop)
+        self.finish_reason = "stop" if stop in _WITHOUT_WORD else str(stop)
         self.spent.end(event)
         self._end(out)

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
 
+from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
     AnnotationAdded,
     ArgumentsDelta,
@@ -87,7 +88,15 @@ class Samples:
             partial = any(spent.partial for spent in self._spent)
             out.append(UsageReported(_total(usages), self._spent[0].trigger, partial))  # type: ignore[arg-type]
         stops = {index: (end.choice_stops or {}).get(0, end.stop) for index, end in self._ends.items()}
-        out.append(TurnEnded(stops[0], self._ends[0].trigger, choice_stops=stops))
+        out.append(
+            TurnEnded(stops[0], self._ends[0].trigger, choice_stops=stops, empty=_reason_of(self._ends))
+        )
+
+
+def _reason_of(ends: Mapping[int, TurnEnded]) -> EmptyReason:
+    """Returns why all choices are empty, or that one was cancelled."""
+    reasons = [ends[index].empty for index in sorted(ends)]
+    return "cancelled" if "cancelled" in reasons else reasons[0] if all(reasons) else ""
 
 
 def _total(usages: list[Usage]) -> Usage:

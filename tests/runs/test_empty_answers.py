@@ -84,3 +84,28 @@ async def test_an_answer_that_begins_with_the_stop_sequence_is_empty_because_of_
     assert (end.stop, end.stop_sequence, end.empty) == (Stop.STOP, "END", "stop-sequence")
     end = await end_after(ItemStarted(Message("a")), TextDelta("a", "It. END of it"), stop=("END",))
     assert (end.stop_sequence, end.empty) == ("END", "")
+
+
+@pytest.mark.parametrize("stops", [None, {0: "stop", 1: "interrupted"}])
+@virtual
+async def test_a_turn_that_the_agent_cancels_says_so_behind_its_text(stops: dict[int, str] | None) -> None:
+    said: list[Event] = [ItemStarted(Message("a")), TextDelta("a", "Half")]
+    cancelled = TurnEnded(Stop.STOP if stops else Stop.INTERRUPTED, choice_stops=stops)
+    end = await end_after(*said, cancelled)
+    assert (end.stop, end.failure, end.empty) == (cancelled.stop, None, "cancelled")
+
+
+@virtual
+async def test_a_cancelled_turn_without_a_text_is_an_empty_answer_as_any_other() -> None:
+    cancelled = TurnEnded(Stop.INTERRUPTED)
+    assert (await end_after(USAGE, cancelled)).empty == "cancelled"
+    assert (await end_after(cancelled)).failure == NO_MODEL_CALL
+    assert (await end_after(APPROVAL, USAGE, cancelled)).failure == PERMISSION_DECLINED
+
+
+@virtual
+async def test_a_turn_that_its_client_interrupts_needs_no_reason() -> None:
+    run, lane, _ = await begin_run()
+    lane.say(ev.TurnStarted(), ItemStarted(Message("a")), TextDelta("a", "Half"))
+    run.interrupt()
+    assert end_of(run) == TurnEnded(Stop.INTERRUPTED)

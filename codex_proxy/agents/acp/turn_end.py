@@ -33,8 +33,11 @@ def turn_end(
     failure = _failure_in(result, reader, preset, rejected=rejected)
     if failure is not None:
         return failure
-    stop = _cut_in(result) or STOPS.get(str(result.get("stopReason")))
-    return BAD_ANSWER if stop is None else TurnEnded(stop, "provider")
+    word = result.get("stopReason")
+    if not (word and isinstance(word, str)):
+        return BAD_ANSWER
+    # A word of a later version says at least that the turn did not end as one that is complete.
+    return TurnEnded(_cut_in(result) or STOPS.get(word, Stop.INTERRUPTED), "provider")
 
 
 def _failure_in(
@@ -44,9 +47,11 @@ def _failure_in(
     if reported is not None and reported.get("severity") == "error" and _cut_in(result) is None:
         return failure_of_session(reported, preset)
     held = reader.drop_held()
-    if held and result.get("usage") is None and not held.startswith(INFO):
+    # A failed turn ends like a good one: behind any other end such a text is the model's.
+    is_told = bool(held) and result.get("usage") is None
+    if is_told and not held.startswith(INFO) and result.get("stopReason") == "end_turn":
         return failure_of_text(held, preset)
-    if held.startswith(INFO) and result.get("usage") is None:
+    if is_told and held.startswith(INFO):
         reader.events.append(Notice("agent_info", held.removeprefix(INFO)[:200]))
     elif held:
         reader.held = held

@@ -382,4 +382,6 @@ def failed_end(error: TurnError | None) -> TurnEnded:
 def turn_end(turn: TurnPayload) -> TurnEnded:
     if turn.status == "completed":
         return TurnEnded(Stop.STOP)
-    return TurnEnded(Stop.INTERRUPTED) if turn.status == "interrupted" else failed_end(turn.error)
+    if turn.status == "failed" or turn.error is not None:
+        return failed_end(turn.error)
+    return TurnEnded(Stop.INTERRUPTED)

@@ -44,6 +44,7 @@ from codex_proxy.core.events import (
     TextDelta,
     TurnEnded,
     UsageReported,
+    stop_of,
 )
 from codex_proxy.core.items import CallKind, HistoryCall
 from codex_proxy.core.turn import Turn
@@ -258,7 +259,7 @@ class CodexProto(ChildTurn):
                 self._events.append(UsageReported(self._usage.so_far))
             self._step_has_output = False
         if msg.finish_reason:
-            self._finish_reason = (msg.finish_reason, "token_count")
+            self._finish_reason = (stop_of(msg.finish_reason), "token_count")
 
     def _on_stream_error(self, msg: Msg) -> None:
         text = msg.message or ""
@@ -279,10 +280,10 @@ class CodexProto(ChildTurn):
         if msg.last_agent_message and not self._messages.count and self._calls.last_kind is None:
             self._messages.finish(None, FullText, msg.last_agent_message)
         self._end_items()
-        by_choice = msg.choice_finish_reasons or {}
+        by_choice = {choice: stop_of(word) for choice, word in (msg.choice_finish_reasons or {}).items()}
         reason, trigger = self._finish_reason or (by_choice.get(0) or self._calls.stop, "task_complete")
         if msg.finish_reason:
-            reason, trigger = msg.finish_reason, "task_complete"
+            reason, trigger = stop_of(msg.finish_reason), "task_complete"
         others = {choice: stop for choice, stop in by_choice.items() if stop != reason}
         self._ended = True
         self._events.append(TurnEnded(reason, trigger, choice_stops=others or None))

@@ -27,6 +27,7 @@ from codex_proxy.core.events import (
     Stop,
     ToolCallRequested,
     TurnEnded,
+    stop_of,
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import (
@@ -46,7 +47,11 @@ ERROR_WITHOUT_REASON: Final = Failure(
 )
 FAILURES: Final = {"done": EMPTY_ANSWER, "no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
 """Failures by the kind of a `StreamEvent` that is no part of an answer."""
-_CUT_OFF_STOPS: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
+_CUT_OFF_STOPS: Final[dict[str, Stop]] = {
+    "length": Stop.LENGTH,
+    "content_filter": Stop.CONTENT_FILTER,
+    Stop.INTERRUPTED: Stop.INTERRUPTED,
+}
 """Finish reasons of answers that were cut off, whose calls are ignored."""
 
 
@@ -131,7 +136,8 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         if text:
             out.append(raw_message(answer.message_id, text))
             self._conversation.add(HistoryMessage("assistant", (TextPart(text),)))
-        stop = _CUT_OFF_STOPS.get(answer.finish or "", Stop.STOP)
+        finish = stop_of(answer.finish or "")
+        stop = _CUT_OFF_STOPS.get(finish, Stop.STOP)
         calls = answer.calls.named_calls() if stop is Stop.STOP else []
         self._check_number_of(calls)
         self._add_usage(answer.usage, out)

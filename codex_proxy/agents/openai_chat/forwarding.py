@@ -24,6 +24,7 @@ from codex_proxy.core.events import (
     Stop,
     TurnEnded,
     UsageReported,
+    stop_of,
 )
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.turn import ForwardedRequest, Turn
@@ -101,7 +102,9 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
             out.append(UsageReported(answer.usage, "provider"))
         stop = answer.finishes.get(0) or next(iter(answer.finishes.values()), Stop.STOP)
         empty: EmptyReason = "reasoning-only" if answer.begun else "no-output"
-        if answer.has_output or stop in _CUT_OFF_STOPS:
+        if Stop.INTERRUPTED in map(stop_of, answer.finishes.values()):
+            empty = "cancelled"
+        elif answer.has_output or stop in _CUT_OFF_STOPS:
             empty = ""
         ended = TurnEnded(stop, "provider", choice_stops=answer.finishes, empty=empty)
         out += [StepCompleted(answer.usage), ended]

@@ -34,11 +34,8 @@ NO_ANSWER: Final = Failure(
     "check the address of the upstream (it usually ends with /v1), or use --agent openai-chat.",
 )
 _FAULTS: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
-_CUT_OFF_STOPS: Final = {
-    "max_output_tokens": Stop.LENGTH,
-    "max_tokens": Stop.LENGTH,
-    "content_filter": Stop.CONTENT_FILTER,
-}
+_STOPS: Final = {"completed": Stop.STOP, "incomplete": Stop.LENGTH, "cancelled": Stop.INTERRUPTED}
+"""How a turn ends, by the response's status."""
 
 
 class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
@@ -89,11 +86,13 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
     def _complete(self, answer: ResponsesAnswer, out: list[Event]) -> None:
         self._answer = None
         self._add_usage(answer.usage, out)
-        if answer.status in ("failed", "cancelled"):
+        if answer.status == "failed" or (answer.status == "cancelled" and answer.error):
             out += self._fail(self._errors.of_event({"error": answer.error or {"message": ""}}))
             return
         self._turn_items += answer.items
-        stop = _CUT_OFF_STOPS.get(answer.reason, Stop.LENGTH) if answer.status == "incomplete" else Stop.STOP
+        stop = _STOPS[answer.status]
+        if stop is Stop.LENGTH and answer.reason == "content_filter":
+            stop = Stop.CONTENT_FILTER
         calls = answer.calls if stop is Stop.STOP else []
         self._check_number_of(calls)
         if calls:

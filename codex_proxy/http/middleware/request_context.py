@@ -24,8 +24,6 @@ NOTES = web.RequestKey("notes", dict[str, object])
 """The fields that handlers add to the log line."""
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
 """Headers for every kind of answer."""
-EMPTY_HEADER = "x-codex-empty"
-"""Says why an answer has no text, refusal or call."""
 OWNER = web.RequestKey("owner", str)
 """The name of the request's key; `local` if none is required."""
 

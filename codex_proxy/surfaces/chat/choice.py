@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.core.events import Stop, TurnEnded
-from codex_proxy.core.items import ToolCall
+from codex_proxy.core.items import ItemStatus, ToolCall
 from codex_proxy.surfaces.base import BLANK_LINE, SerialOutput, Text, json_text
 from codex_proxy.surfaces.chat.completion import ChatCall, ChatChoice, ChatMessage, FunctionCall
 from codex_proxy.surfaces.usage import json_tokens
@@ -77,6 +77,8 @@ class Choice:
         self._call_order = SerialOutput(whole=whole_calls)
         self._waiting: dict[str, ToolCall] = {}
         self._calls: dict[str, Call] = {}
+        self._has_cut_call = False
+        """Whether the arguments of a call break off."""
         self.finish_reason = ""
 
     def _text(self, field: bytes) -> Text:
@@ -109,9 +111,13 @@ class Choice:
             self._last_message = id
         self._content.add(text, out)
 
-    def close(self, id: str, out: list[bytes]) -> None:
+    def close(self, id: str, status: ItemStatus, out: list[bytes]) -> None:
+        self._has_cut_call = self._has_cut_call or (status == "incomplete" and self._is_call(id))
         self._close_message(id, out)
         self._close_call(id, out)
+
+    def _is_call(self, id: str) -> bool:
+        return id in self._calls or id in self._waiting
 
     def _close_message(self, id: str, out: list[bytes]) -> None:
         for ready_id, text in self._message_order.close(id):
@@ -197,7 +203,8 @@ class Choice:
     def _reason(self, stop: str) -> str:
         if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
             return str(stop)
-        if not self._calls:
+        # Clients run the calls of an answer that ends with calls.
+        if not self._calls or (stop == Stop.INTERRUPTED and self._has_cut_call):
             return "stop"
         return "function_call" if self._legacy_calls else "tool_calls"
 

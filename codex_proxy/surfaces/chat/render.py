@@ -196,7 +196,8 @@ class ChatRenderer(StreamRenderer):
         return self._choices[item.choice : item.choice + 1] if item.choice >= 0 else NO_CHOICES
 
     def _on_item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
-        self._append_for_each(self._targets.pop(event.id, NO_CHOICES), out, Choice.close, event.id)
+        targets = self._targets.pop(event.id, NO_CHOICES)
+        self._append_for_each(targets, out, Choice.close, event.id, event.status)
 
     def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True

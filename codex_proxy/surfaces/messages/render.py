@@ -26,7 +26,6 @@ from codex_proxy.surfaces.base import (
     StreamRenderer,
     TextRun,
     activity_line,
-    failure_at,
     json_bytes,
     json_text,
     raw_text,
@@ -137,7 +136,7 @@ class MessagesRenderer(StreamRenderer):
 
     def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
-        self.failure = failure_at(event)
+        self.failure = event.failure
         if self.failure is not None:
             out.append(self._error(self.failure))
             return

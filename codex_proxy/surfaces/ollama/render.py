@@ -10,7 +10,16 @@ from typing import Any, Final, Literal, TypeAlias, Unpack
 
 import msgspec
 
-from codex_proxy.core.events import ArgumentsDelta, Event, ItemEnded, ItemStarted, ReasoningDelta, Usage
+from codex_proxy.core.empty_answers import EMPTY_HEADER
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    ReasoningDelta,
+    TurnEnded,
+    Usage,
+)
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Reasoning, ToolCall
 from codex_proxy.surfaces.base import (
@@ -75,6 +84,8 @@ class OllamaRenderer(OneTextRenderer):
         self._calls: dict[str, tuple[ToolCall, list[str]]] = {}
         """Calls that are not sent yet, with their arguments' pieces."""
         self._sent_calls: list[dict[str, Any]] = []
+        self._empty: dict[str, str] = {}
+        """Why the answer is empty: JSON lines have no comments that could say it."""
 
     def _text(self, field: str) -> Text:
         delta = {field: ""}
@@ -107,11 +118,10 @@ class OllamaRenderer(OneTextRenderer):
 
     def _line(self, message: dict[str, Any], fields: dict[str, Any], *, done: bool) -> bytes:
         said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
-        end = (
-            {"done_reason": raw_text(self.finish_reason), **usage_fields(self._tokens(), self._times())}
-            if done
-            else {}
-        )
+        end: dict[str, Any] = {}
+        if done:
+            usage = usage_fields(self._tokens(), self._times())
+            end = {"done_reason": raw_text(self.finish_reason), **usage, **self._empty}
         return json_bytes({**self._head, **said, "done": done, **end}) + b"\n"
 
     # --- thinking -------------------------------------------------------------------------------
@@ -168,6 +178,10 @@ class OllamaRenderer(OneTextRenderer):
 
     def _error(self, failure: Failure) -> bytes:
         return error_line(failure)
+
+    def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
+        self._empty = {EMPTY_HEADER: event.empty} if event.empty else {}
+        super()._on_turn_ended(event, out)
 
     def _end(self, out: list[bytes]) -> None:
         out.append(self._line({"content": ""}, {"response": ""}, done=True))

@@ -200,6 +200,13 @@ def test_a_turn_with_calls_ends_as_calls_do_unless_it_was_cut(stop: str, reason:
     assert whole(turn(tool_call("{}"), stop=stop))["choices"][0]["finish_reason"] == reason
 
 
+def test_a_call_that_breaks_off_is_not_one_to_be_run() -> None:
+    *begun, ended = tool_call('{"city')
+    assert isinstance(ended, ItemEnded)
+    events = turn([*begun, ItemEnded(ended.id, "incomplete")], stop="interrupted")
+    assert whole(events)["choices"][0]["finish_reason"] == "stop"
+
+
 @pytest.mark.parametrize("stop", ["stop", "interrupted", "tool_calls", "function_call"])
 def test_a_turn_without_calls_does_not_end_as_calls_do(stop: str) -> None:
     assert whole(turn(text_item("x"), stop=stop))["choices"][0]["finish_reason"] == "stop"

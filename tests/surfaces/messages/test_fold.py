@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from codex_proxy.core.events import Event, RawItem, Stop, TurnEnded
+from codex_proxy.core.events import Event, RawItem
 from codex_proxy.surfaces.messages.content import BLOCK_TYPES, EVENT_TYPES, STOP_REASONS
 from tests.sdk_fields import unknown_fields
 from tests.surfaces.batches import feed_in_batches
@@ -37,16 +37,11 @@ OPTIONS = st.fixed_dictionaries(
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[Event]:
-    """A turn with raw items among its events, that the client has not left."""
-    events = draw(TURNS.filter(lambda events: not _is_interrupted(events)))
+    """A turn with raw items among its events."""
+    events = draw(TURNS)
     for raw in draw(st.lists(RAW, max_size=3)):
         events.insert(draw(st.integers(1, len(events) - 1)), raw)
     return events
-
-
-def _is_interrupted(events: list[Event]) -> bool:
-    last = events[-1]
-    return isinstance(last, TurnEnded) and last.stop == Stop.INTERRUPTED
 
 
 @settings(deadline=None)

@@ -26,7 +26,7 @@ from codex_proxy.core.events import (
     Usage,
     UsageReported,
 )
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.messages.state import pack_items, unpack_items
 from codex_proxy.surfaces.tools import input_of
@@ -364,12 +364,10 @@ def test_calls_of_a_turn_that_fails_are_not_sent() -> None:
     assert "tool_use" not in str(stream_events(events))
 
 
-def test_an_interrupted_turn_is_no_whole_answer() -> None:
-    assert types(turn(text_item("x"), stop=Stop.INTERRUPTED))[-1] == "error"
-    answer = renderer()
-    answer.feed(turn(text_item("x"), stop=Stop.INTERRUPTED))
-    with pytest.raises(Fault):
-        answer.result()
+def test_an_interrupted_turn_keeps_what_was_written() -> None:
+    events = turn(text_item("x"), stop=Stop.INTERRUPTED)
+    assert types(events)[-1] == "message_stop"
+    assert (whole(events)["content"][0]["text"], whole(events)["stop_reason"]) == ("x", "end_turn")
 
 
 def test_opening_a_silent_stream_sends_its_beginning_once() -> None:

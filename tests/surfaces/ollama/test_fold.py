@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ollama import ChatResponse, GenerateResponse
 
-from codex_proxy.core.events import Event, Stop, TurnEnded
+from codex_proxy.core.events import Event
 from tests.surfaces.batches import feed_in_batches
 from tests.surfaces.chat.strategies import TURNS
 from tests.surfaces.ollama.asking import fold, lines, renderer, stream_events, whole
@@ -24,16 +24,8 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-def _is_complete(events: list[Event]) -> bool:
-    last = events[-1]
-    return not (isinstance(last, TurnEnded) and last.stop == Stop.INTERRUPTED)
-
-
-ENDED = TURNS.filter(_is_complete)
-
-
 @settings(deadline=None)
-@given(ENDED, OPTIONS)
+@given(TURNS, OPTIONS)
 def test_a_stream_put_together_by_a_client_is_the_whole_answer(
     events: list[Event], options: dict[str, Any]
 ) -> None:
@@ -41,7 +33,7 @@ def test_a_stream_put_together_by_a_client_is_the_whole_answer(
 
 
 @settings(deadline=None)
-@given(ENDED, OPTIONS, st.lists(st.integers(0, 30)))
+@given(TURNS, OPTIONS, st.lists(st.integers(0, 30)))
 def test_it_does_not_matter_how_the_events_are_cut_into_batches(
     events: list[Event], options: dict[str, Any], cuts: list[int]
 ) -> None:
@@ -52,7 +44,7 @@ def test_it_does_not_matter_how_the_events_are_cut_into_batches(
 
 
 @settings(deadline=None)
-@given(ENDED, OPTIONS)
+@given(TURNS, OPTIONS)
 def test_every_line_is_one_that_the_package_for_python_reads(
     events: list[Event], options: dict[str, Any]
 ) -> None:

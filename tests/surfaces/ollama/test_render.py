@@ -124,8 +124,16 @@ def test_a_failed_turn_has_no_whole_answer() -> None:
         answer.result()
 
 
-def test_an_interrupted_answer_is_an_error() -> None:
-    assert "interrupted" in stream_events([*TEXT_EVENTS[:6], TurnEnded(Stop.INTERRUPTED)])[-1]["error"]
+def test_an_interrupted_answer_keeps_what_was_written() -> None:
+    last = stream_events([*TEXT_EVENTS[:6], TurnEnded(Stop.INTERRUPTED, empty="cancelled")])[-1]
+    assert (last["done"], last["done_reason"], last["x-codex-empty"]) == (True, "stop", "cancelled")
+
+
+@pytest.mark.parametrize("form", ["chat", "generate"])
+def test_the_last_line_says_why_an_answer_is_empty(form: str) -> None:
+    events: list[Event] = [TurnStarted(), TurnEnded(Stop.STOP, empty="reasoning-only")]
+    assert stream_events(events, form=form)[-1]["x-codex-empty"] == "reasoning-only"
+    assert "x-codex-empty" not in stream_events(TEXT_EVENTS, form=form)[-1]
 
 
 def test_characters_that_end_a_line_elsewhere_are_escaped() -> None:
