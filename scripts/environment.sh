@@ -66,12 +66,16 @@ make_environment() {
   fi
   make_venv
   say "Installing the locked packages of requirements/$wanted.txt (the first time takes a minute) ..."
-  pip_in_venv install --progress-bar off -r "$root/requirements/$wanted.txt" | show_progress ||
+  with_ticks install_locked "$wanted" ||
     fail "pip could not install requirements/$wanted.txt: the lines above say why. Is there a network? Start again when it is mended."
   say "Installing this package ..."
-  pip_in_venv install --quiet --no-deps --editable "$root" ||
+  with_ticks pip_in_venv install --quiet --no-deps --editable "$root" ||
     fail "pip could not install this package: the lines above say why."
   printf '%s %s\n' "$key" "$wanted" >"$stamp"
+}
+
+install_locked() {
+  pip_in_venv install --progress-bar off -r "$root/requirements/$1.txt" | show_progress
 }
 
 make_venv() {
@@ -82,7 +86,7 @@ make_venv() {
   local python
   python="$(find_python)" || exit 1
   say "Making the environment $venv with $("$python" -V) ..."
-  "$python" -m venv --clear "$venv" || fail "$python -m venv failed: the lines above say why."
+  with_ticks "$python" -m venv --clear "$venv" || fail "$python -m venv failed: the lines above say why."
 }
 
 # One line per package, of all that pip tells.
@@ -96,5 +100,28 @@ show_progress() {
         ;;
       Downloading\ *MB\)*) say "    ${line#*Downloading }" ;;
     esac
+  done
+}
+
+# Runs a command, and says every few seconds that it is at work: venv and pip may be silent for half a minute.
+with_ticks() {
+  local ticker status=0
+  tick &
+  ticker=$!
+  "$@" || status=$?
+  kill "$ticker" 2>/dev/null || :
+  wait "$ticker" 2>/dev/null || :
+  return "$status"
+}
+
+tick() {
+  local passed=0
+  trap 'kill "$(jobs -p)" 2>/dev/null || :; exit 0' TERM
+  while :; do
+    sleep 5 &
+    wait $! || :
+    kill -0 $$ 2>/dev/null || exit 0 # Ctrl-C has ended the script, but not this
+    passed=$((passed + 5))
+    say "  ... $passed s"
   done
 }

@@ -14,12 +14,13 @@ from tests.waiting import PATIENCE
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = (
     *("bash", "sh", "dirname", "basename", "readlink", "cat", "cksum", "tr", "sed"),
-    *("mkdir", "cp", "chmod", "ln", "env"),
+    *("mkdir", "cp", "chmod", "ln", "env", "sleep"),
 )
 
 # It stands for python3, and, once `-m venv` was asked for, for that environment's own Python.
 PYTHON = """#!/bin/sh
 printf '%s\\n' "$*" >>"$NOTES"
+case "$1 $2 $3" in "-m venv "* | "-m pip install") [ -z "$SLOW" ] || cat "$SLOW" "$SLOW" ;; esac
 case "$1 $2" in
   "-m venv")
     for place in "$@"; do :; done

@@ -30,6 +30,23 @@ def test_the_first_start_makes_the_environment_and_becomes_the_server(checkout: 
     assert "  aiohttp==1.2.3\n" in done.stderr
 
 
+def test_each_step_that_may_be_silent_for_long_says_every_few_seconds_that_it_is_at_work(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    """Each step waits here until two pauses of five seconds have passed."""
+    pauses = tmp_path / "pauses"
+    os.mkfifo(pauses)
+    (checkout.tools / "sleep").unlink()
+    checkout.install_program("sleep", f"#!/bin/sh\n: >'{pauses}'\n")
+    done = checkout.run("start", SLOW=str(pauses))
+    lines = done.stderr.splitlines()
+    steps = ("Making the environment", "Installing the locked packages", "Installing this package")
+    for step in steps:
+        [at] = [place for place, line in enumerate(lines) if line.startswith(step)]
+        assert lines[at + 1] == "  ... 5 s", step
+    assert checkout.served(done)[0] == "serve"
+
+
 @pytest.mark.exhaustive
 def test_a_second_start_installs_nothing(checkout: Checkout) -> None:
     checkout.run("start")
