@@ -6,7 +6,6 @@ Each recorded request is sent to a server that replays its cassette.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +31,7 @@ from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import zero_numbers, zero_times
 from codex_proxy.files.private import replace_file
+from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.settings.fields import Settings
 
 COMPARED_FIELDS: Final = tuple(name for name in CONTENT_FIELDS if name != "model")
@@ -87,7 +87,7 @@ def update(folder: Folder, result: CassetteCheck) -> None:
 async def _replay_server(
     folder: Folder, recorded: Mapping[str, Any]
 ) -> AsyncIterator[tuple[Server, aiohttp.ClientSession]]:
-    with tempfile.TemporaryDirectory(prefix="codex-proxy-check-") as place:
+    with temporary_folder("check") as (place, _):
         settings = isolated_settings(
             Path(place),
             store="memory",

@@ -17,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -32,6 +31,7 @@ from codex_proxy.commands.connect.clients import PROGRAMS, ClientProgram
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, entries_of, snippet
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import create, make_folder, replace_file
+from codex_proxy.files.temporary import TemporaryFolder, temporary_folder
 from codex_proxy.settings.fields import Settings
 
 PROBE_SECONDS: Final = 2.0
@@ -70,15 +70,14 @@ def run(
     with contextlib.ExitStack() as stack:
         running: list[subprocess.Popen[bytes]] = []
         stack.enter_context(_handle_signals(_ENDING_SIGNALS, partial(_end_program, running)))
-        temporary = tempfile.TemporaryDirectory(prefix="codex-proxy-run-", ignore_cleanup_errors=True)
-        folder = Path(stack.enter_context(temporary))
+        temporary = stack.enter_context(temporary_folder("run"))
         access = None if agent else running_server(settings, model, key)
         if access is None:
             # A known client has tools of its own. For it the agent gives the plain model, and leaves the home alone.
             more = {"PROXY_BUILTIN_TOOLS": "never"} if name in PROGRAMS else {}
-            access = stack.enter_context(_own_server(agent, model, folder, {**environ, **more}))
-        environment, first = prepare(program, access, folder, environ, Path.home())
-        return _run_to_the_end([path, *first, *arguments], environment, running)
+            access = stack.enter_context(_own_server(agent, model, temporary, {**environ, **more}))
+        environment, first = prepare(program, access, Path(temporary.path), environ, Path.home())
+        return _run_to_the_end([path, *first, *arguments], environment, running, temporary)
 
 
 def _how_to_get(name: str, program: ClientProgram) -> str:
@@ -125,12 +124,12 @@ def _status(url: str, **headers: str) -> int | None:
 
 @contextlib.contextmanager
 def _own_server(
-    agent: str | None, model: str, folder: Path, environ: Mapping[str, str]
+    agent: str | None, model: str, temporary: TemporaryFolder, environ: Mapping[str, str]
 ) -> Iterator[ServerAccess]:
-    """Starts a server on a free port, with a new key and its files in `folder`, for the body of the `with`. Raises
+    """Starts a server on a free port, with a new key and its files in `temporary`, for the body of the `with`. Raises
     `UserError`, with what the server has printed.
     """
-    key = secrets.token_urlsafe(24)
+    key, folder = secrets.token_urlsafe(24), Path(temporary.path)
     own = {"PROXY_API_KEY": key, "PROXY_STATE_DIR": str(folder / "state"), "PROXY_LOG_FORMAT": "console"}
     command = [sys.executable, "-m", "codex_proxy", "serve", "--host", "127.0.0.1", "--port", "0"]
     errors = folder / "server.log"
@@ -141,6 +140,7 @@ def _own_server(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
+            pass_fds=(temporary.lock,),
             start_new_session=True,  # Ctrl-C is for the program
             preexec_fn=_end_with_parent(),  # noqa: PLW1509 - there is no thread yet
         )
@@ -244,12 +244,15 @@ def _handle_signals(
 
 
 def _run_to_the_end(
-    command: list[str], environment: Mapping[str, str], running: list[subprocess.Popen[bytes]]
+    command: list[str],
+    environment: Mapping[str, str],
+    running: list[subprocess.Popen[bytes]],
+    temporary: TemporaryFolder,
 ) -> int:
     # With a handler that does nothing, the program has the default one; a signal that is ignored would stay ignored.
     with _handle_signals(_OF_THE_TERMINAL, lambda *_: None):
         try:
-            running.append(subprocess.Popen(command, env=dict(environment)))
+            running.append(subprocess.Popen(command, env=dict(environment), pass_fds=(temporary.lock,)))
         except OSError as error:
             raise UserError(f"{command[0]} cannot be run: {error.strerror}.") from error
         code = running[0].wait()

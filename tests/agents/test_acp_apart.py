@@ -172,8 +172,7 @@ async def test_a_call_that_a_program_delivers_to_another_client_is_refused(
 async def test_the_folders_of_sessions_are_removed_with_the_server(tmp_path: Path) -> None:
     async with proxy_with_shared_servers(tmp_path, "folders") as (proxy, agent):
         assert (await proxy.ask(user(), headers=BOB["headers"] | PLAIN)).status == 200
-        assert agent._folders is not None
-        folder = agent._folders.name
+        folder = agent._folder
         assert os.listdir(folder)
     assert not os.path.exists(folder)
 

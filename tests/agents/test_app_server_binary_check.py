@@ -202,7 +202,7 @@ async def test_a_schema_of_another_shape_is_a_fault_that_says_so(binary: Binary)
 async def test_a_question_that_is_broken_off_leaves_no_folder(binary: Binary) -> None:
     binary.becomes(NEWEST, more="exec sleep 1000")
     asking = asyncio.create_task(binary.check())
-    await eventually(lambda: any(binary.state.glob("home-*")))
+    await eventually(lambda: any(binary.state.glob("*.temporary")))
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     assert list(binary.state.iterdir()) == []

@@ -19,6 +19,7 @@ from codex_proxy.agents.codex_app_server.setup import lite_form, prepare_app_ser
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.files.private import make_folder
 from codex_proxy.process.child import Command
 from codex_proxy.settings.fields import Settings
 from tests.codex_schemas import TOO_OLD, schema_file, speaks
@@ -179,8 +180,9 @@ async def test_many_at_once_lay_out_the_same(places: CodexPaths) -> None:
     setups = await asyncio.gather(*(prepare(places) for _ in range(6)))
     assert all(setup.plain == setups[0].plain for setup in setups)
     assert all(agent_of(setup).env == agent_of(setups[0]).env for setup in setups)
-    assert not list(Path(places.state).rglob(".new-*")), "nothing half-made is left"
-    assert not list(Path(places.state).glob("home-*")), "the private home of the question is gone"
+    assert not list(Path(places.state).rglob("*.temporary")), (
+        "nothing half-made, and no home of a question, is left"
+    )
 
 
 async def test_two_homes_have_two_shadows(places: CodexPaths, tmp_path: Path) -> None:
@@ -303,14 +305,14 @@ async def test_whether_commands_can_be_kept_from_reading_is_asked_of_codex_itsel
     asked = (tmp_path / "asked").read_text()
     assert '"/hidden"="deny"' in asked
     assert "-P name_read -C / -- true" in asked
-    assert list(tmp_path.glob("home-*")) == []
+    assert list(tmp_path.rglob("*.temporary")) == []
 
 
 async def test_what_a_killed_start_has_left_is_removed_by_the_next_one(places: CodexPaths) -> None:
-    left = Path(places.state) / "home-of-a-killed-one"
-    (left / "sessions").mkdir(parents=True)
+    left = Path(places.state) / "codex-proxy-home-abcd1234.temporary"
+    make_folder(left / "sessions")
     await prepare(places)
-    assert list(Path(places.state).glob("home-*")) == []
+    assert not left.exists()
 
 
 async def test_a_catalog_that_cannot_be_read_is_reported(places: CodexPaths) -> None:

@@ -1,16 +1,14 @@
-"""Locks on Codex's files: who starts first starts alone, and a home for one question is gone behind its use."""
+"""Locks on Codex's files: who starts first starts alone."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from codex_proxy.agents.codex.home_locks import first_start_lock, private_home, remove_left_homes
+from codex_proxy.agents.codex.home_locks import first_start_lock
 from tests.waiting import PATIENCE
 
 
@@ -71,36 +69,3 @@ async def test_a_cancelled_first_start_lets_the_next_one_begin(tmp_path: Path) -
         await second
     with pytest.raises(asyncio.CancelledError):
         await first
-
-
-KILLED = """
-import os, signal, sys
-from codex_proxy.agents.codex.home_locks import private_home
-with private_home(sys.argv[1]) as home:
-    open(os.path.join(home, "file"), "w").close()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_home_is_empty_for_its_owner_alone_and_gone_afterwards(tmp_path: Path) -> None:
-    with private_home(str(tmp_path)) as home:
-        assert list(Path(home).iterdir()) == []
-        assert Path(home).stat().st_mode & 0o077 == 0
-        (Path(home) / "file").touch()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_home_of_one_who_was_killed_is_removed_and_one_in_use_is_not(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=PATIENCE)
-    assert len(list(tmp_path.iterdir())) == 1
-    with private_home(str(tmp_path)) as home:
-        remove_left_homes(str(tmp_path))
-        assert list(tmp_path.iterdir()) == [Path(home)]
-
-
-def test_a_folder_that_only_looks_like_a_left_home_stays(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "home-link").symlink_to("elsewhere")
-    (tmp_path / "home-file").touch()
-    remove_left_homes(str(tmp_path))
-    assert len(list(tmp_path.iterdir())) == 3

@@ -167,6 +167,21 @@ def test_ctrl_c_is_the_programs_and_the_server_ends_with_it(home: Home) -> None:
     assert home.is_empty()
 
 
+def test_the_folder_of_a_command_that_was_killed_is_removed_by_the_next_one(home: Home) -> None:
+    with home.waiting() as process:
+        processes = of_group(process)
+        [left] = home.temporary.iterdir()
+        process.kill()
+        process.wait(PATIENCE)
+        home.run("--agent", "fake", "probe")
+        assert list(home.temporary.iterdir()) == [left], "the program still uses it"
+        assert process.stdin is not None
+        process.stdin.close()
+        assert psutil.wait_procs(processes, PATIENCE)[1] == []
+    home.run("--agent", "fake", "probe")
+    assert home.is_empty()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 async def test_the_server_ends_with_a_command_that_is_killed(home: Home) -> None:
     with home.waiting() as process:

@@ -8,6 +8,7 @@ import asyncio
 import tempfile
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Final
 
 import msgspec
@@ -29,6 +30,7 @@ from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Sandbox, Turn
+from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.process.child import Command
 
 log = structlog.get_logger(__name__)
@@ -157,7 +159,9 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             self._limits,
             max_idle=MAX_PROCESSES,
         )
-        self._folders: tempfile.TemporaryDirectory[str] | None = None
+        self._folders = ExitStack()
+        self._folder = ""
+        """Where each session has a folder of its own, if they are kept apart by their folders."""
         self._trial: asyncio.Task[None] | None = None
         """Tries out whether the program works confined; plain-model turns wait for it."""
 
@@ -261,13 +265,13 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         return AcpTransport(process, channel, dialect, endpoint)
 
     def _new_folder(self) -> str:
-        if self._folders is None:
+        if not self._folder:
             plain = self._launch.plain
             confinement = None if plain is None else plain.confinement
             # A confined process sees no other temporary folder than its own.
             place = None if confinement is None else confinement.tmp
-            self._folders = tempfile.TemporaryDirectory(prefix="codex-proxy-sessions-", dir=place)
-        return tempfile.mkdtemp(dir=self._folders.name)
+            self._folder = self._folders.enter_context(temporary_folder("sessions", place)).path
+        return tempfile.mkdtemp(dir=self._folder)
 
     async def _open_endpoint(self, turn: Turn) -> ToolEndpoint | None:
         if not turn.tools:
@@ -291,8 +295,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             await asyncio.wait((self._trial,))
         await super().close()
         await self._tool_server.close()
-        if self._folders is not None:
-            await asyncio.to_thread(self._folders.cleanup)
+        await asyncio.to_thread(self._folders.close)
 
     # --- the processes --------------------------------------------------------------------------
 

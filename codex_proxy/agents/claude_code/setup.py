@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from typing import Final
 
 from codex_proxy.agents.agent import Agent
@@ -27,6 +26,7 @@ from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault
 from codex_proxy.files.private import make_folder
+from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.process.child import Command, run_short
 from codex_proxy.settings.protected_paths import unreadable_paths
 
@@ -135,7 +135,7 @@ async def check(context: AgentContext) -> list[Check]:
     release = CheckBuilder("version", version=found, newest_tested=tested).ok(
         f"Found Claude Code {found}.{more}"
     )
-    with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
+    with temporary_folder("doctor") as (folder, _):
         argv = claude_argv(program, LaunchKey("model", folder))
         command = Command(argv, claude_environment(context), folder)
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -38,6 +37,7 @@ from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault
+from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.process.child import Command, run_short
 from codex_proxy.process.launch import child_environment
 from codex_proxy.settings.fields import Settings
@@ -63,7 +63,7 @@ async def codex_checks(agent: Literal["auto"] | CodexAgentName, context: AgentCo
         return [checked, CheckBuilder("version").failed(str(fault), advice)]
     found = version_check(version)
     environment = context.child_environment()
-    with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
+    with temporary_folder("doctor") as (folder, _):
         protocol = await protocol_of(
             program, version, agent, lambda: ask_binary(program, folder, environment), environment
         )
@@ -155,7 +155,7 @@ async def sign_in_and_sandbox_checks(
         return [CheckBuilder("sign-in").failed(str(fault), f"Fix {config}.")]
     if agent == "codex-proto":
         return [sign_in_file_check(program, provider, settings, environ)]
-    with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
+    with temporary_folder("doctor") as (folder, _):
         confined = await plain_turns_check(program, provider, context, folder)
         if agent != "codex-app-server":
             return [sign_in_file_check(program, provider, settings, environ), confined]

@@ -7,13 +7,13 @@ Codex makes links to its own helpers in its home, but not in a home below the te
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from codex_proxy.files.private import make_folder
+from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.process.child import Command, run_to_end
 from codex_proxy.process.launch import child_environment
 
@@ -31,7 +31,7 @@ HOME_ADVICE: Final = "Move Codex's home (CODEX_HOME) elsewhere, or install bubbl
 def sandbox_variables(*, links: bool = True) -> Iterator[dict[str, str]]:
     """Yields CODEX_HOME and TMPDIR for a Codex in a new, empty home with links to its helpers (or without), and removes
     the folders."""
-    with tempfile.TemporaryDirectory(prefix="codex-proxy-", ignore_cleanup_errors=True) as folder:
+    with temporary_folder("check") as (folder, _):
         home, temporary = os.path.join(folder, "home"), os.path.join(folder, "tmp")
         for each in (home, temporary):
             make_folder(Path(each))

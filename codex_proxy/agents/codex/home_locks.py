@@ -1,5 +1,5 @@
-"""Locks on Codex's files, for all servers with one state folder. Two first starts of a release at once fail at its
-database (`first_start_lock`). A temporary home (`private_home`) is locked while used; the next start removes others.
+"""A lock on Codex's files, for all servers with one state folder: two first starts of a release at once fail at its
+database.
 """
 
 from __future__ import annotations
@@ -7,11 +7,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 POLL_SECONDS = 0.02
 
@@ -47,49 +44,3 @@ async def _wait_for_lock(lock: int, within: float) -> None:
 
 def _exists(mark: str) -> bool:
     return os.path.exists(mark)
-
-
-PREFIX = "home-"
-
-
-@contextmanager
-def private_home(state: str) -> Iterator[str]:
-    """Yields a new, empty folder in the state folder, and removes it."""
-    folder, lock = _new_home(state)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def remove_left_homes(state: str) -> None:
-    """Removes folders of `private_home` that killed processes have left."""
-    for folder in Path(state).glob(f"{PREFIX}*"):
-        lock = _lock(str(folder))
-        if lock is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
-
-
-def _new_home(state: str) -> tuple[str, int]:
-    while True:
-        folder = tempfile.mkdtemp(prefix=PREFIX, dir=state)
-        lock = _lock(folder)
-        if lock is not None and os.fstat(lock).st_nlink:
-            return folder, lock
-        if lock is not None:  # another start took it for one that was left, before it was locked
-            os.close(lock)
-
-
-def _lock(folder: str) -> int | None:
-    try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(opened)
-        return None
-    return opened

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from codex_proxy.agents.codex.catalog import CatalogError, plain_catalog, published_models, with_own_settings
-from codex_proxy.agents.codex.home_locks import private_home
 from codex_proxy.agents.codex.program import Version, output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex.shadow_home import (
@@ -26,6 +24,7 @@ from codex_proxy.agents.codex.shadow_home import (
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, misconfigured
 from codex_proxy.files.private import make_folder, replace_file
+from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.process.launch import child_environment
 
 
@@ -93,7 +92,7 @@ async def make_plain_home(
     user, bundled_file = paths.user, Path(paths.state) / "catalogs" / f"bundled-{version}.json"
     bundled = _kept_catalog(bundled_file)
     if bundled is None:
-        with private_home(paths.state) as home:
+        with temporary_folder("home", paths.state) as (home, _):
             command = (paths.program, "debug", "models", "--bundled")
             bundled = await output_of(command, {**base, "CODEX_HOME": home})
     try:
@@ -141,7 +140,7 @@ def _write(file: Path, content: bytes) -> None:
 def _link(target: Path, link: Path) -> None:
     if link.is_symlink() and Path(os.readlink(link)) == target.absolute():
         return
-    with tempfile.TemporaryDirectory(dir=link.parent, prefix=".new-") as folder:
+    with temporary_folder("link", link.parent) as (folder, _):
         new = Path(folder, link.name)
         new.symlink_to(target.absolute())
         new.replace(link)

@@ -10,13 +10,13 @@ import platform
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from codex_proxy.agents.codex.tested import TESTED
 from codex_proxy.core.faults import Failure, Fault, FaultKind, misconfigured
+from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.process.child import Command, SpawnError, run_short
 
 NATIVE_PATTERNS = (
@@ -127,7 +127,7 @@ async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> by
     """Runs a short command as `run_short` does, but in an empty Codex home if `environment` names none: Codex would
     create the user's.
     """
-    with tempfile.TemporaryDirectory(prefix="codex-proxy-", ignore_cleanup_errors=True) as home:
+    with temporary_folder("home") as (home, _):
         try:
             return await run_short(Command(command, {"CODEX_HOME": home, **environment}, os.getcwd()))
         except SpawnError as error:

@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 import structlog
 
-from codex_proxy.agents.codex.home_locks import private_home
 from codex_proxy.agents.codex.program import output_of
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, Switch
 from codex_proxy.agents.codex_app_server.contract import CONTRACT, ContractCheck, SchemaError, check_contract
 from codex_proxy.core.faults import Fault, misconfigured
 from codex_proxy.files.private import make_folder, replace_file
+from codex_proxy.files.temporary import temporary_folder
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +67,7 @@ async def renew_check(program: str, state: str, environment: Mapping[str, str], 
 
 async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
     """Runs the binary and returns its check. Raises `Fault`."""
-    with private_home(state) as home:
+    with temporary_folder("home", state) as (home, _):
         base = {**environment, "CODEX_HOME": home}
         schema = await schema_of(program, home, base)
         try:

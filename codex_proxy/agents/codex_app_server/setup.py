@@ -12,7 +12,6 @@ import structlog
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex.confined_reads import ConfinedReads
-from codex_proxy.agents.codex.home_locks import remove_left_homes
 from codex_proxy.agents.codex.plain_home import (
     codex_environment,
     in_own_home,
@@ -29,6 +28,7 @@ from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.faults import misconfigured
 from codex_proxy.files.private import make_folder
+from codex_proxy.files.temporary import remove_left_folders
 from codex_proxy.process.child import Command
 from codex_proxy.process.launch import credential_names
 from codex_proxy.settings.fields import Settings
@@ -65,7 +65,7 @@ async def prepare_app_server(context: AgentContext) -> AppServerProcesses:
     paths, base = codex_paths(context), context.child_environment()
     provider = paths.user.provider
     version = await find_version(paths.program, base)
-    remove_left_homes(paths.state)
+    remove_left_folders(paths.state)
     check = await check_binary(paths.program, paths.state, base)
     if check.contract.refusal is not None:
         raise misconfigured(f"Codex {version} {check.contract.refusal}")

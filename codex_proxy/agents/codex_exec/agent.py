@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from codex_proxy.agents.codex.confined_reads import ConfinedReads
-from codex_proxy.agents.codex.home_locks import private_home
 from codex_proxy.agents.codex_exec.launch import MAX_PROMPT
 from codex_proxy.agents.dialects.transcript import prompt_of
 from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
@@ -22,6 +21,7 @@ from codex_proxy.core.items import ImagePart
 from codex_proxy.core.media import decode_base64
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import replace_file
+from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.process.child import Command
 
 ENDINGS: Mapping[str, str] = {
@@ -66,7 +66,7 @@ class CodexExecAgent(ChildPerTurnAgent):
         with ExitStack() as folder:
             files = TurnFiles()
             if images or turn.output_schema is not None:
-                path = Path(folder.enter_context(private_home(self._state)))
+                path = Path(folder.enter_context(temporary_folder("turn", self._state)).path)
                 files = await asyncio.to_thread(_write_files, path, images, turn)
             session = await self.start_child(turn, self._command(turn, files))
             self._folders[session] = folder.pop_all()

@@ -13,7 +13,6 @@ import structlog
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex.catalog import CatalogError
 from codex_proxy.agents.codex.confined_reads import ConfinedReads
-from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
 from codex_proxy.agents.codex.plain_home import (
     CodexPaths,
     codex_environment,
@@ -42,6 +41,7 @@ from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, misconfigured
 from codex_proxy.core.turn import Turn
+from codex_proxy.files.temporary import remove_left_folders, temporary_folder
 from codex_proxy.process.child import Command, run_short
 from codex_proxy.process.launch import credential_names
 from codex_proxy.settings.fields import Settings
@@ -77,11 +77,11 @@ async def _prepare(context: AgentContext, paths: CodexPaths) -> ExecSetup:
     version, missing = await find_version(program, base), await lacks_for_exec(program, base)
     if missing:
         raise misconfigured(NO_EXEC.format(version=version, missing=missing))
-    remove_left_homes(paths.state)
-    with private_home(paths.state) as folder:
+    remove_left_folders(paths.state)
+    with temporary_folder("home", paths.state) as folder:
         command = (program, "exec", "--skip-git-repo-check")
         switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
-        unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": folder})
+        unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": folder.path})
     provider = paths.user.provider
     env = codex_environment(context.environ, child_env, provider)
     hidden = credential_names(env, extra=child_env)

@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
@@ -20,6 +19,7 @@ import msgspec
 from codex_proxy.agents.codex.sandbox_config import outermost_paths, toml_string
 from codex_proxy.agents.confinement.read_list import read_list
 from codex_proxy.files.private import create, make_folder
+from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.process.child import Command, Exit, run_to_end
 from codex_proxy.process.launch import find_program
 
@@ -246,7 +246,7 @@ async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) 
     def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    with tempfile.TemporaryDirectory(dir=folder, prefix="probe-") as place:
+    with temporary_folder("probe", folder) as (place, _):
         inside, outside = Path(place, "inside"), Path(place, "outside")
         make_folder(inside)
         make_folder(outside)
