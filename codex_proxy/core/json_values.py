@@ -39,6 +39,9 @@ def _without_surrogates_in(value: Any) -> Any:
         return {_without_surrogates_in(key): _without_surrogates_in(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_without_surrogates_in(each) for each in value]
+    if isinstance(value, msgspec.Struct):
+        fields = {name: _without_surrogates_in(getattr(value, name)) for name in value.__struct_fields__}
+        return msgspec.structs.replace(value, **fields)
     return value
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from codex_proxy.agents.codex_app_server.wire import decode
 from codex_proxy.agents.dialect import NOTHING, Ended
 from codex_proxy.core import events as ev
-from codex_proxy.core.events import Stop, TurnEnded
+from codex_proxy.core.events import Retrying, Stop, TurnEnded
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import may_be_called
 from tests.agents.app_server_dialogue import (
@@ -322,6 +323,33 @@ def test_a_fatal_error_waits_for_the_end_that_says_the_same() -> None:
         dialogue.agent_notifies("error", error={"message": "x", "codexErrorInfo": "other"}, willRetry=False)
         == []
     )
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"willRetry": True},
+        {"error": {"message": "x"}},
+        {"error": {"message": "x"}, "willRetry": []},
+        {"error": [], "willRetry": True},
+        {"error": {"message": 1}, "willRetry": True},
+        {"error": {"message": "x", "codexErrorInfo": {"a": [1]}, "additionalDetails": {}}, "willRetry": True},
+    ],
+)
+def test_an_error_of_which_not_all_can_be_read_is_no_less_followed_by_the_answer_again(
+    damaged: dict[str, Any],
+) -> None:
+    dialogue = Dialogue().start()
+    [retry] = dialogue.agent_notifies("error", **damaged)
+    assert isinstance(retry, Retrying)
+
+
+def test_an_error_that_breaks_off_is_no_less_followed_by_the_answer_again() -> None:
+    dialogue = Dialogue().start()
+    message = decode(b'{"method":"error","params":{"threadId":"T","error":{"message":"Reconn')
+    assert message is not None
+    [retry] = dialogue.take(dialogue.turn.receive([message]))
+    assert isinstance(retry, Retrying)
 
 
 STATES = ["begun", "thread", "running", "mid text", "leaving", "over"]

@@ -168,6 +168,39 @@ async def test_a_childs_lines_arrive_complete_and_an_unfinished_last_one_too() -
     assert [ended.code for ended in reader.ends] == [3]
 
 
+@pytest.mark.parametrize(
+    ("printed", "read"),
+    [
+        (r'{"a":{"b":1}', False),
+        (r'{"a":"\302', False),
+        (r'{"a":"\ud83d"}', True),
+        (r'{"a":"\377"}', True),
+        ("plain {", True),
+    ],
+)
+async def test_an_unfinished_last_line_of_json_is_left_to_the_end_of_a_child_that_died_in_it(
+    printed: str, read: bool
+) -> None:
+    for code in (3, 0):
+        reader = await start_reader(shell(f"printf '%b' 'one\n{printed}'; exit {code}"))
+        await reader.end()
+        assert len(reader.messages) == (2 if read or code == 0 else 1)
+
+
+async def test_the_unfinished_last_line_of_a_process_of_several_turns_is_read_if_it_is_whole(
+    process: AppServerProcess,
+) -> None:
+    await process.start(fake("app-server"), timeout_seconds=PATIENCE)
+    reader, transport = Reader(), process.open_channel()
+    transport.attach(reader)
+    process.on_output(b'{"id":"%d.1","result":{}}' % transport.channel)
+    assert process.pid is not None
+    [agent] = psutil.Process(process.pid).children()
+    agent.send_signal(signal.SIGKILL)
+    await reader.end()
+    assert [message.id for message in reader.messages] == [f"{transport.channel}.1"]
+
+
 async def start_reader(command: Command) -> Reader:
     transport, reader = ChildTransport(), Reader()
     await transport.start(command)

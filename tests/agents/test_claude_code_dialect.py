@@ -347,13 +347,33 @@ def test_calls_that_this_server_has_to_see_whole_are_not_streamed() -> None:
     assert sum(isinstance(event, ToolCallRequested) for event in events) == 2
 
 
+@pytest.mark.parametrize("line", [b'{"duration_ms":1,"result":"Hel', b'{"session_id":"s","uuid":"u","ty'])
+def test_a_line_that_breaks_off_before_its_type_ends_the_turn(line: bytes) -> None:
+    dialect = begin_turn("text")
+    for each in output_lines("text"):
+        dialect.receive([each])
+        if b'"status":"requesting"' in each:
+            break
+    [*_, ended] = dialect.receive([line]).events
+    assert isinstance(ended, TurnEnded)
+    assert ended.failure is not None
+
+
 def test_a_signed_thinking_block_is_an_item_for_later_requests_and_limits_are_reported() -> None:
     dialect, events = begin_turn("text"), []
     stream = [
         {"type": "message_start", "message": {"id": "m", "model": "opus"}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking"}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "h"}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "m"}},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "thinking_delta", "thinking": "h\ud83d"},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "thinking_delta", "thinking": "\ude00m\ud83d"},
+        },
         {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "Sig"}},
         {"type": "content_block_stop", "index": 0},
         {
@@ -380,7 +400,7 @@ def test_a_signed_thinking_block_is_an_item_for_later_requests_and_limits_are_re
     events += dialect.receive([json.dumps(each).encode() for each in told]).events
     raw = [event.json for event in events if isinstance(event, RawItem) and event.type == "reasoning"]
     assert [thinking_block_in(each) for each in raw] == [
-        ThinkingBlock("opus", "hm", "Sig"),
+        ThinkingBlock("opus", "h\U0001f600m\ufffd", "Sig"),
         ThinkingBlock("opus", data="abc"),
     ]
     assert AccountLimitsReported(b'{"status": "allowed"}') in events

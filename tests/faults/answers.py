@@ -15,30 +15,37 @@ from tests.http_responses.asking import events_of
 OPENS = {"response.output_item.added": 1, "response.output_item.done": -1}
 
 
-def is_good(answer: Answer, mode: Mode, text: str | None) -> None:
-    """The whole text (None: whatever it is), and a good end."""
+def is_good(answer: Answer, mode: Mode, text: str | None, beside: str = "") -> None:
+    """The whole text (None: whatever it is), with `beside` somewhere in it or as another message, and a good end."""
     assert answer.status == 200, answer.text
+
+    def is_text(said: str | None) -> bool:
+        assert beside in (said or "")
+        return (said or "").replace(beside, "", 1).strip() == text if beside else said == (text or said)
+
     if not mode.stream:
         if mode.surface == "chat":
             [choice] = ChatCompletion.model_validate_json(answer.text).choices
             said, end = choice.message.content, choice.finish_reason
-            assert (text or said, "stop") == (said, end)
+            assert is_text(said)
+            assert end == "stop"
         else:
             response = Response.model_validate_json(answer.text)
-            assert (text or response.output_text, "completed") == (response.output_text, response.status)
+            assert is_text(response.output_text)
+            assert response.status == "completed"
     elif mode.surface == "chat":
         *chunks, done = answer.frames
         assert done == "[DONE]"
         choices = [ChatCompletionChunk.model_validate(chunk).choices[0] for chunk in chunks]
         said = "".join(choice.delta.content or "" for choice in choices)
-        assert said == (text or said)
+        assert is_text(said)
         assert [choice.finish_reason for choice in choices if choice.finish_reason] == ["stop"]
     else:
         events = events_of(answer.text)
         assert events[-1]["type"] == "response.completed"
         assert sum(OPENS.get(event["type"], 0) for event in events) == 0
         said = Response.model_validate(events[-1]["response"]).output_text
-        assert said == (text or said)
+        assert is_text(said)
 
 
 def is_call(answer: Answer, mode: Mode, name: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -55,7 +55,7 @@ class Row:
     """A misbehaviour of the fake agent (see its README), and what kind of fault a client is told.
 
     `places`: lines behind which it strikes; negative ones count from the last, None is one in the middle.
-    None for `kind`: no fault at all.
+    None for `kind`: no fault at all. `reads`: what a dialect finds in the nonsense, which is part of the text then.
     """
 
     misbehaves: str
@@ -66,6 +66,7 @@ class Row:
     text: str | None = ANSWER_TEXT
     course: Course = OF_EACH_KIND
     only: Dialect | None = None
+    reads: Mapping[Dialect, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         where = " behind every line" if self.places is EVERY else ""
@@ -104,7 +105,7 @@ ROWS = [
     Row("stderr_flood", None, modes=ONE_WHOLE),
     # It says nonsense, which is passed over.
     Row("garbage", None, FOUR),
-    Row("bad_utf8", None, FOUR),
+    Row("bad_utf8", None, FOUR, reads={"proto": "\ufffd\ufffd"}),
     Row("unknown_events", None),
     Row("strangers", None),
     Row("wrong_types", None),
@@ -184,7 +185,7 @@ def judge(answer: Answer, there: Scene, row: Row, place: int, mode: Mode) -> Non
             if course.calls:
                 is_call(answer, mode, "get_weather")
             else:
-                is_good(answer, mode, row.text)
+                is_good(answer, mode, row.text, row.reads.get(there.dialect, ""))
         elif mode.stream and place >= course.shows[there.dialect]:
             is_broken_stream(answer, mode, row.kind, course.says)
         else:

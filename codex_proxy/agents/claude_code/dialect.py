@@ -214,7 +214,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             return
         client_waits, needed = self._state in STATES.client_waits, NEEDED.get(self._state, frozenset())
         unanswered = message.type == "control_request" and not message.request_id
-        is_lost = not message.whole and message.type in TEXT_LINES
+        is_lost = not message.whole and (not message.type or message.type in TEXT_LINES)
         if client_waits and (unanswered or is_lost or message.type in needed):
             self._fail(BAD_ANSWER)
         else:

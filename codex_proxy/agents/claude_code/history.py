@@ -26,7 +26,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     texts_of,
 )
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, encode_json
 
 Block = dict[str, Any]
 
@@ -62,7 +62,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def raw_item(self) -> RawItem:
         """Returns the block as a reasoning item, which `thinking_block_in` reads."""
-        sealed = _THINKING_PREFIX + base64.b64encode(msgspec.json.encode(self)).decode()
+        sealed = _THINKING_PREFIX + base64.b64encode(encode_json(self)).decode()
         item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
         return RawItem("reasoning", msgspec.json.encode(item))
 

@@ -42,7 +42,12 @@ from codex_proxy.agents.codex_app_server.wire import (
 )
 from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
-from codex_proxy.agents.dialects.failures import BAD_ANSWER, CONVERSATION_LOST, retrying_event
+from codex_proxy.agents.dialects.failures import (
+    BAD_ANSWER,
+    CONVERSATION_LOST,
+    UNREADABLE_ERROR,
+    retrying_event,
+)
 from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.core.events import (
@@ -266,6 +271,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         """Ends the turn if the message is its end, or a part of the answer's text is lost. Else adds a `Notice`."""
         if message.method == "turn/completed":
             self._end(TurnEnded.with_failure(BAD_ANSWER), running=False)
+        elif message.method == "error":
+            self._on_error(message.params)
         elif self._reader.loses_text(message):
             self._end(TurnEnded.with_failure(BAD_ANSWER))
         else:
@@ -348,16 +355,20 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._events.append(UsageReported(self._usage.total, "token_count"))
 
     def _on_error(self, params: Params) -> None:
-        if not params.will_retry:
+        if params.will_retry is False:
             return  # turn/completed follows at once and says the same
-        error = decode_part(params.error, TurnError)
-        ended = failed_end(error)
+        try:
+            error = decode_part(params.error, TurnError, loosely=True)
+            ended, status = failed_end(error), error_kind(error.codex_error_info)[1]
+        except UnreadableError:
+            ended, status = TurnEnded.with_failure(UNREADABLE_ERROR), None
         if ended.failure is None:  # a stop that the agent takes for a fault
             self._end(ended)
             return
+        # Also if only its method could be read: without it the repeated answer would be a second one.
         self._model_items.discard_for_retry()
         self._reader.discard_for_retry()
-        self._events.append(retrying_event(ended.failure, error_kind(error.codex_error_info)[1]))
+        self._events.append(retrying_event(ended.failure, status))
 
     def _turn_completed(self, params: Params) -> None:
         state = decode_part(params.turn, TurnPayload)

@@ -41,8 +41,8 @@ class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     delta: str | None = None
     summary_index: int = 0
     content_index: int = 0
-    will_retry: bool = False
-    """Whether an `error` is followed by a repeated model call."""
+    will_retry: bool | None = None
+    """Whether an `error` is followed by a repeated model call; None: that could not be read."""
     message: str | None = None
     """The question of an MCP approval."""
     command: msgspec.Raw = NO_JSON

@@ -24,6 +24,8 @@ BAD_ANSWER = Failure(
     "The agent sent a message that this server does not understand. Try again, or update the agent.",
 )
 
+UNREADABLE_ERROR = Failure(K.UPSTREAM_ERROR, "The agent reported an error that this server could not read.")
+
 MAX_READ = 65_536
 MAX_MESSAGE = 600
 

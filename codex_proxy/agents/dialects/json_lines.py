@@ -77,6 +77,11 @@ def divided(lines: Sequence[bytes]) -> Sequence[bytes]:
     return [part for line in lines for part in line.split(b"\r") if part]
 
 
+def is_torn(line: bytes) -> bool:
+    """Whether the end of a JSON object is missing."""
+    return line.startswith(b"{") and not is_too_costly(line) and _value_of(line) is None
+
+
 def decode_part(json: bytes | msgspec.Raw, type: type[T], *, loosely: bool = False) -> T:
     """Decodes a line, or a raw field of one, as `decode_line` does; with `loosely` as `decode_loosely` does what it
     could not decode else. Raises `UnreadableError`, also if that would cost too much.

@@ -23,6 +23,7 @@ from codex_proxy.agents.processes.session import (
     broken_protocol,
     ended_from,
     missing_program,
+    rest_of,
 )
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
@@ -133,9 +134,8 @@ class ChildTransport(PooledProcess):
         reader = self._reader
         if reader is None:
             return
-        rest = self._framer.close()
-        if rest:
-            reader.on_messages([rest], len(rest))
+        for line in rest_of(self._framer, exit):
+            reader.on_messages([line], len(line))
         reader.on_end(ended_from(exit))
 
     # --- what a session calls -------------------------------------------------------------------------

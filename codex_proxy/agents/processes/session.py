@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeGuard
 import msgspec
 
 from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step, ToolReply, TooMuchHeld
+from codex_proxy.agents.dialects.json_lines import is_torn
 from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
@@ -378,6 +379,14 @@ class ChunkFramer:
 
 def _clean(lines: list[bytes]) -> list[bytes]:
     return [line for line in (line.removesuffix(b"\r") for line in lines) if line]
+
+
+def rest_of(framer: LineFramer | ChunkFramer, exit: Exit) -> list[bytes]:
+    """Returns the line without an end that a child has printed last, if any; not of one that died in the middle of it,
+    whose death is the fault that the client should hear of.
+    """
+    rest = framer.close()
+    return [] if rest is None or (exit.code != 0 and is_torn(rest)) else [rest]
 
 
 def broken_protocol(reason: str) -> Failure:

@@ -18,6 +18,7 @@ from codex_proxy.agents.processes.session import (
     TransportReader,
     broken_protocol,
     ended_from,
+    rest_of,
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import breaks_off, release_all
@@ -192,6 +193,8 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
 
     @breaks_off
     def on_end(self, exit: Exit) -> None:
+        for line in rest_of(self._framer, exit):
+            self.on_output(line + b"\n")
         self.exit, self.ended_during_turn = exit, self.turns_running > 0
         self._progress.set()
         for channel in list(self._readers):
