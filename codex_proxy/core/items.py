@@ -5,7 +5,7 @@ the index of its choice; None if there is only one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -134,6 +134,13 @@ class McpOrigin(msgspec.Struct, frozen=True):
     needs_approval: bool = False
 
 
+OwnCall: TypeAlias = Literal["local_shell_call", "shell_call", "apply_patch_call"]
+"""The type of a call whose item has its arguments as fields, so that only arguments of the tool's form fit in."""
+
+
+_OWN_CALLS = get_args(OwnCall)
+
+
 class ClientName(msgspec.Struct, frozen=True):
     """The client's name of a tool that the model knows by another name. `call_type` is the type of a call's item, if
     not the usual one.
@@ -141,7 +148,7 @@ class ClientName(msgspec.Struct, frozen=True):
 
     name: str
     namespace: str | None = None
-    call_type: Literal["", "tool_search_call", "local_shell_call"] = ""
+    call_type: Literal["", "tool_search_call"] | OwnCall = ""
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -156,6 +163,11 @@ class Tool(msgspec.Struct, frozen=True):
     """The MCP server where this server runs the tool; None: the client runs it."""
     client_name: ClientName | None = None
     """The client's name, if it is not `name`."""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the arguments of calls have to keep to the schema."""
+        return self.strict or (self.client_name is not None and self.client_name.call_type in _OWN_CALLS)
 
 
 # --- what the agent puts out --------------------------------------------------------------------

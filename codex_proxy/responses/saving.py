@@ -19,6 +19,7 @@ from codex_proxy.store.values import UNFINISHED, Frame, StoredItem, StoredRespon
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.mcp_items import call_id_of
+from codex_proxy.surfaces.responses.output import WHOLE_CALLS
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 
 _Key: TypeAlias = tuple[str, str | None]
@@ -189,7 +190,7 @@ def _id_of(head: ItemHead) -> str | None:
 def _key_of(item: ItemDict) -> _Key | None:
     """Returns the key that a client's item has in common with the model's form of it."""
     kind = item["type"]
-    if kind in ("function_call", "custom_tool_call", "tool_search_call", "local_shell_call"):
+    if kind in ("function_call", "custom_tool_call") or kind in WHOLE_CALLS:
         return "call", item.get("call_id")
     if kind in ("mcp_call", "mcp_approval_request"):
         return "call", call_id_of(item["id"])

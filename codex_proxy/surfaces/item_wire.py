@@ -270,18 +270,89 @@ def _is_a_command(action: dict[str, Any]) -> dict[str, Any]:
     return action
 
 
-class ShellCallItem(NativeItem):
+class LocalShellCallItem(NativeItem):
     type: Literal["local_shell_call"]
     status: Literal["completed", "in_progress", "incomplete"]
     action: Annotated[dict[str, Any], AfterValidator(_is_a_command)]
 
 
-class ShellOutputItem(Item):
+class LocalShellOutputItem(Item):
     """The output of the client's shell. `id` is the call's if there is no `call_id`; with neither it is refused."""
 
     type: Literal["local_shell_call_output"]
     call_id: CallId | None = None
     output: str
+
+
+class ShellAction(RequestModel):
+    commands: list[str]
+    timeout_ms: int | None = None
+    max_output_length: int | None = None
+
+
+class ShellEnvironment(RequestModel, extra="allow"):
+    """Where a call was run."""
+
+    type: str
+
+
+class _MachineItem(Item):
+    """A call or output of a tool that the client runs on its machine."""
+
+    type: str
+    call_id: CallId
+    caller: IgnoredInItem = None
+
+
+class ShellCallItem(_MachineItem):
+    type: Literal["shell_call"]
+    action: ShellAction
+    environment: ShellEnvironment | None = None
+
+
+class ShellExit(RequestModel):
+    type: Literal["exit"]
+    exit_code: int
+
+
+class ShellTimeout(RequestModel):
+    type: Literal["timeout"]
+
+
+class ShellOutputPart(RequestModel):
+    """What one command has printed, and how it ended."""
+
+    stdout: str
+    stderr: str
+    outcome: Annotated[ShellExit | ShellTimeout, ByKind()]
+
+
+class ShellOutputItem(_MachineItem):
+    type: Literal["shell_call_output"]
+    output: list[ShellOutputPart]
+    max_output_length: int | None = None
+
+
+class FileChange(RequestModel):
+    type: Literal["create_file", "update_file"]
+    path: str
+    diff: str
+
+
+class FileRemoval(RequestModel):
+    type: Literal["delete_file"]
+    path: str
+
+
+class PatchCallItem(_MachineItem):
+    type: Literal["apply_patch_call"]
+    operation: Annotated[FileChange | FileRemoval, ByKind()]
+
+
+class PatchOutputItem(_MachineItem):
+    type: Literal["apply_patch_call_output"]
+    status: Literal["completed", "failed"]
+    output: str | None = None
 
 
 class ActivityItem(Item):
@@ -320,8 +391,12 @@ AnyItem: TypeAlias = Annotated[
     | ConfigurationUpdateItem
     | WebSearchCallItem
     | ImageCallItem
+    | LocalShellCallItem
+    | LocalShellOutputItem
     | ShellCallItem
     | ShellOutputItem
+    | PatchCallItem
+    | PatchOutputItem
     | ActivityItem,
     ByKind(untyped=_model_without_type),
 ]

@@ -38,6 +38,10 @@ PREFIXES: Final = {
     "image_generation_call": "ig_",
     "local_shell_call": "lsh_",
     "local_shell_call_output": "lsho_",
+    "shell_call": "sh_",
+    "shell_call_output": "sho_",
+    "apply_patch_call": "apc_",
+    "apply_patch_call_output": "apco_",
     "codex:activity": "act_",
 }
 """The prefix of an id by its item's type; `item_` for other types."""
@@ -46,6 +50,7 @@ CLIENT_CALLS: Final = frozenset(
     {
         *("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
         *("tool_search_call", "tool_search_output", "local_shell_call", "local_shell_call_output"),
+        *("shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output"),
     }
 )
 """Types of calls and outputs of the client's own tools."""
@@ -216,11 +221,16 @@ def _native_form(item: wire.NativeItem, param: str, pdfs: PdfTexts | None) -> It
     return _with_optional({}, **item.model_dump())
 
 
-def _shell_output_form(item: wire.ShellOutputItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
+def _local_shell_output_form(item: wire.LocalShellOutputItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     call_id = item.call_id or item.id
     if not call_id:
         raise missing_parameter(f"{param}.call_id")
     return {"type": item.type, "call_id": call_id, "output": item.output, "status": _status(item)}
+
+
+def _machine_form(item: Any, param: str, pdfs: PdfTexts | None) -> ItemDict:
+    given: ItemDict = item.model_dump(exclude={"caller"}, exclude_none=True, by_alias=True, warnings=False)
+    return given if isinstance(item, wire.PatchOutputItem) else given | {"status": _status(item)}
 
 
 _PLAIN: Final[dict[type, tuple[str, str]]] = {
@@ -269,6 +279,9 @@ _FORMS: Final[dict[type, Callable[[Any, str, PdfTexts | None], ItemDict]]] = {
     wire.ConfigurationUpdateItem: _update_form,
     wire.WebSearchCallItem: _native_form,
     wire.ImageCallItem: _native_form,
-    wire.ShellCallItem: _native_form,
-    wire.ShellOutputItem: _shell_output_form,
+    wire.LocalShellCallItem: _native_form,
+    wire.LocalShellOutputItem: _local_shell_output_form,
+    **dict.fromkeys(
+        (wire.ShellCallItem, wire.ShellOutputItem, wire.PatchCallItem, wire.PatchOutputItem), _machine_form
+    ),
 }

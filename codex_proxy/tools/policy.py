@@ -196,7 +196,7 @@ class ToolPolicy:
     """
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
-        self._strict: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.strict}
+        self._checked: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.is_checked}
         self._server_tools: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.mcp is not None}
         self._steps_left = turn.max_server_steps
         self._calls_left = turn.max_server_calls
@@ -432,7 +432,7 @@ class ToolPolicy:
         return None if is_quick(check.schema, check.text) else check
 
     def _check_of(self, request: ToolCallRequested) -> TextCheck | None:
-        tool = self._strict.get(request.name)
+        tool = self._checked.get(request.name)
         if tool is None or tool.parameters is None or request.kind == "custom":
             return None
         # A call without arguments is one with none: agents and clients take the empty text so.

@@ -128,7 +128,7 @@ async def run_client(
         command = ["node", f"{name}.mjs"]
     else:
         command = [str(client.python), str(HERE / "programs" / f"{name}.py")]
-    said = await _output(command, environment, client.folder if client.kind == "npm" else folder)
+    said = await output_of(command, environment, client.folder if client.kind == "npm" else folder)
     answer: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
     return answer
 
@@ -138,8 +138,8 @@ async def _run_program(
 ) -> dict[str, Any]:
     port = {"PROXY_PORT": url.rpartition(":")[2]}
     command = [sys.executable, "-m", "codex_proxy", "run", client.name, "--", *client.arguments]
-    version = await _output([client.name, "--version"], environment, folder)
-    said = await _output(command, {**environment, **port, "PYTHONPATH": str(ROOT)}, folder)
+    version = await output_of([client.name, "--version"], environment, folder)
+    said = await output_of(command, {**environment, **port, "PYTHONPATH": str(ROOT)}, folder)
     found = [word for word in version.split() if word[:1].isdigit()]
     return {
         "version": (found or ["?"])[0],
@@ -147,7 +147,7 @@ async def _run_program(
     }
 
 
-async def _output(command: list[str], environment: Mapping[str, str], folder: Path) -> str:
+async def output_of(command: list[str], environment: Mapping[str, str], folder: Path) -> str:
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=folder,

@@ -260,6 +260,19 @@ ITEMS: Final[dict[str, Any]] = {
         {"type": "tool_search_output", "call_id": "call_9", "execution": "client", "tools": []},
         {"type": "web_search_call", "id": "ws_1", "action": {"type": "search"}},
         {"type": "codex:activity", "kind": "command", "text": "ls", "output": ""},
+        {"type": "shell_call", "call_id": "call_7", "action": {"commands": ["ls"], "timeout_ms": 5}},
+        {
+            "type": "shell_call_output",
+            "call_id": "call_7",
+            "output": [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
+        },
+        {
+            "type": "apply_patch_call",
+            "call_id": "call_8",
+            "status": "completed",
+            "operation": {"type": "update_file", "path": "a", "diff": "+a"},
+        },
+        {"type": "apply_patch_call_output", "call_id": "call_8", "status": "failed", "output": "a"},
     ],
     "conversation": {"id": "conv_1"},
     "tools": [
@@ -273,6 +286,8 @@ ITEMS: Final[dict[str, Any]] = {
         },
         {"type": "namespace", "name": "files", "tools": [{"type": "function", "name": "read"}]},
         {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}},
+        {"type": "shell", "environment": {"type": "local", "skills": []}, "allowed_callers": ["direct"]},
+        {"type": "apply_patch"},
     ],
     "tool_choice": "auto",
 }

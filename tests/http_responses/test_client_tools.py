@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
+import pytest
 from openai.types.responses import Response
 from structlog.testing import capture_logs
 
-from tests.http.serving import Proxy
+from tests.http.serving import Proxy, fake_proxy
+from tests.http.test_claude_code import claude_proxy
 from tests.http_responses.asking import create, events_of
 
 READ_TOOL: dict[str, Any] = {"type": "function", "name": "read", "parameters": {"type": "object"}}
@@ -100,6 +104,41 @@ async def test_a_tool_search_comes_back_as_a_call_for_the_client(proxy: Proxy) -
         "client",
         {"query": "files"},
     )
+
+
+ON_THE_MACHINE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("local_shell", {"command": ["ls"]}, {"output": "a.py"}),
+    ("shell", {"commands": ["ls"]}, {"output": []}),
+    (
+        "apply_patch",
+        {"operation": {"type": "create_file", "path": "a.py", "diff": "+1"}},
+        {"status": "completed"},
+    ),
+]
+
+
+def agent_of(name: str, folder: Path) -> AbstractAsyncContextManager[Proxy]:
+    return claude_proxy(folder) if name == "claude-code" else fake_proxy(folder, fake_dialect=name)
+
+
+@pytest.mark.parametrize("agent", ["proto", "app-server", "acp", "claude-code"])
+@pytest.mark.parametrize(("kind", "arguments", "output"), ON_THE_MACHINE, ids=["local", "shell", "patch"])
+async def test_each_agent_has_the_tools_that_a_client_runs_on_its_machine(
+    agent: str, kind: str, arguments: dict[str, Any], output: dict[str, Any], tmp_path: Path
+) -> None:
+    prompt = {"role": "user", "content": calls(kind, json.dumps(arguments))}
+    given: dict[str, Any] = {"tools": [{"type": kind}], "store": False}
+    async with agent_of(agent, tmp_path) as proxy:
+        whole = await create(proxy, [prompt], **given)
+        streamed = events_of((await create(proxy, [prompt], **given, stream=True)).text)[-1]["response"]
+        for first in (Response.model_validate(answer) for answer in (whole.body, streamed)):
+            (call,) = [item.model_dump() for item in first.output if item.type != "reasoning"]
+            assert call["type"] == f"{kind}_call"
+            made = call.get("action") or {"operation": call["operation"]}
+            assert {name: made[name] for name in arguments} == arguments
+            answer = {"type": f"{kind}_call_output", "call_id": call["call_id"], **output}
+            second = await create(proxy, [prompt, call, answer], **given)
+            assert second.body["output"][-1]["content"][0]["text"].startswith("Seen: ")
 
 
 async def test_a_deferred_tool_is_offered_once_a_search_has_found_it(proxy: Proxy) -> None:

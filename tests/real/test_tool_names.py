@@ -31,6 +31,8 @@ NAMES = [
     "functions",
     "client_x",
     "apply_patch",
+    "shell",
+    "local_shell",
     "view_image",
 ]
 PATCH = {"type": "custom", "custom": {"name": "edit", "description": "Edits a file."}}

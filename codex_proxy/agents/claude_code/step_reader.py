@@ -73,7 +73,7 @@ class StepReader:
         self._plain = turn.mode == "model"
         self._structured = turn.output_schema is not None
         # What the server checks, runs or hides has to be whole before the client hears of it.
-        held = any(tool.kind == "custom" or tool.strict or tool.mcp is not None for tool in turn.tools)
+        held = any(tool.kind == "custom" or tool.is_checked or tool.mcp is not None for tool in turn.tools)
         self._streams_calls = turn.parallel_tool_calls and not held
         self._message = ""
         self._streamed: set[str] = set()

@@ -216,7 +216,7 @@ class UpstreamTurn(ExchangeTurn[A]):
         self._custom = frozenset(tool.name for tool in turn.tools if tool.kind == "custom")
         # What the server checks, runs or hides has to be whole before the client hears of it.
         if turn.parallel_tool_calls:
-            shown = (tool for tool in turn.tools if not tool.strict and tool.mcp is None)
+            shown = (tool for tool in turn.tools if not tool.is_checked and tool.mcp is None)
             self._streamed = {tool.name: tool.kind for tool in shown}
         return super().begin(turn)
 

@@ -1,5 +1,5 @@
-"""The client's tools: functions and custom tools (also in namespaces), tool search, shell. A namespace's tool is
-offered as `NAMESPACE__NAME`; a deferred one once tool search has listed it; `local_shell` as a function. Raises `Fault`
+"""The client's tools: functions and custom tools (also in namespaces), tool search, and those of `machine_tools`. A
+namespace's tool is offered as `NAMESPACE__NAME`; a deferred one once tool search has listed it. Raises `Fault`
 INVALID_REQUEST. Sources: OpenAI's types, requests of Codex 0.163 and 0.169.
 """
 
@@ -15,26 +15,12 @@ from codex_proxy.core.tool_names import offered_name
 from codex_proxy.surfaces.base import json_bytes, schema_json
 from codex_proxy.surfaces.body import validate
 from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.responses import machine_tools
 from codex_proxy.surfaces.responses import wire_tools as wire
+from codex_proxy.surfaces.responses.machine_tools import machine_tool
 from codex_proxy.surfaces.tools import with_grammar
 
 TOOL_SEARCH: Final = "tool_search"
-LOCAL_SHELL: Final = "local_shell"
-_SHELL_WORDS: Final = "Runs a command on the user's machine, and returns its output and exit code."
-_SHELL_PARAMETERS: Final = {
-    "type": "object",
-    "properties": {
-        "command": {
-            "type": "array",
-            "items": {"type": "string"},
-            "description": 'The program and its arguments, like ["bash", "-lc", "ls"].',
-        },
-        "working_directory": {"type": "string"},
-        "timeout_ms": {"type": "integer"},
-    },
-    "required": ["command"],
-    "additionalProperties": False,
-}
 _DEFAULT_NAMESPACE: Final = "functions"
 _LISTS: Final = frozenset({"additional_tools", "tool_search_output"})
 """Types of items that contain tools."""
@@ -74,10 +60,8 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
                 yield GivenTool(_tool(inner, tool.name), f"{path}.tools[{number}].name", deferred)
         elif isinstance(tool, wire.ToolSearchTool) and tool.execution == "client":
             yield GivenTool(_search_tool(tool), path, False)
-        elif isinstance(tool, wire.LocalShellTool):
-            called = ClientName(LOCAL_SHELL, call_type="local_shell_call")
-            shell = Tool(LOCAL_SHELL, _SHELL_WORDS, schema_json(_SHELL_PARAMETERS), client_name=called)
-            yield GivenTool(shell, path, False)
+        elif isinstance(tool, wire.MachineTool) and not wire.runs_in_container(tool):
+            yield GivenTool(machine_tool(tool), path, False)
 
 
 def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
@@ -101,24 +85,15 @@ def search_result_text(item: ItemDict) -> str:
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
-    """Converts calls and outputs of tool search and shell to calls and outputs of functions."""
+    """Converts calls and outputs of tool search and of `machine_tools` to calls and outputs of functions."""
     if item.get("call_id") is None:
         return item
     if item["type"] == "tool_search_call":
-        return _function_call(item, TOOL_SEARCH, item["arguments"])
-    if item["type"] == "local_shell_call":
-        given = item["action"].items()
-        action = {name: value for name, value in given if name != "type" and value not in (None, {})}
-        return _function_call(item, LOCAL_SHELL, action)
-    if item["type"] == "local_shell_call_output":
-        return {**item, "type": "function_call_output"}
+        arguments = json_bytes(item["arguments"]).decode()
+        return {**item, "type": "function_call", "name": TOOL_SEARCH, "arguments": arguments}
     if item["type"] == "tool_search_output":
         return {**item, "type": "function_call_output", "output": search_result_text(item)}
-    return item
-
-
-def _function_call(item: ItemDict, name: str, arguments: Any) -> ItemDict:
-    return {**item, "type": "function_call", "name": name, "arguments": json_bytes(arguments).decode()}
+    return machine_tools.as_function_item(item)
 
 
 def _tool(tool: wire.FunctionTool | wire.CustomTool, namespace: str | None) -> Tool:

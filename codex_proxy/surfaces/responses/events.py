@@ -96,8 +96,21 @@ class ResponseEvents:
     # --- items and their parts ------------------------------------------------------------------
 
     def send_item_added(self, output: OutputItem) -> None:
-        self._add("response.output_item.added", output_index=output.index, item=output.whole())
+        item = output.whole()
+        commands: list[str] = []
+        if output.kind == "shell_call":
+            commands = item["action"]["commands"]
+            item["action"] |= {"commands": []}
+        self._add("response.output_item.added", output_index=output.index, item=item)
+        for index, command in enumerate(commands):
+            self._send_command(output, index, command)
         self.send_item_stage(output, "in_progress")
+
+    def _send_command(self, output: OutputItem, index: int, command: str) -> None:
+        place = {"command_index": index, "output_index": output.index}
+        self._add("response.shell_call_command.added", **place, command="")
+        self._add("response.shell_call_command.delta", **place, delta=command)
+        self._add("response.shell_call_command.done", **place, command=command)
 
     def send_part_added(self, output: OutputItem, part: Part) -> None:
         position = self._position(output, part)

@@ -24,6 +24,7 @@ from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.surfaces.base import json_lines, json_text, raw_text
 from codex_proxy.surfaces.items import PREFIXES
 from codex_proxy.surfaces.responses import mcp_items
+from codex_proxy.surfaces.responses.machine_tools import CALL_FIELDS
 from codex_proxy.surfaces.usage import json_tokens
 
 PartKey: TypeAlias = tuple[str, int]
@@ -37,9 +38,8 @@ LINE: Final[PartKey] = ("summary", 0)
 ANNOTATION: Final[PartKey] = ("annotation", 0)
 
 TOOL_SEARCH_CALL: Final = "tool_search_call"
-LOCAL_SHELL_CALL: Final = "local_shell_call"
-WHOLE_CALLS: Final = frozenset({TOOL_SEARCH_CALL, LOCAL_SHELL_CALL})
-"""Kinds of calls without events for their arguments."""
+WHOLE_CALLS: Final = frozenset({TOOL_SEARCH_CALL, *CALL_FIELDS})
+"""Kinds of calls without events for their arguments: they are sent once these are whole."""
 ACTIVITY_TYPE: Final = "codex:activity"
 """The type of items about what the agent did, for clients that ask for them."""
 
@@ -175,21 +175,9 @@ def _tool_search_call(output: OutputItem) -> dict[str, Any]:
     return {"call_id": call_id, "execution": "client", "arguments": _arguments_of(output)}
 
 
-def _local_shell_call(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of a call of the shell. A `command` that is no list of strings is empty."""
+def _machine_call(output: OutputItem) -> dict[str, Any]:
     assert isinstance(output.item, ToolCall)
-    given = _arguments_of(output)
-    command = given.get("command")
-    is_words = isinstance(command, list) and all(isinstance(word, str) for word in command)
-    folder, limit = given.get("working_directory"), given.get("timeout_ms")
-    action: dict[str, Any] = {
-        "type": "exec",
-        "command": command if is_words else [],
-        "env": {},
-        "working_directory": folder if isinstance(folder, str) else None,
-        "timeout_ms": limit if isinstance(limit, int) and not isinstance(limit, bool) else None,
-    }
-    return {"call_id": raw_text(output.item.call_id), "action": action}
+    return {"call_id": raw_text(output.item.call_id), **CALL_FIELDS[output.kind](_arguments_of(output))}
 
 
 def _arguments_of(output: OutputItem) -> dict[str, Any]:
@@ -210,7 +198,7 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     "function_call": _call,
     "custom_tool_call": _call,
     TOOL_SEARCH_CALL: _tool_search_call,
-    LOCAL_SHELL_CALL: _local_shell_call,
+    **dict.fromkeys(CALL_FIELDS, _machine_call),
     mcp_items.LIST_TYPE: mcp_items.list_fields,
     mcp_items.CALL_TYPE: mcp_items.call_fields,
     mcp_items.REQUEST_TYPE: mcp_items.approval_request_fields,

@@ -280,13 +280,14 @@ class ResponsesRenderer(Renderer):
 
     def _start(self, output: OutputItem) -> None:
         """Starts an item: messages and reasoning with their first text, but reasoning at once if its encrypted content
-        is wanted.
+        is wanted; `WHOLE_CALLS` at their end.
         """
         item = output.item
+        if output.kind in WHOLE_CALLS:
+            return  # its arguments are not known yet
         if isinstance(item, ToolCall | McpCall):
             self._announce(output)
-            if output.kind not in WHOLE_CALLS:
-                self._new_part(output, ARGUMENTS)
+            self._new_part(output, ARGUMENTS)
         elif isinstance(item, McpApproval):
             # It has no events for its arguments, so they come with it; half of them nobody could judge.
             output.parts.append(Part(ARGUMENTS, 0))
@@ -313,7 +314,7 @@ class ResponsesRenderer(Renderer):
         if output is None:
             return
         if not output.waiting:
-            self._order.end_item(output, event.status)
+            self._end(output, event.status)
         else:
             output.status = event.status
             if isinstance(output.item, McpApproval) and event.status != "incomplete":
@@ -332,7 +333,12 @@ class ResponsesRenderer(Renderer):
             self._add_text(output.item.id, key, text)
         output.kept.clear()
         if ended != "in_progress":
-            self._order.end_item(output, ended)
+            self._end(output, ended)
+
+    def _end(self, output: OutputItem, status: str) -> None:
+        if output.kind in WHOLE_CALLS and status != "incomplete":
+            self._announce(output)
+        self._order.end_item(output, status)
 
     # --- texts ----------------------------------------------------------------------------------
 

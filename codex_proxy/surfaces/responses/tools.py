@@ -16,7 +16,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.body import RequestModel, missing_parameter
 from codex_proxy.surfaces.responses import wire_tools as wire
-from codex_proxy.surfaces.responses.client_tools import LOCAL_SHELL, TOOL_SEARCH, client_tools, name_of
+from codex_proxy.surfaces.responses.client_tools import TOOL_SEARCH, client_tools, name_of
 from codex_proxy.surfaces.tools import OfferedTools, known_tool, refuse_duplicates
 
 UNSUPPORTED: Final = "unsupported_tool"
@@ -58,6 +58,8 @@ def offered_tools(
     for index, tool in enumerate(given):
         if isinstance(tool, wire.HostedTool):
             raise _hosted_tool_fault(tool.type, f"tools[{index}]")
+        if wire.runs_in_container(tool):
+            raise _hosted_tool_fault("shell", f"tools[{index}].environment")
     named = list(client_tools(given))
     refuse_duplicates([each.tool for each in named], [each.param for each in named])
     tools = join_tools(tuple(each.tool for each in named if not each.deferred), input_tools)
@@ -104,6 +106,7 @@ _ADVICE_BY_TYPE: Final[dict[str, str]] = {
     "code_interpreter": "To have the agent run commands and to see them, leave the tool out and send the headers "
     "`X-Codex-Mode: agent` and `X-Codex-Activity: items`.",
     "file_search": "To have files searched, give an MCP server that searches, or send their texts in 'input'.",
+    "shell": "With the environment 'local' your client runs its commands.",
     "image_generation": "To have images made, give a function or an MCP server that makes them.",
     **dict.fromkeys(
         ("computer", "computer_use", "computer_use_preview"),
@@ -181,8 +184,8 @@ class _Chooser:
             named = name_of(choice.namespace, choice.name)
             name = known_tool(named, choice.type, self._tools, f"{param}.name")
             return NamedTools((name,), required), (), False
-        if isinstance(choice, wire.ChosenLocalShell):
-            name = known_tool(LOCAL_SHELL, "function", self._tools, f"{param}.type")
+        if isinstance(choice, wire.ChosenMachineTool):
+            name = known_tool(choice.type, "function", self._tools, f"{param}.type")
             return NamedTools((name,), required), (), False
         if isinstance(choice, wire.ChosenMcp):
             if choice.server_label not in self._labels:

@@ -23,8 +23,6 @@ Hosted: TypeAlias = Literal[
     "computer",
     "computer_use",
     "computer_use_preview",
-    "shell",
-    "apply_patch",
     "programmatic_tool_calling",
 ]
 
@@ -96,6 +94,48 @@ class LocalShellTool(RequestModel):
     type: Literal["local_shell"]
 
 
+class LocalSkill(RequestModel):
+    """A folder on the client's machine whose text says how something is done."""
+
+    name: str
+    description: str
+    path: str
+
+
+class LocalEnvironment(RequestModel):
+    type: Literal["local"]
+    skills: list[LocalSkill] | None = None
+
+
+class ContainerEnvironment(RequestModel):
+    """A machine of OpenAI's, which is refused."""
+
+    type: Literal["container_auto", "container_reference"]
+
+
+class ShellTool(RequestModel):
+    """Command lines for the client's shell. Without an `environment` they are run there, too."""
+
+    type: Literal["shell"]
+    environment: Annotated[LocalEnvironment | ContainerEnvironment, ByKind()] | None = None
+    allowed_callers: Callers = None
+
+
+class ApplyPatchTool(RequestModel):
+    """Changes of the client's files."""
+
+    type: Literal["apply_patch"]
+    allowed_callers: Callers = None
+
+
+MachineTool: TypeAlias = LocalShellTool | ShellTool | ApplyPatchTool
+"""A tool that the client runs on its own machine."""
+
+
+def runs_in_container(tool: RequestModel) -> bool:
+    return isinstance(tool, ShellTool) and isinstance(tool.environment, ContainerEnvironment)
+
+
 class McpToolFilter(RequestModel):
     tool_names: list[str] | None = None
     read_only: bool | None = None
@@ -148,6 +188,8 @@ AnyTool: TypeAlias = Annotated[
     | NamespaceTool
     | ToolSearchTool
     | LocalShellTool
+    | ShellTool
+    | ApplyPatchTool
     | HostedTool,
     ByKind(),
 ]
@@ -171,8 +213,8 @@ class ChosenWebSearch(RequestModel):
     type: WebSearch
 
 
-class ChosenLocalShell(RequestModel):
-    type: Literal["local_shell"]
+class ChosenMachineTool(RequestModel):
+    type: Literal["local_shell", "shell", "apply_patch"]
 
 
 class ChosenHosted(RequestModel):
@@ -180,7 +222,7 @@ class ChosenHosted(RequestModel):
 
 
 Allowed: TypeAlias = Annotated[
-    ChosenTool | ChosenMcp | ChosenWebSearch | ChosenLocalShell | ChosenHosted, ByKind()
+    ChosenTool | ChosenMcp | ChosenWebSearch | ChosenMachineTool | ChosenHosted, ByKind()
 ]
 
 
@@ -195,7 +237,7 @@ ToolChoice: TypeAlias = Annotated[
     | ChosenTool
     | ChosenMcp
     | ChosenWebSearch
-    | ChosenLocalShell
+    | ChosenMachineTool
     | ChosenHosted
     | ChosenAllowed,
     ByKind(),

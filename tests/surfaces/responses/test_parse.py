@@ -19,11 +19,12 @@ from codex_proxy.surfaces.errors import error_body, status_of
 from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from codex_proxy.surfaces.responses.mcp_offers import allowed_names, allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpChoice
-from tests.surfaces.responses.asking import ask, ask_bytes, function_tool, refusal_of, turn
+from tests.surfaces.responses.asking import HELLO, ask, ask_bytes, function_tool, refusal_of, turn
 
 MCP = {"type": "mcp", "server_label": "files", "server_url": "http://localhost:8080/mcp"}
 READ = ListedTool("read", annotations=b'{"readOnlyHint":true}')
 WRITE = ListedTool("write")
+PRINTED = {"stdout": "a.py", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 
@@ -358,6 +359,34 @@ def test_tools_of_openais_own_servers_are_refused_by_name(kind: str) -> None:
     assert ("X-Codex-Mode: agent" in failure.message) == (kind == "code_interpreter")
 
 
+@pytest.mark.parametrize("environment", [{"type": "container_auto"}, {"type": "container_reference"}])
+def test_a_shell_in_a_container_of_openais_is_refused(environment: dict[str, Any]) -> None:
+    failure = refusal_of(tools=[function_tool(), {"type": "shell", "environment": environment}])
+    assert (failure.param, failure.code) == ("tools[1].environment", "unsupported_tool")
+    assert "environment 'local'" in failure.message
+    brought = {"type": "additional_tools", "tools": [{"type": "shell", "environment": environment}]}
+    assert turn(input=[brought, HELLO]).tools == ()
+
+
+@pytest.mark.parametrize("environment", [None, {"type": "local"}, {"type": "local", "skills": []}])
+def test_a_shell_is_the_clients_own_where_no_container_is_named(environment: Any) -> None:
+    given = {"type": "shell", "environment": environment}
+    brought = {"type": "additional_tools", "tools": [given]}
+    (tool,) = turn(tools=[given]).tools
+    assert turn(input=[brought, HELLO]).tools == (tool,)
+    assert (tool.name, tool.kind, tool.strict) == ("shell", "function", False)
+
+
+def test_the_model_is_told_of_a_shells_skills() -> None:
+    skill = {"name": "releases", "description": "How to release.", "path": "/skills/releases"}
+    parsed = ask(tools=[{"type": "shell", "environment": {"type": "local", "skills": [skill]}}])
+    (tool,) = parsed.turn.tools
+    assert tool.description.endswith("\n- releases (/skills/releases): How to release.")
+    assert parsed.ignored == ()
+    refused = refusal_of(tools=[{"type": "shell", "environment": {"type": "local", "skills": [{}]}}])
+    assert refused.param == "tools[0].environment.skills[0].name"
+
+
 def test_an_mcp_server_is_kept_for_whoever_runs_its_tools() -> None:
     parsed = ask(
         tools=[
@@ -589,9 +618,32 @@ def test_the_response_object_is_one_of_the_sdks_own_type(choice: Any) -> None:
         ),
         ({"type": "local_shell_call", "status": "completed", "action": {"type": "exec"}}, "input[0].action"),
         ({"type": "web_search_call", "action": "search"}, "input[0].action"),
+        ({"type": "shell_call", "action": {"commands": []}}, "input[0].call_id"),
+        ({"type": "shell_call", "call_id": "c", "action": {"commands": "ls"}}, "input[0].action.commands"),
+        ({"type": "shell_call_output", "call_id": "c", "output": "a.py"}, "input[0].output"),
+        (
+            {
+                "type": "shell_call_output",
+                "call_id": "c",
+                "output": [{**PRINTED, "outcome": {"type": "exit"}}],
+            },
+            "input[0].output[0].outcome.exit_code",
+        ),
+        (
+            {"type": "apply_patch_call", "call_id": "c", "operation": {"type": "move_file", "path": "a"}},
+            "input[0].operation.type",
+        ),
+        (
+            {"type": "apply_patch_call", "call_id": "c", "operation": {"type": "create_file", "path": "a"}},
+            "input[0].operation.diff",
+        ),
+        ({"type": "apply_patch_call_output", "call_id": "c", "output": "Done."}, "input[0].status"),
+        ({"type": "shell_call_output", "call_id": "unknown", "output": [PRINTED]}, "input[0].call_id"),
     ],
 )
-def test_a_malformed_item_of_the_provider_s_is_the_client_s_fault(item: dict[str, Any], param: str) -> None:
+def test_a_malformed_item_with_a_tool_s_own_fields_is_the_client_s_fault(
+    item: dict[str, Any], param: str
+) -> None:
     fault = refusal_of(input=[item])
     assert (fault.kind, fault.param) == (FaultKind.INVALID_REQUEST, param)
 
