@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -43,6 +43,8 @@ class KeySource(Protocol):
 class Client(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The owner of what the client stores: its key's name, or `local`."""
+    digest: str = ""
+    """The SHA-256 digest of its key; empty without one."""
     settings: RequestSettings
     workspace: Workspace
     rpm: int
@@ -97,6 +99,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return self.catalog.only is None or model.partition(MODEL_SEPARATOR)[0] in self.catalog.members
 
 
+NO_LONGER_VALID: Final = "The API key of this request is no longer valid on this server."
+
+
 def model_not_allowed(model: str, field: str = "model") -> Fault:
     message = (
         f"This API key may not use the model '{excerpt(model)}'. GET /v1/models lists the "
@@ -123,6 +128,11 @@ class Clients:
         """Why the newest keys could not be read, if so."""
         return self._source.trouble
 
+    @property
+    def keys(self) -> KeySet:
+        """The valid keys, the same object until they change."""
+        return self._source.current()
+
     def is_valid(self, digest: str) -> bool:
         return self._source.current().by_digest(digest) is not None
 
@@ -140,15 +150,23 @@ class Clients:
             raise _invalid_key("Incorrect API key provided. Ask the operator of this server for a valid key.")
         return self._client_of(keys, key)
 
-    def by_name(self, name: str) -> Client:
-        """Returns the client of a key's name. Raises `Fault` INVALID_API_KEY if the key was removed."""
+    def by_name(self, name: str, digest: str = "") -> Client:
+        """Returns the client of a key's name. Raises `Fault` INVALID_API_KEY if the key was removed, or is not the one
+        with this `digest`, if it is known.
+        """
         keys = self._source.current()
         if not keys.required and name == NO_KEY_OWNER:
             return self.everybody
         key = keys.by_name(name)
-        if key is None:
-            raise _invalid_key("The API key of this request is no longer valid on this server.")
+        if key is None or digest not in ("", key.sha256):
+            raise _invalid_key(NO_LONGER_VALID)
         return self._client_of(keys, key)
+
+    def renew(self, client: Client) -> Client:
+        """Returns the client with the limits that its key has now. Raises `Fault` INVALID_API_KEY if this key is no
+        longer valid under its name, or one is required of a client without a key.
+        """
+        return self.by_name(client.name, client.digest) if client.digest else self.by_digest(None)
 
     def _client_of(self, keys: KeySet, key: Key) -> Client:
         models = self.everybody.catalog.models  # what a key's names of models mean changes with them
@@ -171,6 +189,7 @@ def limit_to_key(everybody: Client, key: Key) -> Client:
     tools = "never" if key.plain_model else everybody.settings.builtin_tools
     return Client(
         name=key.name,
+        digest=key.sha256,
         settings=msgspec.structs.replace(
             everybody.settings, sandbox=sandbox, builtin_tools=tools, workdir=workspace.folder
         ),

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Client, Clients, workspace_of
+from codex_proxy.admission.rights import HeldRights
 from codex_proxy.admission.routes import Router
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import ConfiguredAgent
@@ -42,6 +43,7 @@ from codex_proxy.http.metrics import METER, METRICS_KEY
 from codex_proxy.http.middleware.access import FORWARDED_HEADERS, HOSTS, ORIGINS, PASSES_KEYS, TRUSTED_PROXIES
 from codex_proxy.http.middleware.content_log import log_contents
 from codex_proxy.http.middleware.rate_limit import CONNECTIONS, REQUEST_LIMITS, RequestLimits
+from codex_proxy.http.middleware.rights import RIGHTS
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
 from codex_proxy.http.page import PAGE
 from codex_proxy.http.routing import ROUTER
@@ -80,6 +82,7 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
     app[CATALOG] = catalog_of(settings, server.agent, server.configured)
     app[FAKE_AGENTS] = frozenset(name for name, each in server.configured.items() if each.spec.is_fake)
     app[CLIENTS] = Clients(server.keyring, everybody_of(settings, app[CATALOG]))
+    app[RIGHTS] = HeldRights(app[CLIENTS])
     app[ADMISSION] = Admission(
         server.agent,
         server.runs.services.checks,
@@ -133,6 +136,7 @@ def _responses(server: Server, app: web.Application) -> ResponsesService:
         clock=server.clock,
         ids=app[IDS],
         clients=app[CLIENTS],
+        rights=app[RIGHTS],
         admission=app[ADMISSION],
         usage=app[USAGE],
         store=None if lifecycle is None else lifecycle.store,

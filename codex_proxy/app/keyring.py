@@ -12,7 +12,7 @@ from codex_proxy.core.keys import Key, KeysError, KeySet, parse_keys, with_defau
 
 log = structlog.get_logger(__name__)
 
-CHECK_SECONDS = 1.0
+CHECK_SECONDS = 0.5
 """Seconds between checks of the file: a removed key is accepted for this long."""
 
 MAX_FILE_BYTES = 1 << 20

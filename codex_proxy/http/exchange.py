@@ -317,16 +317,17 @@ async def stream_response(
         return stream.begun or reader.refusal is None
 
     try:
-        while True:
-            has_more = await silence.wait_for(reader.wait(push))
-            data = reader.take() if has_more else reader.open() + comment()
-            if not stream.begun and reader.refusal is not None:
-                raise Fault(reader.refusal)
-            if reader.finished:
-                return await stream.close(data)
-            if data:
-                await stream.write(data)
-                silence.reset()
+        with stream.right:
+            while True:
+                has_more = await silence.wait_for(reader.wait(push))
+                data = reader.take() if has_more else reader.open() + comment()
+                if not stream.begun and reader.refusal is not None:
+                    raise Fault(reader.refusal)
+                if reader.finished:
+                    return await stream.close(data)
+                if data:
+                    await stream.write(data)
+                    silence.reset()
     except ConnectionError:
         raise
     except Exception as error:

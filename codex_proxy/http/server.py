@@ -18,13 +18,14 @@ from aiohttp.http_exceptions import BadHttpMethod, BadStatusLine, InvalidHeader,
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_runner import BaseSite
 
-from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
+from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.http.app_keys import IDS, RUNS
 from codex_proxy.http.body import hold_body_bytes
 from codex_proxy.http.endpoint import REQUEST_ID, Handler
 from codex_proxy.http.middleware.access import check_access
 from codex_proxy.http.middleware.rate_limit import count_if_turn, hold_connection
 from codex_proxy.http.middleware.request_context import ON_EVERY_REPLY, add_headers, provide_context
+from codex_proxy.http.middleware.rights import hold_right
 from codex_proxy.http.replies import fault_response, log_unforeseen
 from codex_proxy.http.routing import with_fallbacks
 from codex_proxy.http.sse import limit_stall
@@ -65,6 +66,8 @@ TOO_MANY = Failure(
 )
 OWN_FILES = 64
 """Open files of a server that does nothing: libraries, the store, pipes, listening sockets."""
+SENT_AT_ONCE = 64 << 10
+"""Bytes that the buffers of a connection take, whether its client reads or not."""
 REFUSAL_LOG_SECONDS = 60.0
 """Seconds between two log lines about refused connections."""
 
@@ -281,7 +284,13 @@ class _Connection(web.RequestHandler):
         only_end_tells = request.version < HttpVersion11 and resp.content_length is None
         if only_end_tells or self._app[RUNS].draining:
             resp.force_close()
-        return await super().finish_response(request, resp, start_time)
+        if (resp.content_length or 0) <= SENT_AT_ONCE or not isinstance(request, web.Request):
+            return await super().finish_response(request, resp, start_time)
+        try:
+            with hold_right(request):  # its client may read as slowly as it likes
+                return await super().finish_response(request, resp, start_time)
+        except Fault:
+            raise ConnectionError from None
 
     def _answer(self, request: BaseRequest, failure: Failure) -> web.Response:
         request_id = request.get(REQUEST_ID) or self._app[IDS].new("req_")
@@ -312,7 +321,7 @@ async def guard_request(request: web.Request, handler: Handler) -> web.StreamRes
     preflight_reply = await check_access(request)
     if preflight_reply is not None:
         return preflight_reply
-    with hold_connection(request), count_if_turn(request), hold_body_bytes(request):
+    with hold_right(request), hold_connection(request), count_if_turn(request), hold_body_bytes(request):
         return await with_fallbacks(request, handler)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from aiohttp import web
@@ -14,6 +15,7 @@ from codex_proxy.core.empty_answers import EMPTY_HEADER
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import REPLY_HEADERS
+from codex_proxy.http.middleware.rights import RIGHT
 
 SSE = "text/event-stream; charset=utf-8"
 NDJSON = "application/x-ndjson"
@@ -64,6 +66,8 @@ class EventStream:
         self._has_comments = media_type == SSE
         self._headers = headers
         self._request = request
+        self.right: AbstractContextManager[None] = request.get(RIGHT, nullcontext())
+        """Raises `Fault` where the key of the request is no longer valid."""
         self._content_log = request.get(CONTENT_LOG)
         self._writer: StreamWriter | None = None
         self._writing_since: float | None = None

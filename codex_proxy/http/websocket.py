@@ -1,7 +1,7 @@
 """`GET /v1/responses` as a WebSocket: runs the turn of each frame (`{"type": "response.create", ...}`) in order, and
 sends each event as one frame; an error is `{"type": "error", "status", "error"}`. The connection keeps its newest
 response, so that one with `store: false` can be continued; a continuing turn that fails removes it, and without room
-for its bytes it is not kept. Each turn's key is checked again. Source: Open Responses.
+for its bytes it is not kept. Each turn has the limits that its key has now. Source: Open Responses.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_req
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import BODY_BUDGET, HeldBytes, hints_of, parse_body
-from codex_proxy.http.middleware.access import DIGEST, KEY_PROTOCOL, subprotocols
+from codex_proxy.http.middleware.access import KEY_PROTOCOL, subprotocols
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, count_request
 from codex_proxy.http.middleware.request_context import CLIENT
+from codex_proxy.http.middleware.rights import RIGHT
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.routing import ROUTED, next_target
 from codex_proxy.http.stream_slots import stream_slot
@@ -73,10 +74,13 @@ async def open_responses_socket(request: web.Request) -> web.StreamResponse:
     await socket.prepare(request)
     connection = _ResponsesSocket(request, socket)
     try:
-        async with asyncio.timeout(MAX_SECONDS):
-            await connection.serve()
+        with request[RIGHT]:
+            async with asyncio.timeout(MAX_SECONDS):
+                await connection.serve()
     except TimeoutError:
         await socket.send_str(socket_error(TOO_LONG).decode())
+    except Fault as fault:
+        await connection.refuse(fault.failure)
     finally:
         socket.end_counting()
     await socket.close()
@@ -154,7 +158,6 @@ class _ResponsesSocket:
         self._socket = socket
         self._responses = request.app[RESPONSES]
         self._client = request[CLIENT]
-        self._digest = request[DIGEST] or None
         self._content_log = request.get(CONTENT_LOG)
         self._waiting: asyncio.Queue[tuple[str | bytes, HeldBytes]] = asyncio.Queue(MAX_WAITING)
         self._waiting_size = 0
@@ -232,10 +235,9 @@ class _ResponsesSocket:
         if self._content_log is not None:
             self._content_log("request", frame.encode() if isinstance(frame, str) else frame)
         try:
-            self._check_key()
+            self._client = self._responses.clients.renew(self._client)
         except Fault as fault:
-            await self._send(socket_error(fault.failure))
-            await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"The key is not valid.")
+            await self.refuse(fault.failure)
             return False
         try:
             with count_request(self._request.app[REQUEST_LIMITS], self._client), stream_slot(self._request):
@@ -248,11 +250,10 @@ class _ResponsesSocket:
             await self._send(socket_error(log_unforeseen(error)))
         return True
 
-    def _check_key(self) -> None:
-        client = self._responses.clients.by_digest(self._digest)
-        if client.name != self._client.name:  # what this connection remembers is another's
-            raise Fault.of(FaultKind.INVALID_API_KEY, "The API key has been renamed. Open a new connection.")
-        self._client = client
+    async def refuse(self, failure: Failure) -> None:
+        """Closes the connection, whose key is no longer valid."""
+        await self._send(socket_error(failure))
+        await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"The key is not valid.")
 
     async def _turn(self, frame: str | bytes, held: HeldBytes) -> None:
         body = frame.encode() if isinstance(frame, str) else frame

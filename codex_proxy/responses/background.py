@@ -73,11 +73,13 @@ class BackgroundResponse(RunningResponse):
         service: ResponsesService,
         prepared: PreparedResponse,
         store: Store,
+        client: Client,
         epoch: int = FIRST_EPOCH,
         parse_again: ParseAgain | None = None,
     ) -> None:
         super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)
         self.epoch = epoch
+        self._client = client
         self._store = store
         self._parse_again = parse_again
         self._slot: Slot | None = None
@@ -89,6 +91,13 @@ class BackgroundResponse(RunningResponse):
     def on_lease_lost(self) -> None:
         self._lost = True
         self.cancel()
+
+    async def _run_turns(self) -> None:
+        give_up = self._service.rights.hold(self._client, self.fail)
+        try:
+            await super()._run_turns()
+        finally:
+            give_up()
 
     # --- its start ------------------------------------------------------------------------------
 
@@ -267,14 +276,15 @@ def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """A request to run again: its JSON body, and its headers `X-Codex-Mode`, `X-Codex-Workdir` and
-    `X-Codex-Activity`.
+    """A request to run again: its JSON body, its headers `X-Codex-Mode`, `X-Codex-Workdir` and `X-Codex-Activity`,
+    and the digest of its key.
     """
 
     body: str
     mode: str | None
     workdir: str | None
     activity: str | None
+    key: str = ""
 
 
 async def create_in_background(
@@ -298,9 +308,9 @@ async def create_in_background(
         prepared = await prepare_in_context(
             service, parsed, context, owner, id=service.ids.new("resp_"), created=now
         )
-        queued = _queued_response(service, prepared, body, hints)
+        queued = _queued_response(service, prepared, body, hints, client)
         # From the write on it is the server's: a client that leaves must not leave it queued with nobody to run it.
-        work = _store_and_start(service, store, prepared, queued, hold(prepared.size), parse_again)
+        work = _store_and_start(service, store, prepared, queued, client, hold(prepared.size), parse_again)
         await background.tasks.run(work)
     return prepared
 
@@ -319,6 +329,7 @@ async def _store_and_start(
     store: Store,
     prepared: PreparedResponse,
     queued: StoredResponse,
+    client: Client,
     on_end: Callable[[], None],
     parse_again: ParseAgain | None,
 ) -> None:
@@ -326,7 +337,7 @@ async def _store_and_start(
     raises.
     """
     try:
-        response = BackgroundResponse(service, prepared, store, parse_again=parse_again)
+        response = BackgroundResponse(service, prepared, store, client, parse_again=parse_again)
         await _store(service, store, prepared, queued)
     except BaseException:
         on_end()
@@ -355,9 +366,9 @@ async def _store(
 
 
 def _queued_response(
-    service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
+    service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints, client: Client
 ) -> StoredResponse:
-    recovery = Recovery(body.decode(), hints.mode, hints.workdir, hints.activity)
+    recovery = Recovery(body.decode(), hints.mode, hints.workdir, hints.activity, client.digest)
     return StoredResponse(
         owner=prepared.owner,
         id=prepared.id,

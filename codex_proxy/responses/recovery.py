@@ -142,7 +142,7 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
         recovery = msgspec.json.decode(found.recovery, type=Recovery)
         hints = RequestHints(mode=recovery.mode, workdir=recovery.workdir, activity=recovery.activity)
 
-        client = service.clients.by_name(found.owner)
+        client = service.clients.by_name(found.owner, recovery.key)
         context = ParseContext(client.settings, client.catalog, hints)
         read = partial(parse, recovery.body.encode(), context=context)
         pdfs = None if service.pdfs is None else PdfTexts()
@@ -170,7 +170,7 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
         return False
     log.info("background_run_again", id=found.id)
     note_model_asked(parsed.model_asked)
-    service.background.start(BackgroundResponse(service, prepared, store, epoch))
+    service.background.start(BackgroundResponse(service, prepared, store, client, epoch))
     return True
 
 

@@ -85,6 +85,8 @@ class RunningResponse(ABC):
         self._shown = False
         self._begun = False
         self._cancelled = False
+        self._fails_with: Failure | None = None
+        """With which failure the response ends, if it was cancelled for one."""
         self._task: asyncio.Task[None] | None = None
         self._run: Run | None = None
         self._cursor: Cursor | None = None
@@ -127,6 +129,13 @@ class RunningResponse(ABC):
             self._run.interrupt()
         elif self._begun and self._task is not None:
             self._task.cancel()  # before it has begun it would end nothing
+
+    def fail(self, failure: Failure) -> None:
+        """Makes the response end with a failure, unless it has ended."""
+        self._fails_with = failure
+        if self._run is not None:
+            self._run.fail(failure)
+        self.cancel()
 
     def break_off(self, failure: Failure) -> list[Frame]:
         """Makes the response fail, after an exception in this server's code. Returns the frames that end its stream."""
@@ -186,7 +195,8 @@ class RunningResponse(ABC):
         finally:
             self.started.set()
         if self._run is None:
-            return TurnEnded(Stop.INTERRUPTED)
+            failure = self._fails_with
+            return TurnEnded(Stop.INTERRUPTED) if failure is None else TurnEnded.with_failure(failure)
         self._cursor = self._run.log.cursor()
         try:
             return await self._render_log(self._cursor)

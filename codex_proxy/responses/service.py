@@ -9,6 +9,7 @@ import msgspec
 
 from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Clients
+from codex_proxy.admission.rights import HeldRights
 from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.responses.live import BackgroundResponses
 from codex_proxy.runs.scheduler import RunScheduler
@@ -34,6 +35,7 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     runs: RunScheduler
     admission: Admission
     clients: Clients
+    rights: HeldRights
     clock: Clock
     ids: IdSource
     usage: UsageRecorder

@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.keys import digest_of
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.middleware.wrong_keys import MAX_WAITING, WRONG_KEYS, WrongKeys
 from tests.access.keyed import key_header, keyed_proxy, look_now, refusal_of, write_keys, write_text
@@ -433,3 +434,21 @@ async def test_an_interrupted_response_is_not_run_again_for_a_removed_key(tmp_pa
         await until(lambda: not proxy.server.background._live)
         found = [await store.response(name, id) for name, id in zip(("one", "two"), left, strict=True)]
         assert [response.status for response in found if response] == ["failed", "completed"]
+
+
+async def test_an_interrupted_response_is_not_run_again_for_another_key_of_its_name(tmp_path: Path) -> None:
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    again: dict[str, Any] = {"background_recovery": "rerun", "builtin_tools": "never"}
+    async with keyed_proxy(tmp_path, {"one": {}}, environment, **again) as proxy:
+        held = {"input": '[[fake:text say="a b" hold=1]]', "background": True}
+        id = (await ask_response(proxy, "one", **held)).body["id"]
+        await until(lambda: proxy.server.runs.running == 1)
+    (tmp_path / "go").write_text("go")
+    async with keyed_proxy(
+        tmp_path, {"one": {"sha256": digest_of("another")}}, environment, **again
+    ) as proxy:
+        store = proxy.server.store_lifecycle.store  # type: ignore[union-attr]
+        await until(lambda: not proxy.server.background._live)
+        found = await store.response("one", id)
+        assert found is not None
+        assert found.status == "failed"

@@ -116,9 +116,6 @@ PASSES_KEYS: Final = web.AppKey("passes_keys", bool)
 """Whether turns contain the client's key, for an upstream."""
 _MAX_HOPS: Final = 32
 
-DIGEST: Final = web.RequestKey("digest", str)
-"""The digest of the request's key, or empty."""
-
 
 async def check_access(request: web.Request) -> web.Response | None:
     """Runs all checks, and sets the request's client. Returns the answer to a preflight, else None. Raises `Fault`."""
@@ -250,7 +247,7 @@ async def _authenticate(request: web.Request) -> None:
     except Fault:
         request[NOTES]["address"] = client_address(request)
         raise
-    request[CLIENT], request[OWNER], request[DIGEST] = client, client.name, digest
+    request[CLIENT], request[OWNER] = client, client.name
     if client.name != NO_KEY_OWNER:
         request[NOTES]["owner"] = client.name
 

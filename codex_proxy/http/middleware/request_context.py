@@ -97,6 +97,8 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except Fault as fault:
         request[NOTES]["error"] = fault.failure.kind.value
+        if request[PREPARED]:
+            raise _cut_off(request) from None
         return fault_response(fault.failure, request)
     except asyncio.CancelledError:
         if not _uncancel_if_stopping(request):
@@ -112,11 +114,17 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         failure = log_unforeseen(error)
         request[NOTES]["error"] = failure.kind.value
         if request[PREPARED]:
-            # A second answer would be read as a part of the first: a cut one is seen for what it is.
-            if request.transport is not None:
-                request.transport.abort()
-            raise asyncio.CancelledError from None
+            raise _cut_off(request) from None
         return fault_response(failure, request)
+
+
+def _cut_off(request: web.Request) -> asyncio.CancelledError:
+    """Closes the connection in the middle of an answer, which is seen for what it is. A second answer would be read as
+    a part of the first.
+    """
+    if request.transport is not None:
+        request.transport.abort()
+    return asyncio.CancelledError()
 
 
 def _uncancel_if_stopping(request: web.Request) -> bool:
