@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.acp.client_tools import ACTING_KINDS, CALLED_BY_META, ClientTools
+from codex_proxy.agents.acp.content import is_text, text_of
 from codex_proxy.agents.acp.failures import retry_event
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.acp.presets import AcpPreset
@@ -75,6 +76,8 @@ class UpdateReader:
         self._message = ""
         self._message_name: str | None = None
         self._message_texts: list[str] = []
+        self._is_apart = False
+        """Whether the message's text so far ends with a paragraph of its own."""
         self._reasoning = ""
         self._calls: dict[str, OpenCall] = {}
         self._client_calls: dict[str, OpenCall] = {}
@@ -106,9 +109,13 @@ class UpdateReader:
     def read(self, update: Update) -> None:
         match update.session_update:
             case "agent_message_chunk":
-                self._add_text(_text_of(update.content), update.message_id)
+                if is_text(update.content):
+                    self._add_text(text_of(update.content), update.message_id)
+                elif text := text_of(update.content):
+                    self.release_held()
+                    self._add_message_text(text, update.message_id, apart=True)
             case "agent_thought_chunk":
-                self._add_thought(_text_of(update.content))
+                self._add_thought(text_of(update.content))
             case "tool_call" | "tool_call_update":
                 self.add_call(update)
             case "plan":
@@ -146,7 +153,8 @@ class UpdateReader:
         if held := self.drop_held():
             self._add_message_text(held, None)
 
-    def _add_message_text(self, text: str, name: str | None) -> None:
+    def _add_message_text(self, text: str, name: str | None, *, apart: bool = False) -> None:
+        """`apart`: the text is a paragraph of its own, such as a link."""
         if name != self._message_name and None not in (name, self._message_name):
             self.calls_model_again = True
             self.end_message()
@@ -155,6 +163,9 @@ class UpdateReader:
             self._begin_model_call()
             self._message, self._message_name = self._new_id("msg_"), name
             self.events.append(ItemStarted(Message(self._message)))
+        elif (apart or self._is_apart) and not text.startswith("\n"):
+            text = "\n\n" + text
+        self._is_apart = apart
         self._message_texts.append(text)
         self.events.append(TextDelta(self._message, text))
 
@@ -293,10 +304,6 @@ def session_failure(meta: Any) -> dict[str, Any] | None:
     return object_at(meta, "jetbrains", "air", "sessionFailure") or None
 
 
-def _text_of(content: Any) -> str:
-    return text_at(content, "text") if value_at(content, "type") == "text" else ""
-
-
 def _without_content(call: Update) -> Update:
     meta = call.meta
     if isinstance(meta, dict):
@@ -327,4 +334,4 @@ def _line_of(call: Update) -> str:
 
 def _output_of(call: Update) -> str:
     contents = (each for each in objects_in(call.content) if each.get("type") == "content")
-    return "\n".join(text for each in contents if (text := _text_of(each.get("content"))))
+    return "\n".join(text for each in contents if (text := text_of(each.get("content"))))
