@@ -52,12 +52,13 @@ ReasoningKind = Literal["summary", "raw"]
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Counts of tokens. `cached` is part of `input`, `reasoning` of `output`."""
+    """Counts of tokens. `cached` (read from caches) and `cache_written` are in `input`, `reasoning` is in `output`."""
 
     input: int = 0
     cached: int = 0
     output: int = 0
     reasoning: int = 0
+    cache_written: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(*map(add, astuple(self), astuple(other)))

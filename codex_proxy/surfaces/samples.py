@@ -105,6 +105,7 @@ def _total(usages: list[Usage]) -> Usage:
     return Usage(
         input=first.input,
         cached=first.cached,
+        cache_written=first.cache_written,
         output=sum(usage.output for usage in usages),
         reasoning=sum(usage.reasoning for usage in usages),
     )

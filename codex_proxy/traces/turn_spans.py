@@ -252,6 +252,7 @@ def _tokens(usage: Usage | None) -> dict[str, int]:
     return {
         "gen_ai.usage.input_tokens": usage.input,
         "gen_ai.usage.cache_read.input_tokens": usage.cached,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_written,
         "gen_ai.usage.output_tokens": usage.output,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
     }

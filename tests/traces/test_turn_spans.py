@@ -76,6 +76,7 @@ def test_a_turn_has_a_span_with_a_span_of_each_model_call_and_tool_in_their_orde
         "gen_ai.response.finish_reasons": ("stop",),
         "gen_ai.usage.input_tokens": 30,
         "gen_ai.usage.cache_read.input_tokens": 12,
+        "gen_ai.usage.cache_creation.input_tokens": 0,
         "gen_ai.usage.output_tokens": 6,
         "gen_ai.usage.reasoning.output_tokens": 3,
         "codex_proxy.mode": "agent",

@@ -4,6 +4,8 @@ is not used. `totalTokens` shows whether input includes cached, and output thoug
 
 from __future__ import annotations
 
+from msgspec.structs import astuple
+
 from codex_proxy.agents.acp.presets import UsageRule
 from codex_proxy.core.events import Usage
 from codex_proxy.core.json_values import count_at, value_at
@@ -26,7 +28,8 @@ def usage_in(counts: object) -> Usage | None:
         given += cached + written
         if total is not None and given + output < total:
             output += thought
-    usage = Usage(given, min(cached, given), output, min(thought, output))
+    cached = min(cached, given)
+    usage = Usage(given, cached, output, min(thought, output), min(written, given - cached))
     return None if usage == NO_TOKENS else usage
 
 
@@ -92,7 +95,7 @@ class UsageCounter:
         self._session = total
         turn = total - before
         complete = known and self._whole
-        return turn if complete and min(turn.input, turn.cached, turn.output, turn.reasoning) >= 0 else None
+        return turn if complete and min(astuple(turn)) >= 0 else None
 
 
 def _count_in(result: object) -> object:

@@ -12,10 +12,11 @@ from codex_proxy.core.events import Usage
 
 def usage_of(tokens: StreamTokens) -> Usage:
     details = tokens.output_tokens_details
-    cached = tokens.cache_read_input_tokens or 0
+    cached, written = tokens.cache_read_input_tokens or 0, tokens.cache_creation_input_tokens or 0
     return Usage(
-        input=(tokens.input_tokens or 0) + cached + (tokens.cache_creation_input_tokens or 0),
+        input=(tokens.input_tokens or 0) + cached + written,
         cached=cached,
+        cache_written=written,
         output=tokens.output_tokens or 0,
         reasoning=(details.thinking_tokens or 0) if details is not None else 0,
     )

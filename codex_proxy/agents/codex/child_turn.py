@@ -17,11 +17,16 @@ class TokenCounts(msgspec.Struct, gc=False):
     cached_input_tokens: int = 0
     output_tokens: int = 0
     reasoning_output_tokens: int = 0
+    cache_write_input_tokens: int = 0
 
     @property
     def usage(self) -> Usage:
         return Usage(
-            self.input_tokens, self.cached_input_tokens, self.output_tokens, self.reasoning_output_tokens
+            self.input_tokens,
+            self.cached_input_tokens,
+            self.output_tokens,
+            self.reasoning_output_tokens,
+            self.cache_write_input_tokens,
         )
 
 

@@ -193,10 +193,15 @@ class Tokens(msgspec.Struct, frozen=True, rename="camel"):
     cached_input_tokens: int = 0
     output_tokens: int = 0
     reasoning_output_tokens: int = 0
+    cache_write_input_tokens: int = 0
 
     def usage(self) -> Usage:
         return Usage(
-            self.input_tokens, self.cached_input_tokens, self.output_tokens, self.reasoning_output_tokens
+            self.input_tokens,
+            self.cached_input_tokens,
+            self.output_tokens,
+            self.reasoning_output_tokens,
+            self.cache_write_input_tokens,
         )
 
 

@@ -26,11 +26,13 @@ def usage_of(given: Any) -> Usage | None:
         count = count_at(given, f"{input}_tokens")
         if count is not None:
             cached = count_at(given, f"{input}_tokens_details", "cached_tokens")
+            written = count_at(given, f"{input}_tokens_details", "cache_write_tokens")
             return Usage(
                 input=count,
                 cached=cached or count_at(given, "prompt_cache_hit_tokens") or 0,
                 output=count_at(given, f"{output}_tokens") or 0,
                 reasoning=count_at(given, f"{output}_tokens_details", "reasoning_tokens") or 0,
+                cache_written=written or count_at(given, "cache_creation_input_tokens") or 0,
             )
     return None
 

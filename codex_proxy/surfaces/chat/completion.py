@@ -47,6 +47,7 @@ class ChatChoice(TypedDict):
 
 class PromptTokensDetails(TypedDict):
     cached_tokens: Count
+    cache_write_tokens: NotRequired[Count]
 
 
 class CompletionTokensDetails(TypedDict):

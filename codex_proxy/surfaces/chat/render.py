@@ -261,6 +261,8 @@ class ChatRenderer(StreamRenderer):
             "prompt_tokens_details": {"cached_tokens": usage.cached},
             "completion_tokens_details": {"reasoning_tokens": usage.reasoning * copies},
         }
+        if usage.cache_written:
+            figures["prompt_tokens_details"]["cache_write_tokens"] = usage.cache_written
         if self.spent.is_estimated:
             figures["estimated"] = True
         for field, counts in self._details.tokens.items():

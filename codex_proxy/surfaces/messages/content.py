@@ -45,8 +45,9 @@ class OutputDetails(TypedDict):
 
 
 class MessageUsage(TypedDict):
-    """`input_tokens`: without tokens read from a cache; in `message_start`, an estimate. `output_tokens_details` is
-    not in `message_start`."""
+    """`input_tokens`: without tokens read from a cache or written to it; in `message_start`, an estimate.
+    `output_tokens_details` is not in `message_start`.
+    """
 
     input_tokens: Count
     output_tokens: Count

@@ -294,10 +294,11 @@ class MessagesRenderer(StreamRenderer):
     def _usage(self) -> MessageUsage:
         usage = self._tokens()
         cached = min(usage.cached, usage.input)
+        written = min(usage.cache_written, usage.input - cached)
         return {
-            "input_tokens": usage.input - cached,
+            "input_tokens": usage.input - cached - written,
             "output_tokens": usage.output,
-            "cache_creation_input_tokens": 0,
+            "cache_creation_input_tokens": written,
             "cache_read_input_tokens": cached,
             "output_tokens_details": {"thinking_tokens": usage.reasoning},
         }

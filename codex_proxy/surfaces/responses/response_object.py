@@ -155,7 +155,7 @@ def error_object(failure: Failure) -> ResponseError:
 def usage_object(usage: Usage, *, estimated: bool = False) -> ResponseUsage:
     figures: ResponseUsage = {
         "input_tokens": usage.input,
-        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": usage.cache_written},
         "output_tokens": usage.output,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.input + usage.output,
