@@ -98,12 +98,12 @@ class CodexHome:
         return app_server_argv(str(codex_path()), provider, catalog=str(catalog), unknown=unknown)
 
 
-async def run_exec(home: CodexHome, *arguments: str) -> bytes:
-    """What `codex exec` prints with this home and these arguments. Fails unless it ends with 0."""
+async def run_exec(home: CodexHome, *arguments: str, environment: Mapping[str, str] | None = None) -> bytes:
+    """What `codex exec` prints with this home, these arguments and variables. Fails unless it ends with 0."""
     process = await asyncio.create_subprocess_exec(
         *(str(codex_path()), "exec", "--skip-git-repo-check", *arguments),
         cwd=home.workdir,
-        env=home.environment(),
+        env=home.environment(environment),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
