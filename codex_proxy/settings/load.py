@@ -6,6 +6,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -58,13 +59,26 @@ def variables_of(name: str) -> tuple[str, ...]:
     return (f"PROXY_{name.upper()}",)
 
 
+_ALWAYS_CALLS: Final = "it is not needed: calls are always `tool_calls`, never text"
+_TRACES: Final = "traces are set by OpenTelemetry's own variables here (docs/operations.md)"
 OF_OTHER_SERVERS: Final[Mapping[str, str]] = {
     "PROXY_USE_APP_SERVER": "it is `PROXY_AGENT` here",
     "PROXY_SANDBOX_MODE": "it is `PROXY_SANDBOX` here",
     "PROXY_CODEX_WORKDIR": "it is `PROXY_WORKDIR` here",
     "PROXY_ENABLE_METRICS": "it is `PROXY_METRICS` here",
     "PROXY_METRICS_TOKEN": "it is `PROXY_METRICS_KEY` here",
+    "PROXY_METRICS_ALLOW_LOOPBACK": "it is not needed: without a key, loopback always gets metrics",
     "PROXY_TRUST_PROXY": "it is `PROXY_TRUSTED_PROXIES` here",
+    "PROXY_PROTECT_MODELS": "it is not needed: with keys, the list of models always asks for one",
+    "PROXY_ENABLE_RESPONSES": "it is not needed: Responses are always served",
+    "PROXY_OUTPUT_MODE": _ALWAYS_CALLS,
+    "PROXY_RESPONSES_OUTPUT_MODE": _ALWAYS_CALLS,
+    "PROXY_STOP_AFTER_TOOLS*": _ALWAYS_CALLS,
+    "PROXY_TOOL_BLOCK_*": _ALWAYS_CALLS,
+    "PROXY_SUPPRESS_TAIL_AFTER_TOOLS": _ALWAYS_CALLS,
+    "PROXY_SANITIZE_METADATA": "it is not needed: clients never get Codex's metadata",
+    "PROXY_ENABLE_OTEL": _TRACES,
+    "PROXY_OTEL_*": _TRACES,
 }
 """Hints for variables of codex-completions-api (docs/migration.md), which are no misspellings."""
 
@@ -80,10 +94,14 @@ def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
     )
     unknown = (name for name, value in environ.items() if value and name.upper().startswith("PROXY_"))
     return {
-        name: OF_OTHER_SERVERS.get(name.upper()) or _advice_for(name.upper(), known)
+        name: _hint_of_other_server(name.upper()) or _advice_for(name.upper(), known)
         for name in unknown
         if name.upper() not in known and not name.upper().startswith(tables)
     }
+
+
+def _hint_of_other_server(name: str) -> str | None:
+    return next((hint for old, hint in OF_OTHER_SERVERS.items() if fnmatchcase(name, old)), None)
 
 
 def _text_of(error: ValidationError, flags: Mapping[str, Any], file: Path) -> str:

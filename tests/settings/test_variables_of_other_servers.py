@@ -5,18 +5,37 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import OF_OTHER_SERVERS, unknown_variables
+from codex_proxy.settings.old_names import OLD_NAMES
 
 MIGRATION = Path(__file__).parents[2] / "docs" / "migration.md"
 
 
-def test_a_renamed_variable_is_named_by_the_page_of_migration() -> None:
-    page = MIGRATION.read_text()
-    for old, hint in OF_OTHER_SERVERS.items():
-        (new,) = re.findall(r"`(\w+)`", hint)
-        (line,) = (line for line in page.splitlines() if line.startswith(f"- `{old}"))
-        assert f"`{new}" in line
-        assert unknown_variables({old: "1"}) == {old: hint}
+OTHERS = (
+    MIGRATION.read_text()
+    .partition("The others, and what replaces them:")[2]
+    .partition("\n`codex-proxy doctor`")[0]
+)
+LINES = re.findall(r"^- ((?:`[^`]+`(?:, )?)+): (.*)$", OTHERS, re.MULTILINE)
+"""The old names in each line of the page, and what it says of them."""
+
+
+def test_every_variable_on_the_page_of_migration_is_answered_with_what_the_page_says() -> None:
+    known = {f"PROXY_{name.upper()}" for name in (*Settings.model_fields, *OLD_NAMES)}
+    answered = set()
+    for names, said in LINES:
+        for old in re.findall(r"`(PROXY_\w+\*?)[`=]", names):
+            if old in known:
+                continue
+            given = old.replace("*", "ANYTHING")
+            hint = unknown_variables({given: "1"})[given]
+            assert "is meant?" not in hint, old
+            (new,) = re.findall(r"it is `(\w+)`", hint) or [""]
+            assert said.startswith(f"`{new}") if new else not re.match(r"`PROXY_", said), old
+            answered.add(old)
+    assert answered == OF_OTHER_SERVERS.keys()
+    assert len(answered) >= 17
 
 
 def test_a_misspelled_variable_is_still_answered_with_a_similar_one() -> None:
