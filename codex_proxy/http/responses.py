@@ -44,7 +44,7 @@ from codex_proxy.responses.background import (
     create_in_background,
     queued_json,
 )
-from codex_proxy.responses.context import measure_context, read_context
+from codex_proxy.responses.context import measure_context, read_context, without_orphans
 from codex_proxy.responses.follow import HEARTBEAT, Follower, check_followable, starting_after
 from codex_proxy.responses.foreground import start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, needs_saving, prepare, renderer_of, start_run
@@ -59,6 +59,7 @@ from codex_proxy.surfaces.responses import compaction, response_object
 from codex_proxy.surfaces.responses import context as contexts
 from codex_proxy.surfaces.responses.context import ParsedContext
 from codex_proxy.surfaces.responses.parse import FIELDS, ParsedResponse, parse
+from codex_proxy.surfaces.responses.profile import leaves_out_orphans
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import tokens_in
 
@@ -266,6 +267,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
     service = request.app[RESPONSES]
     parsed = await _parse(request, counting=True)
     measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
+    measure.leaves_out_orphans = leaves_out_orphans(service.profile)
     return json_response(response_object.token_count(measure.tokens_with(parsed, fresh)))
 
 
@@ -309,6 +311,9 @@ async def _read_conversation(request: web.Request) -> tuple[ParsedContext, tuple
     parsed = await _parse(request)
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
     request[HELD].grow_by(context.size)
+    if leaves_out_orphans(service.profile):
+        context, left_out = without_orphans(context)
+        name_ignored(request, (*parsed.ignored, *left_out))
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     return parsed, contexts.context_history(parsed, [*earlier, *fresh], earlier=len(earlier))

@@ -24,7 +24,12 @@ from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, references_of, re
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.compaction import compaction_turn
 from codex_proxy.surfaces.responses.context import InputEstimate, ParsedContext
-from codex_proxy.surfaces.responses.history import HistoryEntry, history_entries, outlasts_compaction
+from codex_proxy.surfaces.responses.history import (
+    HistoryEntry,
+    history_entries,
+    orphaned_outputs,
+    outlasts_compaction,
+)
 from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of, with_earlier_updates
 from codex_proxy.surfaces.responses.response_object import (
     previous_not_found,
@@ -183,6 +188,24 @@ def _with_distinct_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDic
         seen.add(item["id"])
         out.append(item)
     return out
+
+
+def without_orphans(context: Context) -> tuple[Context, tuple[str, ...]]:
+    """Returns the context without outputs whose calls are nowhere, and the names of those of the request. A context of
+    nothing else stays as it is.
+    """
+    items = [item.shown for item in (*context.earlier, *context.fresh) if item.shown is not None]
+    orphans = {id(items[index]) for index in orphaned_outputs(items)}
+    if len(orphans) in (0, len(items)):
+        return context, ()
+    earlier, fresh = (
+        tuple(item for item in part if id(item.shown) not in orphans)
+        for part in (context.earlier, context.fresh)
+    )
+    left_out = tuple(
+        f"input[{index}]" for index, item in enumerate(context.fresh) if id(item.shown) in orphans
+    )
+    return msgspec.structs.replace(context, earlier=earlier, fresh=fresh), left_out
 
 
 # --- the turn -----------------------------------------------------------------------------------

@@ -13,7 +13,13 @@ from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
-from codex_proxy.responses.context import Context, ContextItem, read_context, turn_in_context
+from codex_proxy.responses.context import (
+    Context,
+    ContextItem,
+    read_context,
+    turn_in_context,
+    without_orphans,
+)
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import store_errors_as_faults
@@ -22,6 +28,7 @@ from codex_proxy.store.store import Store
 from codex_proxy.surfaces.responses.compaction import renderer_class
 from codex_proxy.surfaces.responses.mcp_offers import newest_lists
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
+from codex_proxy.surfaces.responses.profile import leaves_out_orphans
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import tokens_in
 
@@ -104,6 +111,9 @@ async def prepare_in_context(
     conversation_turn: ConversationLease | None = None,
 ) -> PreparedResponse:
     """Prepares a response in a known context. If it raises, the caller releases `conversation_turn`."""
+    if leaves_out_orphans(service.profile):
+        context, left_out = without_orphans(context)
+        parsed = msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *left_out))
     turn, replay = turn_in_context(parsed, context, service.runs.services.agent_and_model(parsed.turn))
     admitted = await service.admission.admit(
         turn,

@@ -66,3 +66,47 @@ async def test_a_silent_stream_gets_heartbeats(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, heartbeat_interval=0.02) as proxy:
         answer = await create(proxy, '[[fake:text say="Hello." first=200]]', stream=True)
     assert answer.text.count(": heartbeat\n\n") > 1
+
+
+ORPHAN = {"type": "function_call_output", "call_id": "call_nobody", "output": "lost"}
+ORPHANS: list[dict[str, Any]] = [
+    ORPHAN,
+    {"type": "custom_tool_call_output", "call_id": "call_nobody", "output": "lost"},
+    {"type": "local_shell_call_output", "id": "lsh_1", "call_id": "call_nobody", "output": "lost"},
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("orphan", ORPHANS, ids=lambda item: item["type"])
+async def test_an_output_without_a_call_is_left_out_and_named(
+    proxy: Proxy, orphan: dict[str, Any], stream: bool
+) -> None:
+    said = {"role": "user", "content": "Hello."}
+    answer = await create(proxy, [orphan, said], stream=stream)
+    assert answer.status == 200, answer.text
+    assert answer.headers["x-codex-ignored-params"] == "input[0]"
+    stored = (await create(proxy, [said, orphan])).body
+    after = await create(proxy, [said], previous_response_id=stored["id"])
+    assert (after.status, after.headers.get("x-codex-ignored-params")) == (200, None)
+
+
+async def test_an_output_without_a_call_has_no_effect_where_a_context_is_counted_or_compacted(
+    proxy: Proxy,
+) -> None:
+    said = {"role": "user", "content": "Hello."}
+    bodies = [{"model": "codex-5", "input": items} for items in ([said], [said, ORPHAN])]
+    counts = [(await proxy.send("POST", "/v1/responses/input_tokens", body)).body for body in bodies]
+    assert counts[0] == counts[1]
+    compacted = await proxy.send("POST", "/v1/responses/compact", bodies[1])
+    assert (compacted.status, compacted.headers["x-codex-ignored-params"]) == (200, "input[1]")
+
+
+async def test_an_input_of_nothing_but_outputs_without_calls_is_an_error(proxy: Proxy) -> None:
+    answer = await create(proxy, [ORPHAN])
+    assert (answer.status, answer.body["error"]["param"]) == (400, "input[0].call_id")
+
+
+async def test_in_the_other_profile_an_output_without_a_call_is_an_error(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        answer = await create(proxy, [{"role": "user", "content": "Hello."}, ORPHAN])
+    assert (answer.status, answer.body["error"]["param"]) == (400, "input[1].call_id")

@@ -17,7 +17,12 @@ from codex_proxy.surfaces.body import MAX_ITEMS, parse_as
 from codex_proxy.surfaces.field_lists import ignored_fields
 from codex_proxy.surfaces.items import ItemDict, normalise_items
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
-from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of, note_unrun_call
+from codex_proxy.surfaces.responses.history import (
+    STAND_ALONE,
+    history_of,
+    note_unrun_call,
+    orphaned_outputs,
+)
 from codex_proxy.surfaces.responses.parse import INSTRUCTING, check_input, conversation_of, format_of
 from codex_proxy.surfaces.responses.tools import offered_tools
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields
@@ -94,6 +99,8 @@ class InputEstimate:
         """The tokens of instructions, which a compaction leaves."""
         self._last = ""
         self._kept: list[ItemDict] = []
+        self.leaves_out_orphans = False
+        """Whether outputs whose calls are nowhere do not count; otherwise they are errors."""
 
     def add(self, item: ItemDict) -> None:
         """Counts a stored item, oldest first."""
@@ -109,7 +116,12 @@ class InputEstimate:
 
     def tokens_with(self, parsed: ParsedContext, items: Sequence[ItemDict]) -> int:
         """Counts also the request's own `items`, instructions, tools and schema."""
-        history = context_history(parsed, [*self._kept, *items], earlier=len(self._kept))
+        whole, earlier = [*self._kept, *items], len(self._kept)
+        if self.leaves_out_orphans:
+            orphans = orphaned_outputs(whole)
+            whole = [item for index, item in enumerate(whole) if index not in orphans]
+            earlier -= sum(index < earlier for index in orphans)
+        history = context_history(parsed, whole, earlier=earlier)
         return self._tokens + tokens_in(history) + parsed.tokens_beside
 
 

@@ -78,6 +78,19 @@ def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryI
     return tuple(entry.part for entry in history_entries(items, earlier=earlier))
 
 
+def orphaned_outputs(items: Sequence[ItemDict]) -> frozenset[int]:
+    """Returns the indexes of outputs whose calls are nowhere, and that do not say what was called."""
+    items = [as_function_item(item) for item in items]
+    calls = {item["call_id"] for item in items if item["type"] in _CALLS or _has_call(item)}
+    return frozenset(
+        index for index, item in enumerate(items) if item["type"] in _OUTPUTS and item["call_id"] not in calls
+    )
+
+
+def _has_call(item: ItemDict) -> bool:
+    return item["type"] in _OUTPUTS and item.get("name") is not None and item.get("arguments") is not None
+
+
 class _Reader:
     def __init__(self, items: Sequence[ItemDict], earlier: int) -> None:
         self.entries: list[HistoryEntry] = []
@@ -154,13 +167,13 @@ class _Reader:
             self._waiting[call_id] = item
 
     def _add_missing_call(self, item: ItemDict, index: int) -> None:
-        call_id, name, arguments = item["call_id"], item.get("name"), item.get("arguments")
-        if name is None or arguments is None:
+        call_id = item["call_id"]
+        if not _has_call(item):
             message = f"No tool call found for function call output with call_id {call_id}."
             raise bad_request(message, f"{self._place(index)}.call_id")
         kind = "custom" if item["type"].startswith("custom") else "function"
         self._announced.add(call_id)
-        self._calls[call_id] = HistoryCall(call_id, name, arguments, kind)  # type: ignore[arg-type]
+        self._calls[call_id] = HistoryCall(call_id, item["name"], item["arguments"], kind)  # type: ignore[arg-type]
         self._add(index, self._calls[call_id])
 
     def _join_output(self, item: ItemDict, index: int) -> None:

@@ -148,7 +148,7 @@ class OpenResponsesRenderer(ResponsesRenderer):
         return OpenResponsesEvents(lambda: renderer._current())  # noqa: PLW0108
 
     def sends_as_event(self, failure: Failure) -> bool:
-        # But for a context that is too long, since a shorter one may be tried under the same id.
+        # But for a context that is too long: `truncation: auto` tries a shorter one before anything is sent.
         return failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED
 
     def _on_item_ended(self, event: ItemEnded) -> None:
@@ -173,6 +173,13 @@ class OpenResponsesRenderer(ResponsesRenderer):
 def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents:
     """Returns an encoder that numbers from 0; its events repeat `response`."""
     return OpenResponsesEvents(lambda: response) if profile == "open-responses-server" else ResponseEvents()
+
+
+def leaves_out_orphans(profile: Profile) -> bool:
+    """Whether outputs whose calls are nowhere are left out (docs/contract.md#message-validation); otherwise they are
+    errors.
+    """
+    return profile == "open-responses-server"
 
 
 def end_of_stream(profile: Profile) -> bytes:
