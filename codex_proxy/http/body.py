@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from codex_proxy.admission.routes import with_model_asked
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.owned_entries import subtract
-from codex_proxy.core.shown_text import excerpt
+from codex_proxy.http.content_coding import UNPACKED_HERE, TooLarge, coding_of, decompress
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
@@ -140,72 +139,6 @@ def _no_room(budget: ByteBudget, whose: Refusal) -> Fault:
     return Fault.of(FaultKind.UNAVAILABLE, message, retry_after=RETRY_SECONDS)
 
 
-Coding: TypeAlias = Literal["gzip", "deflate"]
-
-_NAMES: Final[dict[str, Coding | None]] = {
-    "": None,
-    "identity": None,
-    "gzip": "gzip",
-    "x-gzip": "gzip",
-    "deflate": "deflate",
-}
-_GZIP_WINDOW: Final = zlib.MAX_WBITS | 16  # zlib's way to say that the head and the end are those of gzip
-_STEP: Final = 1 << 16
-MAX_PARTS: Final = 1_000
-"""Maximum parts of a gzip body, one behind the other: an empty one has 20 bytes, and costs as much as many more."""
-
-
-class TooLarge(Exception):  # noqa: N818 - what the body is
-    ...
-
-
-def coding_of(values: list[str]) -> Coding | None:
-    """Parses the values of `Content-Encoding`. Raises `Fault` UNSUPPORTED_MEDIA_TYPE."""
-    given = ", ".join(values).strip().lower()
-    if given not in _NAMES:
-        raise Fault.of(
-            FaultKind.UNSUPPORTED_MEDIA_TYPE,
-            f"The Content-Encoding '{excerpt(given)}' is not supported. Send the body with "
-            "gzip, deflate, or no encoding.",
-        )
-    return _NAMES[given]
-
-
-def decompress(body: bytes, coding: Coding, limit: int) -> bytes:
-    """Returns the decompressed body. Raises `Fault` for bad data, `TooLarge` above `limit` bytes."""
-    try:
-        return _inflate(body, _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS, limit)
-    except zlib.error:
-        if coding == "deflate":
-            try:  # some clients leave zlib's head and end out
-                return _inflate(body, -zlib.MAX_WBITS, limit)
-            except zlib.error:
-                pass
-        raise bad_request(f"The request body is not valid {coding} data.") from None
-
-
-def _inflate(body: bytes, window: int, limit: int) -> bytes:
-    """Decompresses piece by piece: zlib copies what it leaves of its input."""
-    out, given, at = bytearray(), memoryview(body), 0
-    for _ in range(MAX_PARTS):
-        part = zlib.decompressobj(window)
-        while not part.eof:
-            piece = given[at : at + _STEP]
-            found = part.decompress(piece, min(_STEP, limit - len(out) + 1))
-            if not (piece or found):
-                raise bad_request("The request body is incomplete: its compressed data ends too early.")
-            out += found
-            if len(out) > limit:
-                raise TooLarge
-            # At the end both have what is left, if an earlier call has left something.
-            at += len(piece) - len(part.unused_data if part.eof else part.unconsumed_tail)
-        if at == len(given):
-            return bytes(out)
-        if window != _GZIP_WINDOW:
-            raise zlib.error("there is data after the end")
-    raise bad_request(f"The request body has more than {MAX_PARTS} parts of gzip data, one behind the other.")
-
-
 T = TypeVar("T")
 
 PDF_READER = web.AppKey("pdf_reader", PdfReader)
@@ -219,9 +152,6 @@ _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")
 """Parses large bodies. The allocator keeps memory for each thread, and two are not faster."""
 PARSED_HERE = 512 << 10
 """Maximum bytes that are parsed on the event loop, in up to 5 ms."""
-
-UNPACKED_HERE = 4 << 10
-"""Maximum compressed bytes that are decompressed on the event loop: up to 4 MiB, 10 ms."""
 
 
 class BodyReader:
@@ -323,7 +253,7 @@ async def read_body(request: web.Request) -> bytes:
     if coding is not None and body:
         limit = request.client_max_size
         try:
-            if len(body) <= UNPACKED_HERE:
+            if len(body) <= UNPACKED_HERE[coding]:
                 body = decompress(body, coding, limit)
             else:
                 body = await asyncio.to_thread(decompress, body, coding, limit)

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gzip
-import json
-import random
-import tracemalloc
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +11,8 @@ import aiohttp
 import pytest
 
 from codex_proxy.core.events import TurnEnded
-from codex_proxy.core.faults import Fault
 from codex_proxy.http import chat
-from codex_proxy.http.body import decompress
 from codex_proxy.surfaces.chat.render import ChatRenderer
-from tests.growth import assert_linear
 from tests.http.serving import Answer, Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
 
@@ -114,88 +106,6 @@ async def test_a_body_over_the_limit_is_413(tmp_path: Path) -> None:
         assert complete(answer)
         assert answer.error["code"] == "request_too_large"
         assert (await proxy.ask(user("x" * 500))).status == 200
-
-
-async def test_a_body_that_unpacks_to_more_than_the_limit_is_413(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path, body_limit=1000) as proxy:
-        packed = gzip.compress(json.dumps(user("x" * 100_000)).encode())
-        assert len(packed) < 1000
-        assert (await proxy.ask(packed, headers={"Content-Encoding": "gzip"})).status == 413
-
-
-async def test_a_packed_body_is_unpacked(proxy: Proxy) -> None:
-    packed = gzip.compress(json.dumps(user()).encode())
-    assert (await proxy.ask(packed, headers={"Content-Encoding": "gzip"})).status == 200
-
-
-async def test_a_body_that_is_not_what_its_encoding_says_is_400(proxy: Proxy) -> None:
-    answer = await proxy.ask(b"this is no gzip", headers={"Content-Encoding": "gzip"})
-    assert answer.status == 400
-
-
-@pytest.mark.parametrize("coding", ["br", "zstd", "compress", "gzip, gzip", "gzip, br", "x" * 5000])
-async def test_a_coding_that_is_not_taken_is_a_415_that_names_those_that_are(
-    proxy: Proxy, coding: str
-) -> None:
-    answer = await proxy.ask(user(), headers={"Content-Encoding": coding})
-    assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")
-    assert "gzip" in answer.error["message"]
-    assert len(answer.error["message"]) < 200
-
-
-@pytest.mark.parametrize("coding", ["gzip", "deflate"])
-async def test_a_packed_body_without_its_end_is_a_400(proxy: Proxy, coding: str) -> None:
-    """Even where the JSON in it is whole: what is missing might have said more."""
-    body = json.dumps(user()).encode()
-    packed = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
-    for cut in (1, 4, 8, len(packed) // 2):
-        answer = await proxy.ask(packed[:-cut], headers={"Content-Encoding": coding})
-        assert answer.status == 400
-    assert (await proxy.ask(packed, headers={"Content-Encoding": coding})).status == 200
-
-
-async def test_a_bomb_is_unpacked_up_to_the_limit_and_no_further(proxy: Proxy) -> None:
-    bomb = gzip.compress(bytes(200 << 20), compresslevel=1)
-    async with asyncio.timeout(PATIENCE):
-        tracemalloc.start()
-        try:
-            answer = await proxy.ask(bomb, headers={"Content-Encoding": "gzip"})
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-    assert (answer.status, answer.error["code"]) == (413, "request_too_large")
-    assert peak < 100 << 20
-
-
-async def test_a_packed_body_may_have_several_parts(proxy: Proxy) -> None:
-    body = json.dumps(user()).encode()
-    packed = b"".join(gzip.compress(body[at : at + 7]) for at in range(0, len(body), 7))
-    assert (await proxy.ask(packed, headers={"Content-Encoding": "gzip"})).status == 200
-
-
-@pytest.mark.parametrize("unit", [b"\0", random.Random(0).randbytes(50)], ids=["zeros", "random"])
-@pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 200_000])
-def test_the_parts_of_a_packed_body_may_have_any_size(unit: bytes, size: int) -> None:
-    part = (unit * size)[:size]
-    packed = gzip.compress(part) + gzip.compress(b"between") + gzip.compress(part)
-    assert decompress(packed, "gzip", 1 << 20) == part + b"between" + part
-    bare = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    for body in (zlib.compress(part), bare.compress(part) + bare.flush()):
-        assert decompress(body, "deflate", 1 << 20) == part
-        with pytest.raises(Fault, match="not valid deflate data"):
-            decompress(body + b"more", "deflate", 1 << 20)
-
-
-async def test_a_packed_body_of_very_many_parts_is_a_400(proxy: Proxy) -> None:
-    answer = await proxy.ask(gzip.compress(b"") * 2000, headers={"Content-Encoding": "gzip"})
-    assert (answer.status, "1000 parts" in answer.error["message"]) == (400, True)
-
-
-def test_unpacking_a_body_takes_time_proportional_to_its_size() -> None:
-    def make(size: int) -> bytes:
-        return gzip.compress(random.Random(0).randbytes(size), 0)
-
-    assert_linear(make, lambda body: decompress(body, "gzip", 64 << 20), 2 << 20)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])

@@ -6,11 +6,14 @@ The home's config.toml points at the scripted model server as a custom provider 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import tempfile
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -96,6 +99,32 @@ class CodexHome:
         provider = plan_shadow_home(self.config.read_text()).provider
         unknown = check().unknown_switches
         return app_server_argv(str(codex_path()), provider, catalog=str(catalog), unknown=unknown)
+
+
+def sign_in_with_chatgpt(home: CodexHome, base_url: str) -> None:
+    """Signs the home in with an account that exists nowhere. Its requests go to `base_url`, as to OpenAI."""
+    claims = {
+        "email": "user@example.com",
+        "exp": 4102444800,
+        "https://api.openai.com/auth": {"chatgpt_plan_type": "pro", "chatgpt_account_id": "account-1"},
+    }
+    parts = [{"alg": "none"}, claims, {}]
+    token = ".".join(urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+    tokens = {"id_token": token, "access_token": token, "refresh_token": "none", "account_id": "account-1"}
+    signed_in = {"auth_mode": "chatgpt", "tokens": tokens, "last_refresh": datetime.now(UTC).isoformat()}
+    (home.path / "auth.json").write_text(json.dumps(signed_in))
+    home.config.write_text(
+        f'''model = "{MODEL}"
+model_provider = "{PROVIDER}"
+chatgpt_base_url = "http://127.0.0.1:1/"
+
+[model_providers.{PROVIDER}]
+name = "OpenAI"
+base_url = "{base_url}"
+wire_api = "responses"
+requires_openai_auth = true
+'''
+    )
 
 
 async def run_exec(home: CodexHome, *arguments: str, environment: Mapping[str, str] | None = None) -> bytes:

@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.tool_names import offered_name
+from codex_proxy.http import body, content_coding
+from codex_proxy.http.content_coding import Coding
 from tests.fuzz.requests import PIXEL
-from tests.real.codex_home import make_codex_home, run_exec
+from tests.real.codex_home import make_codex_home, run_exec, sign_in_with_chatgpt
 from tests.real.model_plans import call, plan, say
 from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy
+from tests.real.release import since
 from tests.real.shared import Proxies, living_on
 
 PLAIN, DEFERRED, LITE = "scripted-model", "gpt-5.5", "gpt-6-sol"
@@ -133,3 +136,22 @@ async def test_an_image_reaches_the_model(chain: Chain, tmp_path: Path, model: s
     assert done.answer == "Seen."
     parts = [part for item in chain.model.calls[-1].body["input"] for part in item.get("content", ())]
     assert [part for part in parts if part["type"] == "input_image"]
+
+
+@pytest.mark.exhaustive
+@since("0.163", "it packs no requests")
+async def test_a_codex_with_a_sign_in_of_chatgpt_packs_its_requests(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed: list[Coding] = []
+
+    def decompress(given: bytes, coding: Coding, limit: int) -> bytes:
+        packed.append(coding)
+        return content_coding.decompress(given, coding, limit)
+
+    monkeypatch.setattr(body, "decompress", decompress)
+    home = make_codex_home(chain.folder / "client", "")
+    sign_in_with_chatgpt(home, f"{chain.proxy.url}/v1")
+    said = await run_exec(home, "[[model:text say=Unpacked.]]")
+    assert said.decode().strip().endswith("Unpacked.")
+    assert set(packed) == {"zstd"}
