@@ -19,7 +19,7 @@ from codex_proxy.http.app_keys import CLOCK, RUNS
 from codex_proxy.http.body import name_ignored, parse_request, read_body
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT
-from codex_proxy.http.pass_through import ask_upstream
+from codex_proxy.http.pass_through import ask_upstream, serving_upstream
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
@@ -35,9 +35,11 @@ from codex_proxy.surfaces.ollama.answer import (
     model_entry,
 )
 from codex_proxy.surfaces.ollama.embeddings import (
+    NOTHING_EMBEDDED,
     EmbeddingsRequest,
     embed_body,
     embeddings_body,
+    nothing_embedded,
     read_embed,
     read_embeddings,
 )
@@ -119,6 +121,8 @@ async def embed(request: web.Request) -> web.Response:
     timings = start_timings(request)
     parsed = read_embed(await read_body(request), request[CLIENT].catalog)
     answer = await _request_embeddings(request, parsed)
+    if answer is None:
+        return _json(nothing_embedded(parsed.model))
     return _json(embed_body(answer, parsed.model, timings.durations()))
 
 
@@ -128,11 +132,16 @@ async def embeddings(request: web.Request) -> web.Response:
     For one text, in an older form than `embed`.
     """
     parsed = read_embeddings(await read_body(request), request[CLIENT].catalog)
-    return _json(embeddings_body(await _request_embeddings(request, parsed)))
+    answer = await _request_embeddings(request, parsed)
+    return _json(NOTHING_EMBEDDED if answer is None else embeddings_body(answer))
 
 
-async def _request_embeddings(request: web.Request, parsed: EmbeddingsRequest) -> bytes:
+async def _request_embeddings(request: web.Request, parsed: EmbeddingsRequest) -> bytes | None:
+    """Returns the upstream's answer; None if there is nothing to embed."""
     name_ignored(request, parsed.ignored)
+    if not parsed.body:
+        serving_upstream(request, parsed.known, "/embeddings")
+        return None
     return await ask_upstream(request, parsed.body, "/embeddings")
 
 

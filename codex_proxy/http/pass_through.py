@@ -176,11 +176,7 @@ class _SpentTokens:
 async def _open_answer(
     request: web.Request, passed: PassedBody, path: str, rest: RestOfBody | None
 ) -> AsyncIterator[PassedAnswer]:
-    found = upstream_for(request, passed.model, path)
-    if found is None:
-        message = NO_UPSTREAM.format(path=path, model=passed.model or DEFAULT_NAME)
-        raise Fault.of(FaultKind.NOT_FOUND, message, param="model")
-    upstream, model = found
+    upstream, model = serving_upstream(request, passed.model, path)
     client = request[CLIENT]
     client.check_models(upstream.name, passed.other_models())
     if client.models is not None and passed.model is None:
@@ -228,6 +224,15 @@ def _timeout_failure(upstream: PassingAgent) -> Failure:
         "the time limit (total_timeout)."
     )
     return Failure(FaultKind.TIMED_OUT, message)
+
+
+def serving_upstream(request: web.Request, model: str | None, path: str) -> tuple[PassingAgent, str]:
+    """Returns the same as `upstream_for`. Raises `Fault` NOT_FOUND if there is none, and its faults."""
+    found = upstream_for(request, model, path)
+    if found is None:
+        message = NO_UPSTREAM.format(path=path, model=model or DEFAULT_NAME)
+        raise Fault.of(FaultKind.NOT_FOUND, message, param="model")
+    return found
 
 
 def upstream_for(request: web.Request, model: str | None, path: str) -> tuple[PassingAgent, str] | None:

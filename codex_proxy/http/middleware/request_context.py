@@ -151,10 +151,23 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
         message = f"The request body is larger than this server's limit of {limit} bytes (PROXY_BODY_LIMIT)."
         return fault_response(Failure(FaultKind.REQUEST_TOO_LARGE, message), request)
     if error.status == 404:
+        if (path := _without_slash(request)) is not None:
+            # As Ollama does: the second status keeps method and body.
+            status = 301 if request.method in ("GET", "HEAD") else 307
+            return web.Response(status=status, headers={"Location": path})
         message = f"Invalid URL ({excerpt(request.method)} {excerpt(request.path)})."
         advice = NO_OLLAMA if is_ollama_path(request.path) else "GET /v1 lists the endpoints."
         return fault_response(Failure(FaultKind.NOT_FOUND, f"{message} {advice}"), request)
     return fault_response(Failure(FaultKind.INVALID_REQUEST, error.text or error.reason), request)
+
+
+def _without_slash(request: web.Request) -> str | None:
+    """Returns the path and query without the slash at the path's end, if that is a path of Ollama's; else None."""
+    path = request.path.removesuffix("/")
+    served = (each.path for each in request.app[ROUTES].values() if is_ollama_path(each.path))
+    if path == request.path or path not in served:
+        return None
+    return f"{path}?{request.query_string}" if request.query_string else path
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -28,7 +28,7 @@ class OllamaEmbedRequest(RequestModel):
     """The body of `POST /api/embed`."""
 
     model: ModelName
-    input: Annotated[str | list[str], ByKind()]
+    input: Annotated[str | list[str], ByKind()] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
     truncate: Annotated[Any, Ignored()] = None
     options: Annotated[Any, Ignored()] = None
@@ -39,36 +39,42 @@ class OllamaEmbeddingsRequest(RequestModel):
     """The body of `POST /api/embeddings`, the older form of `/api/embed`."""
 
     model: ModelName
-    prompt: str
+    prompt: str | None = None
     options: Annotated[Any, Ignored()] = None
     keep_alive: KeepAlive | None = None
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True):
-    """A request for embeddings. `body`: the body in OpenAI's form; `model`: the client's name of the model."""
+    """A request for embeddings. `body`: the body in OpenAI's form; empty if there is nothing to embed, which Ollama
+    answers with nothing. `model`: the client's name of the model; `known`: this server's.
+    """
 
     body: bytes
     model: str
+    known: str
     ignored: tuple[str, ...]
 
 
 def read_embed(body: bytes, catalog: ModelCatalog) -> EmbeddingsRequest:
     request, notes = parse_as(OllamaEmbedRequest, body)
-    given = [request.input] if isinstance(request.input, str) else request.input
+    given = request.input or []
+    given = [given] if isinstance(given, str) else given
     return _make_request(request.model, catalog, given, request.dimensions, notes)
 
 
 def read_embeddings(body: bytes, catalog: ModelCatalog) -> EmbeddingsRequest:
     request, notes = parse_as(OllamaEmbeddingsRequest, body)
-    return _make_request(request.model, catalog, [request.prompt], None, notes)
+    return _make_request(request.model, catalog, [request.prompt] if request.prompt else [], None, notes)
 
 
 def _make_request(
     model: str, catalog: ModelCatalog, given: list[str], dimensions: int | None, notes: FieldNotes
 ) -> EmbeddingsRequest:
-    body = {"model": raw_text(known_name(model, catalog)), "input": [raw_text(text) for text in given]}
+    known = known_name(model, catalog)
+    body = {"model": raw_text(known), "input": [raw_text(text) for text in given]}
     more = {} if dimensions is None else {"dimensions": dimensions}
-    return EmbeddingsRequest(json_bytes({**body, **more}), model, ignored_fields(notes))
+    made = json_bytes({**body, **more}) if given else b""
+    return EmbeddingsRequest(made, model, known, ignored_fields(notes))
 
 
 def embed_body(answer: bytes, model: str, times: TurnTimes) -> bytes:
@@ -83,6 +89,15 @@ def embeddings_body(answer: bytes) -> bytes:
     if not vectors:
         raise Fault(_NO_EMBEDDINGS)
     return json_bytes({"embedding": vectors[0]})
+
+
+def nothing_embedded(model: str) -> bytes:
+    """Returns Ollama's answer to `/api/embed` without an input."""
+    return json_bytes({"model": raw_text(model), "embeddings": []})
+
+
+NOTHING_EMBEDDED: Final = b'{"embedding":[]}'
+"""Ollama's answer to `/api/embeddings` without a prompt."""
 
 
 def _read(answer: bytes) -> tuple[list[list[float]], int]:
