@@ -19,6 +19,7 @@ from codex_proxy.admission.server_tools import (
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryMessage, ImagePart
+from codex_proxy.core.tool_names import ToolServerState
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import approved_calls
 from codex_proxy.surfaces.named_models import models_in
@@ -67,6 +68,11 @@ class Admission:
     def offers_tools(self) -> bool:
         """Whether turns get tools of the operator's MCP servers."""
         return self._tools is not None and self._tools.has_operators
+
+    @property
+    def tool_servers(self) -> Sequence[ToolServerState]:
+        """The states of the operator's MCP servers."""
+        return () if self._tools is None else self._tools.states
 
     @property
     def fetches_images(self) -> bool:

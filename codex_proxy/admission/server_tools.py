@@ -9,7 +9,7 @@ import msgspec
 
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import Tool
-from codex_proxy.core.tool_names import ListedTool
+from codex_proxy.core.tool_names import ListedTool, ToolServerState
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer
@@ -43,6 +43,10 @@ class ToolSource(Protocol):
     steps: int
     """Maximum answers of the model in a turn whose calls are run. Later calls are not run; their output says so."""
     has_operators: bool
+
+    @property
+    def states(self) -> Sequence[ToolServerState]:
+        """The states of the operator's servers; none before their start, and of servers that are not asked."""
 
     def check(self, offers: Sequence[McpOffer]) -> None:
         """Raises `Fault` if the request may not name one of these servers."""

@@ -18,7 +18,7 @@ from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, Tool
-from codex_proxy.core.tool_names import ListedTool, offered_name
+from codex_proxy.core.tool_names import ListedTool, ToolServerState, offered_name
 from codex_proxy.mcp.config import Definition, StdioServer, parse_servers
 from codex_proxy.mcp.request_servers import NamedServer, RequestServers
 from codex_proxy.mcp.servers import OperatorServers
@@ -96,6 +96,28 @@ class McpToolSource:
         self._ids = ids
         self._within = settings.mcp_call_timeout
         self._checks = checks
+        self._starts: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Starts the operator's servers, so that no request waits for one, and logs how each start ends."""
+        self._servers.start()
+        self._starts = [asyncio.create_task(self._log_start(label)) for label in self._servers.labels]
+
+    async def _log_start(self, label: str) -> None:
+        state = await self._servers.state_after_start(label)
+        if state.status == "ready":
+            log.info("mcp_server_ready", server=label, tools=state.tools)
+        else:
+            log.warning("mcp_server_failed", server=label, reason=state.trouble)
+
+    async def wait_started(self, within: float) -> None:
+        """Returns when each server has started or failed, at the latest after `within` seconds."""
+        if self._starts:
+            await asyncio.wait(self._starts, timeout=within)
+
+    @property
+    def states(self) -> tuple[ToolServerState, ...]:
+        return self._servers.states if self._starts else ()
 
     def check(self, offers: Sequence[McpOffer]) -> None:
         """Raises `Fault` if the request may not name one of these servers."""
@@ -180,6 +202,8 @@ class McpToolSource:
         return result
 
     async def close(self) -> None:
+        for start in self._starts:
+            start.cancel()
         await asyncio.gather(self._servers.close(), self._remote.close())
 
 

@@ -14,7 +14,12 @@ from aiohttp import web
 from codex_proxy import __version__
 from codex_proxy.admission.images import ImageFetcher
 from codex_proxy.agents.agent import Agent, all_agents
-from codex_proxy.agents.configured.agents import ConfiguredAgent, configured_agents, make_agent
+from codex_proxy.agents.configured.agents import (
+    ConfiguredAgent,
+    configured_agents,
+    make_agent,
+    settings_without_effect,
+)
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.application import application_of, deadlines_of, mcp_tools_of, usage_of, webhooks_of
 from codex_proxy.app.start_checks import check, check_has_key, close_state_folder, keyring_of, listen_error
@@ -109,6 +114,8 @@ class Server:
         self.background = BackgroundResponses(settings.max_running_turns, self.owners)
         self.webhooks: WebhookSender | None = None
         self.server_tools: McpToolSource | RecordedTools | None = None
+        self.mcp: McpToolSource | None = None
+        """The same, unless they are recorded."""
         self.lease_holder: LeaseHolder | None = None
         self.team_sync: TeamSync | None = None
         self.store_lifecycle: StoreLifecycle | None = None
@@ -136,7 +143,9 @@ class Server:
         self.webhooks = webhooks_of(self.settings, self.clock, self.store_lifecycle)
         self.server_tools = None if self.cassettes is None else self.cassettes.tools(RandomIds())
         if self.server_tools is None:
-            self.server_tools = mcp_tools_of(self.settings, self.clock, self.runs.services.checks)
+            self.mcp = self.server_tools = mcp_tools_of(self.settings, self.clock, self.runs.services.checks)
+            if self.mcp is not None and "mcp_config" not in self.settings_without_effect():
+                self.mcp.start()
         self.usage = usage_of(self.clock, self.store_lifecycle)
         self.app = application_of(self, self.usage)
         if self.store_lifecycle is not None:
@@ -184,6 +193,11 @@ class Server:
     def _configured_for(self, model: str) -> ConfiguredAgent:
         found = self.configured.get(model.partition(MODEL_SEPARATOR)[0])
         return next(iter(self.configured.values())) if found is None else found
+
+    def settings_without_effect(self) -> tuple[str, ...]:
+        """Returns the settings that no agent uses."""
+        first = next(iter(self.configured.values()))
+        return settings_without_effect(first.settings, self.agent.capabilities)
 
     def owners(self) -> int:
         """Returns how many clients share the slots."""

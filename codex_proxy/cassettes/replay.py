@@ -23,6 +23,7 @@ from codex_proxy.cassettes.player import Pace, PlayedSession, make_played_sessio
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpOrigin, McpTools, Tool
+from codex_proxy.core.tool_names import ToolServerState
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.observers import RequestRecorder, TurnRecorder
 from codex_proxy.surfaces.responses.tools import McpOffer
@@ -181,6 +182,7 @@ class RecordedTools:
 
     def __init__(self, folder: Folder, steps: int, new_id: Callable[[str], str]) -> None:
         self.steps = steps
+        self.states: tuple[ToolServerState, ...] = ()
         self._new_id = new_id
         self._listed: dict[str, dict[str, tuple[Tool, Any]]] = {}
         """The tools of each server that a request has named, as listed for the client."""

@@ -15,12 +15,13 @@ import structlog
 
 from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, all_agents
-from codex_proxy.agents.configured.agents import settings_without_effect, targets_without_agent
+from codex_proxy.agents.configured.agents import targets_without_agent
 from codex_proxy.agents.spec import AgentSpec
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.commands.page import page_of
 from codex_proxy.commands.supervisor import ALIVE
 from codex_proxy.core.faults import Fault, UserError
+from codex_proxy.core.tool_names import ToolServerState
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import unused_settings, variables_of
 from codex_proxy.settings.old_names import advice_about
@@ -35,6 +36,8 @@ STDIN, STDOUT = 0, 1
 """The descriptors on which a supervisor asks whether a worker is alive, and is answered."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
+TOOL_SERVER_SECONDS = 6.0
+"""Seconds for which the banner waits for MCP servers: one that cannot be reached is known after some five."""
 BUILD_AFTER = 0.5
 """Seconds from the start until the models of request bodies are built."""
 
@@ -63,9 +66,10 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
             say(f"codex-proxy: {error}", err=True)
         return 1
     tune_gc()
-    say(banner(server))
+    announcing = asyncio.create_task(_announce(server, say))
     building = asyncio.create_task(_build_request_models())
     await wait_for_signal(server, has_supervisor=bool(worker))
+    announcing.cancel()
     building.cancel()
     stopping = "stopping (interrupt again to stop at once)"
     if worker or settings.log_format == "json":
@@ -74,6 +78,13 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
         say(f"codex-proxy: {stopping}", err=True)
     await server.stop()
     return 0
+
+
+async def _announce(server: Server, say: Callable[..., None]) -> None:
+    """Prints the banner, when it is known how MCP servers have started. Requests are answered meanwhile."""
+    if server.mcp is not None:
+        await server.mcp.wait_started(TOOL_SERVER_SECONDS)
+    say(banner(server))
 
 
 async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> None:
@@ -158,6 +169,13 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
     return lines
 
 
+def _tool_server_line(state: ToolServerState) -> str:
+    if state.status == "failed":
+        return f"  TROUBLE    {state.trouble}"
+    tools = "still starting" if state.tools is None else f"{state.tools} tool{'s' * (state.tools != 1)}"
+    return f"  MCP        {state.name}: {tools}"
+
+
 def banner(server: Any) -> str:
     """Returns the banner. `server` is a started `app.Server`."""
     host = f"[{server.host}]" if ":" in server.host else server.host
@@ -174,9 +192,8 @@ def banner(server: Any) -> str:
     for agent in all_agents(server.agent):
         named = server.configured.get(agent.name) or next(iter(server.configured.values()))
         lines += _agent_lines(agent, named.spec, settings)
-    unused = settings_without_effect(
-        next(iter(server.configured.values())).settings, server.agent.capabilities
-    )
+    lines += [_tool_server_line(each) for each in (server.mcp.states if server.mcp is not None else ())]
+    unused = server.settings_without_effect()
     if unused:
         lines.append(
             f"  NO EFFECT  {', '.join(variables_of(name)[0] for name in unused)}: not with this agent"

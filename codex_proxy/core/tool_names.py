@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -33,6 +33,16 @@ def offered_name(server_label: str, name: str) -> str:
         return plain
     digest = hashlib.sha256(f"{server_label}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     return f"{allowed[: MAX_CHARS - _DIGEST - 1]}_{digest}"
+
+
+class ToolServerState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of one of the operator's MCP servers, for people."""
+
+    name: str
+    status: Literal["starting", "ready", "failed"]
+    tools: int | None = None
+    """How many tools it has, once it is ready."""
+    trouble: str = ""
 
 
 class ListedTool(msgspec.Struct, frozen=True):

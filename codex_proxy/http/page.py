@@ -21,7 +21,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.server_info import STARTED, WORKER, agent_health, agents_for, root
+from codex_proxy.http.server_info import STARTED, WORKER, agent_health, agents_for, root, tool_server_health
 from codex_proxy.http.sse import EventStream
 from codex_proxy.runs.turn_records import WORKER_TURNS, TurnRecord, TurnRecords
 from codex_proxy.store.health import require_store, store_errors_as_faults
@@ -116,6 +116,7 @@ async def ui_state(request: web.Request) -> web.Response:
             "running": runs.running,
             "queued": runs.queued,
             "agents": agents,
+            "mcp": tool_server_health(request, client),
             "findings": [
                 each for each in await request.app[PAGE].findings() if each.status in ("failed", "warning")
             ],

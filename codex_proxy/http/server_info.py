@@ -94,6 +94,13 @@ class TurnCounts(TypedDict):
     queued: Count
 
 
+class ToolServerHealth(TypedDict):
+    name: str
+    status: Literal["starting", "ready", "failed"]
+    tools: NotRequired[Count]
+    trouble: NotRequired[str]
+
+
 class Health(TypedDict):
     status: Literal["ok", "degraded"]
     agent: NotRequired[AgentHealth]
@@ -106,6 +113,7 @@ class Health(TypedDict):
     keys: NotRequired[str]
     store: NotRequired[str]
     recording: NotRequired[str]
+    mcp: NotRequired[list[ToolServerHealth]]
 
 
 class Live(TypedDict):
@@ -230,6 +238,9 @@ async def healthz(request: web.Request) -> web.Response:
     if not await _can_store(request):
         body["status"] = "degraded"
         body["store"] = STORE_TROUBLE
+    tool_servers = tool_server_health(request, client)
+    if tool_servers:
+        body["mcp"] = tool_servers
     if RECORDING_TROUBLE in request.app and (stopped := request.app[RECORDING_TROUBLE]()):
         body["status"] = "degraded"
         body["recording"] = stopped if in_detail else RECORDING_STOPPED
@@ -251,6 +262,14 @@ def agent_health(agent: Agent, request: web.Request, *, in_detail: bool) -> Agen
     if trouble is not None:
         about["trouble"] = trouble.unquoted if in_detail else AGENT_TROUBLE
     return about
+
+
+def tool_server_health(request: web.Request, client: Client | None) -> list[ToolServerHealth]:
+    """Returns the states of the operator's MCP servers, for a client that gets their tools."""
+    if client is None or not client.mcp:
+        return []
+    states = request.app[RESPONSES].admission.tool_servers
+    return msgspec.to_builtins(states)  # type: ignore[no-any-return]
 
 
 async def _client_with_details(request: web.Request) -> Client | None:

@@ -19,8 +19,10 @@ from codex_proxy.mcp.config import HttpServer
 from codex_proxy.mcp.connection import TransportReport
 from codex_proxy.mcp.values import McpFaultKind, McpLimits, fault_of
 
-CONNECT_SECONDS: Final = 10.0
-"""Seconds for connecting, or sending one message."""
+CONNECT_SECONDS: Final = 4.0
+"""Seconds for connecting: a network that loses packets needs three."""
+SEND_SECONDS: Final = 10.0
+"""Seconds for sending one message."""
 IDLE_SECONDS: Final = 300.0
 """Seconds of silence in a stream; calls have their own deadline."""
 NOTIFICATION_SECONDS: Final = 5.0
@@ -64,7 +66,7 @@ def _client(server: HttpServer, guard: _GuardedTransport) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         headers={"User-Agent": "codex-proxy", **server.headers, "Accept-Encoding": "identity"},
         transport=guard,
-        timeout=httpx2.Timeout(CONNECT_SECONDS, read=IDLE_SECONDS),
+        timeout=httpx2.Timeout(SEND_SECONDS, connect=CONNECT_SECONDS, read=IDLE_SECONDS),
         trust_env=False,  # a proxy would connect to unchecked addresses, and .netrc holds credentials
     )
 
@@ -95,10 +97,12 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
             request.extensions["timeout"]["read"] = NOTIFICATION_SECONDS
         try:
             response = await self._send(request)
-        except httpx2.TransportError:
+        except httpx2.TransportError as error:
             if self._report.fault is None:
-                what = "could not be reached. Check its address, and that it runs."
-                self._note(McpFaultKind.UNREACHABLE, what)
+                late = isinstance(error, httpx2.ConnectTimeout)
+                what = f"could not be reached{f' within {CONNECT_SECONDS:g} s' if late else ''}"
+                kind = McpFaultKind.TIMED_OUT if late else McpFaultKind.UNREACHABLE
+                self._note(kind, f"{what}. Check its address, and that it runs.")
             if request.method == "POST":  # the package's sending task stops at an error without reporting it
                 self._report.ended.set()
             raise

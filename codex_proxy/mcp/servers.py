@@ -1,6 +1,6 @@
-"""Clients of MCP servers, which connect when needed, cache the tools, and reconnect: at once after the first failure,
-then after 1, 2, 4 ... seconds, up to `limits.max_backoff_seconds`. `tools` and `call` do not raise: a failure is in the
-listing or result. A start continues when its request has ended.
+"""Clients of MCP servers, which connect at `start` or when needed, cache the tools, and reconnect: at once after the
+first failure, then after 1, 2, 4 ... seconds, up to `limits.max_backoff_seconds`. `tools` and `call` do not raise: a
+failure is in the listing or result. A start continues when its request has ended.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.json_values import UNREADABLE, is_too_costly
 from codex_proxy.core.tasks import keep_until_done
+from codex_proxy.core.tool_names import ToolServerState
 from codex_proxy.mcp.allowed_urls import AllowedUrls
 from codex_proxy.mcp.config import Definition, StdioServer
 from codex_proxy.mcp.values import (
@@ -73,6 +74,24 @@ class McpServer:
         self._retry_at = 0.0
         self._last_fault: McpFault | None = None
         self._closed = False
+
+    def start(self) -> None:
+        """Begins to connect, so that no request waits for it."""
+        if self._starting is None and self._connection is None:
+            self._begin_start()
+
+    @property
+    def state(self) -> ToolServerState:
+        if self._connection is not None and self._connection.alive:
+            return ToolServerState(self._label, "ready", len(self._last_listing.tools))
+        if self._last_fault is not None:
+            return ToolServerState(self._label, "failed", trouble=self._last_fault.message)
+        return ToolServerState(self._label, "starting")
+
+    async def wait_started(self) -> None:
+        """Returns when no start is going on."""
+        while self._starting is not None:
+            await asyncio.wait((self._starting,))
 
     async def tools(self) -> McpListing:
         """Returns the tools, and a fault if some are missing; connects first. Takes at most `limits.list_seconds` +
@@ -147,15 +166,18 @@ class McpServer:
             return self._connection
         if self._starting is None:
             self._raise_in_backoff()
-            self._start_began = self._clock.monotonic()
-            self._starting = asyncio.create_task(self._start(), name=f"mcp start {self._label}")
-            self._starting.add_done_callback(self._on_start_ended)
-        starting = self._starting
+        starting = self._starting or self._begin_start()
         if not (await asyncio.wait((starting,), timeout=max(wait, 0.0)))[0]:
             raise self._error(McpFaultKind.STARTING, "is still starting. Try again.")
         if starting.cancelled():
             raise self._error(McpFaultKind.CLOSED, "is no longer available: this server is shutting down.")
         return starting.result()
+
+    def _begin_start(self) -> asyncio.Task[McpConnection]:
+        self._start_began = self._clock.monotonic()
+        self._starting = asyncio.create_task(self._start(), name=f"mcp start {self._label}")
+        self._starting.add_done_callback(self._on_start_ended)
+        return self._starting
 
     def _raise_in_backoff(self) -> None:
         left = self._retry_at - self._clock.monotonic()
@@ -301,6 +323,20 @@ class OperatorServers:
     def labels(self) -> tuple[str, ...]:
         """The servers' names in the file's order."""
         return tuple(self._servers)
+
+    def start(self) -> None:
+        """Begins to connect to all."""
+        for server in self._servers.values():
+            server.start()
+
+    @property
+    def states(self) -> tuple[ToolServerState, ...]:
+        return tuple(server.state for server in self._servers.values())
+
+    async def state_after_start(self, label: str) -> ToolServerState:
+        """Returns a server's state when it has started or failed."""
+        await self._servers[label].wait_started()
+        return self._servers[label].state
 
     async def tools(self) -> McpListing:
         """Asks all servers at once. Returns their tools, and a fault for each that lacks some."""

@@ -196,6 +196,7 @@ function serverParts(found) {
     found.findings.length ? [h("h2", {}, "To do"), h("div", { class: "cards" }, found.findings.map(finding))] : null,
     h("h2", {}, "Agents", h("span", { class: "soft" }, found.worker ? ` of worker ${found.worker}` : "")),
     h("div", { class: "cards" }, found.agents.map(agentCard)),
+    found.mcp.length ? [h("h2", {}, "MCP servers"), h("div", { class: "cards" }, found.mcp.map(toolServer))] : null,
     h("h2", {}, "Server"),
     h("div", { class: "card" }, facts([
       ["up for", seconds(Date.now() / 1000 - found.started)],
@@ -257,6 +258,12 @@ function agentCard(agent) {
     facts([["health", health], ["upstream", agent.breaker], ["processes", processes], ["off", off],
       ["warning", agent.warning]]),
     agent.processes.each.length ? processTable(agent) : null);
+}
+
+function toolServer({ name, status, tools, trouble }) {
+  const about = { ready: ["good", `ready, tools: ${count(tools)}`], starting: ["soft", "starting"], failed: ["bad", shown(trouble)] };
+  const [kind, words] = about[status];
+  return h("section", { class: "card" }, h("h3", {}, shown(name)), h("p", { class: kind }, words));
 }
 
 const PROCESS_COLUMNS = [{ name: "Process" }, { name: "Turns now", number: true }, { name: "So far", number: true }, { name: "Memory", number: true }];
