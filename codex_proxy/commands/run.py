@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import difflib
-import http.client
 import json
 import os
 import re
@@ -18,8 +17,6 @@ import signal
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,14 +25,20 @@ from typing import Final
 
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.commands.connect.clients import PROGRAMS, ClientProgram
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, entries_of, snippet
+from codex_proxy.commands.connect.command import (
+    NO_KEY,
+    ServerAccess,
+    client_named,
+    entries_of,
+    snippet,
+    write_models,
+)
+from codex_proxy.commands.connect.running import ask_server
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import create, make_folder, replace_file
 from codex_proxy.files.temporary import TemporaryFolder, temporary_folder
 from codex_proxy.settings.fields import Settings
 
-PROBE_SECONDS: Final = 2.0
-"""Seconds in which a running server answers."""
 END_SECONDS: Final = 10.0
 """Seconds for a program or server to end until it is killed."""
 _ADDRESS: Final = re.compile(r"serves on (http://\S+)/v1")
@@ -99,27 +102,15 @@ def running_server(settings: Settings, model: str, key: str | None) -> ServerAcc
     accept the key.
     """
     key, base_url = key or settings.default_key or NO_KEY, f"{settings.server_url}/v1"
-    if _status(base_url) is None:
+    if ask_server(base_url) is None:
         return None
-    status = _status(f"{base_url}/models", Authorization=f"Bearer {key}")
-    if status == 401:
+    reply = ask_server(f"{base_url}/models", key)
+    if reply is not None and reply.status == 401:
         raise UserError(f"The server at {base_url} requires an API key: give one with --key.")
-    if status != 200:
-        raise UserError(f"The server at {base_url} answers with HTTP {status}.")
+    if reply is None or reply.status != 200:
+        said = "does not answer" if reply is None else f"answers with HTTP {reply.status}"
+        raise UserError(f"The server at {base_url} {said}.")
     return ServerAccess(base_url=base_url, model=model, key=key)
-
-
-def _status(url: str, **headers: str) -> int | None:
-    # Without the proxy of the environment: this is a server of the user's own.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(urllib.request.Request(url, headers=headers), timeout=PROBE_SECONDS) as reply:
-            status, server = int(reply.status), reply.headers["Server"]
-    except urllib.error.HTTPError as error:
-        status, server = error.code, error.headers["Server"]
-    except (OSError, http.client.HTTPException):
-        return None
-    return status if server == "codex-proxy" else None
 
 
 @contextlib.contextmanager
@@ -213,7 +204,7 @@ def prepare(
         if each != "{{entries}}":
             arguments.append(fill(each))
         elif setup is not None:
-            for entry in entries_of(setup, access):
+            for entry in (*entries_of(setup, access), *write_models(setup, access, folder)):
                 arguments += ["-c", f"{'.'.join(entry.path)}={json.dumps(entry.value)}"]
     # An address of loopback is never reached through the proxy of a company.
     environment["NO_PROXY"] = environment["no_proxy"] = ",".join(

@@ -33,10 +33,11 @@ from codex_proxy.http.usage import retrieve_usage, retrieve_usage_limits
 from codex_proxy.http.websocket import open_responses_socket
 from codex_proxy.surfaces.answer_types import ItemList
 from codex_proxy.surfaces.chat.completion import ChatCompletion, ChatCompletionChunk
+from codex_proxy.surfaces.codex_models import CodexModelList
 from codex_proxy.surfaces.conversations import Conversation, ConversationDeleted, ConversationItem
 from codex_proxy.surfaces.messages.content import Message, MessageEvent, MessageTokens
 from codex_proxy.surfaces.messages.models import MAX_PAGE, AnthropicModel, AnthropicModelList
-from codex_proxy.surfaces.models import CodexModelList, Model, ModelList
+from codex_proxy.surfaces.models import Model, ModelList
 from codex_proxy.surfaces.ollama.answer import OllamaAnswer, OllamaModel, OllamaModels, OllamaVersion
 from codex_proxy.surfaces.responses.response_types import (
     Compaction,

@@ -5,7 +5,7 @@ may contain paths; if no keys are required, clients on this machine get the deta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
@@ -23,13 +23,14 @@ from codex_proxy.http.middleware.access import delay_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import is_anthropic_client, json_response
 from codex_proxy.surfaces.answer_types import Count, one_of
+from codex_proxy.surfaces.codex_models import codex_list_body
 from codex_proxy.surfaces.messages.models import (
     AnthropicModelList,
     anthropic_names,
     model_body,
     models_page,
 )
-from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
+from codex_proxy.surfaces.models import list_body, listed_names, one_body
 from codex_proxy.surfaces.ollama.answer import OLLAMA_PORT, RUNNING
 
 ENVIRONMENT: Final = web.AppKey("environment", str)
@@ -154,10 +155,7 @@ async def list_models(request: web.Request) -> web.Response:
     if is_anthropic_client(request):
         return json_response(_anthropic_models(request))
     if "client_version" in request.query:
-        models = tuple(model for model in catalog.models if client.allows_some_effort(model.id))
-        own = codex_list_body(models)
-        if own["models"]:
-            return json_response(own)
+        return json_response(codex_list_body(catalog, _names_for_codex(request)))
     body = list_body(catalog, request.app[ENVIRONMENT], request.app[STARTED])
     body["data"] = [entry for entry in body["data"] if client.may_use(entry["id"])]
     return json_response(body)
@@ -173,6 +171,16 @@ async def retrieve_model(request: web.Request) -> web.Response:
         raise model_not_allowed(name)
     made = model_body if is_anthropic_client(request) else one_body
     return json_response(made(name, client.catalog, request.app[STARTED]))
+
+
+def _names_for_codex(request: web.Request) -> Iterable[str]:
+    """Returns the names that the client may use, also those of Codex's hidden models."""
+    client = request[CLIENT]
+    catalog, known = client.catalog, client.catalog.names
+    names = listed_names(catalog, request.app[ENVIRONMENT])
+    listed = [name for name in names if client.listed_model(name, known) is not None]
+    models = (model for model in catalog.models if model.native or not model.hidden)
+    return dict.fromkeys([*listed, *(model.id for model in models if client.allows_some_effort(model.id))])
 
 
 def _anthropic_models(request: web.Request) -> AnthropicModelList:

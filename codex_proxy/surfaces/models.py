@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, NotRequired, Protocol, TypeAlias, TypedDict, get_args
+from typing import Final, Literal, NotRequired, Protocol, TypeAlias, TypedDict, get_args
 
 import msgspec
 
@@ -261,7 +261,7 @@ def service_tier(requested: str | None, model: str, catalog: ModelCatalog) -> Se
     """Returns a request's service tier. An empty `model` (or `AGENT/`) is the agent's own. A tier that it does not list
     is sent, but reported as `default`.
     """
-    listed = [each for each in catalog.models if model in (each.id, _default_name(each))]
+    listed = [each for each in catalog.models if model in (each.id, default_name(each))]
     if requested is None or requested == "auto":
         return ServiceTier(None, listed[0].default_tier if listed else "default")
     if requested == "default":
@@ -277,7 +277,7 @@ def service_tier(requested: str | None, model: str, catalog: ModelCatalog) -> Se
     return ServiceTier(requested, "default", ("service_tier",))
 
 
-def _default_name(model: AgentModel) -> str | None:
+def default_name(model: AgentModel) -> str | None:
     """Returns an empty name (or `AGENT/`) if this is the agent's default, else None."""
     if not model.serves_unnamed:
         return None
@@ -423,12 +423,6 @@ class ModelList(TypedDict):
     data: list[Model]
 
 
-class CodexModelList(TypedDict):
-    """The list in the form that Codex reads."""
-
-    models: list[Any]
-
-
 def list_body(catalog: ModelCatalog, env: str, created: int) -> ModelList:
     """Returns the list of models, without aliases of unknown ones. `created`: seconds since 1970."""
     data, names = [], catalog.names
@@ -466,8 +460,3 @@ def one_body(name: str, catalog: ModelCatalog, created: int, names: Names | None
     if default_effort is not None:
         entry["default_effort"] = default_effort
     return entry
-
-
-def codex_list_body(models: Sequence[AgentModel]) -> CodexModelList:
-    """Returns the agent's own entries, for Codex as a client."""
-    return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

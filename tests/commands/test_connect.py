@@ -330,6 +330,26 @@ def run(arguments: list[str], folder: Path, more: dict[str, str] | None = None) 
     return done.stdout
 
 
+async def test_the_models_of_a_running_server_lie_beside_the_profile(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, api_key="the-key") as proxy:
+        options = ("connect", "codex", "--write", "--base-url", f"{proxy.url}/v1", "--key")
+        first = await command(tmp_path, *options, "the-key")
+        models = tmp_path / ".codex" / "codex-proxy.models.json"
+        assert first.status == 0, first.err
+        assert "codex-5" in [model["slug"] for model in json.loads(models.read_text())["models"]]
+        assert models.stat().st_mode & 0o777 == 0o600
+        profile = tomlkit.parse(models.with_name("codex-proxy.config.toml").read_text())
+        assert profile["model_catalog_json"] == str(models)
+        models.write_text("{}")
+        again = await command(tmp_path, *options, "the-key")
+        assert "has all of these settings already." in again.out
+        assert "codex-5" in models.read_text(), "they may have changed"
+        refused = await command(tmp_path, *options, "another-key")
+    for unlisted in (refused, await command(tmp_path, *options, "the-key")):
+        assert unlisted.status == 0
+        assert f"No server at {proxy.url}/v1 gave its list of models." in unlisted.out
+
+
 @pytest.mark.exhaustive
 @pytest.mark.real
 async def test_another_codex_takes_this_server_as_its_model_with_the_profile_that_is_written(
@@ -339,7 +359,10 @@ async def test_another_codex_takes_this_server_as_its_model_with_the_profile_tha
         options = ("--base-url", f"{proxy.url}/v1", "--key", "the-key")
         done = await command(tmp_path, "connect", "codex", "--write", *options)
         assert done.status == 0, done.err
-        assert os.listdir(tmp_path / ".codex") == ["codex-proxy.config.toml"]
+        assert sorted(os.listdir(tmp_path / ".codex")) == [
+            "codex-proxy.config.toml",
+            "codex-proxy.models.json",
+        ]
         arguments = [str(codex_path()), "exec", "--profile", "codex-proxy", "--skip-git-repo-check", "Hello."]
         out = await asyncio.to_thread(run, arguments, tmp_path, {"CODEX_PROXY_KEY": "the-key"})
         assert SAYS in out

@@ -21,7 +21,7 @@ from codex_proxy.commands.connect.clients import PROGRAMS
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
 from codex_proxy.commands.run import prepare
 from tests.forking import run_command
-from tests.http.serving import ENVIRONMENT, running_proxy, settings_of
+from tests.http.serving import ENVIRONMENT, fake_proxy, running_proxy, settings_of
 from tests.real.release import codex_path
 from tests.waiting import PATIENCE, eventually
 
@@ -213,6 +213,15 @@ def test_a_program_that_was_used_before_keeps_its_own_folder(tmp_path: Path) -> 
 def test_a_folder_that_the_user_has_chosen_stays(tmp_path: Path, name: str, variable: str) -> None:
     environment, _ = prepare(PROGRAMS[name], ACCESS, tmp_path, {variable: "/own"}, tmp_path)
     assert environment[variable] == "/own"
+
+
+async def test_codex_gets_the_list_of_the_servers_models(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        access = ServerAccess(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
+        _, arguments = await asyncio.to_thread(prepare, PROGRAMS["codex"], access, tmp_path, {}, tmp_path)
+    (given,) = [each for each in arguments if each.startswith("model_catalog_json=")]
+    models = json.loads(Path(json.loads(given.partition("=")[2])).read_text())["models"]
+    assert "codex-5" in [model["slug"] for model in models]
 
 
 def test_codex_gets_its_settings_as_arguments(tmp_path: Path) -> None:

@@ -72,15 +72,16 @@ async def test_codex_as_a_client_gets_the_agents_own_entries_in_its_own_shape(pr
     add_endpoints(app, ENDPOINTS)
     async with TestClient(TestServer(app)) as client:
         reply = await client.get("/v1/models?client_version=0.163.0")
-        assert await reply.json() == {"models": [{"slug": "fake-model", "shell_type": "unified_exec"}]}
+        (entry,) = [each for each in (await reply.json())["models"] if each["slug"] == "fake-model"]
+        assert entry["shell_type"] == "unified_exec"
 
 
-async def test_without_such_entries_codex_gets_a_list_that_makes_it_fall_back_to_its_own(
-    proxy: Proxy,
-) -> None:
-    body = (await proxy.send("GET", "/v1/models?client_version=0.163.0")).body
-    assert "models" not in body
-    assert body["object"] == "list"
+async def test_codex_gets_each_name_that_a_client_may_use_in_its_own_shape(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, model_aliases="gpt-4o=codex-5") as proxy:
+        listed = await ids(proxy)
+        body = (await proxy.send("GET", "/v1/models?client_version=0.163.0")).body
+    assert {entry["slug"] for entry in body["models"]} == set(listed)
+    assert all(entry["apply_patch_tool_type"] for entry in body["models"])
 
 
 async def test_a_name_that_is_nearly_that_of_a_model_is_answered_with_that(proxy: Proxy) -> None:

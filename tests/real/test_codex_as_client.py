@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,15 @@ class Chain:
 
     def offered(self, index: int = -1) -> set[str]:
         """The names of the tools that the model was offered."""
-        body = self.model.calls[index].body
-        items = [item for item in body["input"] if item.get("type") == "additional_tools"]
-        given = [*body.get("tools", ()), *(tool for item in items for tool in item["tools"])]
-        return {inner["name"] for tool in given for inner in tool.get("tools", [tool]) if "name" in inner}
+        return {inner["name"] for _, inner in tools_in(self.model.calls[index].body) if "name" in inner}
+
+
+def tools_in(body: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the tools in a request, each with its namespace."""
+    items = [item for item in body["input"] if item.get("type") == "additional_tools"]
+    for tool in [*body.get("tools", ()), *(tool for item in items for tool in item["tools"])]:
+        for inner in tool.get("tools", [tool]):
+            yield ("" if inner is tool else tool["name"]), inner
 
 
 @living_on()

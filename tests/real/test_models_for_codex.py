@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import aiohttp
 import pytest
 import structlog
 
-from tests.real.codex_home import MODEL
+from tests.real.codex_home import MODEL, bundled_catalog
 from tests.real.proxy import Proxy
 from tests.waiting import eventually
 
@@ -18,10 +20,12 @@ async def test_codex_as_a_client_gets_its_own_entries_in_its_own_shape(proxy: Pr
         session.get(f"{proxy.url}/v1/models", params={"client_version": "0.163.0"}) as reply,
     ):
         models = (await reply.json())["models"]
-    # The model of config.toml is not in Codex's catalog, and so has no entry in Codex's shape.
-    listed = [model.id for model in proxy.server.agent.models() if model.id != "scripted-model"]
-    assert [model["slug"] for model in models] == listed
-    assert all(model["base_instructions"] and model["context_window"] for model in models)
+    own = {entry["slug"]: entry for entry in json.loads(bundled_catalog())["models"]}
+    listed = {model["slug"]: model for model in models}
+    assert {*own, "codex-5", "codex-5-high"} <= set(listed)
+    for slug, entry in own.items():
+        assert listed[slug].items() >= entry.items()
+    assert all(model["base_instructions"] for model in models)
 
 
 async def test_the_log_names_the_model_that_was_asked_for_and_the_one_of_codex_that_answered(

@@ -12,7 +12,6 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.surfaces.models import (
     ModelCatalog,
     ResolvedModel,
-    codex_list_body,
     list_body,
     listed_names,
     one_body,
@@ -185,10 +184,6 @@ def test_an_entry_says_nothing_of_what_is_not_known() -> None:
         "created": 7,
         "owned_by": "codex",
     }
-
-
-def test_codex_itself_gets_its_own_entries_as_it_gave_them() -> None:
-    assert msgspec.json.encode(codex_list_body(CATALOG.models)) == b'{"models":[{"slug":"gpt-5.5"}]}'
 
 
 def test_a_long_list_costs_in_proportion_to_its_length() -> None:

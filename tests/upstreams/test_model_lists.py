@@ -47,10 +47,11 @@ async def test_no_list_of_an_upstream_breaks_the_servers_own(tmp_path: Path) -> 
         tables = {"a": {"url": a.url}, "b": {"url": b.url}}
         async with fake_proxy(tmp_path, agent="a", upstreams=tables) as proxy:
             for headers in ({}, {"anthropic-version": "2023-06-01"}):
-                for path in ("/v1/models", "/v1/models?client_version=1"):
+                for path, field in (("/v1/models", "id"), ("/v1/models?client_version=1", "slug")):
                     answer = await proxy.send("GET", path, headers=headers)
                     assert answer.status == 200
-                    names = [each["id"].removeprefix("claude-") for each in answer.body["data"]]
+                    listed = answer.body["models" if "models" in answer.body else "data"]
+                    names = [(each.get(field) or each["id"]).removeprefix("claude-") for each in listed]
                     assert {"a/good", "a/last", "b/good"} <= set(names) or headers
                     json.dumps(answer.body, ensure_ascii=False).encode()
             assert (await proxy.send("GET", "/healthz")).status == 200

@@ -37,6 +37,16 @@ class ListItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: dict[str, Any]
 
 
+class ModelsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A list of the server's models, called `name`, beside the settings file, which has its path at `key`. The server
+    gives it at `/models` with this `query`.
+    """
+
+    key: str
+    name: str
+    query: str
+
+
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A settings file at its usual `path` (empty: none). `values` are set, `defaults` only if missing, `with_key` only
     if the server requires a key.
@@ -48,6 +58,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     values: dict[str, Any] = {}
     with_key: dict[str, Any] = {}
     items: tuple[ListItem, ...] = ()
+    models: ModelsFile | None = None
     places: dict[str, str] = {}
     """Where the client has the file instead if a variable is set, by the variable, whose value is `{}`."""
 

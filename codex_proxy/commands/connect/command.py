@@ -12,7 +12,9 @@ import msgspec
 
 from codex_proxy.commands.connect.clients import BY_NAME, CLIENTS, ClientSetup, Entry
 from codex_proxy.commands.connect.documents import DocumentError, set_values
+from codex_proxy.commands.connect.running import ask_server
 from codex_proxy.core.faults import UserError
+from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.files.private import FILE_MODE, create, make_folder, replace_file
 
 
@@ -46,6 +48,10 @@ NO_KEY = "none"
 """The key for clients that require one, of a server that requires none."""
 
 KEY_TO_BE_GIVEN = "YOUR-KEY"
+
+NO_LIST = (
+    "\nNo server at {base_url} gave its list of models. Start it and repeat this, so that {title} knows them."
+)
 
 
 class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +116,30 @@ def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
     )
 
 
+def write_models(client: ClientSetup, target: ServerAccess, folder: Path) -> tuple[Entry, ...]:
+    """Puts the server's list of models into `folder`, for a client that reads one. Returns the entry with its path;
+    none if no server gives such a list. Raises `OSError`.
+    """
+    wanted = client.file.models if client.file is not None else None
+    if wanted is None:
+        return ()
+    reply = ask_server(f"{target.base_url}/models?{wanted.query}", target.key)
+    if reply is None or reply.status != 200 or not _lists_models(reply.body):
+        return ()
+    path = folder / wanted.name
+    make_folder(folder)
+    with replace_file(path) as out:
+        out.write(reply.body)
+    return (Entry(path=(wanted.key,), value=str(path)),)
+
+
+def _lists_models(body: bytes) -> bool:
+    try:
+        return bool(msgspec.json.decode(body, type=dict[str, Any]).get("models"))
+    except UNREADABLE:
+        return False
+
+
 def snippet(client: ClientSetup, target: ServerAccess) -> str:
     """Returns the text of a new settings file; empty if the client has no such file."""
     return set_values("", client.file.format, entries_of(client, target)) if client.file is not None else ""
@@ -141,13 +171,16 @@ def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
     target_file = Path(path).expanduser()
     try:
         before = target_file.read_bytes().decode("utf-8") if target_file.exists() else ""
-        after = set_values(before, client.file.format, entries_of(client, target))
+        models = write_models(client, target, target_file.parent)
+        after = set_values(before, client.file.format, (*entries_of(client, target), *models))
+        unlisted = client.file.models is not None and not models
+        note = NO_LIST.format(base_url=target.base_url, title=client.title) if unlisted else ""
         if after == before:
-            return f"{target_file} has all of these settings already."
+            return f"{target_file} has all of these settings already.{note}"
         backup = write(target_file, after)
     except (DocumentError, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{target_file} was not changed: {error}.") from error
     kept = f"The old one is {backup}." if backup else "It is new."
     names = f"{target_file} (now)", f"{target_file} (new)"
     lines = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    return f"{''.join(difflib.unified_diff(*lines, *names))}\n{target_file} was written. {kept}"
+    return f"{''.join(difflib.unified_diff(*lines, *names))}\n{target_file} was written. {kept}{note}"
