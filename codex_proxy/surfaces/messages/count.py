@@ -4,7 +4,6 @@ an estimate for an answer's first event.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -12,7 +11,6 @@ import msgspec
 
 from codex_proxy.core.items import ImagePart
 from codex_proxy.core.json_values import text_at
-from codex_proxy.core.media import image_info
 from codex_proxy.core.token_bound import Piece, max_tokens_in
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.core.turn import Turn
@@ -22,20 +20,13 @@ from codex_proxy.surfaces.messages.history import tools_referred_to
 from codex_proxy.surfaces.messages.tools import loaded_names
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
-from codex_proxy.surfaces.usage import parts_in, texts_in
+from codex_proxy.surfaces.usage import image_tokens, parts_in, texts_in
 
 _REQUEST_TOKENS: Final = 16
 """The tokens of a request beside its parts: around instructions, and at the beginning of the answer."""
 _MESSAGE_TOKENS: Final = 8
 _TOOL_TOKENS: Final = 16
 _BLOCK_TOKENS: Final = 4
-
-_TILE: Final = 512
-_TILE_TOKENS: Final = 170
-_PATCH: Final = 32
-_PATCH_TOKENS: Final = 1.7
-_MAX_IMAGE_TOKENS: Final = 2_700
-"""The tokens of the largest image, and of one of unknown size."""
 
 _MAX_COUNTED: Final = 4 << 20
 """Maximum characters that are counted exactly; of the rest two count as a token."""
@@ -105,7 +96,7 @@ class _Counter:
         if kind == "thinking":
             return 0  # a summary, which the model is not shown again
         if kind == "image":
-            return _image(source)
+            return image_tokens(text_at(source, "data"))
         if kind == "document" and isinstance(source, dict):
             return self.value([block.get("title"), block.get("context")]) + self._document(source)
         nested = block.get("content")
@@ -121,15 +112,6 @@ class _Counter:
         if source.get("type") == "base64":
             return min(_MAX_PDF_TOKENS, len(data) // _PDF_CHARS) if isinstance(data, str) else 0
         return self.content(source.get("content")) + self.content(data)
-
-
-def _image(source: Any) -> int:
-    info = image_info(text_at(source, "data"))
-    if info is None:
-        return _MAX_IMAGE_TOKENS
-    tiles = math.ceil(info.width / _TILE) * math.ceil(info.height / _TILE) * _TILE_TOKENS
-    patches = math.ceil(info.width / _PATCH) * math.ceil(info.height / _PATCH) * _PATCH_TOKENS
-    return min(_MAX_IMAGE_TOKENS, 100 + math.ceil(max(tiles, patches)))
 
 
 def _count_encrypted(value: Any) -> int:

@@ -26,7 +26,7 @@ from codex_proxy.surfaces.responses.history import (
 from codex_proxy.surfaces.responses.parse import INSTRUCTING, check_input, conversation_of, format_of
 from codex_proxy.surfaces.responses.tools import offered_tools
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields
-from codex_proxy.surfaces.usage import tokens_in
+from codex_proxy.surfaces.usage import tokens_in, url_tokens
 
 
 class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +112,9 @@ class InputEstimate:
             self._tokens += tokens
             self._instructions += tokens if item.get("role") in INSTRUCTING else 0
         else:
-            self._kept.append(_without_images(item))
+            kept, images = _without_images(item)
+            self._tokens += sum(map(url_tokens, images))
+            self._kept.append(kept)
 
     def tokens_with(self, parsed: ParsedContext, items: Sequence[ItemDict]) -> int:
         """Counts also the request's own `items`, instructions, tools and schema."""
@@ -125,8 +127,10 @@ class InputEstimate:
         return self._tokens + tokens_in(history) + parsed.tokens_beside
 
 
-def _without_images(item: ItemDict) -> ItemDict:
+def _without_images(item: ItemDict) -> tuple[ItemDict, list[str]]:
+    """Returns the item without the images in its output, and their URLs."""
     output = item.get("output")
     if not isinstance(output, list):
-        return item
-    return {**item, "output": [part for part in output if part["type"] != "input_image"]}
+        return item, []
+    images = [part["image_url"] for part in output if part["type"] == "input_image"]
+    return {**item, "output": [part for part in output if part["type"] != "input_image"]}, images
