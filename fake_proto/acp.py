@@ -35,6 +35,10 @@ class AcpSession:
         self.model = model
         self.mode = "default"
         self.items: list[Params] = []
+        self.names = 0
+        """The number of ids that messages and calls have so far."""
+        self.late: Params | None = None
+        """An update of an earlier turn, which is sent when the next one begins."""
         self.turn: AcpTurn | None = None
 
 
@@ -183,5 +187,8 @@ class AcpAgent(RpcAgent):
         request.tools = [str(tool["name"]) for tool in request.offered]
         request.options = {"mode": session.mode}
         script = Script(request, self.settings, self.faults)
+        if session.late is not None:
+            self.update(session.identifier, session.late, script.faults)
+            session.late = None
         session.turn = AcpTurn(self, session, identifier, script)
         session.turn.start()

@@ -38,7 +38,8 @@ class AcpTurn:
         self._reply: Action | None = None
         self._outputs: list[str] = []
         self._said: list[str] = []
-        self._calls = 0
+        self._late: Action | None = None
+        """The last piece of text, which the fault `late_text` sends behind the turn's end."""
         self._usage = dict.fromkeys(("input", "cached", "output", "reasoning"), 0)
         self._told_usage = True
 
@@ -91,39 +92,58 @@ class AcpTurn:
         self._session.items.append({"type": "message", "role": "assistant", "content": text})
         self._session.turn = None
         self._agent.answer(self._identifier, result, self._script.faults)
+        when = self._script.options.get("late", "0")
+        if self._late is not None and when == "next":
+            self._session.late = self._late
+        elif self._late is not None:
+            self._agent.loop.start(self._send_late(self._late, float(when) / 1000))
+
+    def _send_late(self, update: Action, seconds: float) -> Waits:
+        if seconds:
+            yield seconds
+        self._agent.update(self._session.identifier, update, self._script.faults)
 
     def _fail(self, action: Action) -> None:
         self._session.turn = None
         self._agent.fail(self._identifier, action["text"], -32603, self._script.faults)
+
+    def _next_name(self, kind: str) -> str:
+        self._session.names += 1
+        return f"{self._session.identifier}_{kind}_{self._session.names}"
 
     def _update(self, what: str, **fields: Any) -> None:
         update = {"sessionUpdate": what, **fields}
         self._agent.update(self._session.identifier, update, self._script.faults)
 
     def _chunk(self, kind: str, text: str, name: str) -> None:
-        self._update(kind, content={"type": "text", "text": text}, messageId=name)
+        named = {} if self._script.faults.has("no_ids") else {"messageId": name}
+        self._update(kind, content={"type": "text", "text": text}, **named)
 
     def _message(self, action: Action) -> Waits:
-        self._calls += 1
+        name = self._next_name("message")
         pieces = action["deltas"] or [action["final"]]
-        for piece in pieces:
-            self._chunk("agent_message_chunk", piece, f"message_{self._calls}")
+        late = [pieces[-1]] if self._script.faults.has("late_text") else []
+        for piece in pieces[: len(pieces) - len(late)]:
+            self._chunk("agent_message_chunk", piece, name)
             self._said.append(piece)
             yield self._script.delay
+        for piece in late:
+            self._late = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": piece}}
+            self._late |= {} if self._script.faults.has("no_ids") else {"messageId": name}
+            self._said.append(piece)
 
     def _choices(self, action: Action) -> Waits:
         yield from self._message(action["messages"][0])
 
     def _reasoning(self, action: Action) -> Waits:
-        self._calls += 1
+        name = self._next_name("thought")
         for part in (*action.get("parts", []), *action.get("raw", [])):
             for piece in part:
-                self._chunk("agent_thought_chunk", piece, f"thought_{self._calls}")
+                self._chunk("agent_thought_chunk", piece, name)
                 yield self._script.delay
 
     def _tool(self, kind: str, title: str, **fields: Any) -> str:
-        self._calls += 1
-        name = f"tool_{self._calls}"
+        name = self._next_name("tool")
         self._update("tool_call", toolCallId=name, kind=kind, title=title, status="pending", **fields)
         return name
 

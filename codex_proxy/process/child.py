@@ -211,6 +211,10 @@ class Child:
         self._stdout.resume()
         self._finish_when_drained()
 
+    def take_output(self) -> bytes:
+        """Returns what stdout holds by now, without waiting. The listener does not get it."""
+        return self._stdout.take_available(PIPE_BYTES)
+
     def clear_stderr(self) -> None:
         """Forgets the stderr so far, for `Exit.stderr_tail`."""
         self._stderr.read_available(PIPE_BYTES)

@@ -50,6 +50,20 @@ class PipeReader:
                 return
             limit -= len(chunk)
 
+    def take_available(self, limit: int) -> bytes:
+        """Returns what the pipe holds now, about `limit` bytes; its end is left to the next read."""
+        chunks: list[bytes] = []
+        while not self.at_end and limit > 0:
+            try:
+                chunk = os.read(self._descriptor, READ_BYTES)
+            except OSError:
+                break
+            if not chunk:
+                break
+            chunks.append(chunk)
+            limit -= len(chunk)
+        return b"".join(chunks)
+
     def close(self) -> None:
         """Stops reading, without calling `on_close`. May be called again."""
         if not self.at_end:

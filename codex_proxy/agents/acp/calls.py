@@ -166,6 +166,7 @@ class ClientCalls:
         self._passed_on.update(self._match_reports().values())
         self._new = [call for call in self._new if call not in calls]
         self._settled = False
+        self._reader.release_doubtful()
         self._reader.end_texts()
         events = self._reader.events
         for call in calls:

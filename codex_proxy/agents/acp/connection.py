@@ -90,18 +90,27 @@ class AcpConnection:
     def receive(
         self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
     ) -> ReceivedMessages:
-        """Sorts messages by channel, and adds their lines to `routed`. Refuses, in `writes`, requests of no channel."""
+        """Sorts messages by channel, and adds their lines to `routed`; answers come last, since some agents send a
+        turn's last text behind the answer that ends it. Refuses, in `writes`, requests of no channel.
+        """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
+        answers: list[tuple[int, Message, bytes]] = []
         for line in divided(lines):
             message = decode(line)
-            if message is None:
+            channel = None if message is None else self._channel_of(message, writes)
+            if message is None or channel is None:
                 continue
-            channel = self._channel_of(message, writes)
-            if channel is not None:
-                by_channel.setdefault(channel, []).append(message)
-                if routed is not None:
-                    routed.setdefault(channel, []).append(line)
+            if message.method is None:
+                answers.append((channel, message, line))
+                continue
+            by_channel.setdefault(channel, []).append(message)
+            if routed is not None:
+                routed.setdefault(channel, []).append(line)
+        for channel, message, line in answers:
+            by_channel.setdefault(channel, []).append(message)
+            if routed is not None:
+                routed.setdefault(channel, []).append(line)
         return ReceivedMessages(b"".join(writes), list(by_channel.items()))
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:

@@ -155,6 +155,8 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
                 if message.method == "session/update" and update is not None and message.error is None:
                     if active:
                         self._read_update(update)
+                    elif self.awaits_prompt and not self._reader.note_late_text(update):
+                        self._change(TurnChange.ENDED_BADLY)
                     continue
                 self._handle(message)
             elif isinstance(message, ModelCallFailed):
@@ -303,6 +305,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
             self._reader.drop_held()
             self._fail(failure_of_error(message.error, self._program.preset))
             return
+        self._reader.release_doubtful()
         result = object_at(message.result)
         end = turn_end(result, self._reader, self._program.preset, rejected=self._rejected)
         usage = None if isinstance(end, Failure) else self._usage.read_result(result)

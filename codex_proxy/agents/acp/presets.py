@@ -95,6 +95,8 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     adds_skills: bool = False
     """Whether a text with `$NAME` adds an installed skill of Codex's."""
+    late_seconds: float = 0.0
+    """How long the agent may send text of a turn behind the answer that ends it."""
     lists_late: bool = False
     """Whether the agent requests the tools of MCP servers only after the prompt."""
 
@@ -213,6 +215,7 @@ OPENCODE: Final = AcpPreset(
     # A rejected request would end its turn without an answer.
     declining_env={"OPENCODE_CONFIG_CONTENT": _opencode_config("deny")},
     max_output=None,  # as it is configured here
+    late_seconds=0.1,  # other clients have seen 5 to 50 ms
     keys=("OPENCODE_CONFIG", "OPENCODE_CONFIG_DIR", "OPENCODE_API_KEY", "OPENCODE_DISABLE_MODELS_FETCH"),
     state_folders=(
         *(".local/share/opencode", ".local/state/opencode", ".config/opencode", ".cache/opencode"),

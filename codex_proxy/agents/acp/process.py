@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from typing import Any, Final
 
 from codex_proxy.agents.acp.connection import AcpConnection
 from codex_proxy.agents.acp.dialect import AcpTurn
@@ -15,6 +16,7 @@ from codex_proxy.agents.acp.tool_server import ToolEndpoint
 from codex_proxy.agents.processes.session import AgentSession, LineFramer, LineTooLong, TransportReader
 from codex_proxy.agents.processes.shared_process import SharedProcess, SharedTransport
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.process.child import Command, Exit
 
 START_SECONDS = 60.0
@@ -27,6 +29,11 @@ AHEAD_PAUSE_SECONDS = 0.2
 """The time without a running turn until the next session is opened ahead."""
 AHEAD_SECONDS = 10.0
 """The time until an unused session is closed, so that its instructions, files and date are no older."""
+
+
+STOP_REASON: Final = "stopReason"
+"""The field of an answer that ends a turn. In a text, quotes around it have a backslash."""
+_QUOTED_STOP_REASON: Final = f'"{STOP_REASON}"'.encode()
 
 
 class AcpProcess(SharedProcess[AcpConnection]):
@@ -48,6 +55,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._ahead_timer: asyncio.TimerHandle | None = None
         self._error_log = re.compile(preset.error_log) if preset.error_log else None
         self._log_framer = LineFramer(MAX_LOG_LINE)
+        self._late_ends: dict[int, tuple[asyncio.TimerHandle, Message, list[bytes]]] = {}
+        """By channel, the end of a turn that waits for late text: its timer, the answer, and the line to record."""
 
     async def start(self, command: Command) -> None:
         """Starts the program, and opens and closes a session as a probe. `connection` then has the answers to
@@ -162,9 +171,45 @@ class AcpProcess(SharedProcess[AcpConnection]):
 
     # --- called by the child (see ChildListener) ------------------------------------------------
 
+    def _lines_in(self, chunk: bytes) -> list[bytes]:
+        """Also reads what the pipe holds if a turn may end: some programs write its last text right behind its end."""
+        lines = super()._lines_in(chunk)
+        if self._child is None or not any(_QUOTED_STOP_REASON in line for line in lines):
+            return lines
+        try:
+            return lines + super()._lines_in(self._child.take_output())
+        except LineTooLong as fault:
+            raise LineTooLong(fault.limit, lines + fault.before) from None
+
+    def _deliver(self, channel: int, messages: Sequence[Any], lines: list[bytes], size: int) -> None:
+        """Delivers the end of a turn later, if the program sends text of the turn behind it."""
+        *before, last = messages
+        if not (self._preset.late_seconds and _ends_turn(last)) or channel in self._late_ends:
+            super()._deliver(channel, messages, lines, size)
+            return
+        if before:
+            super()._deliver(channel, before, lines[:-1], size)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._preset.late_seconds, self._deliver_late_end, channel)
+        self._late_ends[channel] = timer, last, lines[-1:]
+
+    @breaks_off
+    def _deliver_late_end(self, channel: int) -> None:
+        timer, answer, lines = self._late_ends.pop(channel)
+        timer.cancel()
+        super()._deliver(channel, (answer,), lines, 0)
+
+    def close_channel(self, channel: int) -> None:
+        if channel in self._late_ends:
+            timer, _, _ = self._late_ends.pop(channel)
+            timer.cancel()
+        super().close_channel(channel)
+
     def on_end(self, exit: Exit) -> None:
         self.exit = exit
         try:
+            for channel in list(self._late_ends):
+                self._deliver_late_end(channel)
             self._close_ahead()
         finally:
             super().on_end(exit)
@@ -195,6 +240,10 @@ class AcpProcess(SharedProcess[AcpConnection]):
         if reader is not None:
             self._record_early_lines(channel)
             reader.on_messages((message,), 0)
+
+
+def _ends_turn(message: Message) -> bool:
+    return isinstance(message.result, dict) and STOP_REASON in message.result
 
 
 class AcpTransport(SharedTransport[AcpProcess]):

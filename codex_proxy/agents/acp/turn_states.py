@@ -20,7 +20,7 @@ class TurnState(Enum):
 class TurnChange(Enum):
     PROMPTED = "the prompt was sent"
     ENDED_WELL = "the agent has answered the prompt, and that was a success"
-    ENDED_BADLY = "the session could not be opened, or the agent's turn ended in any other way"
+    ENDED_BADLY = "the session could not be opened, or the agent's turn ended in any other way, or goes on"
     UNWANTED = "the session is no longer needed"
     STOPPED = "after UNWANTED, the agent has answered all requests that were still open"
     PROCESS_ENDED = "the agent's process has ended"

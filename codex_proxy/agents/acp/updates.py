@@ -12,6 +12,7 @@ import msgspec
 from codex_proxy.agents.acp.client_tools import ACTING_KINDS, CALLED_BY_META, ClientTools
 from codex_proxy.agents.acp.content import is_text, text_of
 from codex_proxy.agents.acp.failures import retry_event
+from codex_proxy.agents.acp.message_names import MessageNames
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.dialect import TooMuchHeld
@@ -73,6 +74,7 @@ class UpdateReader:
         self.ran_commands = False
         self._new_id = new_id
         self._preset = preset
+        self._names = MessageNames()
         self._message = ""
         self._message_name: str | None = None
         self._message_texts: list[str] = []
@@ -94,6 +96,7 @@ class UpdateReader:
     def start_turn(self, tools: ClientTools) -> None:
         self.tools = tools
         self.held = ""
+        self._names.start_turn()
         self.ran_commands = self._step_called = False
         self._calls.clear()
         self._client_calls.clear()
@@ -108,14 +111,10 @@ class UpdateReader:
 
     def read(self, update: Update) -> None:
         match update.session_update:
-            case "agent_message_chunk":
-                if is_text(update.content):
-                    self._add_text(text_of(update.content), update.message_id)
-                elif text := text_of(update.content):
-                    self.release_held()
-                    self._add_message_text(text, update.message_id, apart=True)
-            case "agent_thought_chunk":
-                self._add_thought(text_of(update.content))
+            case "agent_message_chunk" | "agent_thought_chunk":
+                name = update.message_id
+                if name is None or name in self._names.own or self._is_own(update, name):
+                    self._add_chunk(update)
             case "tool_call" | "tool_call_update":
                 self.add_call(update)
             case "plan":
@@ -126,6 +125,40 @@ class UpdateReader:
                 self._add_info(update.meta)
 
     # --- text -----------------------------------------------------------------------------------
+
+    def note_late_text(self, update: Update) -> bool:
+        """Reads an update that comes between two turns. Returns False if text that comes so cannot be told from the
+        next answer.
+        """
+        is_text = update.session_update in ("agent_message_chunk", "agent_thought_chunk")
+        if is_text and update.message_id is not None:
+            self._names.add_earlier(update.message_id)
+        return not is_text or update.message_id is not None or not text_of(update.content)
+
+    def _is_own(self, update: Update, name: str) -> bool:
+        """Whether a chunk is of this turn. If that is not known yet, the chunk is kept."""
+        if self._names.is_own(name):
+            if self._names.drop_doubtful():
+                self.events.append(Notice("late_text"))
+            return True
+        for chunk in self._names.keep_doubtful(update, len(text_of(update.content))):
+            self._add_chunk(chunk)
+        return False
+
+    def release_doubtful(self) -> None:
+        """Adds the chunks of which it was not known whether they are of this turn."""
+        for chunk in self._names.take_doubtful():
+            self._add_chunk(chunk)
+
+    def _add_chunk(self, update: Update) -> None:
+        text = text_of(update.content)
+        if update.session_update != "agent_message_chunk":
+            self._add_thought(text)
+        elif is_text(update.content):
+            self._add_text(text, update.message_id)
+        elif text:
+            self.release_held()
+            self._add_message_text(text, update.message_id, apart=True)
 
     def _add_text(self, text: str, name: str | None) -> None:
         if not text:
@@ -280,6 +313,7 @@ class UpdateReader:
         """Adds `Retrying`, and forgets open and held text: the agent sends all since the last tool call again."""
         self._message = self._reasoning = self.held = ""
         self._message_texts.clear()
+        self._names.drop_doubtful()
         self.events.append(retry_event(reason, self._preset))
 
     def _begin_model_call(self) -> None:

@@ -147,26 +147,35 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
     def on_output(self, chunk: bytes) -> None:
         broken: Failure | None = None
         try:
-            lines = self._framer.feed(chunk)
+            lines = self._lines_in(chunk)
         except LineTooLong as fault:
             lines, broken = fault.before, broken_protocol(str(fault))
         routed: dict[int, list[bytes]] | None = {} if self._records else None
         received = self.connection.receive(lines, routed)
-        for channel, own in routed.items() if routed else ():
-            self._record(channel, own)
         self.write(received.writes)
         if received.limits is not None and self.on_limits is not None:
             self.on_limits(received.limits)
         for channel, messages in received.messages_by_channel:
-            self._silent_channels.discard(channel)
-            reader = self._readers.get(channel)
-            if reader is not None:
-                reader.on_messages(messages, len(chunk) * len(messages) // max(1, len(lines)))
-            else:
-                self._on_messages_without_reader(messages)
+            own = routed.get(channel, []) if routed else []
+            self._deliver(channel, messages, own, len(chunk) * len(messages) // max(1, len(lines)))
         self._progress.set()
         if broken is not None:
             self._give_up(broken)
+
+    def _lines_in(self, chunk: bytes) -> list[bytes]:
+        """Returns the lines that a chunk of stdout completes. Raises `LineTooLong`."""
+        return self._framer.feed(chunk)
+
+    def _deliver(self, channel: int, messages: Sequence[Any], lines: list[bytes], size: int) -> None:
+        """Passes messages to their channel's reader. `lines`: those to record; `size`: their bytes."""
+        if lines:
+            self._record(channel, lines)
+        self._silent_channels.discard(channel)
+        reader = self._readers.get(channel)
+        if reader is not None:
+            reader.on_messages(messages, size)
+        else:
+            self._on_messages_without_reader(messages)
 
     def break_off(self) -> None:
         """Fails all turns on the process, since a part of the output is lost, and kills it."""
