@@ -24,6 +24,8 @@ sentences what you did, with the names of the files, and what is left to do."""
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 """The efforts that each release of Codex reads."""
 
+_MODALITIES: Final = ("text", "image")
+
 _FIELDS: Final[dict[str, Any]] = {
     "description": "",
     "default_reasoning_level": None,
@@ -95,6 +97,6 @@ def _own_fields(model: AgentModel) -> dict[str, Any]:
         fields["default_reasoning_level"] = model.default_effort
     if model.context_window is not None:
         fields["context_window"] = model.context_window
-    if model.input_modalities:
-        fields["input_modalities"] = list(model.input_modalities)
+    if model.input_modalities:  # Codex refuses the whole list for one that it does not know
+        fields["input_modalities"] = [each for each in _MODALITIES if each in model.input_modalities]
     return fields
