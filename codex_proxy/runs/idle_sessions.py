@@ -66,6 +66,29 @@ def item_digests(history: Sequence[HistoryItem]) -> tuple[Digests, tuple[int, ..
     return tuple(digests), tuple(ends)
 
 
+class HistoryDigests:
+    """A history, and its `item_digests`, which are computed once."""
+
+    def __init__(self, history: Sequence[HistoryItem]) -> None:
+        self.history = history
+        self._computed: tuple[Digests, tuple[int, ...]] | None = None
+
+    def compute(self) -> tuple[Digests, tuple[int, ...]]:
+        if self._computed is None:
+            self._computed = item_digests(self.history)
+        return self._computed
+
+    def followed_by(self, items: Sequence[HistoryItem]) -> Digests:
+        """Returns the digests of the history with these items behind it."""
+        history, start = self.history, len(self.history)
+        while start and _is_assistant(history[start - 1]):  # they share a digest with the items
+            start -= 1
+        seen, _ = self.compute()
+        shared, _ = item_digests(history[start:])
+        added, _ = item_digests((*history[start:], *items))
+        return seen[: len(seen) - len(shared)] + added
+
+
 def _is_assistant(item: HistoryItem) -> bool:
     if isinstance(item, HistoryMessage):
         return item.role == "assistant"
@@ -104,16 +127,14 @@ def _digest(*parts: str) -> bytes:
     return digest.digest()
 
 
-def unseen_items(
-    seen: Digests, history: Sequence[HistoryItem], computed: tuple[Digests, tuple[int, ...]]
-) -> tuple[HistoryItem, ...] | None:
+def unseen_items(seen: Digests, known: HistoryDigests) -> tuple[HistoryItem, ...] | None:
     """Returns what is new to a session that has seen `seen`; None if the history does not begin with that, or has
-    nothing new. `computed`: `item_digests(history)`.
+    nothing new.
     """
-    digests, ends = computed
+    digests, ends = known.compute()
     if not seen or len(digests) <= len(seen) or digests[: len(seen)] != seen:
         return None
-    return tuple(history[ends[len(seen) - 1] :])
+    return tuple(known.history[ends[len(seen) - 1] :])
 
 
 MAX_CLOSED: Final = 256
@@ -241,18 +262,16 @@ class IdleSessions:
         while len(self._kept) > self._limits.count:
             self._drop(self._kept[self._kept.oldest_of_most()].session)
 
-    def take(self, key: bytes, turn: Turn) -> ReusedSession | None:
-        """Removes and returns a session that the turn can continue."""
-        history = turn.history
-        computed: tuple[Digests, tuple[int, ...]] | None = None
+    def take(self, key: bytes, turn: Turn, digests: HistoryDigests | None = None) -> ReusedSession | None:
+        """Removes and returns a session that the turn can continue. `digests`: those of its history, if known."""
+        digests = digests or HistoryDigests(turn.history)
         for kept in reversed(list(self._kept.values())):
             if kept.key != key:
                 continue
             if not kept.session.can_resume:
                 self._drop(kept.session)  # the agent may be able to open it again
                 continue
-            computed = computed or item_digests(history)
-            fresh = unseen_items(kept.digests, history, computed)
+            fresh = unseen_items(kept.digests, digests)
             new = None if fresh is None else _accepted_items(kept.pending, fresh, turn)
             if new is None:
                 continue
@@ -265,17 +284,18 @@ class IdleSessions:
             return ReusedSession(kept.session, new, kept.pending.hidden)
         return None
 
-    def take_closed(self, key: bytes, turn: Turn) -> ClosedSession | None:
-        """Removes and returns the closed session that has seen most of the history."""
+    def take_closed(
+        self, key: bytes, turn: Turn, digests: HistoryDigests | None = None
+    ) -> ClosedSession | None:
+        """Removes and returns the closed session that has seen most of the turn's history. `digests`: its, if known."""
+        digests = digests or HistoryDigests(turn.history)
         now = self._timers().time()
-        computed: tuple[Digests, tuple[int, ...]] | None = None
         found: tuple[int, ClosedSession] | None = None
         for reopen_id, closed in list(self._closed.items()):
             if closed.until <= now:
                 del self._closed[reopen_id]
             elif closed.key == key and (found is None or len(closed.digests) > found[0]):
-                computed = computed or item_digests(turn.history)
-                fresh = unseen_items(closed.digests, turn.history, computed)
+                fresh = unseen_items(closed.digests, digests)
                 new = None if fresh is None else _accepted_items(PendingOutputs(), fresh, turn)
                 if new is not None:
                     found = len(closed.digests), ClosedSession(reopen_id, new)

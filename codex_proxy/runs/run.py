@@ -38,7 +38,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.call_ids import call_id_entry
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
-from codex_proxy.runs.idle_sessions import PendingOutputs, ReusedSession, item_digests, session_key
+from codex_proxy.runs.idle_sessions import HistoryDigests, PendingOutputs, ReusedSession, session_key
 from codex_proxy.runs.observers import TurnObserver, TurnRecorder, TurnWatcher, observe
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.runs.services import RunServices
@@ -127,6 +127,7 @@ class Run:
         """The current attempt's raw items."""
         self.continued = False
         """Whether the agent's session has seen the conversation so far."""
+        self._digests = HistoryDigests(turn.history)
         self._services = services
         self._slot = slot
         self._running = running
@@ -182,7 +183,7 @@ class Run:
             if approved_calls(self.turn):
                 self.attempt = await self._services.first_attempt(self.turn)
             else:
-                self.attempt, session = await self._services.first_session(self.turn, self._replay)
+                session = await self._first_session()
             # No await between here and the turn's begin, whose end gives the session back.
             if not self._repair.ended:
                 self._watch.start()
@@ -227,8 +228,13 @@ class Run:
         outputs = [item for item in self.turn.history if isinstance(item, HistoryOutput)]
         if self._replay is not None:
             self._replay = with_outputs(self._replay, outputs)
-        self.attempt, session = await self._services.first_session(self.turn, self._replay)
-        self._begin_session(session)
+        self._begin_session(await self._first_session())
+
+    async def _first_session(self) -> ReusedSession | AgentSession:
+        """Makes the first attempt, and returns its session. Raises `Fault`."""
+        digests = self._digests = HistoryDigests(self.turn.history)
+        self.attempt, session = await self._services.first_session(self.turn, digests, self._replay)
+        return session
 
     @_task_of_turn
     async def _open_session(self, attempt: Attempt) -> None:
@@ -565,7 +571,7 @@ class Run:
             return False
         policy = self.attempt.policy
         calls = visible_calls(policy)
-        seen, _ = item_digests((*self.turn.history, *self._shown_messages(), *calls))
+        seen = self._digests.followed_by((*self._shown_messages(), *calls))
         pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
         owner = self.turn.owner
         key = session_key(owner, self.attempt.turn)

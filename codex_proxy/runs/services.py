@@ -19,11 +19,12 @@ from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
-from codex_proxy.core.tasks import keep_until_done
+from codex_proxy.core.tasks import beside_the_loop, keep_until_done
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.call_ids import with_call_ids
 from codex_proxy.runs.idle_sessions import (
     ClosedSession,
+    HistoryDigests,
     IdleLimits,
     IdleSessions,
     ReusedSession,
@@ -80,20 +81,21 @@ class RunServices:
         return Attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def first_session(
-        self, turn: Turn, replay: tuple[HistoryItem, ...] | None
+        self, turn: Turn, digests: HistoryDigests, replay: tuple[HistoryItem, ...] | None
     ) -> tuple[Attempt, ReusedSession | AgentSession]:
         """Returns the first attempt, and its session: a kept one, else a reopened or a new one, whose history has the
-        model's items from `replay` and the step memory. Raises `Fault`.
+        model's items from `replay` and the step memory. `digests`: those of the turn's history. Raises `Fault`.
         """
         attempt = await self.first_attempt(turn)
         closed: ClosedSession | None = None
         # A first message continues nothing.
         if attempt.as_asked and self.idle_sessions and len(turn.history) > 1:
+            await beside_the_loop(len(turn.history), digests.compute)
             key = session_key(turn.owner, attempt.turn)
-            reused = self.idle_sessions.take(key, turn)
+            reused = self.idle_sessions.take(key, turn, digests)
             if reused is not None:
                 return attempt, reused
-            closed = self.idle_sessions.take_closed(key, turn)
+            closed = self.idle_sessions.take_closed(key, turn, digests)
         given = await self._with_memory(_with_replay(turn, turn, replay))
         if given is not turn:
             attempt = attempt.restart(given)

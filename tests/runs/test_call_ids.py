@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -103,11 +104,16 @@ STEPS: dict[str, Callable[[int], list[HistoryItem]]] = {
 
 
 @pytest.mark.parametrize("shape", STEPS)
-def test_finding_ids_takes_time_proportional_to_the_history(shape: str) -> None:
+def test_finding_ids_takes_time_proportional_to_the_history(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = RamStepMemory(StepMemorySettings(), time.time)
 
     def find(turn: Turn) -> None:
         with contextlib.suppress(StopIteration):
             with_call_ids(turn, memory).send(None)
 
+    monkeypatch.setattr(
+        "codex_proxy.core.tasks.FEW_ITEMS", sys.maxsize
+    )  # no thread, whose time is not measured
     assert_linear(lambda n: turn_of(*STEPS[shape](n)), find, 400)

@@ -18,7 +18,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
-from codex_proxy.runs.idle_sessions import Digests, item_digests, unseen_items
+from codex_proxy.runs.idle_sessions import Digests, HistoryDigests, item_digests, unseen_items
 from codex_proxy.tools.replay import assistant_text, call_key
 from tests.tools.histories import HISTORIES, ITEMS, OUTPUTS, RAW, USER_MESSAGES
 
@@ -30,7 +30,7 @@ RAW_ITEM = RawHistoryItem(b'{"type":"reasoning"}')
 
 
 def fresh_items(seen: Digests, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...] | None:
-    return unseen_items(seen, history, item_digests(history))
+    return unseen_items(seen, HistoryDigests(history))
 
 
 def digests(history: Sequence[HistoryItem]) -> tuple[bytes, ...]:

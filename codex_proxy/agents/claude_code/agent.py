@@ -13,6 +13,7 @@ import structlog
 
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.claude_code.failures import NOT_SIGNED_IN
+from codex_proxy.agents.claude_code.history import conversation
 from codex_proxy.agents.claude_code.launch import CAPABILITIES, LaunchKey
 from codex_proxy.agents.claude_code.process import InitializeResult, request_initialize
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
@@ -25,6 +26,7 @@ from codex_proxy.agents.processes.session import AgentSession, missing_program
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.tasks import FEW_ITEMS
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 
@@ -129,7 +131,10 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
             key = LaunchKey("agent", turn.workdir, turn.sandbox)
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
-        dialect = ClaudeCodeTurn(takes_mark=self._initialized.takes_mark)
+        spoken = None
+        if len(turn.history) > FEW_ITEMS:
+            spoken = await asyncio.to_thread(conversation, turn.history)
+        dialect = ClaudeCodeTurn(takes_mark=self._initialized.takes_mark, spoken=spoken)
         transport = await self.pool.acquire(key, ChildTransport.take)
         session = AgentSession(turn, dialect, transport)
         session.ran_before = transport.has_waited

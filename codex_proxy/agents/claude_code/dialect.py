@@ -13,7 +13,7 @@ import msgspec
 
 from codex_proxy.agents.claude_code import activities
 from codex_proxy.agents.claude_code.failures import BROKE_OFF, failure_of, retry_event
-from codex_proxy.agents.claude_code.history import PendingLines, conversation, lines_of
+from codex_proxy.agents.claude_code.history import Conversation, PendingLines, conversation, lines_of
 from codex_proxy.agents.claude_code.messages import (
     CLIENT_SERVER,
     ControlRequest,
@@ -91,11 +91,13 @@ DENIED: Final = "This server allows no more than its sandbox does: the turn is {
 
 
 class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
-    def __init__(self, *, takes_mark: bool = True) -> None:
+    def __init__(self, *, takes_mark: bool = True, spoken: Conversation | None = None) -> None:
+        """`spoken`: the turn's history, if it is converted already."""
         self._tools = ToolsByAgentName((), model_name)
         self._reader = StepReader(NO_TURN, self._tools)
         super().__init__(STATES, self._reader.events)
         self._takes_mark = takes_mark
+        self._spoken = spoken
         self._feed = PendingLines((), 1)
         self._unready: set[str] = set()
         """Requests that must be answered before the history is written."""
@@ -119,7 +121,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._tools = ToolsByAgentName(turn.tools, model_name)
         self._reader = StepReader(turn, self._tools)
         self._events = self._reader.events
-        spoken = conversation(turn.history)
+        spoken, self._spoken = self._spoken or conversation(turn.history), None
         self._feed = PendingLines(spoken.lines, 1, takes_mark=self._takes_mark)
         fields: dict[str, Any] = {"hooks": None}
         if turn.mode == "model":

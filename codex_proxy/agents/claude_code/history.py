@@ -90,6 +90,8 @@ class Line(msgspec.Struct):
     role: Literal["user", "assistant"]
     blocks: list[Block]
     model: str = ""
+    outputs: list[Block] = []
+    """Outputs of calls, which come before what the user says."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -181,6 +183,8 @@ class _Writer:
             self._lines.append(Line("user", [_text_block(CONTINUE)]))
         if self._lines[0].role == "assistant":
             self._lines.insert(0, Line("user", [_text_block(BEGIN)]))
+        for line in self._lines:
+            line.blocks[:0], line.outputs = line.outputs, []
         return self._lines
 
     def _add_output(self, item: HistoryOutput) -> None:
@@ -189,9 +193,9 @@ class _Writer:
         if id is None:
             self._add("user", [_text_block(f"Output of the tool call {item.call_id}:"), *content])
         else:
-            self._add("user", [{"type": "tool_result", "tool_use_id": id, "content": content}], result=True)
+            self._add("user", [{"type": "tool_result", "tool_use_id": id, "content": content}], output=True)
 
-    def _add(self, role: Literal["user", "assistant"], blocks: list[Block], *, result: bool = False) -> None:
+    def _add(self, role: Literal["user", "assistant"], blocks: list[Block], *, output: bool = False) -> None:
         if not blocks:
             return
         if role == "assistant" and self._lines and self._lines[-1].role == "user":
@@ -199,9 +203,8 @@ class _Writer:
         if not self._lines or self._lines[-1].role != role:
             self._lines.append(Line(role, []))
         line = self._lines[-1]
-        if result:  # outputs come before what the user says
-            place = sum(block["type"] == "tool_result" for block in line.blocks)
-            line.blocks[place:place] = blocks
+        if output:
+            line.outputs += blocks
             return
         thoughts, self._thoughts = self._thoughts, []
         for thought in thoughts if role == "assistant" else ():
@@ -214,7 +217,7 @@ class _Writer:
         waiting, self._waiting = self._waiting, {}
         for id in waiting.values():
             content = [_text_block(NO_OUTPUT)]
-            self._add("user", [{"type": "tool_result", "tool_use_id": id, "content": content}], result=True)
+            self._add("user", [{"type": "tool_result", "tool_use_id": id, "content": content}], output=True)
 
 
 def _without_raw_items(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | ThinkingBlock]:

@@ -13,12 +13,14 @@ from codex_proxy.agents.codex.plain_home import removed_home
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
+from codex_proxy.agents.codex_app_server.turn_params import with_raw_items
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.tasks import FEW_ITEMS
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
 
@@ -136,6 +138,8 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         # The thread would have neither a profile nor the sandbox.
         if reads is not None and "confined_reads" not in self.missing_features:
             turn = await reads.limit(turn)
+        if len(turn.history) > FEW_ITEMS:
+            turn = await asyncio.to_thread(with_raw_items, turn)
         transport = await self.pool.acquire(self._key(turn.mode), AppServerProcess.open_channel)
         if not transport.process.signed_in:
             await transport.release(finished=True)

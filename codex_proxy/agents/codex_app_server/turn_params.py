@@ -24,6 +24,7 @@ from codex_proxy.core.items import (
     TextPart,
     texts_of,
 )
+from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.turn import Turn
 
 MAX_TURN_INPUT = 1_000_000
@@ -38,6 +39,18 @@ ID_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output"
 """The prefixes of ids that the provider requires."""
 MAX_ID_CHARS = 64
 """The longest id that the provider accepts."""
+
+
+def with_raw_items(turn: Turn) -> Turn:
+    """Returns the turn with `RawHistoryItem`s, as `history_items` converts them, in place of all but its last item: a
+    long history costs the event loop nothing any more.
+    """
+    *before, last = turn.history
+    raw: list[HistoryItem] = []
+    for index, each in enumerate(before):
+        converted = history_items([each], first=index)
+        raw.append(RawHistoryItem(encode_json(converted[0])) if converted else each)
+    return msgspec.structs.replace(turn, history=(*raw, last))
 
 
 def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
