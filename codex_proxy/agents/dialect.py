@@ -76,6 +76,8 @@ class ReceivedMessages(msgspec.Struct, frozen=True):
     messages_by_channel: list[tuple[int, list[Any]]]
     limits: bytes | None = None
     """The account's limits as JSON; empty: refused; None: none came."""
+    lost: str = ""
+    """Why nobody knows whose a line is, as `broken_protocol` says it; empty if none was lost so."""
 
 
 class ChannelConnection(Protocol):

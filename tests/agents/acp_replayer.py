@@ -148,6 +148,8 @@ class PlayedTurn:
     outputs: list[tuple[str, Any]] = field(default_factory=list)
     repair: TurnRepair = field(default_factory=TurnRepair)
     allows: bool = False
+    lost: str = ""
+    """Why the process fails its turns, if it does."""
 
     def take(self, step: Step) -> None:
         """Keeps what a step says, and decides what it asks."""
@@ -171,6 +173,7 @@ class PlayedTurn:
                 for channel, given in received.messages_by_channel:
                     if channel == self.channel:
                         self.take(self.turn.receive(given))
+                self.lost = self.lost or received.lost
             else:
                 self.take(self.turn.receive([message]))
 

@@ -74,6 +74,8 @@ class PlayedTurn:
     request: Turn
     resumes: bool = False
     """The client brings the outputs of its calls while the agent still waits for them."""
+    lost: str = ""
+    """Why the process fails its turns, if it does."""
     limits: bytes = b""
     """What was told last of the account's limits."""
     earlier: list[list[Event]] = field(default_factory=list)
@@ -125,6 +127,7 @@ class PlayedTurn:
         for channel, messages in received.messages_by_channel:
             if channel == 1:
                 self.take_step(self.turn.receive(messages))
+        self.lost = self.lost or received.lost
 
     def answers(self, method: str, answer: dict[str, Any]) -> bool:
         """Answers our oldest request of this method; False if there is none."""

@@ -5,13 +5,14 @@ each with its recordings, and the damages.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from codex_proxy.agents.acp.messages import ToolsSettled
 from codex_proxy.agents.dialect import Dialect, Ended
 from codex_proxy.agents.processes.session import LineFramer, LineTooLong
-from codex_proxy.core.events import Event, Notice, TextDelta, TurnEnded
+from codex_proxy.core.events import Event, Notice, Stop, TextDelta, TurnEnded
 from codex_proxy.core.repair import TurnRepair
 from tests.agents import acp_replayer, app_server_replayer, claude_code_replayer, exec_child, proto_child
 from tests.agents.app_server_replayer import Line
@@ -36,6 +37,11 @@ def outcome_of(events: Sequence[Event]) -> Outcome:
         end,
         tuple(event.code for event in log if isinstance(event, Notice)),
     )
+
+
+def failed_if(lost: str, outcome: Outcome) -> Outcome:
+    """The outcome of a turn whose process fails its turns if a line was lost."""
+    return outcome._replace(stop=Stop.FAILED) if lost else outcome
 
 
 def framed(parts: Sequence[Any], limit: int | None = None) -> Iterator[Any]:
@@ -86,7 +92,7 @@ def _app_server(name: Any, lines: Iterator[Any], *, dies: bool) -> Outcome:
     played = app_server_replayer.play(given, turn)
     if dies:
         played.take_step(played.turn.eof(KILLED))
-    return outcome_of(played.events)
+    return failed_if(played.lost, outcome_of(played.events))
 
 
 PROMPT_ID = b'"@prompt"'
@@ -105,7 +111,7 @@ def _acp(turn: Any, lines: Iterator[Any], *, dies: bool) -> Outcome:
                 acp_replayer.give_outputs(played)
     if dies:
         played.take(played.turn.eof(KILLED))
-    return outcome_of(played.events)
+    return failed_if(played.lost, outcome_of(played.events))
 
 
 def _acp_parts(turn: Any) -> list[Any]:
@@ -196,7 +202,7 @@ def in_pieces(size: int) -> Damage:
     return cut
 
 
-def _asks(line: bytes) -> bool:
+def asks(line: bytes) -> bool:
     """Whether the child waits for an answer before it prints more."""
     return b'"id"' in line and b'"method"' in line
 
@@ -207,7 +213,7 @@ def joined_by(end: bytes) -> Damage:
     def join(parts: Sequence[Any]) -> Sequence[Any]:
         out: list[Any] = []
         for part in parts:
-            if isinstance(part, bytes) and out and isinstance(out[-1], bytes) and not _asks(out[-1]):
+            if isinstance(part, bytes) and out and isinstance(out[-1], bytes) and not asks(out[-1]):
                 out[-1] = out[-1].removesuffix(b"\n") + end + part
             else:
                 out.append(part)
@@ -281,3 +287,32 @@ ADDRESSES: Final = frozenset(
     }
 )
 """Fields without which nobody can know what a line is about, and the words themselves."""
+WORDS_OF_PROTOCOLS: Final = ADDRESSES - TEXT_FIELDS - {"content", "parent_tool_use_id", "subtype", "jsonrpc"}
+
+
+OF_NO_TYPE: Final[list[Any]] = [True, [1], {"x": "y"}, None]
+"""Values that no such field has; None: the field is missing."""
+
+
+def with_other_address(line: bytes, chance: random.Random) -> bytes:
+    """The line with one of the fields that say what and whose it is as another value, or without it."""
+    message = json.loads(line)
+    within, name = chance.choice(list(_addresses(message)))
+    value = chance.choice(OF_NO_TYPE)
+    if value is None:
+        del within[name]
+    else:
+        within[name] = value
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def _addresses(value: Any, depth: int = 0) -> Iterator[tuple[dict[str, Any], str]]:
+    for name, inner in value.items() if isinstance(value, dict) and depth < 3 else ():
+        if name in WORDS_OF_PROTOCOLS:
+            yield value, name
+        yield from _addresses(inner, depth + 1)
+
+
+def rewritten(parts: Sequence[Any]) -> Sequence[Any]:
+    """The parts with JSON as it is written when one of its values is changed."""
+    return each_value(lambda _, value: value)(parts)

@@ -169,6 +169,29 @@ async def test_a_childs_lines_arrive_complete_and_an_unfinished_last_one_too() -
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        b'{"id":',
+        b'{"method":"turn/comp',
+        b'{"id":null,"error":{"message":"Parse error"}}',
+        b'{"id":[1],"result":{}}',
+    ],
+)
+async def test_a_line_of_which_nobody_knows_whose_it_is_fails_every_turn_of_its_process(
+    process: AppServerProcess, line: bytes
+) -> None:
+    await process.start(fake("app-server"), timeout_seconds=PATIENCE)
+    reader = Reader()
+    process.open_channel().attach(reader)
+    process.on_output(b'{"id":null}\n{"level":"info"}\n{ a: 1 }\nnpm warn {"x"\n')
+    assert (reader.failures, process.unhealthy) == ([], False)
+    process.on_output(line + b"\n")
+    assert [failure.kind for failure in reader.failures] == [FaultKind.AGENT_PROTOCOL]
+    assert process.unhealthy
+    await eventually(lambda: not process.alive)
+
+
+@pytest.mark.parametrize(
     ("printed", "read"),
     [
         (r'{"a":{"b":1}', False),

@@ -159,18 +159,18 @@ def test_a_text_that_comes_only_with_the_end_is_a_message() -> None:
 def test_unknown_events_are_ignored_and_lines_that_are_no_events_get_a_notice() -> None:
     unknown = [event_line("event_of_a_later_version", delta=[1]), b"", b"  "]
     assert begin_turn().receive(unknown) == NOTHING
-    garbage = [b"not json", b"\xff\xfe{}", b"[1]", b'"x"', b"[" * 100_000, b'{"id":']
+    garbage = [b"not json", b"\xff\xfe{}", b"[1]", b'"x"', b"[" * 100_000, b"{id:"]
     assert [e.code for e in begin_turn().receive(garbage).events if isinstance(e, ev.Notice)] == [
         "bad_line"
     ] * 6
 
 
 def test_a_damaged_end_still_ends_and_other_damage_gets_a_notice() -> None:
-    delta = event_line("agent_message_delta", delta={"text": "x"})
+    delta = event_line("agent_reasoning_delta", delta={"text": "x"})
     end = event_line("task_complete", finish_reason=7)
     events = events_of([delta, end])
     assert events[:2] == [
-        ev.Notice("bad_event", "agent_message_delta"),
+        ev.Notice("bad_event", "agent_reasoning_delta"),
         ev.Notice("bad_event", "task_complete"),
     ]
     assert end_of(events).stop == "stop"

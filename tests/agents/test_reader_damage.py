@@ -16,9 +16,12 @@ from tests.agents.reader_damage import (
     READERS,
     Outcome,
     Reader,
+    asks,
     each_value,
     framed,
+    rewritten,
     with_half,
+    with_other_address,
 )
 
 SOME = 5
@@ -127,6 +130,44 @@ def test_a_value_of_another_type_or_none_leaves_no_turn_without_an_end(
         change = (lambda _: GONE) if kind == "missing" else (lambda _: chance.choice(STRANGE))
         damaged, line = damaged_once(parts, change, chance)
         assert_ended(plays(how, turn, parts), plays(how, turn, damaged), (turn, line))
+
+
+@EACH_READER
+@pytest.mark.parametrize(
+    "times", [pytest.param(60, id="some"), pytest.param(1500, id="many", marks=ALL_OF_THEM)]
+)
+def test_a_line_that_does_not_say_what_or_whose_it_is_leaves_no_turn_without_an_end(
+    reader: str, times: int
+) -> None:
+    how, chance = READERS[reader], random.Random(reader)
+    for _ in range(times):
+        turn = chance.choice(ending_turns(reader))
+        parts = list(rewritten(how.parts_of(turn)))
+        whole = plays(how, turn, parts)
+        place = chance.choice([n for n, part in enumerate(parts) if isinstance(part, bytes)])
+        if asks(parts[place]) or not parts[place].startswith(b"{"):
+            continue  # what is asked is refused then, and the agent goes on without
+        parts[place] = with_other_address(parts[place], chance)
+        assert_ended(whole, plays(how, turn, parts), (turn, parts[place]))
+
+
+@EACH_READER
+@pytest.mark.parametrize(
+    "times", [pytest.param(60, id="some"), pytest.param(3000, id="many", marks=ALL_OF_THEM)]
+)
+def test_a_line_may_break_off_at_any_byte(reader: str, times: int) -> None:
+    how, chance = READERS[reader], random.Random(reader)
+    for _ in range(times):
+        turn = chance.choice(ending_turns(reader))
+        parts = list(how.parts_of(turn))
+        places = [n for n, part in enumerate(parts) if isinstance(part, bytes) and part.startswith(b'{"')]
+        place = chance.choice(places)
+        line = parts[place]
+        whole = plays(how, turn, parts)
+        # Most that matters is at the beginning, which is a small part of most lines.
+        parts[place] = line[: chance.randrange(2, chance.choice([min(len(line), 80), len(line)]))] + b"\n"
+        if not asks(line):
+            assert_ended(whole, plays(how, turn, parts), (turn, parts[place]))
 
 
 @EACH_READER

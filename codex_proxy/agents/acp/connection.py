@@ -20,7 +20,7 @@ from codex_proxy.agents.acp.messages import (
 )
 from codex_proxy.agents.acp.program import INITIALIZE, DeclaredFeatures, read_declared_features
 from codex_proxy.agents.dialect import ReceivedMessages
-from codex_proxy.agents.dialects.json_lines import divided
+from codex_proxy.agents.dialects.json_lines import OF_NOBODY, TORN, divided, is_torn
 
 CLIENT: Final = {"name": "codex-proxy", "title": "codex-proxy", "version": __version__}
 INITIALIZE_ID: Final = request_id(0, 1)
@@ -96,10 +96,16 @@ class AcpConnection:
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         answers: list[tuple[int, Message, bytes]] = []
+        lost = ""
         for line in divided(lines):
             message = decode(line)
-            channel = None if message is None else self._channel_of(message, writes)
-            if message is None or channel is None:
+            if message is None:
+                lost = TORN if is_torn(line) else lost
+                continue
+            channel = self._channel_of(message, writes)
+            if channel is None:
+                if _is_lost(message):
+                    lost = TORN if is_torn(line) else OF_NOBODY
                 continue
             if message.method is None:
                 answers.append((channel, message, line))
@@ -111,7 +117,7 @@ class AcpConnection:
             by_channel.setdefault(channel, []).append(message)
             if routed is not None:
                 routed.setdefault(channel, []).append(line)
-        return ReceivedMessages(b"".join(writes), list(by_channel.items()))
+        return ReceivedMessages(b"".join(writes), list(by_channel.items()), lost=lost)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
         if message.method is not None:
@@ -143,3 +149,14 @@ class AcpConnection:
                 self.fault = "the agent speaks an unsupported version of ACP"
             else:
                 self.declared = read_declared_features(message.result)
+
+
+def _is_lost(message: Message) -> bool:
+    """Whether some turn misses the message, which does not say which: an answer without an id, an update of no
+    session.
+    """
+    if message.id is not None:
+        return False
+    if message.method is None:
+        return message.error is not None or message.result is not None
+    return message.method in ("", "session/update") and not message.params.session_id

@@ -152,7 +152,8 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         for message in lines:
             if isinstance(message, Message):
                 update = message.params.update
-                if message.method == "session/update" and update is not None and message.error is None:
+                is_update = message.method == "session/update" and message.error is None
+                if is_update and update is not None and update.session_update:
                     if active:
                         self._read_update(update)
                     elif self.awaits_prompt and not self._reader.note_late_text(update):
@@ -239,7 +240,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         if message.method is not None:
             if message.id is not None:
                 self._handle_request(message, message.id)
-            elif message.error is not None:
+            elif message.error is not None or message.method == "session/update":
                 self._on_broken_line(message.params.update)
         elif (handler := self._requests.take_handler(message.id)) is not None:
             handler(message)

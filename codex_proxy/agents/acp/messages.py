@@ -136,6 +136,13 @@ class _Addressed(_Envelope, frozen=True):
     params: _Address = _Address()
 
 
+class _AnyMessage(msgspec.Struct, frozen=True):
+    """A line whose method has an unexpected type."""
+
+    id: Any = None
+    params: _Address | None = None
+
+
 _decoder = msgspec.json.Decoder(Message)
 _head_decoders: tuple[msgspec.json.Decoder[_Envelope], ...] = (
     msgspec.json.Decoder(_Addressed),
@@ -149,32 +156,51 @@ def decode(line: bytes) -> Message | None:
     line breaks off.
     """
     found = decode_line(line, _decoder, *_head_decoders)
-    if isinstance(found, _Envelope):
+    if not isinstance(found, Message):
         found = _decode_some(line, found)
-    if found is not None and found.method is None and type(found.id) is not int:
-        return msgspec.structs.replace(found, id=_number_in(found.id))
-    return found
+    if found is None or found.method is not None:
+        return found
+    if found.params.session_id:  # no answer: its method is missing
+        return msgspec.structs.replace(found, method="", error=UNREADABLE_LINE if found.id is None else None)
+    return found if type(found.id) is int else msgspec.structs.replace(found, id=_id_in(found.id))
 
 
-def _decode_some(line: bytes, envelope: _Envelope) -> Message | None:
-    if envelope.id is not None:
-        return Message(envelope.method, envelope.id, error=None if envelope.method else UNREADABLE_ANSWER)
-    if envelope.method is None:
+def _decode_some(line: bytes, envelope: _Envelope | None) -> Message | None:
+    if envelope is None or envelope.method is None:
+        envelope = _decode_without_method(line) or envelope
+    if envelope is None:
         return None
-    if (message := decode_loosely(line, Message)) is not None:
+    method, id = envelope.method, envelope.id
+    if method is None:
+        return None if id is None else Message(None, id, error=UNREADABLE_ANSWER)
+    if _id_in(id) is not None:
+        return Message(method, id)
+    if method and id is None and (message := decode_loosely(line, Message)) is not None:
         return message
     params = Params()
     if isinstance(envelope, _Addressed):
         at = envelope.params
         params = Params(at.session_id, Update(at.update.session_update) if at.update is not None else None)
-    return Message(envelope.method, params=params, error=UNREADABLE_LINE)
+    return Message(method, params=params, error=UNREADABLE_LINE)
 
 
-def _number_in(id: object) -> int | None:
-    """Returns the number of an answer's id: some programs write it as a text, or with a decimal point."""
-    if isinstance(id, str) and id.isascii() and id.isdigit() and len(id) <= MAX_ID_DIGITS:
-        return int(id)
-    return int(id) if isinstance(id, float) and id.is_integer() else None
+def _decode_without_method(line: bytes) -> _Envelope | None:
+    """Decodes a line whose method has an unexpected type, as one of the method ``; None if it is an answer."""
+    found = decode_loosely(line, _AnyMessage)
+    if found is None or found.params is None:
+        return None
+    return _Addressed("", found.id, found.params)
+
+
+def _id_in(id: object) -> RequestId | None:
+    """Returns an id; of an answer as a number, which some programs write as a text, or with a decimal point. None if it
+    is no id.
+    """
+    if isinstance(id, str):
+        return int(id) if id.isascii() and id.isdigit() and len(id) <= MAX_ID_DIGITS else id
+    if isinstance(id, float):
+        return int(id) if id.is_integer() else id
+    return id if isinstance(id, int) and not isinstance(id, bool) else None
 
 
 def request_id(channel: int, number: int) -> int:

@@ -42,7 +42,7 @@ from codex_proxy.agents.dialect import NOTHING, Decision, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn
 from codex_proxy.agents.dialects.conversions import mcp_content
 from codex_proxy.agents.dialects.failures import clean_text
-from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part, divided
+from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part, divided, is_torn
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.agents.dialects.response_items import raw_call, raw_output
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
@@ -80,6 +80,7 @@ BAD_ANSWER: Final = Failure(
     "persists, the operator should update Claude Code or codex-proxy.",
 )
 NO_MESSAGE: Final = Message()
+TORN_MESSAGE: Final = Message(whole=False)
 NEEDED: Final = {
     TurnState.STARTING: frozenset({"control_response", "control_request"}),
     TurnState.FEEDING: frozenset({"result"}),
@@ -169,7 +170,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
                 message = decode(line)
                 self._handle(message, line)
             except UnreadableError:
-                self._on_unreadable(message)
+                self._on_unreadable(
+                    message if message is not NO_MESSAGE or not is_torn(line) else TORN_MESSAGE
+                )
         return self._take_step()
 
     def _give_output(self, call_id: str, reply: ToolReply) -> None:
@@ -192,11 +195,11 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._on_control_request(message)
         elif self._state is TurnState.ENDED:
             pass
-        elif not message.whole:
-            raise UnreadableError("the line breaks off")
+        elif not message.whole or message.lacks_type:
+            raise UnreadableError("the line breaks off, or has no type")
         elif message.type == "stream_event":
-            if message.event is not None and message.parent_tool_use_id is None:
-                self._stream(message.event)
+            if message.parent_tool_use_id is None:
+                self._stream(message.event or StreamEvent())
         elif message.type == "control_response":
             self._on_control_response(decode_part(message.response, ControlResponse))
         elif message.type == "assistant":
@@ -216,8 +219,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             return
         client_waits, needed = self._state in STATES.client_waits, NEEDED.get(self._state, frozenset())
         unanswered = message.type == "control_request" and not message.request_id
-        is_lost = not message.whole and (not message.type or message.type in TEXT_LINES)
-        if client_waits and (unanswered or is_lost or message.type in needed):
+        is_lost = message.type == "stream_event" or (not message.whole and message.type in TEXT_LINES)
+        if client_waits and (unanswered or is_lost or message.lacks_type or message.type in needed):
             self._fail(BAD_ANSWER)
         else:
             self._events.append(Notice("unreadable_message"))
@@ -236,6 +239,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def _on_control_response(self, response: ControlResponse) -> None:
         id = response.request_id
+        if not id:
+            raise UnreadableError("it does not say what it answers")
         if self._state is not TurnState.STARTING or id not in self._unready:
             return
         if response.subtype != "success":
@@ -268,11 +273,13 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     def _stream(self, event: StreamEvent) -> None:
         if self._state is not TurnState.ACTIVE:
             return
+        if not event.type or (event.type == "message_start" and event.message is None):
+            raise UnreadableError("it is no event")
         if event.type == "message_delta":
             if event.delta is not None and event.delta.stop_reason is not None:
                 self._end_step(event.usage)
             return
-        if event.type == "message_start" and event.message is not None:
+        if event.message is not None and event.type == "message_start":
             self._begin_step()
             self._usage.begin_call(event.message.usage)
         self._reader.feed(event)
@@ -327,6 +334,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def _on_control_request(self, message: Message) -> None:
         id = message.request_id or ""
+        if not id:
+            raise UnreadableError("it cannot be answered")
         try:
             request = decode_part(message.request, ControlRequest)
         except UnreadableError:

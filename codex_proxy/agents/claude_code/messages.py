@@ -82,6 +82,11 @@ class Message(msgspec.Struct, frozen=True):
     whole: bool = True
     """False: the other fields could not be read. No field of the program's."""
 
+    @property
+    def lacks_type(self) -> bool:
+        """Whether it is a line of this protocol, not of another program, that does not say what it is."""
+        return not self.type and bool(self.session_id or self.response or self.request or not self.whole)
+
 
 class _Head(msgspec.Struct, frozen=True):
     """The fields of lines that cannot be decoded whole."""
@@ -190,6 +195,7 @@ def decode(line: bytes) -> Message:
     if isinstance(found, _Head):
         head, found = found, decode_loosely(line, Message)
         found = found or Message(head.type, request_id=head.request_id, whole=False)
+    found = found or decode_loosely(line, Message)  # perhaps only its type is none
     if found is None:
         raise UnreadableError("it is no JSON of this protocol")
     return found

@@ -17,6 +17,7 @@ from codex_proxy.agents.claude_code.messages import StreamEvent, WholeBlock, Who
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX
 from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.agents.dialects.conversions import custom_input
+from codex_proxy.agents.dialects.json_lines import UnreadableError
 from codex_proxy.agents.dialects.response_items import raw_call, raw_message
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.core.events import (
@@ -57,6 +58,15 @@ class _Call(msgspec.Struct):
         if self.tool.kind == "custom":
             text = custom_input(text)
         return ToolCallRequested(self.id, self.id, self.tool.name, text, self.id, self.tool.kind)
+
+
+DELTAS: Final = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+    "input_json_delta": "partial_json",
+}
+"""The field of each type of delta."""
 
 
 class _Thought(msgspec.Struct):
@@ -118,7 +128,7 @@ class StepReader:
     def _on_delta(self, event: StreamEvent) -> None:
         delta = event.delta
         if delta is None:
-            return
+            raise UnreadableError("it has no delta")
         if delta.text:
             self._add(TextDelta(self._item(event.index), delta.text))
         elif delta.thinking:
@@ -133,6 +143,8 @@ class StepReader:
                 call.parts.append(delta.partial_json)
                 if self._streams_calls:
                     self.events.append(ArgumentsDelta(call.id, delta.partial_json))
+        elif delta.type in DELTAS and getattr(delta, DELTAS[delta.type]) is None:
+            raise UnreadableError("its delta cannot be read")
 
     def _think(self, index: int, *, thinking: str = "", signature: str = "") -> None:
         known = self._thoughts.get(index)

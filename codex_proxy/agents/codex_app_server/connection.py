@@ -13,6 +13,7 @@ import msgspec
 
 from codex_proxy import __version__
 from codex_proxy.agents.codex_app_server.wire import (
+    NO_PARAMS,
     Message,
     ThreadStartResult,
     count_requests,
@@ -23,7 +24,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
 )
 from codex_proxy.agents.dialect import ReceivedMessages
-from codex_proxy.agents.dialects.json_lines import divided
+from codex_proxy.agents.dialects.json_lines import OF_NOBODY, TORN, divided, is_torn
 from codex_proxy.core.json_values import LONG_JSON, UNREADABLE
 
 CLIENT_NAME = "codex_openai_proxy"
@@ -169,6 +170,7 @@ class AppServerConnection:
         """Sorts messages by channel, and adds their lines to `routed`. Refuses requests of no channel."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
+        lost = ""
         # Most lines are notifications of the same thread as the line before: they need only be decoded.
         last_thread: str | None = None
         same: list[Message] = []
@@ -179,11 +181,14 @@ class AppServerConnection:
             except UNREADABLE:
                 message = decode(line)
             if message is None:
+                lost = TORN if is_torn(line) else lost
                 continue
             thread = None if message.method is None else message.params.thread_id
             if thread is None or thread != last_thread:
                 channel = self._channel_of(message, writes)
                 if channel is None:
+                    if _is_lost(message):
+                        lost = TORN if is_torn(line) else OF_NOBODY
                     continue
                 last_thread, same = thread, by_channel.setdefault(channel, [])
                 same_lines = same_lines if routed is None else routed.setdefault(channel, [])
@@ -193,10 +198,13 @@ class AppServerConnection:
         if self._held_writes:
             writes.append(self._release_held())
         limits, self._new_limits = self._new_limits, None
-        return ReceivedMessages(b"".join(writes), list(by_channel.items()), limits)
+        return ReceivedMessages(b"".join(writes), list(by_channel.items()), limits, lost)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
         if message.method is None:
+            if message.id is not None and message.params is not NO_PARAMS:  # a request without a method
+                writes.append(refusal(message.id))
+                return None
             return self._channel_of_answer(message, writes)
         thread = message.params.thread_id
         if thread is not None:
@@ -261,3 +269,16 @@ class AppServerConnection:
         elif message.id == LIMITS:
             self._new_limits = bytes(result) if refused is None else b""
         return b""
+
+
+OF_TURNS: Final = ("item/", "turn/", "rawResponse", "error")
+"""How the methods begin of what the turn of a thread cannot miss."""
+
+
+def _is_lost(message: Message) -> bool:
+    """Whether some turn misses the message, which does not say which: an answer without an id, an item of no thread."""
+    if message.id is not None:
+        return False
+    if message.method is None:
+        return message.error is not None or bool(message.result) or message.params is not NO_PARAMS
+    return message.params.thread_id is None and (not message.method or message.method.startswith(OF_TURNS))

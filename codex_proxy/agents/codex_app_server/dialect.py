@@ -21,6 +21,8 @@ from codex_proxy.agents.codex_app_server.turn_states import (
     TurnState,
 )
 from codex_proxy.agents.codex_app_server.wire import (
+    QUESTIONS,
+    TEXT_DELTA,
     Message,
     Params,
     ThreadStartResult,
@@ -126,7 +128,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         active = self._state is ACTIVE
         text_alone = True
         for message in lines:
-            if active and message.method == "item/agentMessage/delta" and message.error is None:
+            if active and message.method == TEXT_DELTA and message.error is None:
                 params = message.params
                 if params.delta and (id := params.item_id or self._reader.open_message):
                     self._reader.seen_messages.add(id)
@@ -258,8 +260,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._handle_request(message, message.id)
         elif message.method == "thread/closed":
             self._on_thread_closed()
-        elif message.error is not None:
-            raise UnreadableError(message.error.message)
+        elif message.error is not None or message.method in REQUESTS:
+            raise UnreadableError("it breaks off, or is a request without an id")
         elif self._state is ACTIVE:
             about_item = item_reader.NOTIFICATIONS.get(message.method)
             if about_item is not None:
@@ -268,12 +270,12 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
                 handler(self, message.params)
 
     def _on_unreadable(self, message: Message) -> None:
-        """Ends the turn if the message is its end, or a part of the answer's text is lost. Else adds a `Notice`."""
+        """Ends the turn if it or the agent would wait for what is lost, or a part of its text is. Else a `Notice`."""
         if message.method == "turn/completed":
             self._end(TurnEnded.with_failure(BAD_ANSWER), running=False)
         elif message.method == "error":
             self._on_error(message.params)
-        elif self._reader.loses_text(message):
+        elif message.method in NEEDED or self._reader.loses_text(message):
             self._end(TurnEnded.with_failure(BAD_ANSWER))
         else:
             self._events.append(Notice("unreadable_message", message.method or "answer"))
@@ -333,7 +335,9 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._reader.seen_messages.add(head.id)
 
     def _on_response_completed(self, params: Params) -> None:
-        if params.turn_id is None or params.turn_id != self._turn_id:
+        if params.turn_id is None:
+            raise UnreadableError("it does not say of which turn it is")
+        if params.turn_id != self._turn_id:
             return
         usage = decode_usage(params.usage)
         if usage is not None:
@@ -390,6 +394,11 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         return super()._take_step()
 
 
+REQUESTS = frozenset({"item/tool/call", *QUESTIONS})
+NEEDED = frozenset({"", "rawResponse/completed", *REQUESTS})
+"""What may be the turn's end or a part of its text, what is followed by the client's calls, and what cannot be answered
+because its id is lost.
+"""
 NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {
     "rawResponseItem/completed": AppServerTurn._on_raw_item,
     "rawResponse/completed": AppServerTurn._on_response_completed,

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.wire import Message, Params
+from codex_proxy.agents.codex_app_server.wire import TEXT_DELTA, Message, Params
 from codex_proxy.agents.dialects.json_lines import decode_loosely, decode_part
 from codex_proxy.core import items
 from codex_proxy.core.events import (
@@ -53,6 +53,13 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     path: str | None = None
     status: str | None = None
     output: str | None = msgspec.field(default=None, name="aggregatedOutput")
+
+
+class _Item(msgspec.Struct, frozen=True, gc=False):
+    """What can be read of an item that breaks off."""
+
+    type: str = ""
+    id: str = ""
 
 
 class PlanStep(msgspec.Struct, frozen=True, gc=False):
@@ -116,9 +123,9 @@ class ItemReader:
     def loses_text(self, message: Message) -> bool:
         """Whether a message that cannot be read has text of the answer that has come nowhere else."""
         if message.method == "item/completed":
-            item = decode_loosely(message.params.item, ThreadItem)
-            return item is not None and item.type == "agentMessage" and item.id not in self.seen_messages
-        return message.method == "item/agentMessage/delta" and message.error is not None
+            item = decode_loosely(message.params.item, _Item)
+            return item is None or (item.type in ("", "agentMessage") and item.id not in self.seen_messages)
+        return message.method == TEXT_DELTA and message.error is not None
 
     def add_refusals(self) -> None:
         """Adds a fixed refusal to open messages without text or raw item: Codex does not pass on the model's text."""

@@ -95,6 +95,14 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False):
     method: str | None = None
 
 
+class _AnyMessage(msgspec.Struct, frozen=True, gc=False):
+    """A line whose method has an unexpected type, or none."""
+
+    id: Any = None
+    params: _Address | None = None
+
+
+TEXT_DELTA = "item/agentMessage/delta"
 UNREADABLE_ANSWER = RpcError(0, "the agent's answer is invalid")
 UNREADABLE_LINE = RpcError(0, "the agent's line breaks off")
 """The error of a notification that cannot be read whole."""
@@ -114,18 +122,35 @@ def decode(line: bytes) -> Message | None:
     set in a notification that breaks off.
     """
     found = decode_line(line, _decoder, *_LOOSE_DECODERS)
-    if found is None or isinstance(found, Message):
+    if isinstance(found, Message):
         return found
-    if found.method is None:
-        return None if found.id is None else Message(found.id, error=UNREADABLE_ANSWER)
-    if found.id is None and (message := decode_loosely(line, Message)) is not None:
-        return message
+    if found is None or found.method is None:
+        return _decode_without_method(line)
+    if _id_in(found.id) is None and (message := decode_loosely(line, Message)) is not None:
+        is_lost = message.method == TEXT_DELTA and message.params.delta is None
+        return msgspec.structs.replace(message, error=UNREADABLE_LINE) if is_lost else message
     if found.id is None and (message := decode_beginning(line, Message)) is not None:
         return msgspec.structs.replace(message, error=UNREADABLE_LINE)
     params = Params()
     if isinstance(found, _AddressedMessage):
         params = Params(found.params.thread_id, found.params.turn_id)
-    return Message(found.id, found.method, params, error=None if found.id else UNREADABLE_LINE)
+    id = _id_in(found.id)
+    return Message(id, found.method, params, error=UNREADABLE_LINE if id is None else None)
+
+
+def _decode_without_method(line: bytes) -> Message | None:
+    """Decodes an answer, or what has parameters and no method that can be read, as one of the method ``."""
+    found = decode_loosely(line, _AnyMessage) or decode_beginning(line, _AnyMessage)
+    if found is None:
+        return None
+    id = _id_in(found.id)
+    if found.params is None:
+        return None if found.id is None else Message(id, error=UNREADABLE_ANSWER)
+    return Message(id, "", Params(found.params.thread_id, found.params.turn_id), error=UNREADABLE_LINE)
+
+
+def _id_in(id: Any) -> int | str | None:
+    return id if isinstance(id, int | str) and not isinstance(id, bool) else None
 
 
 def request(id: str, method: str, params: dict[str, Any] | None) -> bytes:
@@ -305,6 +330,15 @@ def command_text(value: msgspec.Raw) -> str:
     if isinstance(decoded, list):
         decoded = " ".join(str(word) for word in decoded)
     return " ".join(str(decoded or "").split())
+
+
+QUESTIONS = (
+    "item/commandExecution/requestApproval",
+    "item/fileChange/requestApproval",
+    "mcpServer/elicitation/request",
+    "item/tool/requestUserInput",
+)
+"""The methods of `question_event`."""
 
 
 def question_event(message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:

@@ -13,12 +13,19 @@ from codex_proxy.agents.codex.child_turn import ChildTurn, TokenCounts
 from codex_proxy.agents.dialect import NOTHING, Ended, Step
 from codex_proxy.agents.dialects.failures import (
     BAD_ANSWER,
+    UNREADABLE_ERROR,
     clean_text,
     failure_from_text,
     retrying_event,
     status_in,
 )
-from codex_proxy.agents.dialects.json_lines import decode_beginning, decode_line, decode_loosely, divided
+from codex_proxy.agents.dialects.json_lines import (
+    decode_beginning,
+    decode_line,
+    decode_loosely,
+    divided,
+    is_torn,
+)
 from codex_proxy.agents.dialects.transcript import prompt_of
 from codex_proxy.core.events import (
     FullReasoning,
@@ -104,9 +111,22 @@ def decode(line: bytes) -> tuple[Line | None, bool]:
     behind the place where it breaks off, count as missing; of one with too many values only `type` is set.
     """
     found = decode_line(line, _line_decoder, _head_decoder)
+    if found is None:  # perhaps only its type is none
+        return decode_loosely(line, Line), True
     if not isinstance(found, _Head):
         return found, False
     return decode_loosely(line, Line) or Line(found.type, item=_item_begun(line)), True
+
+
+def _may_be_an_end(raw: bytes, line: Line | None) -> bool:
+    """Whether a line of this protocol does not say what it is."""
+    if line is not None and (line.type or line.item or line.usage or line.error):
+        return not line.type
+    return is_torn(raw)
+
+
+def _may_lose_text(item: Item | None) -> bool:
+    return item is None or not item.type or (item.type == "agent_message" and not item.text)
 
 
 def _item_begun(line: bytes) -> Item | None:
@@ -139,12 +159,15 @@ class CodexExec(ChildTurn):
             if self._ended:
                 break
             line, damaged = decode(raw)
+            if _may_be_an_end(raw, line):
+                self._end(Stop.FAILED, "bad_line", BAD_ANSWER)
+                break
             if line is None:
                 self._add_bad_line_notice(raw)
                 continue
             if damaged:
                 self._events.append(Notice("bad_event", line.type if line.type in LINES else ""))
-                if line.item is not None and line.item.type == "agent_message" and not line.item.text:
+                if line.type == "item.completed" and _may_lose_text(line.item):
                     self._end(Stop.FAILED, "bad_event", BAD_ANSWER)
                     break
             handler = LINES.get(line.type)
@@ -197,7 +220,9 @@ class CodexExec(ChildTurn):
         one.
         """
         text = line.message or ""
-        if text.startswith(RECONNECTING):
+        if line.message is None:  # else the repeated answer would be a second one
+            self._events.append(retrying_event(UNREADABLE_ERROR, None))
+        elif text.startswith(RECONNECTING):
             self._events.append(retrying_event(failure_from_text(text), status_in(text)))
         elif self._error_text is None:
             self._error_text = text

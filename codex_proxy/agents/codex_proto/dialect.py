@@ -27,7 +27,7 @@ from codex_proxy.agents.dialects.failures import (
     retrying_event,
     status_in,
 )
-from codex_proxy.agents.dialects.json_lines import divided
+from codex_proxy.agents.dialects.json_lines import divided, is_torn
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalKind,
@@ -56,8 +56,13 @@ DELTA = "agent_message_delta"
 
 NO_FUNCTION = Function()
 
-TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
-"""Events that count even if nothing else of them can be read; otherwise the turn would hang."""
+NEEDED_EVENTS = frozenset(
+    {
+        *("task_complete", "turn_aborted", "error", "stream_error"),
+        *("exec_approval_request", "apply_patch_approval_request"),
+    }
+)
+"""Events that count even if nothing else of them can be read: else the turn would hang, or its answer come twice."""
 TEXT_EVENTS = frozenset({"agent_message_delta", "agent_message"})
 """Events with the answer's text, which is lost if they cannot be read. The turn fails then."""
 NOT_IF_DAMAGED = frozenset({"token_count"})
@@ -119,7 +124,11 @@ class CodexProto(ChildTurn):
             if self._ended:
                 break
             line = decode(raw)
-            if line is not None:
+            if (line is None or not (line.msg.type or line.whole)) and is_torn(
+                raw
+            ):  # it may be the turn's end
+                self._end(Stop.FAILED, "bad_line", BAD_ANSWER)
+            elif line is not None:
                 self._handle_line(line)
             else:
                 self._add_bad_line_notice(raw)
@@ -149,6 +158,8 @@ class CodexProto(ChildTurn):
         msg = line.msg
         route = ROUTES.get(msg.type)
         if route is None:
+            if line.id == SUBMISSION_ID and not msg.type:
+                self._end(Stop.FAILED, "bad_event", BAD_ANSWER)
             return
         name, handler = route
         # A line without an id is in an older spelling; one with an empty id is about the session.
@@ -164,7 +175,7 @@ class CodexProto(ChildTurn):
             self._events.append(Notice("bad_event", name))
             if not line.whole and name in TEXT_EVENTS:
                 self._end(Stop.FAILED, "bad_event", BAD_ANSWER)
-            if name in NOT_IF_DAMAGED or (not line.whole and name not in TURN_END_EVENTS):
+            if name in NOT_IF_DAMAGED or (not line.whole and name not in NEEDED_EVENTS):
                 return
         handler(self, msg)
 
@@ -192,6 +203,8 @@ class CodexProto(ChildTurn):
         if msg.delta:
             self._begin_output()
             self._messages.add_delta(msg.choice_index, msg.delta)
+        elif msg.delta is None:
+            self._end(Stop.FAILED, "bad_event", BAD_ANSWER)
 
     def _on_agent_message(self, msg: Msg) -> None:
         has_calls = bool(msg.tool_calls or msg.function_call)

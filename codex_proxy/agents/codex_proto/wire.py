@@ -187,8 +187,9 @@ def decode(line: bytes) -> Line | None:
         if isinstance(flat, Msg):
             return Line(found.id, flat, flat=True)
         found = flat
-    if found is None:
-        return None
+    if found is None:  # perhaps only id, `msg` or type have an unexpected type
+        loose = decode_loosely(line, _Envelope)
+        return None if loose is None else Line(loose.id, loose.msg or Msg(), damaged=True)
     is_flat = found.msg is None
     some = decode_loosely(line, Msg) if is_flat else (decode_loosely(line, _Envelope) or _Envelope()).msg
     msg = some or Msg(type=(found.msg or found).type)

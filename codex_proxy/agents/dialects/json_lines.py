@@ -21,6 +21,10 @@ T = TypeVar("T")
 H = TypeVar("H")
 
 
+TORN: Final = "a line broke off"
+OF_NOBODY: Final = "a line did not say which turn it belongs to"
+
+
 class UnreadableError(Exception):
     """What the agent wrote is not what its protocol says. No error of this program is one, unlike `UNREADABLE`."""
 
@@ -78,8 +82,10 @@ def divided(lines: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def is_torn(line: bytes) -> bool:
-    """Whether the end of a JSON object is missing."""
-    return line.startswith(b"{") and not is_too_costly(line) and _value_of(line) is None
+    """Whether a line is a JSON object that breaks off: of a protocol, unlike other text that a program prints, which
+    seldom begins so.
+    """
+    return _OBJECT.match(line) is not None and not is_too_costly(line) and _value_of(line) is None
 
 
 def decode_part(json: bytes | msgspec.Raw, type: type[T], *, loosely: bool = False) -> T:
@@ -103,6 +109,7 @@ def decode_part(json: bytes | msgspec.Raw, type: type[T], *, loosely: bool = Fal
 
 # --- JSON that a strict decoder refuses -----------------------------------------------------------
 
+_OBJECT: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"')
 DELTAS: Final = frozenset({"text", "delta", "thinking", "partial_json", "arguments", "data"})
 """The fields that hold a piece of a text in some agent's protocol."""
 _HALF: Final = re.compile(

@@ -159,6 +159,8 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             own = routed.get(channel, []) if routed else []
             self._deliver(channel, messages, own, len(chunk) * len(messages) // max(1, len(lines)))
         self._progress.set()
+        if received.lost and broken is None:
+            broken = broken_protocol(received.lost)
         if broken is not None:
             self._give_up(broken)
 
