@@ -149,7 +149,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self.capabilities: frozenset[Capability] = CAPABILITIES
         self._models = SessionOptions().models()
         self._launch = launch
-        self._tool_server = ToolServer()
+        self._tool_server = ToolServer(for_claude=launch.preset.for_claude)
         self._scope = launch.scope_of(launch.workdir, launch.sandbox)
         """The scope of turns whose request chooses no folder or sandbox."""
         self.pool = ProcessPool(

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from codex_proxy.agents.acp.messages import Update
-from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, mcp_content, mcp_tool, object_parameters
+from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, mcp_content, mcp_tool
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
+from codex_proxy.agents.dialects.tool_schemas import object_parameters, plain_parameters
 from codex_proxy.core.items import Part, Tool
 from codex_proxy.core.json_values import text_at, value_at
 from codex_proxy.core.tool_names import generated_name
@@ -41,8 +42,9 @@ def agent_name(name: str) -> str:
     return generated_name(name, RENAMED_PREFIX, kept=20, digits=12)
 
 
-def tool_entry(tool: Tool) -> dict[str, Any]:
-    return mcp_tool(agent_name(tool.name), tool, object_parameters(tool), WHOLE_OUTPUTS)
+def tool_entry(tool: Tool, *, for_claude: bool = False) -> dict[str, Any]:
+    schema = plain_parameters(tool) if for_claude else object_parameters(tool)
+    return mcp_tool(agent_name(tool.name), tool, schema, WHOLE_OUTPUTS)
 
 
 def call_result(parts: Sequence[Part], *, success: bool) -> dict[str, Any]:

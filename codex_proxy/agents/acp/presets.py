@@ -81,6 +81,8 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     null_usage_fails: bool = False
     one_call_at_a_time: bool = False
     """Whether the agent announces the calls of a step together, and makes them one after the other."""
+    for_claude: bool = False
+    """Whether its provider is Anthropic."""
     error_log: str = ""
     """A regular expression for lines of stderr about a failed model call, with the groups `session` and `error`."""
     silence_hint: str = ""
@@ -257,6 +259,7 @@ CLAUDE_ACP: Final = AcpPreset(
     tested_release="0.101.0",
     apart="sessions",
     max_output=CLAUDE_MAX_OUTPUT,
+    for_claude=True,
     usage="turn",
     reopens=True,
     # In the modes `plan` and `auto` (the first one from 0.101.0 on) a model decides what runs without being asked.

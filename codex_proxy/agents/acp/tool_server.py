@@ -61,7 +61,7 @@ class ToolEndpoint:
 
     def __init__(self, server: ToolServer, tools: Sequence[Tool]) -> None:
         self.token = secrets.token_urlsafe(32)
-        self.listed: list[dict[str, Any]] = [tool_entry(tool) for tool in tools]
+        self.listed: list[dict[str, Any]] = [tool_entry(tool, for_claude=server.for_claude) for tool in tools]
         self.sink: Callable[[Input], None] | None = None
         self.was_listed = False
         self._server = server
@@ -139,7 +139,9 @@ class ToolEndpoint:
 class ToolServer:
     """The HTTP server of all sessions. Listens from the first endpoint on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, for_claude: bool = False) -> None:
+        """`for_claude`: see `AcpPreset`."""
+        self.for_claude = for_claude
         self._endpoints: dict[bytes, ToolEndpoint] = {}
         """Endpoints by the digest of their tokens, so that a comparison takes equally long for every token."""
         self._runner: web.AppRunner | None = None

@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.claude_code.messages import CLIENT_SERVER
-from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, mcp_tool, object_parameters
+from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, mcp_tool
+from codex_proxy.agents.dialects.tool_schemas import plain_parameters
 from codex_proxy.core.items import Tool
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.tool_names import generated_name
@@ -35,7 +36,7 @@ def model_name(name: str) -> str:
 
 def tool_entry(tool: Tool) -> dict[str, Any]:
     meta = {"anthropic/alwaysLoad": True, **WHOLE_OUTPUTS}
-    return mcp_tool(agent_name(tool.name), tool, object_parameters(tool), meta)
+    return mcp_tool(agent_name(tool.name), tool, plain_parameters(tool), meta)
 
 
 def call_input(arguments: str, kind: str) -> dict[str, Any]:

@@ -67,34 +67,6 @@ def function_parameters(tool: Tool) -> Any:
     return NO_PARAMETERS if tool.parameters is None else tool.parameters
 
 
-def object_parameters(tool: Tool) -> Any:
-    """Returns a tool's parameters in the form that MCP clients accept; they hide all tools for one with another: the
-    type is `object`, each property a schema that is an object, `required` a list of names.
-    """
-    given = function_parameters(tool)
-    if not isinstance(given, msgspec.Raw):
-        return given
-    try:
-        schema = msgspec.json.decode(given)
-    except UNREADABLE:
-        return {"type": "object"}
-    if not isinstance(schema, dict):
-        return {"type": "object"}
-    schema = {**schema, "type": "object"}
-    properties, required = schema.pop("properties", None), schema.pop("required", None)
-    if isinstance(properties, dict):
-        schema["properties"] = {name: _schema_object(each) for name, each in properties.items()}
-    if isinstance(required, list):
-        schema["required"] = [name for name in required if isinstance(name, str)]
-    return {name: each for name, each in schema.items() if each is not None}
-
-
-def _schema_object(schema: Any) -> dict[str, Any]:
-    if isinstance(schema, dict):
-        return schema
-    return {"not": {}} if schema is False else {}
-
-
 def custom_arguments(text: str) -> str:
     return json.dumps({"input": text}, ensure_ascii=False)
 

@@ -8,14 +8,15 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import NamedSchema, function_parameters, schema_words
+from codex_proxy.agents.dialects.tool_schemas import plain_parameters
 from codex_proxy.agents.openai_chat.forms import MESSAGE_FORMS, Message, with_forms
-from codex_proxy.agents.upstream.forms import Forms
+from codex_proxy.agents.upstream.forms import TOOL_SCHEMAS, Forms
 from codex_proxy.core.items import Tool
 from codex_proxy.core.json_values import encode_json, value_at
 from codex_proxy.core.turn import Turn
 
 OPTIONAL: Final[Mapping[str, int]] = {
-    **dict.fromkeys(MESSAGE_FORMS, 0),
+    **dict.fromkeys((*MESSAGE_FORMS, TOOL_SCHEMAS), 0),
     **dict.fromkeys(("json_schema", "json_object", "strict"), 1),
     **dict.fromkeys(("parallel_tool_calls", "max_tokens", "tool_choice"), 2),
     "stream_options": 3,
@@ -112,9 +113,7 @@ def _schema_words(turn: Turn) -> dict[str, Any]:
 def _tool_fields(turn: Turn, refused: Forms) -> dict[str, Any]:
     if not turn.tools:
         return {}
-    fields: dict[str, Any] = {
-        "tools": [_function(tool, may_be_strict="strict" not in refused) for tool in turn.tools]
-    }
+    fields: dict[str, Any] = {"tools": [_function(tool, refused) for tool in turn.tools]}
     if turn.must_call and "tool_choice" not in refused:  # only those that may be called are in the turn
         named = {"type": "function", "function": {"name": turn.tools[0].name}}
         fields["tool_choice"] = named if len(turn.tools) == 1 else "required"
@@ -123,10 +122,11 @@ def _tool_fields(turn: Turn, refused: Forms) -> dict[str, Any]:
     return fields
 
 
-def _function(tool: Tool, *, may_be_strict: bool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": function_parameters(tool)}
+def _function(tool: Tool, refused: Forms) -> dict[str, Any]:
+    parameters = plain_parameters(tool) if TOOL_SCHEMAS in refused else function_parameters(tool)
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
     if not tool.description:
         del function["description"]
-    if tool.strict and may_be_strict and tool.kind == "function":
+    if tool.strict and "strict" not in refused and tool.kind == "function":
         function["strict"] = True
     return {"type": "function", "function": function}

@@ -4,16 +4,18 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.agents.dialect import Dialect
+from codex_proxy.agents.dialects.tool_schemas import plain_schema
 from codex_proxy.agents.openai_chat.dialect import ERROR_WITHOUT_REASON, FAILURES, OpenAIChat
 from codex_proxy.agents.openai_chat.forms import MESSAGE_FORMS, with_forms
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.upstream.failures import BROKEN_OFF
-from codex_proxy.agents.upstream.forms import Forms, tries_of
+from codex_proxy.agents.upstream.forms import TOOL_SCHEMAS, Forms, tries_of
 from codex_proxy.agents.upstream.stream import End, Message
 from codex_proxy.agents.upstream.turn import ExchangeTurn, UpstreamContext
 from codex_proxy.core.empty_answers import EmptyReason
@@ -26,11 +28,11 @@ from codex_proxy.core.events import (
     UsageReported,
     stop_of,
 )
-from codex_proxy.core.json_values import encode_json
+from codex_proxy.core.json_values import encode_json, value_at
 from codex_proxy.core.turn import ForwardedRequest, Turn
 
 _USAGE: Final = "stream_options"
-_OPTIONAL: Final = {**dict.fromkeys(MESSAGE_FORMS, 0), "max_tokens": 1, _USAGE: 2}
+_OPTIONAL: Final = {**dict.fromkeys((*MESSAGE_FORMS, TOOL_SCHEMAS), 0), "max_tokens": 1, _USAGE: 2}
 """The forms of a forwarded request, as `body.OPTIONAL`. No field of the client is left out, unless it says nothing."""
 _OTHER_NAMES: Final = {
     "max_tokens": "max_completion_tokens",
@@ -124,6 +126,8 @@ def forwarded_fields(request: ForwardedRequest, model: str, refused: Forms = fro
     fields["messages"] = _messages_in(request.fields["messages"], refused)
     if "max_tokens" in refused:
         fields = {_OTHER_NAMES.get(name, name): value for name, value in fields.items()}
+    if TOOL_SCHEMAS in refused:
+        fields |= {name: _tools_in(fields[name]) for name in ("tools", "functions") if name in fields}
     if "nulls" in refused:
         fields = {name: value for name, value in fields.items() if not _says_nothing(value)}
     return fields
@@ -138,6 +142,24 @@ def _messages_in(given: msgspec.Raw, refused: Forms) -> Any:
         return given
     # Not decoded further: numbers stay as they were written.
     return list(map(_raw_as_system, msgspec.json.decode(given, type=list[dict[str, msgspec.Raw]])))
+
+
+def _tools_in(given: msgspec.Raw) -> Any:
+    tools = msgspec.json.decode(given)
+    told = list(map(_with_plain_schema, tools)) if isinstance(tools, list) else tools
+    return given if told is tools or all(map(operator.is_, told, tools)) else told
+
+
+def _with_plain_schema(tool: Any) -> Any:
+    function = value_at(tool, "function")
+    inner = tool if function is None else function
+    if not isinstance(parameters := value_at(inner, "parameters"), dict):
+        return tool
+    plain = plain_schema(msgspec.Raw(encode_json(parameters)))
+    if isinstance(plain, msgspec.Raw):
+        return tool
+    told = {**inner, "parameters": plain}
+    return told if function is None else {**tool, "function": told}
 
 
 def _raw_as_system(message: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import msgspec
 
 from codex_proxy.agents.dialects.conversions import NamedSchema, function_parameters, schema_words
 from codex_proxy.agents.dialects.response_items import history_item
+from codex_proxy.agents.dialects.tool_schemas import plain_parameters
 from codex_proxy.agents.openai_responses.forms import CUSTOM, with_forms
-from codex_proxy.agents.upstream.forms import Forms
+from codex_proxy.agents.upstream.forms import TOOL_SCHEMAS, Forms
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -24,7 +25,7 @@ from codex_proxy.core.turn import Turn
 OFFICIAL: Final = ("temperature", "top_p")
 """The sampling parameters of OpenAI's API; others are refused more often."""
 _OPTIONAL: Final = {
-    **dict.fromkeys(("system_messages", CUSTOM, "tool_images", "reasoning", "phases"), 0),
+    **dict.fromkeys(("system_messages", CUSTOM, "tool_images", "reasoning", "phases", TOOL_SCHEMAS), 0),
     **dict.fromkeys(("json_schema", "json_object", "strict"), 1),
     **dict.fromkeys(("parallel_tool_calls", "tool_choice", "developer_role"), 2),
     **dict.fromkeys(("include", "store"), 3),
@@ -109,7 +110,7 @@ def _tool(tool: Tool, refused: Forms) -> dict[str, Any]:
         told["description"] = tool.description
     if tool.kind == "custom" and CUSTOM not in refused:
         return told | {"type": "custom"}
-    told["parameters"] = function_parameters(tool)
+    told["parameters"] = plain_parameters(tool) if TOOL_SCHEMAS in refused else function_parameters(tool)
     return told if "strict" in refused else told | {"strict": tool.strict and tool.kind == "function"}
 
 

@@ -10,6 +10,8 @@ from typing import Any, Final, TypeAlias
 
 Forms: TypeAlias = frozenset[str]
 
+TOOL_SCHEMAS: Final = "tool_schemas"
+"""The parameters of tools in the form that every provider takes."""
 REMEMBERED_SECONDS: Final = 3600.0
 """How long an upstream gets a request's other form at once, after it took it."""
 MAX_REMEMBERED: Final = 1000
