@@ -12,14 +12,13 @@ import msgspec
 
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput
 from codex_proxy.core.step_memory import StepMemory
-from codex_proxy.core.tasks import beside_the_loop
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.idle_sessions import item_digests
+from codex_proxy.runs.idle_sessions import beside_the_loop, item_digests
 
 
 async def with_call_ids(turn: Turn, memory: StepMemory) -> Turn:
     """Returns the turn with the remembered ids of its calls; others stay. May raise `StoreUnavailable`."""
-    steps = await beside_the_loop(len(turn.history), partial(_steps_of, turn.history))
+    steps = await beside_the_loop(turn.history, partial(_steps_of, turn.history))
     found = await memory.recall(turn.owner, list(steps))
     ids: dict[int, str] = {}
     for key, remembered in found.items():

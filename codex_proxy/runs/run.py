@@ -127,10 +127,8 @@ class Run:
         """The current attempt's raw items."""
         self.continued = False
         """Whether the agent's session has seen the conversation so far."""
-        self._digests = HistoryDigests(turn.history)
-        self._services = services
-        self._slot = slot
-        self._running = running
+        self._services, self._digests = services, HistoryDigests(turn.history)
+        self._slot, self._running = slot, running
         self._replay = replay
         self._remembers, self._durable = remembers, durable
         self._context = copy_context()
@@ -157,8 +155,7 @@ class Run:
         """When another session may take over because the process ended. `until_visible`: while the client has seen
         nothing (kept sessions); `until_output`: while the process has sent nothing (new ones).
         """
-        self._restarted = False
-        self._paused = False
+        self._restarted = self._paused = False
         self._watch = DeadlineWatch(deadlines, asyncio.get_running_loop(), self._on_deadline)
         running.add(self)
 

@@ -19,7 +19,7 @@ from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
-from codex_proxy.core.tasks import beside_the_loop, keep_until_done
+from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.call_ids import with_call_ids
 from codex_proxy.runs.idle_sessions import (
@@ -28,10 +28,11 @@ from codex_proxy.runs.idle_sessions import (
     IdleLimits,
     IdleSessions,
     ReusedSession,
+    beside_the_loop,
     session_key,
 )
 from codex_proxy.tools.attempt import Attempt
-from codex_proxy.tools.replay import recalled_history
+from codex_proxy.tools.replay import RememberedTurn, keys_of, restore_items
 from codex_proxy.workers.schema_checks import SchemaChecks
 
 log = structlog.get_logger(__name__)
@@ -90,7 +91,7 @@ class RunServices:
         closed: ClosedSession | None = None
         # A first message continues nothing.
         if attempt.as_asked and self.idle_sessions and len(turn.history) > 1:
-            await beside_the_loop(len(turn.history), digests.compute)
+            await beside_the_loop(turn.history, digests.compute)
             key = session_key(turn.owner, attempt.turn)
             reused = self.idle_sessions.take(key, turn, digests)
             if reused is not None:
@@ -162,6 +163,21 @@ class RunServices:
         async with _logged_failure_of_memory():
             history = await recalled_history(turn, self.memory, self.agent_and_model(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
+
+
+async def recalled_history(turn: Turn, memory: StepMemory, identity: str) -> tuple[HistoryItem, ...]:
+    """Returns the history with the items of the owner's earlier turns, for the model `identity`. May raise
+    `StoreUnavailable`.
+    """
+    history = turn.history
+    keys = await beside_the_loop(history, partial(keys_of, history))
+    if not keys:
+        return history
+    found = await memory.recall(turn.owner, keys)
+    entries = {key: msgspec.json.decode(value, type=RememberedTurn) for key, value in found.items()}
+    if not entries:
+        return history
+    return await beside_the_loop(history, partial(restore_items, history, entries, identity))
 
 
 def _with_replay(turn: Turn, requested: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:

@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeGuard
 
 import msgspec
@@ -27,9 +26,6 @@ from codex_proxy.core.items import (
     texts_of,
 )
 from codex_proxy.core.json_values import is_json
-from codex_proxy.core.step_memory import StepMemory
-from codex_proxy.core.tasks import beside_the_loop
-from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import ToolPolicy
 
 CUT_OFF = (
@@ -189,21 +185,6 @@ def _missing_output(call: _Head) -> str:
 
 
 # --- putting them back ----------------------------------------------------------------------------
-
-
-async def recalled_history(turn: Turn, memory: StepMemory, identity: str) -> tuple[HistoryItem, ...]:
-    """Returns the history with the items of the owner's earlier turns, for the model `identity`. May raise
-    `StoreUnavailable`.
-    """
-    items = len(turn.history)
-    keys = await beside_the_loop(items, partial(keys_of, turn.history))
-    if not keys:
-        return turn.history
-    found = await memory.recall(turn.owner, keys)
-    entries = {key: msgspec.json.decode(value, type=RememberedTurn) for key, value in found.items()}
-    if not entries:
-        return turn.history
-    return await beside_the_loop(items, partial(restore_items, turn.history, entries, identity))
 
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:

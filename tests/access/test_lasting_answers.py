@@ -249,7 +249,7 @@ async def test_a_key_that_is_gone_ends_all_its_answers_and_no_other_ones(
     await until(lambda: proxy.server.runs.running >= turns and len(proxy.app[RIGHTS]._held) >= len(begun))
     take_away(proxy, tmp_path, how)
     try:
-        await asyncio.wait([task for (key, _), task in begun.items() if key == "one"], timeout=5)
+        await asyncio.wait([task for (key, _), task in begun.items() if key == "one"], timeout=PATIENCE)
         assert [case for (key, case), task in begun.items() if key == "one" and not task.done()] == []
         assert [case for (key, case), task in begun.items() if key == "two" and task.done()] == []
     finally:

@@ -286,4 +286,4 @@ def test_json_that_the_client_laid_out_on_lines_stays_one_line() -> None:
     line = request("1.1", "thread/start", {"dynamicTools": [dynamic_tool(Tool("f", parameters=schema))]})
     assert line.count(b"\n") == 1
     sent = json.loads(line)["params"]["dynamicTools"][0]["inputSchema"]
-    assert sent == {"title": "a\nb", "type": "object"}
+    assert sent == {"title": "a\nb", "type": "object", "properties": {}}

@@ -114,6 +114,6 @@ def test_finding_ids_takes_time_proportional_to_the_history(
             with_call_ids(turn, memory).send(None)
 
     monkeypatch.setattr(
-        "codex_proxy.core.tasks.FEW_ITEMS", sys.maxsize
+        "codex_proxy.runs.idle_sessions.FEW_ITEMS", sys.maxsize
     )  # no thread, whose time is not measured
     assert_linear(lambda n: turn_of(*STEPS[shape](n)), find, 400)

@@ -22,6 +22,7 @@ from codex_proxy.core.items import (
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.model_items import ModelItem
+from codex_proxy.runs.services import recalled_history
 from codex_proxy.tools.policy import DEFERRED_CALL, ToolPolicy
 from codex_proxy.tools.replay import (
     CUT_OFF,
@@ -30,7 +31,6 @@ from codex_proxy.tools.replay import (
     assistant_messages,
     clean_item,
     entries_of,
-    recalled_history,
     remembered_turn,
     restore_items,
     visible_calls,

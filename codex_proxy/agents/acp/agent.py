@@ -295,7 +295,8 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             await asyncio.wait((self._trial,))
         await super().close()
         await self._tool_server.close()
-        await asyncio.to_thread(self._folders.close)
+        if self._folder:
+            await asyncio.to_thread(self._folders.close)
 
     # --- the processes --------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from codex_proxy.agents.processes.session import AgentSession, missing_program
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.tasks import FEW_ITEMS
+from codex_proxy.core.items import FEW_ITEMS
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 

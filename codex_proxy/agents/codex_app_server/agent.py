@@ -20,7 +20,7 @@ from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.core.tasks import FEW_ITEMS
+from codex_proxy.core.items import FEW_ITEMS
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
 
