@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.calls import ModelItems
-from codex_proxy.agents.codex_app_server.item_reader import ItemReader
+from codex_proxy.agents.codex_app_server.item_reader import MESSAGE, ItemReader
 from codex_proxy.agents.codex_app_server.turn_params import split_input, thread_params, turn_settings
 from codex_proxy.agents.codex_app_server.turn_states import (
     ACTIVE,
@@ -124,15 +124,19 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._give_output(output.call_id, ToolReply(output.parts))
 
     def receive(self, lines: Sequence[Message]) -> Step:
-        events = self._events
+        events, open_items, late = self._events, self._reader.open_items, self._previous_turn_id
         active = self._state is ACTIVE
         text_alone = True
         for message in lines:
             if active and message.method == TEXT_DELTA and message.error is None:
                 params = message.params
-                if params.delta and (id := params.item_id or self._reader.open_message):
-                    self._reader.seen_messages.add(id)
-                    events.append(TextDelta(id, params.delta))
+                if params.delta and (late is None or params.turn_id != late):
+                    id = params.item_id
+                    if id is None or open_items.get(id) != MESSAGE:
+                        id = self._reader.message_of(id)
+                    if id:
+                        self._reader.seen_messages.add(id)
+                        events.append(TextDelta(id, params.delta))
                 continue
             text_alone = False
             try:
@@ -201,6 +205,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
     def _turn_started(self, message: Message) -> None:
         self._turn_id = decode_part(message.result, TurnStartResult).turn.id
+        if self._turn_id == self._previous_turn_id:
+            self._previous_turn_id = None
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -265,9 +271,14 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         elif self._state is ACTIVE:
             about_item = item_reader.NOTIFICATIONS.get(message.method)
             if about_item is not None:
-                about_item(self._reader, message.params)
+                if not self._is_late(message.params):
+                    about_item(self._reader, message.params)
             elif (handler := NOTIFICATIONS.get(message.method)) is not None:
                 handler(self, message.params)
+
+    def _is_late(self, params: Params) -> bool:
+        """Whether an item's message is about the turn before this one."""
+        return self._previous_turn_id is not None and params.turn_id == self._previous_turn_id
 
     def _on_unreadable(self, message: Message) -> None:
         """Ends the turn if it or the agent would wait for what is lost, or a part of its text is. Else a `Notice`."""

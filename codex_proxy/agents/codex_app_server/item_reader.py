@@ -19,6 +19,7 @@ from codex_proxy.core.events import (
     Notice,
     OutputDelta,
     ReasoningDelta,
+    ReasoningKind,
     RefusalDelta,
 )
 from codex_proxy.core.items import Activity, ActivityKind
@@ -92,14 +93,29 @@ def activity_of(item: ThreadItem) -> Activity | None:
     return Activity(item.id, kind, " ".join(described(item).split()))
 
 
+MESSAGE: Final = "agentMessage"
+REASONING: Final = "reasoning"
+COMMAND: Final = "commandExecution"
+
+
 class ItemReader:
-    """The caller empties `events`."""
+    """An item is known by its id and type. A message with an unknown id is about the newest open item of its type: some
+    releases name an item anew. The caller empties `events`.
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.open_items: dict[str, type[items.Item]] = {}
+        self.open_items: dict[str, str] = {}
+        """The types of open items by their ids in events, which are the agent's if these tell them apart."""
         self.seen_messages: set[str] = set()
         """Messages with a text or raw item; one without either is a refusal."""
+        self._ended: dict[tuple[str, str], int] = {}
+        """What the ended items have said (`_digest_of`), by type and id."""
+        self._lines: dict[str, str] = {}
+        """The lines of the turn's activities."""
+        self._used: set[str] = set()
+        """The ids that items have had in the turn."""
+        self._nameless = 0
         self.ran_commands = False
         self._plans = 0
         self._outputs: dict[str, list[str]] = {}
@@ -108,6 +124,9 @@ class ItemReader:
     def start_turn(self) -> None:
         self.open_items.clear()
         self.seen_messages.clear()
+        self._ended.clear()
+        self._used.clear()
+        self._lines.clear()
         self._forget_outputs()
         self.ran_commands = False
 
@@ -115,16 +134,39 @@ class ItemReader:
         """Forgets the open items: Codex never completes them."""
         self.open_items.clear()
 
-    @property
-    def open_message(self) -> str:
-        """The id of the newest open message, or empty."""
-        return next((id for id in reversed(self.open_items) if self.open_items[id] is items.Message), "")
+    def message_of(self, id: str | None) -> str:
+        """Returns the message of a delta; empty for a delta of an ended one."""
+        return self._item_of_delta(id or "", MESSAGE, items.Message)
+
+    def _item_of_delta(self, id: str, type: str, make: Callable[[str], items.Item]) -> str:
+        if self._has_ended(type, id):
+            return ""
+        found = self._find_open(id, type)
+        if found or not id or id in self._used:
+            return found or self._start(id, type, make)
+        self._used.add(id)
+        self.open_items[id] = type  # the delta implies its beginning
+        return id
+
+    def _has_ended(self, type: str, id: str) -> bool:
+        return bool(id) and (type, id) in self._ended and self.open_items.get(id) != type
+
+    def _find_open(self, id: str, type: str, line: str | None = None) -> str:
+        """Returns the open item with this id, else the newest of this type, and with this line if it is an activity;
+        empty if there is none.
+        """
+        if self.open_items.get(id) == type:
+            return id
+        for each in reversed(self.open_items):
+            if self.open_items[each] == type and line in (None, self._lines.get(each)):
+                return each
+        return ""
 
     def loses_text(self, message: Message) -> bool:
         """Whether a message that cannot be read has text of the answer that has come nowhere else."""
         if message.method == "item/completed":
             item = decode_loosely(message.params.item, _Item)
-            return item is None or (item.type in ("", "agentMessage") and item.id not in self.seen_messages)
+            return item is None or (item.type in ("", MESSAGE) and item.id not in self.seen_messages)
         return message.method == TEXT_DELTA and message.error is not None
 
     def add_refusals(self) -> None:
@@ -132,7 +174,7 @@ class ItemReader:
         self.events += [
             RefusalDelta(id, REFUSED)
             for id, kind in self.open_items.items()
-            if kind is items.Message and id not in self.seen_messages
+            if kind == MESSAGE and id not in self.seen_messages
         ]
 
     def flush_outputs(self) -> None:
@@ -146,68 +188,83 @@ class ItemReader:
     def on_item_started(self, params: Params) -> None:
         """Adds an item's beginning, or a `Notice` if Codex has shortened the history."""
         item = _item_of(params)
-        if item.type == "agentMessage":
-            self._start(item.id, items.Message(item.id, phase=item.phase))
-        elif item.type == "reasoning":
-            self._start(item.id, items.Reasoning(item.id))
-        elif item.type == "contextCompaction":
+        if item.type == "contextCompaction":
             self.events.append(Notice("history_compacted", "the agent shortened the history by itself"))
-        elif item.type not in TEXT_AT_END:
-            activity = activity_of(item)
-            if activity is not None:
-                self.ran_commands |= activity.kind == "command"
-                self._start(item.id, activity)
+        elif self.open_items.get(item.id) != item.type and item.type not in TEXT_AT_END:
+            self._begin(item)
 
-    def _start(self, id: str, item: items.Item) -> None:
-        self.open_items[id] = type(item)
-        self.events.append(ItemStarted(item))
+    def _begin(self, item: ThreadItem) -> str:
+        """Begins an item. Returns its id; empty for a type that no event has."""
+        if item.type == MESSAGE:
+            return self._start(item.id, MESSAGE, lambda id: items.Message(id, phase=item.phase))
+        if item.type == REASONING:
+            return self._start(item.id, REASONING, items.Reasoning)
+        activity = activity_of(item)
+        if activity is None:
+            return ""
+        self.ran_commands |= activity.kind == "command"
+        id = self._start(item.id, item.type, lambda id: msgspec.structs.replace(activity, id=id))
+        self._lines[id] = activity.text
+        return id
+
+    def _start(self, id: str, type: str, make: Callable[[str], items.Item]) -> str:
+        """Begins an item. Its id is the agent's, unless that is missing or another open item has it."""
+        if not id or id in self.open_items:
+            self._nameless += 1
+            id = f"{id or type}~{self._nameless}"
+        self._used.add(id)
+        self.open_items[id] = type
+        self.events.append(ItemStarted(make(id)))
+        return id
 
     def on_item_completed(self, params: Params) -> None:
-        """Adds an item's text or output, its end, and a missing beginning."""
+        """Adds an item's text or output, its end, and a missing beginning. Ignores an end that comes again."""
         item = _item_of(params)
-        was_started = item.id in self.open_items
-        if item.type == "agentMessage":
-            if not was_started:
-                self._start(item.id, items.Message(item.id, phase=item.phase))
+        digest, has_ended, activity = _digest_of(item), self._has_ended(item.type, item.id), activity_of(item)
+        if has_ended and self._ended[item.type, item.id] == digest:
+            return
+        line = None if activity is None else activity.text
+        id = ("" if has_ended else self._find_open(item.id, item.type, line)) or self._begin(item)
+        if not id:
+            return
+        if item.type == MESSAGE:
             if item.text:
-                self.seen_messages.add(item.id)
-                self.events.append(FullText(item.id, item.text))
-        elif item.type == "reasoning":
-            if not was_started:
-                self._start(item.id, items.Reasoning(item.id))
+                self.seen_messages.add(id)
+                self.events.append(FullText(id, item.text))
+        elif item.type == REASONING:
             for part, text in enumerate(item.summary or ()):
-                self.events.append(FullReasoning(item.id, text, part))
+                self.events.append(FullReasoning(id, text, part))
             for part, text in enumerate(_texts(item.content)):
-                self.events.append(FullReasoning(item.id, text, part, "raw"))
+                self.events.append(FullReasoning(id, text, part, "raw"))
         else:
-            activity = activity_of(item)
-            if activity is None:
-                return
-            if not was_started:
-                self._start(item.id, activity)
-            pieces = self._outputs.pop(item.id, ())
+            pieces = self._outputs.pop(id, ())
             self._output_room += sum(map(len, pieces)) + DELTA_SIZE * len(pieces)
             if output := "".join(pieces) if item.output is None else item.output:
-                self.events.append(OutputDelta(item.id, output))
+                self.events.append(OutputDelta(id, output))
         failed = item.status in ("failed", "declined")
-        self.events.append(ItemEnded(item.id, "failed" if failed else "completed"))
-        self.open_items.pop(item.id, None)
+        self.events.append(ItemEnded(id, "failed" if failed else "completed"))
+        self.open_items.pop(id)
+        self._lines.pop(id, None)
+        self._ended[item.type, item.id] = digest
 
     def on_summary_delta(self, params: Params) -> None:
-        if params.item_id and params.delta:
-            self.events.append(ReasoningDelta(params.item_id, params.delta, params.summary_index))
+        self._add_reasoning(params, params.summary_index, "summary")
 
     def on_raw_delta(self, params: Params) -> None:
-        if params.item_id and params.delta:
-            self.events.append(ReasoningDelta(params.item_id, params.delta, params.content_index, "raw"))
+        self._add_reasoning(params, params.content_index, "raw")
+
+    def _add_reasoning(self, params: Params, part: int, kind: ReasoningKind) -> None:
+        if params.delta and (id := self._item_of_delta(params.item_id or "", REASONING, items.Reasoning)):
+            self.events.append(ReasoningDelta(id, params.delta, part, kind))
 
     def on_output_delta(self, params: Params) -> None:
         # Kept back: the first part of an output, often all of it, comes only with the end of the command.
-        if params.item_id and params.delta and params.item_id in self.open_items:
+        id = self._find_open(params.item_id or "", COMMAND)
+        if id and params.delta:
             size = len(params.delta) + DELTA_SIZE
             if size <= self._output_room:
                 self._output_room -= size
-                self._outputs.setdefault(params.item_id, []).append(params.delta)
+                self._outputs.setdefault(id, []).append(params.delta)
 
     def plan_updated(self, params: Params) -> None:
         self._plans += 1
@@ -220,6 +277,11 @@ class ItemReader:
 def _item_of(params: Params) -> ThreadItem:
     """Returns the item, without fields of an unexpected type. Raises `UnreadableError`."""
     return decode_part(params.item, ThreadItem, loosely=True)
+
+
+def _digest_of(item: ThreadItem) -> int:
+    """Returns a number that is the same for the same text, reasoning or activity."""
+    return hash((item.text, *(item.summary or ()), bytes(item.content), item.command, item.output))
 
 
 def _texts(content: msgspec.Raw) -> list[str]:
