@@ -156,6 +156,10 @@ OBJECTS_HERE = 500
 """Maximum opening braces of a body that is parsed on the event loop: a message costs 10 us, however short."""
 
 
+WAITS_TO_SEND: Final = web.RequestKey("waits_to_send", bool)
+"""Set if the client sends its body only after `100 Continue`."""
+
+
 class BodyReader:
     """Reads a body without decompressing it: `read` returns bytes to keep, iteration yields bytes to send on. Raises
     `Fault` INVALID_REQUEST for a body that contradicts its headers, ends early or comes too slowly, and
@@ -220,12 +224,20 @@ class BodyReader:
         """Waits until nobody reads the body."""
         await self._at_rest.wait()
 
+    async def _let_it_come(self) -> None:
+        if self._request.get(WAITS_TO_SEND):
+            del self._request[WAITS_TO_SEND]
+            writer = self._request.writer
+            await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            writer.output_size = 0  # nothing of the answer has been sent
+
     async def _next(self) -> bytes:
         content = self._request.content
         try:
             if content.is_eof():  # most bodies have arrived with the headers
                 chunk = await content.readany()
             else:
+                await self._let_it_come()
                 loop = asyncio.get_running_loop()
                 began = loop.time()
                 async with asyncio.timeout(self._seconds):

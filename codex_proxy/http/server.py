@@ -10,17 +10,20 @@ import os
 import resource
 import socket
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import structlog
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import BadHttpMethod, BadStatusLine, InvalidHeader, LineTooLong
+from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_runner import BaseSite
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.http.app_keys import IDS, RUNS
-from codex_proxy.http.body import hold_body_bytes
+from codex_proxy.http.body import WAITS_TO_SEND, hold_body_bytes
 from codex_proxy.http.endpoint import REQUEST_ID, Handler
 from codex_proxy.http.middleware.access import check_access
 from codex_proxy.http.middleware.rate_limit import count_if_turn, hold_connection
@@ -93,7 +96,7 @@ class Runner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         await super()._make_server()  # starts the application; its server is not the one that listens
         app = self.app
-        return _Server(app, app._handle, request_factory=app._make_request, **self._kwargs)
+        return _Server(app, app._handle, request_factory=partial(_make_request, app), **self._kwargs)
 
     async def listen_as_ollama(self, *, wanted: bool, reuse_port: bool = False) -> None:
         """Also listens on Ollama's port, if `wanted` and free. `reuse_port`: whether other workers share the port."""
@@ -140,6 +143,20 @@ class Runner(web.AppRunner):
     def _connection(self) -> asyncio.Protocol:
         assert self._server is not None, "there is a listener"
         return self._server()
+
+
+def _make_request(app: web.Application, message: RawRequestMessage, *rest: Any) -> web.Request:
+    """Makes a request of which aiohttp does not see `Expect: 100-continue`: it would ask for the body before anything
+    is checked.
+    """
+    expected = message.headers.get("Expect", "")
+    if expected.lower() != "100-continue" or message.version != HttpVersion11:
+        return app._make_request(message, *rest)
+    headers = CIMultiDict(message.headers)
+    del headers["Expect"]
+    request = app._make_request(message._replace(headers=CIMultiDictProxy(headers)), *rest)
+    request[WAITS_TO_SEND] = True
+    return request
 
 
 def _sockets_of(site: BaseSite) -> Sequence[socket.socket]:
@@ -282,8 +299,8 @@ class _Connection(web.RequestHandler):
             words = f"The request was refused before it was read: {resp.reason}."
             resp = self._answer(request, Failure(FaultKind.INVALID_REQUEST, words))
         only_end_tells = request.version < HttpVersion11 and resp.content_length is None
-        if only_end_tells or self._app[RUNS].draining:
-            resp.force_close()
+        if only_end_tells or self._app[RUNS].draining or request.get(WAITS_TO_SEND):
+            resp.force_close()  # of what a client sends that waits no longer, nobody knows whether it is a body
         if (resp.content_length or 0) <= SENT_AT_ONCE or not isinstance(request, web.Request):
             return await super().finish_response(request, resp, start_time)
         try:
