@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from codex_proxy.agents.acp.calls import REFUSED as REFUSAL
@@ -40,7 +41,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import FaultKind
-from codex_proxy.core.items import Activity, HistoryMessage, ImagePart, TextPart
+from codex_proxy.core.items import Activity, HistoryMessage, ImagePart, TextPart, Tool
 from codex_proxy.core.turn import Turn
 from tests.agents.acp_replayer import (
     NAMES,
@@ -462,6 +463,36 @@ def test_a_call_of_a_clients_tool_ends_the_step_and_its_output_goes_to_the_tool_
     assert played.outputs[0][1]["content"] == [{"type": "text", "text": "minus 5 degrees"}]
     assert played.end.stop == Stop.STOP
     assert played.text.endswith("It is cold in Oslo.")
+
+
+def with_schema(schema: Any) -> Tool:
+    return Tool("get_weather", "", msgspec.Raw(json.dumps(schema).encode()))
+
+
+WAITS = '{"wait_for_previous":true}'
+PREVIOUS = {"type": "object", "properties": {"wait_for_previous": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("agent", "tool", "given", "told"),
+    [
+        ("gemini", TOOLS[0], '{"city":"Oslo","wait_for_previous":true}', '{"city":"Oslo"}'),
+        ("gemini", TOOLS[0], '{"wait_for_previous":false}', "{}"),
+        ("gemini", TOOLS[0], '{"city":"wait_for_previous"}', '{"city":"wait_for_previous"}'),
+        ("gemini", Tool("get_weather", kind="custom"), '{"wait_for_previous":false,"input":"+x"}', "+x"),
+        *(
+            ("gemini", with_schema(schema), WAITS, WAITS)
+            for schema in (PREVIOUS, {"anyOf": [PREVIOUS]}, {"$ref": "#/$defs/P", "$defs": {"P": PREVIOUS}})
+        ),
+        ("qwen", TOOLS[0], WAITS, WAITS),
+    ],
+)  # fmt: skip
+def test_an_argument_that_the_program_adds_for_itself_does_not_reach_the_client(
+    agent: str, tool: Tool, given: str, told: str
+) -> None:
+    played = begin_and_open(f"{agent}-client_tool_parked", tools=(tool,), alone=True)
+    played.receive([ToolCalled("call-1", "", "get_weather", given), ToolsSettled(last=True)])
+    assert [call.arguments for call in played.calls] == [told]
 
 
 @pytest.mark.parametrize(("agent", "id"), [("claude-acp", "toolu_129_0"), ("codex-acp", "call_1_0")])

@@ -99,6 +99,25 @@ async def test_a_clients_tool_is_called_and_its_output_comes_in_a_later_request(
     assert sum("SCRIPT" in json.dumps(body) for body in apis.bodies) >= 2
 
 
+async def test_a_client_gets_the_arguments_that_its_tool_declares_and_no_others(
+    agent: str, client_and_server: tuple[AsyncOpenAI, Server], apis: ScriptedApis
+) -> None:
+    client, _ = client_and_server
+    added = PRESETS[agent].added_arguments
+    args = {"city": "Oslo", **dict.fromkeys(added, True)}
+    messages: list[Any] = [
+        user("Weather?", {"text": "I ask.", "tools": [{"name": "get_weather", "args": args}]})
+    ]
+    tool: Any = {**CHAT_WEATHER, "function": {**CHAT_WEATHER["function"], "strict": True}}
+    apis.bodies.clear()
+    answer = await client.chat.completions.create(model="codex-5", messages=messages, tools=[tool])
+    calls: Any = answer.choices[0].message.tool_calls
+    assert [json.loads(each.function.arguments) for each in calls] == [{"city": "Oslo"}]
+    offered = json.dumps(apis.bodies)
+    assert "get_weather" in offered
+    assert all(f'"{name}"' in offered for name in added), "the program no longer adds it"
+
+
 TELLS_PARTS: dict[str, list[bool]] = {"qwen": [True, True, True], "opencode": [False, False, True]}
 """Which parts of a turn of three requests an agent tells the tokens of: of each model call, or of the last one."""
 

@@ -12,8 +12,15 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.acp.client_tools import ClientTools, agent_name, arguments_in, call_result
+from codex_proxy.agents.acp.client_tools import (
+    ClientTools,
+    agent_name,
+    arguments_in,
+    call_result,
+    without_arguments,
+)
 from codex_proxy.agents.acp.messages import ToolCalled, ToolsSettled, tool_output
+from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.dialect import ToolReply
 from codex_proxy.agents.dialects.conversions import custom_input
@@ -37,19 +44,18 @@ class ClientCalls:
         reader: UpdateReader,
         writes: list[bytes],
         *,
-        one_at_a_time: bool,
+        preset: AcpPreset,
         alone: bool,
     ) -> None:
-        """`one_at_a_time`: see `AcpPreset`. `alone`: the session has its process to itself, so calls without a report
-        are passed on, too.
-        """
+        """`alone`: the session has its process to itself, so calls without a report are passed on, too."""
         self.tools = ClientTools()
         self.is_broken = False
         """Whether the agent no longer waits for an output in this turn."""
         self._new_id = new_id
         self._reader = reader
         self._writes = writes
-        self._one_at_a_time = one_at_a_time
+        self._one_at_a_time = preset.one_call_at_a_time
+        self._added_arguments = preset.added_arguments
         self._alone = alone
         self._new: list[ToolCalled] = []
         """Calls whose outputs the client was not asked for yet."""
@@ -183,7 +189,8 @@ class ClientCalls:
             call_id = call.call_id if is_new else self._new_id("call_")
             self.known_ids.add(call_id)
             self._waiting[call_id] = call.key
-            text = custom_input(call.arguments) if tool.kind == "custom" else call.arguments
+            text = without_arguments(call.arguments, self._added_arguments, tool)
+            text = custom_input(text) if tool.kind == "custom" else text
             asked = ToolCallRequested(call_id, call_id, tool.name, text, "", tool.kind)
             events += [raw_call(asked), asked]
         events.append(StepCompleted())

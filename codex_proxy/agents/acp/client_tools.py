@@ -5,15 +5,17 @@ another way, and many change long or unusual ones: such a tool gets a generated 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
+
+import msgspec
 
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, mcp_content, mcp_tool
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
-from codex_proxy.agents.dialects.tool_schemas import object_parameters, plain_parameters
+from codex_proxy.agents.dialects.tool_schemas import declares, object_parameters, plain_parameters
 from codex_proxy.core.items import Part, Tool
-from codex_proxy.core.json_values import text_at, value_at
+from codex_proxy.core.json_values import encode_json, object_at, text_at, value_at
 from codex_proxy.core.tool_names import generated_name
 
 SERVER: Final = "client"
@@ -56,6 +58,15 @@ def arguments_in(report: Update) -> Any:
     given = report.raw_input
     of_mcp = value_at(report.meta, "is_mcp_tool_call") is True and isinstance(given, dict)
     return given.get("arguments") if of_mcp else given
+
+
+def without_arguments(arguments: str, names: Collection[str], tool: Tool) -> str:
+    """Returns a call's arguments without these, unless the tool has parameters of such a name."""
+    if not any(name in arguments for name in names):
+        return arguments
+    given = object_at(msgspec.json.decode(arguments))
+    own = {name: value for name, value in given.items() if name not in names or declares(tool, name)}
+    return arguments if own == given else encode_json(own).decode()
 
 
 class ClientTools(ToolsByAgentName):

@@ -82,9 +82,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         )
         self._opening = SessionOpening(self._requests, program, servers, ahead=ahead)
         self._usage = UsageCounter(program.preset.usage)
-        self.calls = ClientCalls(
-            new_id, self._reader, self._writes, one_at_a_time=program.preset.one_call_at_a_time, alone=alone
-        )
+        self.calls = ClientCalls(new_id, self._reader, self._writes, preset=program.preset, alone=alone)
         self._rejected = False
         """Whether a permission was rejected in this turn, after which some agents end it."""
 

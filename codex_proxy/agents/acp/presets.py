@@ -81,6 +81,8 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     null_usage_fails: bool = False
     one_call_at_a_time: bool = False
     """Whether the agent announces the calls of a step together, and makes them one after the other."""
+    added_arguments: tuple[str, ...] = ()
+    """Arguments that the agent adds to the schemas of all tools, for itself."""
     for_claude: bool = False
     """Whether its provider is Anthropic."""
     error_log: str = ""
@@ -144,6 +146,7 @@ GEMINI: Final = AcpPreset(
     usage="turn",
     read_only=("plan", "default"),
     one_call_at_a_time=True,
+    added_arguments=("wait_for_previous",),
     keys=(
         *("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL", "GEMINI_MODEL"),
         *("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION", "GOOGLE_APPLICATION_CREDENTIALS"),

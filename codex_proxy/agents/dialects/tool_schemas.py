@@ -60,6 +60,11 @@ def plain_schema(given: msgspec.Raw) -> Any:
     return _with_plain_names(_object_schema(given))
 
 
+def declares(tool: Tool, name: str) -> bool:
+    """Whether a tool's parameters have a property of this name."""
+    return name in _decoded(object_parameters(tool))["properties"]
+
+
 def _decoded(parameters: Any) -> Any:
     return msgspec.json.decode(parameters) if isinstance(parameters, msgspec.Raw) else parameters
 
