@@ -24,7 +24,7 @@ DEFAULT_NAME: Final = "codex-5"
 """The default model, also of requests without a model."""
 
 OWN_DEFAULT: Final = "default"
-"""An agent's default in the list, if none of its models is known."""
+"""The default model of any agent, also by a name without `codex`, for which some clients would choose another API."""
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORTS: Final[tuple[Effort, ...]] = get_args(Effort)
@@ -389,10 +389,13 @@ def with_claude_prefix(name: str) -> str:
 
 
 def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns Codex's `codex-5*` or `codev-5*`, the agents' models, and aliases; if there are none, `default`."""
+    """Returns Codex's `default` and `codex-5*` or `codev-5*`, the agents' models, and aliases; if there are none,
+    `default`.
+    """
     base = "codev-5" if env == "dev" else "codex-5"
+    codex = (OWN_DEFAULT, base, *(f"{base}-{effort}" for effort in _ALIAS_EFFORTS))
     names = [
-        *((base, *(f"{base}-{effort}" for effort in _ALIAS_EFFORTS)) if catalog.lists_codex else ()),
+        *(codex if catalog.lists_codex else ()),
         *(model.id for model in catalog.models if not model.hidden),
         *(name for name, _ in catalog.aliases if _WILDCARD not in name),
     ]

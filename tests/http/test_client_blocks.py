@@ -1,4 +1,6 @@
-"""The Python blocks of docs/clients.md answer as they are, with the packages that the tests have."""
+"""The Python blocks of docs/clients.md answer as they are, with the packages that the tests have.
+`tests/clients/test_blocks.py` runs those of other packages.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from tests.waiting import PATIENCE
 TEXT = "Hello from the deterministic fake agent."
 
 
-@pytest.mark.parametrize("name", ["langchain", "openai-python", "anthropic-python"])
+NAMES = ("langchain", "openai-python", "anthropic-python")
+
+
+@pytest.mark.parametrize("name", NAMES)
 async def test_a_block_prints_the_answer(tmp_path: Path, name: str) -> None:
     async with fake_proxy(tmp_path) as proxy:
         access = ServerAccess(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)

@@ -31,7 +31,7 @@ async def test_models_advertises_codev_5_in_dev_stacks_and_codex_5_in_prod_hosts
 ) -> None:
     async with fake_proxy(tmp_path, env=env) as proxy:
         listed = await ids(proxy)
-    assert listed[:5] == [base, *(f"{base}-{effort}" for effort in EFFORTS)]
+    assert listed[:6] == ["default", base, *(f"{base}-{effort}" for effort in EFFORTS)]
     assert not any(name.startswith("codev-5" if env == "prod" else "codex-5") for name in listed)
 
 
