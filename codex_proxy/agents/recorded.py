@@ -187,21 +187,56 @@ def first_channel_id(name: str, id: Any) -> Any:
     return id
 
 
-_UNREAD: Final = {
-    "claude-code": (re.compile(rb'"uuid":"[0-9a-f-]{36}"'), b'"uuid":""'),
-    "chat": (re.compile(rb'"obfuscation":"[A-Za-z0-9]*"'), b'"obfuscation":""'),
+_VARYING: Final = {
+    "app-server": (
+        (rb'"processId":"[0-9]{1,10}"', b'"processId":"0"'),
+        (rb'(?<="output":")Chunk ID: [0-9a-f]{4,16}(?=\\n)', b"Chunk ID: 0"),
+        (rb"(?<=\\n)Wall time: [0-9]{1,9}\.[0-9]{1,9} seconds(?=\\n)", b"Wall time: 0.0 seconds"),
+        (rb'BackwardsCursor":"(?:[^"\\]|\\.){1,2000}"', b'BackwardsCursor":""'),
+        (rb"<current_date>[0-9-]{10}</current_date>", b"<current_date>1970-01-01</current_date>"),
+        (
+            rb"/sessions/[0-9]{4}/[0-9]{2}/[0-9]{2}/rollout-[0-9T-]{19}",
+            b"/sessions/1970/01/01/rollout-1970-01-01T00-00-00",
+        ),
+    ),
+    "claude-code": (
+        (rb'"uuid":"[0-9a-f-]{36}"', b'"uuid":""'),
+        (rb'"messaging_socket_path":"[^"\\]{1,200}"', b'"messaging_socket_path":""'),
+        (rb'"account":\{[^{}]{1,2000}\}', b'"account":{}'),
+    ),
+    "acp": ((rb'"url":"http://127\.0\.0\.1:[0-9]{2,5}(?=[/"])', b'"url":"http://127.0.0.1:0'),),
+    "chat": (
+        (rb'"obfuscation":\s?"[A-Za-z0-9]*"', b'"obfuscation":""'),
+        (rb'"created":\s?[0-9]{10}(?=[,}])', b'"created":0'),
+    ),
+    "responses": (
+        (rb'"obfuscation":\s?"[A-Za-z0-9]*"', b'"obfuscation":""'),
+        (rb'"sequence_number":\s?[0-9]{1,9}', b'"sequence_number":0'),
+    ),
 }
-"""By dialect, a field that differs in each line and that the dialect does not read, and what is recorded for it."""
+"""By dialect, what differs in each recording, or names its user, and what is recorded for it: nothing that the dialect
+reads.
+"""
+_VARYING_PATTERNS: Final = {
+    name: tuple((re.compile(pattern), constant) for pattern, constant in each)
+    for name, each in _VARYING.items()
+}
 
 
-def without_unread_field(name: str, line: bytes) -> bytes:
-    """Returns a line without the field that the dialect does not read, so that deltas of one text differ in it
-    alone.
+def without_varying_fields(name: str, line: bytes) -> bytes:
+    """Returns a line without what differs in each recording and the dialect does not read, so that deltas of one text
+    differ in it alone.
     """
-    if name not in _UNREAD:
-        return line
-    field, constant = _UNREAD[name]
-    return field.sub(constant, line)
+    for pattern, constant in _VARYING_PATTERNS.get(name, ()):
+        line = pattern.sub(constant, line)
+    return line
+
+
+def is_recorded(name: str, line: bytes) -> bool:
+    """Whether a line of the agent is recorded. A list of its own commands is not: it comes at any time, is long, and is
+    not read.
+    """
+    return name != "acp" or b'"sessionUpdate":"available_commands_update"' not in line
 
 
 def rpc_of(line: bytes) -> tuple[Any, str | None]:

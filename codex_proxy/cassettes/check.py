@@ -29,7 +29,7 @@ from codex_proxy.cassettes.format import (
 )
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.replay import ReplayAgent
-from codex_proxy.cassettes.scrubbing import zero_numbers, zero_times
+from codex_proxy.cassettes.stable_values import zero_numbers, zero_times
 from codex_proxy.files.private import replace_file
 from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.settings.fields import Settings

@@ -140,16 +140,17 @@ def text_of(
     capture: Capture, scrub: Callable[[bytes], bytes] = bytes, replace_ids: Callable[[bytes], bytes] = bytes
 ) -> Iterator[bytes]:
     """Yields the text of a file in slices, so that other threads can run between. `scrub` returns a text as it is
-    written, without secrets; a secret in several lines makes them one. `replace_ids` returns lines as they are written.
+    written, without secrets; a secret in several lines makes them one. `replace_ids` returns lines as they are written:
+    after `scrub`, which would not find a secret of which a part looked like an id.
     """
     count, some, size = 0, list[bytes](), 0
     for line in _short_lines(capture, scrub):
         some.append(line)
         count, size = count + 1, size + len(line)
         if size >= SLICE_BYTES:
-            yield scrub(replace_ids(b"\n".join(some))) + b"\n"
+            yield replace_ids(scrub(b"\n".join(some))) + b"\n"
             some, size = [], 0
-    yield scrub(replace_ids(b"\n".join([*some, b'{"end":%d}' % count]))) + b"\n"
+    yield replace_ids(scrub(b"\n".join([*some, b'{"end":%d}' % count]))) + b"\n"
 
 
 def _short_lines(capture: Capture, scrub: Callable[[bytes], bytes]) -> Iterator[bytes]:

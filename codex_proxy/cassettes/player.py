@@ -27,7 +27,7 @@ from codex_proxy.agents.recorded import (
 from codex_proxy.agents.registry import dialects_of
 from codex_proxy.cassettes.content import key_of
 from codex_proxy.cassettes.format import Cassette, Line, Session
-from codex_proxy.cassettes.scrubbing import stable_id
+from codex_proxy.cassettes.stable_values import stable_id
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, ToolCallRequested
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import (

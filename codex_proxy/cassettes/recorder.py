@@ -31,8 +31,9 @@ from codex_proxy.cassettes.format import (
     write_new,
 )
 from codex_proxy.cassettes.replay import ReplayAgent
-from codex_proxy.cassettes.scrubbing import Scrubber, TurnIds, zero_numbers
+from codex_proxy.cassettes.scrubbing import Scrubber
 from codex_proxy.cassettes.settings import CassetteError
+from codex_proxy.cassettes.stable_values import TurnIds, zero_numbers
 from codex_proxy.cassettes.turn_recorder import MAX_BYTES, CassetteTurnRecorder
 from codex_proxy.core.events import Event, ItemStarted, Stop
 from codex_proxy.core.items import McpTools

@@ -1,10 +1,7 @@
-"""Replaces parts of cassettes before they are written: secrets and names by placeholders, random ids by stable ones,
-times by 0.
-"""
+"""Replaces secrets and names by placeholders before a cassette is written."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -129,88 +126,3 @@ def _spellings(text: str) -> set[bytes]:
         each.encode("utf-8", "replace")
         for each in (text, once, plain, once.replace("/", "\\/"), json.dumps(once)[1:-1])
     }
-
-
-# --- ids ------------------------------------------------------------------------------------------
-
-_WORD: Final = re.compile(rb'"([A-Za-z0-9_-]{20,80})"')
-_VALUE: Final = re.compile(rb':"([A-Za-z0-9_-]{20,80})"')
-"""Matches a value that may be an id."""
-_ID: Final = re.compile(
-    rb"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-    rb"|\b(?:resp|chatcmpl|msg|rs|fc|fco|ctc|ctco|call|toolu|req|ws|item|mcp|mcpl|mcpr|lsh|ask|srvtoolu|gen|run|exec)[_-]"
-    rb"(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{16,64}\b"
-    rb"|\b[a-z]{2,8}_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
-    rb"|\bcodex_proxy_[0-9a-f]{16}\b"
-)
-_TIME: Final = re.compile(
-    rb'":(?:(?<=At":)|(?<=AtMs":)|(?<=created":)|(?<=_at":)|(?<=_time":)|(?<=imestamp":))'
-    rb"\s?(?:1[0-9]{9}(?:\.[0-9]{1,9})?|1[0-9]{12})(?=[,}\s])"
-)
-_DURATION: Final = re.compile(
-    rb'":(?:(?<=durationMs":)|(?<=duration_ms":)|(?<=DurationMs":))\s?[0-9]{1,12}(?:\.[0-9]{1,9})?(?=[,}\s])'
-)
-_CLOCK: Final = re.compile(
-    rb'"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](?:\.[0-9]{1,9})?Z"'
-)
-_AFTER_REQUEST: Final = re.compile(rb'^\{"(?:session|answer)":', re.MULTILINE)
-"""Matches the beginning of the first line after the request."""
-MAX_IDS: Final = 100_000
-
-
-class TurnIds:
-    """Replaces the random ids of a turn by ids that depend on its content alone, and times by 0."""
-
-    def __init__(self, ids: dict[bytes, bytes], key: bytes, request: bytes) -> None:
-        """`ids` has the replaced ids of all turns, and gets those of this one; `key` depends on the turn's content
-        alone; new ids in its `request` stay.
-        """
-        if len(ids) > MAX_IDS:
-            ids.clear()
-        self._ids = ids
-        self._key = key
-        self._own = frozenset(_WORD.findall(request))
-        self._said = False
-        self._count = 0
-
-    def replace(self, text: bytes) -> bytes:
-        """Returns the next lines of the file with ids and times replaced; the request keeps its own."""
-        begin = None if self._said else _AFTER_REQUEST.search(text)
-        asked = 0 if self._said else len(text) if begin is None else begin.start()
-        self._said = asked < len(text)
-        said = zero_times(_VALUE.sub(self._replacement, text[asked:]))
-        return _VALUE.sub(self._known_id, text[:asked]) + said
-
-    def _known_id(self, found: re.Match[bytes]) -> bytes:
-        known = self._ids.get(found[1])
-        return found[0] if known is None else b':"%b"' % known
-
-    def _replacement(self, found: re.Match[bytes]) -> bytes:
-        id = found[1]
-        if id not in self._ids and id not in self._own and _ID.fullmatch(id) is not None:
-            self._count += 1
-            self._ids[id] = stable_id(id.decode(), self._key, self._count).encode()
-        return self._known_id(found)
-
-
-_NUMBER: Final = re.compile(rb'"sequence_number":[0-9]+')
-
-
-def zero_numbers(answer: bytes) -> bytes:
-    """Returns a stream's lines with 0 for each sequence number, so that its events differ in their deltas alone."""
-    return _NUMBER.sub(b'"sequence_number":0', answer)
-
-
-def zero_times(text: bytes) -> bytes:
-    """Returns JSON with 0, or the first second of 1970, for each time."""
-    text = _DURATION.sub(b'":0', _TIME.sub(b'":0', text))
-    return _CLOCK.sub(b'"1970-01-01T00:00:00Z"', text) if b'"20' in text else text
-
-
-def stable_id(like: str, key: bytes, number: int) -> str:
-    """Returns an id in the form of `like` that depends on `key` and `number` alone."""
-    digest = hashlib.sha256(b"%b %d" % (key, number)).hexdigest()
-    if like.count("-") == 4:
-        return f"{digest[:8]}-{digest[8:12]}-7{digest[12:15]}-8{digest[15:18]}-{digest[18:30]}"
-    prefix = re.match(r".*?[_-](?:proxy_)?", like)
-    return f"{prefix[0] if prefix else ''}{digest[:24]}"

@@ -21,10 +21,11 @@ from codex_proxy.agents.recorded import (
     attempt_of,
     facts_of,
     first_channel_id,
+    is_recorded,
     name_of,
     object_of,
     rpc_of,
-    without_unread_field,
+    without_varying_fields,
 )
 from codex_proxy.cassettes.format import Line, Session
 from codex_proxy.cassettes.player import PlayedSession
@@ -203,11 +204,12 @@ def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Lin
             yield from _body_lines(dialect, [(ms, b"".join(pieces)) for ms, pieces in timed])
         elif kind in ("from", "to"):
             for ms, pieces in timed:
-                if kind == "from":
-                    lines = [without_unread_field(dialect, line) for line in pieces]
-                else:
-                    lines = _split_lines(pieces[0])
-                yield from (Line(ms, kind, _with_stable_values(dialect, line)) for line in lines)
+                lines = pieces if kind == "from" else _split_lines(pieces[0])
+                yield from (
+                    Line(ms, kind, _with_stable_values(dialect, without_varying_fields(dialect, line)))
+                    for line in lines
+                    if is_recorded(dialect, line)
+                )
         else:
             yield from (Line(ms, kind, value) for ms, value in timed)
 
@@ -249,6 +251,6 @@ def _body_lines(dialect: str, chunks: Sequence[tuple[int, bytes]]) -> Iterator[L
         for line in framer.feed(data):
             event = line.removeprefix(b"data:").strip()
             if line.startswith(b"data:") and is_json(event):
-                yield Line(ms, "data", without_unread_field(dialect, event))
+                yield Line(ms, "data", without_varying_fields(dialect, event))
             else:
                 yield Line(ms, "line", line.decode("utf-8", "replace"))

@@ -31,6 +31,16 @@ SHAPES: Final[dict[str, tuple[int, Callable[[int], list[bytes]]]]] = {
         lambda count: [delta(f"w{each}", f"item-{each // 2 % 2}") for each in range(count)],
     ),
     "new ids": (500, lambda count: [delta("word", str(UUID(int=each))) for each in range(count)]),
+    "arguments": (
+        500,
+        lambda count: [
+            b'{"id":"a","arguments":{"a":' + b'{"b":' * each + b"1" + b"}" * (each + 2) for each in [count]
+        ],
+    ),
+    "lists of ids": (
+        500,
+        lambda count: [msgspec.json.encode({"Ids": [str(UUID(int=each)) for each in range(count)]})],
+    ),
     "secrets": (500, lambda count: [delta("ghp_" + "a" * 30, str(each)) for each in range(count)]),
     "secrets in pieces": (500, lambda count: [delta(text) for text in ("ghp_aaaaaaa", "aaaaaaaa ") * count]),
     "long texts": (1 << 18, lambda size: [delta("w" * size), delta("v" * size)]),
