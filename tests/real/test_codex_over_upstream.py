@@ -22,7 +22,7 @@ from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.release import codex_path
 from tests.real.shared import living_on
 from tests.real.test_codex_as_client import DEFERRED, LITE, MCP_PROGRAM, PATCH, PLAIN
-from tests.upstreams.cases import call, chunk, event, stream, text
+from tests.upstreams.cases import Case, call, chunk, event, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, upstream
 from tests.waiting import PATIENCE
 
@@ -157,6 +157,34 @@ async def test_a_deferred_tool_is_found_and_called(client: Client) -> None:
     assert (called["tool"], called["status"]) == ("echo", "completed")
     assert name not in client.offered()
     assert name in client.offered(1)
+
+
+def refuse_a_second_system_message(body: dict[str, Any]) -> Case | None:
+    """As the templates of Qwen's models do, behind vLLM."""
+    roles = [each["role"] for each in body["messages"]]
+    if "system" not in roles[1:]:
+        return None
+    refusal = {"object": "error", "message": "System message must be at the beginning.", "code": 400}
+    return Case(400, {"Content-Type": "application/json"}, [json.dumps(refusal)], [], "failed")
+
+
+async def test_a_session_works_where_one_system_message_is_allowed(client: Client) -> None:
+    client.server.refuses = refuse_a_second_system_message
+    client.server.script = [client.made("exec_command", cmd="echo made by $((6 * 7))"), text("It ran.")]
+    first = await client.run("Run it.")
+    (ran,) = items(first, "command_execution")
+    assert ran["aggregated_output"].strip() == "made by 42"
+    assert items(first, "agent_message")[-1]["text"] == "It ran."
+    system = [
+        [each["role"] for each in made.body["messages"]].count("system") for made in client.server.requests
+    ]
+    assert system[0] > 1, "Codex no longer sends two: this shows nothing"
+    assert system[1:] == [1, 1], "the form that was taken is used at once for the next request"
+
+    client.server.script = [text("Twice.")]
+    second = await client.run("resume", "--last", "Once more.")
+    assert items(second, "agent_message")[-1]["text"] == "Twice."
+    assert len(client.server.requests) == 4
 
 
 @pytest.mark.exhaustive
