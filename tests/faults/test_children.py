@@ -103,12 +103,12 @@ ROWS = [
     ),
     Row("big_line", None, options="bytes=2000000", modes=ONE_WHOLE),
     Row("stderr_flood", None, modes=ONE_WHOLE),
+    Row("wrong_types", FaultKind.AGENT_PROTOCOL),  # a piece of text may be among what cannot be read
     # It says nonsense, which is passed over.
     Row("garbage", None, FOUR),
     Row("bad_utf8", None, FOUR, reads={"proto": "\ufffd\ufffd"}),
     Row("unknown_events", None),
     Row("strangers", None),
-    Row("wrong_types", None),
     Row("duplicate", None),
     Row("repeat", None, text=None),
     Row("unknown_request", None, only="app-server"),

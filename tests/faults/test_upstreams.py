@@ -80,7 +80,6 @@ OF_CHAT: Final[dict[str, tuple[bytes, bytes]]] = {
 }
 OF_RESPONSES: Final[dict[str, tuple[bytes, bytes]]] = {
     "failed": (HEAD, response("response.failed", "failed", error={"code": "server_error", "message": "No."})),
-    "cancelled": (HEAD, response("response.cancelled", "cancelled")),
     "completed, with a failed response in it": (
         HEAD,
         response("response.completed", "failed", error={"code": "server_error", "message": "No."}),

@@ -18,6 +18,10 @@ MAX_REMEMBERED: Final = 1000
 """Maximum clients and models whose forms are remembered."""
 
 
+MAX_ITEMS: Final = 2000
+"""The longest history of a request that is sent in another form: to find the forms, it is written ten times."""
+
+
 def tries_of(fields_of: Callable[[Forms], Any], ranks: Mapping[str, int], used: Forms) -> list[Forms]:
     """Returns at most two other forms of a refused request: first with the lowest rank that changes it, then with all.
     `fields_of` returns the request in given forms, to compare; `used`: the forms that it was sent in.
