@@ -74,7 +74,7 @@ ALLOWED: Final[dict[str, str]] = {
             "proto_turn:run",
         )
     },
-    "codex_proxy.agents.acp.reported_calls:merge": "the fields of a class",
+    "codex_proxy.agents.acp.updates:_merge": "the fields of a class",
     "codex_proxy.agents.upstream.failures:_failure_in": "constants",
     "codex_proxy.app.application:seconds": "constants",
     "codex_proxy.cassettes.format:lines_of": "the fields of a class",
