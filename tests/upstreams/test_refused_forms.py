@@ -289,3 +289,29 @@ async def refuse(
         if FORMS[form](server.requests[0].body) and not answer.headers.get("x-codex-changed-params"):
             return "unnamed"
     return ""
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("tools", [False, True])
+async def test_a_refused_request_of_very_many_items_is_sent_once(
+    agent: str, tools: bool, tmp_path: Path
+) -> None:
+    """To find its other forms, it would be written some ten times. Without tools it is passed on unchanged."""
+    status, kind, words = SPELLINGS[0]
+    asked = [{"role": ("user", "assistant")[number % 2], "content": "Look."} for number in range(2_002)]
+    body: Body = {
+        "model": "m",
+        "stop": None,
+        "messages": [{"role": "system", "content": "Be brief."}, *asked],
+    }
+    if tools:
+        body["tools"] = [{"type": "custom", "custom": {"name": "patch"}}]
+    async with upstream() as server:
+        server.models = []
+        server.refuses = lambda body: Case(status, {"Content-Type": kind}, [words], [], "failed")
+        async with proxy_before(server.url, tmp_path, agent=agent) as proxy:
+            few = await proxy.send("POST", "/v1/chat/completions", body | {"messages": body["messages"][:20]})
+            assert (few.status, len(server.requests) > 1) == (400, True)
+            server.requests.clear()
+            answer = await proxy.send("POST", "/v1/chat/completions", body)
+    assert (answer.status, len(server.requests)) == (400, 1)

@@ -95,6 +95,7 @@ class AcpConnection:
         """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
+        found: list[tuple[int, Message, bytes]] = []
         answers: list[tuple[int, Message, bytes]] = []
         lost = ""
         for line in divided(lines):
@@ -107,13 +108,8 @@ class AcpConnection:
                 if _is_lost(message):
                     lost = TORN if is_torn(line) else OF_NOBODY
                 continue
-            if message.method is None:
-                answers.append((channel, message, line))
-                continue
-            by_channel.setdefault(channel, []).append(message)
-            if routed is not None:
-                routed.setdefault(channel, []).append(line)
-        for channel, message, line in answers:
+            (answers if message.method is None else found).append((channel, message, line))
+        for channel, message, line in found + answers:
             by_channel.setdefault(channel, []).append(message)
             if routed is not None:
                 routed.setdefault(channel, []).append(line)

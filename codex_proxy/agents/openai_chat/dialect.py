@@ -16,7 +16,7 @@ from codex_proxy.agents.openai_chat.body import OPTIONAL, request_body, request_
 from codex_proxy.agents.openai_chat.calls import Call
 from codex_proxy.agents.openai_chat.messages import ChatMessages
 from codex_proxy.agents.upstream.failures import CONTRADICTION, EMPTY_ANSWER, NO_ANSWER, NO_JSON, TOO_LONG
-from codex_proxy.agents.upstream.forms import MAX_ITEMS, Forms, tries_of
+from codex_proxy.agents.upstream.forms import Forms, tries_of
 from codex_proxy.agents.upstream.stream import StreamEvent, is_error
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
 from codex_proxy.core.events import (
@@ -93,9 +93,8 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
 
     def _other_forms(self) -> list[Forms]:
         messages = self._conversation.messages()
-        if len(messages) > MAX_ITEMS:
-            return []
-        return tries_of(partial(request_fields, self._turn, self._model, messages), OPTIONAL, self._refused)
+        fields_of = partial(request_fields, self._turn, self._model, messages)
+        return tries_of(fields_of, OPTIONAL, self._refused, items=len(messages))
 
     def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
         for event in events:

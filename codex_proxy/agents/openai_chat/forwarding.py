@@ -84,7 +84,8 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
         return forwarded_fields(self._forwarded, self._model, refused)
 
     def _other_forms(self) -> list[Forms]:
-        return tries_of(self._fields, _OPTIONAL, self._refused)
+        messages = msgspec.json.decode(self._forwarded.fields["messages"], type=list[msgspec.Raw])
+        return tries_of(self._fields, _OPTIONAL, self._refused, items=len(messages))
 
     def _pass(self, answer: PassThrough, data: bytes, out: list[Event]) -> None:
         if data:

@@ -12,7 +12,7 @@ from codex_proxy.agents.openai_responses.answer import Call, ResponsesAnswer
 from codex_proxy.agents.openai_responses.body import input_item, input_items, optional_forms, request_fields
 from codex_proxy.agents.openai_responses.forms import CUSTOM, with_forms
 from codex_proxy.agents.upstream.failures import CONTRADICTION, NO_JSON, TOO_LONG
-from codex_proxy.agents.upstream.forms import MAX_ITEMS, Forms, tries_of
+from codex_proxy.agents.upstream.forms import Forms, tries_of
 from codex_proxy.agents.upstream.stream import StreamEvent
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
 from codex_proxy.core.events import (
@@ -57,9 +57,8 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         return request_fields(self._turn, self._model, items, refused)
 
     def _other_forms(self) -> list[Forms]:
-        if len(self._turn.history) > MAX_ITEMS:
-            return []
-        return tries_of(self._fields, optional_forms(self._turn), self._refused)
+        items = len(self._turn.history)
+        return tries_of(self._fields, optional_forms(self._turn), self._refused, items=items)
 
     def _put_output(self, call: ToolCallRequested, parts: tuple[Part, ...]) -> Event:
         given = input_item(HistoryOutput(call.call_id, parts, call.kind))

@@ -19,13 +19,18 @@ MAX_REMEMBERED: Final = 1000
 
 
 MAX_ITEMS: Final = 2000
-"""The longest history of a request that is sent in another form: to find the forms, it is written ten times."""
+"""The most items of a conversation that is sent in another form: to find the forms, it is written some ten times."""
 
 
-def tries_of(fields_of: Callable[[Forms], Any], ranks: Mapping[str, int], used: Forms) -> list[Forms]:
-    """Returns at most two other forms of a refused request: first with the lowest rank that changes it, then with all.
-    `fields_of` returns the request in given forms, to compare; `used`: the forms that it was sent in.
+def tries_of(
+    fields_of: Callable[[Forms], Any], ranks: Mapping[str, int], used: Forms, *, items: int
+) -> list[Forms]:
+    """Returns at most two other forms of a refused request: first with the lowest rank that changes it, then with all;
+    none for more `items` than `MAX_ITEMS`. `fields_of` returns the request in given forms, to compare; `used`: the
+    forms that it was sent in.
     """
+    if items > MAX_ITEMS:
+        return []
     changing = _changing(fields_of, ranks, used)
     if not changing:
         return []

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from codex_proxy.core.items import ClientName, OwnCall, Tool
+from codex_proxy.core.json_values import text_at
 from codex_proxy.surfaces.base import json_bytes, schema_json
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses import wire_tools as wire
@@ -176,9 +177,7 @@ def _shell_call(given: _Arguments) -> dict[str, Any]:
 
 
 def _apply_patch_call(given: _Arguments) -> dict[str, Any]:
-    found = given.get("operation")
-    wanted = found if isinstance(found, dict) else {}
-    kind, path, diff = (_text(wanted.get(name)) for name in ("type", "path", "diff"))
+    kind, path, diff = (text_at(given, "operation", name) for name in ("type", "path", "diff"))
     if kind == "delete_file":
         return {"operation": {"type": kind, "path": path}}
     kind = kind if kind == "create_file" else "update_file"
@@ -199,7 +198,3 @@ def _words(value: Any) -> list[str]:
 
 def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
