@@ -217,7 +217,8 @@ def test_no_pattern_takes_more_than_linear_time() -> None:
     ],
 )
 def test_a_quadratic_pattern_is_found(source: str) -> None:
-    assert slow_text(re.compile(source), anchored=False)
+    # A measured time may be wrong once on a busy machine.
+    assert any(slow_text(re.compile(source), anchored=False) for _ in range(3))
 
 
 @pytest.mark.parametrize(

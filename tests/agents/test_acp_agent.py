@@ -536,13 +536,25 @@ async def test_a_text_that_begins_anew_after_a_retry_is_sent_once(tmp_path: Path
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "fault",
-    ["garbage", "bad_utf8", "split", "joined", "repeat", "wrong_types", "unknown_request", "big_line"],
+    ["garbage", "bad_utf8", "split", "joined", "repeat", "unknown_request", "big_line"],
 )
 async def test_strange_lines_do_not_end_a_turn(tmp_path: Path, fault: str) -> None:
     async with acp(tmp_path) as proxy:
         answer = await proxy.ask(user(f'[[fake:text say="all the words" misbehave={fault} bytes=100000]]'))
         assert answer.status == 200
         assert "words" in message_of(answer)["content"]
+
+
+async def test_a_line_that_does_not_say_whose_it_is_never_makes_a_cut_answer_a_success(
+    tmp_path: Path,
+) -> None:
+    async with acp(tmp_path) as proxy:
+        for _ in range(4):
+            answer = await proxy.ask(user('[[fake:text say="all the words" misbehave=wrong_types]]'))
+            if answer.status == 200:
+                assert message_of(answer)["content"] == "all the words"
+            else:
+                assert (answer.status, answer.body["error"]["code"]) == (500, "agent_protocol_error")
 
 
 @pytest.mark.sampled(every=3)
