@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from codex_proxy.commands.connect.clients import CLIENTS, PROGRAMS, ClientSetup
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, snippet
+from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, blocks
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "clients.json"
 CHECKS = ("text", "tools", "schema", "images", "cancel")
@@ -96,11 +96,10 @@ def section(client: ClientSetup, target: ServerAccess) -> str:
         f"\n## {client.title}\n",
         f"{client.about[0].upper()}{client.about[1:]}. `codex-proxy connect {client.name}`\n",
     ]
-    if client.file is not None:
-        where = f"In `{client.file.path}`:" if client.file.path else "In its file:"
-        parts.append(f"{where}\n\n```{client.file.format}\n{snippet(client, target)}```\n")
-    if client.text:
-        parts.append(f"```{client.language}\n{target.fill(client.text)}```\n")
+    for block in blocks(client, target):
+        if client.file is not None and block.file:
+            parts.append(f"In `{client.file.path}`:\n" if client.file.path else "In its file:\n")
+        parts.append(f"```{block.language or 'text'}\n{block.text}```\n")
     parts += [f"{note}\n" for note in client.notes if note not in shared_notes()]
     return "\n".join(parts)
 

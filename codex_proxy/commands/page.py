@@ -6,7 +6,9 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from codex_proxy.core.checks import Check
 from codex_proxy.http.page import PageContent
@@ -42,7 +44,7 @@ class Findings:
             return self._found
 
 
-def _guides(settings: Settings, base_url: str) -> Sequence[dict[str, str]]:
+def _guides(settings: Settings, base_url: str) -> Sequence[dict[str, Any]]:
     # Imported here: only who opens this pane needs the formats of some twenty clients.
     from codex_proxy.commands.connect import clients, command
 
@@ -53,7 +55,8 @@ def _guides(settings: Settings, base_url: str) -> Sequence[dict[str, str]]:
             "name": each.name,
             "title": each.title,
             "about": each.about,
-            "instructions": command.instructions(each, target),
+            "blocks": msgspec.to_builtins(command.blocks(each, target)),
+            "notes": each.notes,
         }
         for each in clients.CLIENTS
     ]

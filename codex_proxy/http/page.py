@@ -56,7 +56,7 @@ class PageContent(msgspec.Struct, frozen=True):
     """
 
     findings: Callable[[], Awaitable[Sequence[Check]]]
-    clients: Callable[[str], Sequence[Mapping[str, str]]]
+    clients: Callable[[str], Sequence[Mapping[str, Any]]]
 
 
 PAGE: Final = web.AppKey("page", PageContent)

@@ -94,9 +94,11 @@ class ClientSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     title: str
     about: str
     file: ConfigFile | None = None
-    language: str = "text"
+    steps: str = ""
+    """What to enter where in the client itself."""
+    language: str = ""
     text: str = ""
-    """Code to copy, or steps to take."""
+    """Code to copy, in this `language`."""
     notes: tuple[str, ...] = ()
 
 

@@ -145,14 +145,33 @@ def snippet(client: ClientSetup, target: ServerAccess) -> str:
     return set_values("", client.file.format, entries_of(client, target)) if client.file is not None else ""
 
 
-def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> str:
-    """Returns what to tell the user: the settings file (at `file`), code or steps, and notes."""
-    parts = []
+class Block(msgspec.Struct, frozen=True):
+    """A text to copy as it is, in a `language`, or steps to take (no language). `file` names where it belongs."""
+
+    text: str
+    language: str = ""
+    file: str = ""
+
+
+def blocks(client: ClientSetup, target: ServerAccess, file: str = "") -> tuple[Block, ...]:
+    """Returns what the client is set up with: its settings file (at `file`), steps, code."""
+    found = []
     if client.file is not None:
         where = file or client.file.path or f"the {client.file.format.upper()} file of {client.title}"
-        parts.append(f"# In {where}:\n\n{snippet(client, target)}")
+        found.append(Block(snippet(client, target), client.file.format, where))
+    if client.steps:
+        found.append(Block(target.fill(client.steps)))
     if client.text:
-        parts.append(target.fill(client.text))
+        found.append(Block(target.fill(client.text), client.language))
+    return tuple(found)
+
+
+def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> str:
+    """Returns what to tell the user in a terminal: the blocks, and notes."""
+    parts = [
+        f"# In {block.file}:\n\n{block.text}" if block.file else block.text
+        for block in blocks(client, target, file)
+    ]
     parts += [f"Note: {note}\n" for note in client.notes]
     return "\n".join(parts).rstrip("\n")
 

@@ -118,11 +118,24 @@ export function clockTime(epoch) {
 
 // --- parts of pages -----------------------------------------------------------------------------
 
+/** Copies a text; returns whether it did. A page of another machine has no `navigator.clipboard` without TLS. */
+async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  const focused = document.activeElement;
+  const area = h("textarea", { value: text, "aria-hidden": "true" });
+  document.body.append(area);
+  area.select();
+  const copied = document.execCommand("copy");
+  area.remove();
+  focused?.focus();
+  return copied;
+}
+
 export function copyButton(label, text) {
   const button = h("button", { type: "button" }, label);
   button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(await (typeof text === "function" ? text() : text));
-    button.textContent = "Copied";
+    const copied = await copy(await (typeof text === "function" ? text() : text));
+    button.textContent = copied ? "Copied" : "Not copied";
     setTimeout(() => (button.textContent = label), 1500);
   });
   return button;

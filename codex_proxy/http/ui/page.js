@@ -521,8 +521,10 @@ async function connect({ argument, signal }) {
   return [
     h("p", {}, h("a", { href: "#connect" }, "All clients")),
     h("h2", {}, chosen.title, " ", h("span", { class: "soft" }, marked(chosen.about))),
-    h("div", { class: "row" }, copyButton("Copy", chosen.instructions)),
-    h("pre", { tabindex: "0" }, chosen.instructions),
+    ...chosen.blocks.map(({ text, language, file }) => h("section", { class: "block" },
+      h("div", { class: "row" }, file && h("span", {}, `In ${file}:`), language && copyButton("Copy", text)),
+      h("pre", { tabindex: "0" }, text))),
+    ...chosen.notes.map((note) => h("p", {}, marked(note))),
     h("p", { class: "soft" }, "In a terminal: ", h("code", {}, `codex-proxy connect ${chosen.name}`)),
   ];
 }
