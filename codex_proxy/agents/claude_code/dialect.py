@@ -6,7 +6,7 @@ it ends, and wait without limit. A process whose turn has succeeded takes the ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -60,7 +60,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn, without_content
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
@@ -122,6 +122,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._tools = ToolsByAgentName(turn.tools, model_name)
         self._reader = StepReader(turn, self._tools)
         self._events = self._reader.events
+        self._reader.calls.start_turn(_call_ids_in(turn))
         spoken, self._spoken = self._spoken or conversation(turn.history), None
         self._feed = PendingLines(spoken.lines, 1, takes_mark=self._takes_mark)
         fields: dict[str, Any] = {"hooks": None}
@@ -153,6 +154,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def _start_again(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         self._reported_usage = Usage()
+        self._reader.calls.start_turn(_call_ids_in(turn))
         self._change(TurnChange.RESUMED)
         self._feed = PendingLines(lines_of(new_items), self._feed.number, takes_mark=self._takes_mark)
         self._give_next()
@@ -314,21 +316,28 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             pass
         elif message.parent_tool_use_id is not None:
             for block in whole.blocks:
-                if block.type == "tool_use" and block.id and not (block.name or "").startswith(MODEL_PREFIX):
-                    self._reader.start_activity(block, block.id)
-        elif self._reader.is_new(whole):
+                if block.type == "tool_use" and (block.name or "").startswith(MODEL_PREFIX):
+                    self._reader.calls.note_sub_agent(block.id or "")
+                elif block.type == "tool_use":
+                    self._reader.start_activity(block)
+        elif self._reader.is_new(whole, step_open=self._step_open):
             self._begin_step()
-            self._reader.read_message(whole)
+            self._reader.read_message(whole, new=True)
             self._end_step(whole.usage)
         else:
-            self._reader.read_message(whole)
+            self._reader.read_message(whole, new=False)
 
     def _on_user(self, message: WholeMessage) -> None:
         """Ends activities, and calls that the program itself has answered: a client's output for these is not used."""
         for block in message.blocks:
             if block.type == "tool_result":
-                self._pending.note_agent_answer(block.tool_use_id or "")
+                self._note_agent_answer(block.tool_use_id or "")
                 self._reader.end_activity(block)
+
+    def _note_agent_answer(self, id: str) -> None:
+        calls = self._reader.calls.find_own_ids(id)
+        if all(call in self._pending.waiting for call in calls):  # else it may be the output of the client
+            self._pending.note_agent_answer(calls[0] if calls else id)
 
     # --- what the program asks ------------------------------------------------------------------
 
@@ -374,18 +383,18 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         for a call that was not in the stream.
         """
         params = rpc.params or RpcParams()
-        id = params.meta.call_id if params.meta is not None else None
-        if self._state is not TurnState.ACTIVE or id is None:
+        if self._state is not TurnState.ACTIVE:
             return rpc_refusal(request_id, rpc.id)
-        if not (self._reader.has_call(id) or self._pending.has_call(id)):
-            arguments = bytes(params.arguments or b"{}").decode("utf-8", "replace")
-            call = self._reader.requested_call(id, params.name, arguments)
-            if call is None:
-                return rpc_refusal(request_id, rpc.id)
-            self._events.append(raw_call(call))
-            self._ask([call])
+        id = (params.meta.call_id if params.meta is not None else None) or ""
+        arguments = bytes(params.arguments or b"{}").decode("utf-8", "replace")
+        own, new = self._reader.find_requested(id, params.name, arguments, self._pending.has_call)
+        if not own:
+            return rpc_refusal(request_id, rpc.id)
+        if new is not None:
+            self._events.append(raw_call(new))
+            self._ask([new])
             self._events.append(StepCompleted())
-        return self._pending.add_request(id, (request_id, rpc.id))
+        return self._pending.add_request(own, (request_id, rpc.id))
 
     def _on_permission_request(self, request_id: str, request: ControlRequest) -> None:
         """Allows calls of the client's tools, and everything in the sandbox `danger-full-access`. Asks the client about
@@ -447,6 +456,10 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._deny_all()
         self._pending.clear()
         self._change(TurnChange.ENDED_BADLY)
+
+
+def _call_ids_in(turn: Turn) -> Iterable[str]:
+    return (item.call_id for item in turn.history if isinstance(item, HistoryCall))
 
 
 def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> bytes:

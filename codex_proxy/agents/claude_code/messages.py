@@ -133,6 +133,8 @@ class WholeMessage(msgspec.Struct, frozen=True):
     id: str = ""
     model: str = ""
     content: list[WholeBlock] | str = ""
+    stop_reason: str | None = None
+    """None in a message whose stream has not ended."""
     usage: StreamTokens | None = None
 
     @property

@@ -6,17 +6,18 @@ without structured output.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
 from codex_proxy.agents.claude_code import activities
+from codex_proxy.agents.claude_code.calls import Call, Calls
 from codex_proxy.agents.claude_code.history import ThinkingBlock
 from codex_proxy.agents.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX
 from codex_proxy.agents.dialect import HeldSize
-from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.dialects.json_lines import UnreadableError
 from codex_proxy.agents.dialects.response_items import raw_call, raw_message
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
@@ -33,31 +34,12 @@ from codex_proxy.core.events import (
     TextDelta,
     ToolCallRequested,
 )
-from codex_proxy.core.items import Message, Reasoning, Tool, ToolCall
+from codex_proxy.core.items import Activity, Message, Reasoning, Tool, ToolCall
 from codex_proxy.core.limits import DELTA_SIZE, ITEM_SIZE
 from codex_proxy.core.turn import Turn
 
+T = TypeVar("T")
 STRUCTURED_OUTPUT: Final = "StructuredOutput"
-
-
-class _Call(msgspec.Struct):
-    """A call of a client's tool: its arguments in pieces (`parts`), and from a complete message (`whole`)."""
-
-    id: str
-    tool: Tool
-    parts: list[str] = []
-    whole: msgspec.Raw | None = None
-
-    @property
-    def arguments(self) -> str:
-        text = "".join(self.parts) or (bytes(self.whole).decode("utf-8", "replace") if self.whole else "")
-        return text if text.strip() else "{}"
-
-    def request(self) -> ToolCallRequested:
-        text = self.arguments
-        if self.tool.kind == "custom":
-            text = custom_input(text)
-        return ToolCallRequested(self.id, self.id, self.tool.name, text, self.id, self.tool.kind)
 
 
 DELTAS: Final = {
@@ -79,6 +61,7 @@ class StepReader:
 
     def __init__(self, turn: Turn, tools: ToolsByAgentName) -> None:
         self.events: list[Event] = []
+        self.calls = Calls()
         self._tools = tools
         self._plain = turn.mode == "model"
         self._structured = turn.output_schema is not None
@@ -88,20 +71,26 @@ class StepReader:
         self._message = ""
         self._streamed: set[str] = set()
         """Ids of messages that came in deltas; their complete form is ignored."""
+        self._last_text = ""
+        """The text of the last step."""
         self._open: dict[int, str] = {}
+        """The items of open text blocks."""
+        self._thinking: dict[int, str] = {}
+        """The items of open thinking blocks."""
         self._ends: list[ItemEnded | RawItem] = []
         """Ends of items that are held until more arrives: a stream that breaks off ends its blocks, too."""
         self._model = ""
         self._thoughts: dict[int, _Thought] = {}
-        self._reading: dict[int, _Call] = {}
-        self._calls: dict[str, _Call] = {}
+        self._reading: dict[int, Call | None] = {}
+        """The open blocks of calls; None for tools that are not the client's."""
         self._held_size = HeldSize("arguments of calls, signatures and texts before an answer")
         self._held: list[Event] = []
         """Events of texts that may be no part of the answer."""
         self._held_texts: set[str] = set()
         self._message_texts: list[str] = []
-        self._activities: set[str] = set()
-        """Calls of the agent's own tools without an output."""
+        self._activities: dict[str, deque[Activity]] = {}
+        """Calls of the agent's own tools without an output, by the program's ids."""
+        self._shared_ids = 0
 
     def begin_turn(self) -> None:
         self._drop_step()
@@ -130,14 +119,14 @@ class StepReader:
         if delta is None:
             raise UnreadableError("it has no delta")
         if delta.text:
-            self._add(TextDelta(self._item(event.index), delta.text))
+            self._add(TextDelta(self._text_item(event.index), delta.text))
         elif delta.thinking:
-            self.events.append(ReasoningDelta(self._item(event.index), delta.thinking))
+            self.events.append(ReasoningDelta(self._thinking_item(event.index), delta.thinking))
             self._think(event.index, thinking=delta.thinking)
         elif delta.signature:
             self._think(event.index, signature=delta.signature)
         elif delta.partial_json:
-            call = self._reading.get(event.index)
+            call = _at(event.index, self._reading)
             if call is not None:
                 self._held_size.add(len(delta.partial_json) + DELTA_SIZE)
                 call.parts.append(delta.partial_json)
@@ -147,15 +136,27 @@ class StepReader:
             raise UnreadableError("its delta cannot be read")
 
     def _think(self, index: int, *, thinking: str = "", signature: str = "") -> None:
-        known = self._thoughts.get(index)
+        known = _at(index, self._thoughts)
         if known is not None and thinking:
             known.thinking.append(thinking)
         if known is not None and signature:
             self._held_size.add(len(signature) + DELTA_SIZE)
             known.signature.append(signature)
 
-    def _item(self, index: int) -> str:
-        return self._open.get(index) or f"{self._message}_{index}"
+    def _text_item(self, index: int) -> str:
+        """Returns the item of a text; begins one if no block is open."""
+        id = _at(index, self._open)
+        if id is None:
+            id = self._open[index] = f"{self._message}_text_{index}"
+            self._add(ItemStarted(Message(id)))
+        return id
+
+    def _thinking_item(self, index: int) -> str:
+        id = _at(index, self._thinking)
+        if id is None:
+            id = self._thinking[index] = f"{self._message}_thinking_{index}"
+            self.events.append(ItemStarted(Reasoning(id)))
+        return id
 
     def _add(self, event: Event) -> None:
         if self._structured:
@@ -172,38 +173,40 @@ class StepReader:
         block = event.content_block
         if block is None:
             return
+        self._on_block_ended(event.index)  # of an earlier block without an end
         self._release_ends()
         id = f"{self._message}_{event.index}"
         if block.type == "text":
             self._open[event.index] = id
             self._add(ItemStarted(Message(id)))
         elif block.type == "thinking":
-            self._open[event.index] = id
+            self._thinking[event.index] = id
             self.events.append(ItemStarted(Reasoning(id)))
             self._thoughts[event.index] = _Thought()
         elif block.type == "redacted_thinking" and block.data:
             self._held_size.add(len(block.data) + ITEM_SIZE)
             self._ends.append(ThinkingBlock(self._model, data=block.data).raw_item())
-        elif block.type == "tool_use" and block.id:
-            self._call_started(event.index, block.id, block.name or "")
-
-    def _call_started(self, index: int, id: str, name: str) -> None:
-        tool = self._tools.find(name)
-        if tool is None:
-            if self._plain and name != STRUCTURED_OUTPUT:
+        elif block.type == "tool_use":
+            name = block.name or ""
+            tool = self._tools.find(name)
+            call = None if tool is None else self._begin_call(event.index, block.id or "", tool)
+            self._reading[event.index] = call
+            if tool is None and self._plain and name != STRUCTURED_OUTPUT:
                 self.events.append(Notice("unoffered_call", name.removeprefix(MODEL_PREFIX)))
-            return
+
+    def _begin_call(self, index: int, id: str, tool: Tool) -> Call:
         self._release_held()
         self._held_size.add(ITEM_SIZE)
-        call = self._calls[id] = self._reading[index] = _Call(id, tool)
+        call = self.calls.begin(id, tool, f"{self._message or 'call'}_{index}")
         if self._streams_calls:
             self.events.append(ItemStarted(ToolCall(call.id, call.id, tool.name)))
+        return call
 
     def _on_block_ended(self, index: int) -> None:
         self._reading.pop(index, None)
-        id = self._open.pop(index, None)
-        if id is not None:
-            self._ends.append(ItemEnded(id))
+        for open in (self._open, self._thinking):
+            if index in open:
+                self._ends.append(ItemEnded(open.pop(index)))
         thought = self._thoughts.pop(index, None)
         if thought is not None and thought.signature:
             text, signature = "".join(thought.thinking), "".join(thought.signature)
@@ -218,72 +221,109 @@ class StepReader:
 
     # --- whole messages -------------------------------------------------------------------------
 
-    def is_new(self, message: WholeMessage) -> bool:
-        """Whether no part of the message has come as stream events."""
-        return message.id not in self._streamed
+    def is_new(self, message: WholeMessage, *, step_open: bool) -> bool:
+        """Whether a complete message is no part of a step that comes as stream events. `step_open`: whether the stream
+        has not ended; the program sends each block while it is open.
+        """
+        has_id = message.id in self._streamed
+        if step_open and (self._open or self._thinking or self._reading):
+            return not has_id and message.stop_reason is not None
+        if not has_id or message.stop_reason is not None:
+            return True
+        return not (step_open or all(map(self._is_known, message.blocks)))
 
-    def read_message(self, message: WholeMessage) -> None:
-        """Reads a complete message. Texts that came as stream events are skipped."""
-        new = self.is_new(message)
+    def _is_known(self, block: WholeBlock) -> bool:
+        """Whether the last step has said this."""
+        if block.type == "text":
+            return (block.text or "") in self._last_text
+        tool = self._tools.find(block.name or "")
+        arguments = _text(block.input)
+        return tool is None or self.calls.find_complete(block.id or "", tool, arguments, ()) is not None
+
+    def read_message(self, message: WholeMessage, *, new: bool) -> None:
+        """Reads a complete message. `new` False: its texts came as stream events, and are skipped."""
         if new:
             self._drop_step()
+            self._message = message.id
         for index, block in enumerate(message.blocks):
-            if block.type == "tool_use" and block.id:
-                self._add_whole_call(block, block.id, index)
+            if block.type == "tool_use":
+                self._add_whole_call(block, index, new=new)
             elif new and block.type == "text" and block.text:
                 id = f"{message.id}_{index}"
                 self._add(ItemStarted(Message(id)))
                 self._add(FullText(id, block.text))
                 self._add(ItemEnded(id))
 
-    def _add_whole_call(self, block: WholeBlock, id: str, index: int) -> None:
-        name = block.name or ""
-        if id not in self._calls and self._tools.find(name) is not None:
-            self._call_started(index, id, name)
-        call = self._calls.get(id)
-        if call is not None:
-            call.whole = block.input
+    def _add_whole_call(self, block: WholeBlock, index: int, *, new: bool) -> None:
+        name, id = block.name or "", block.id or ""
+        tool = self._tools.find(name)
+        if tool is not None:
+            text = _text(block.input)
+            call = (
+                None
+                if new
+                else self.calls.find_complete(id, tool, text, filter(None, reversed(self._reading.values())))
+            )
+            (call or self._begin_call(index, id, tool)).whole = text
         elif not self._plain and name != STRUCTURED_OUTPUT and not name.startswith(MODEL_PREFIX):
-            self.start_activity(block, id)
+            self.start_activity(block)
 
-    def start_activity(self, block: WholeBlock, id: str) -> None:
+    def start_activity(self, block: WholeBlock) -> None:
         """Begins the activity of a call of the agent's own tools, once."""
-        if id not in self._activities:
-            self._activities.add(id)
-            self.events.append(ItemStarted(activities.activity(id, block.name or "", block.input)))
+        id = block.id or ""
+        found = activities.activity(id or "activity", block.name or "", block.input)
+        running = self._activities.setdefault(id, deque())
+        if any((each.kind, each.text) == (found.kind, found.text) for each in running):
+            return
+        if running:
+            self._shared_ids += 1
+            found = msgspec.structs.replace(found, id=f"{found.id}~~{self._shared_ids}")
+        running.append(found)
+        self.events.append(ItemStarted(found))
 
     def end_activity(self, block: WholeBlock) -> None:
+        """Ends the first activity that the program means by this id."""
         id = block.tool_use_id or ""
-        if id in self._activities:
-            self._activities.remove(id)
+        running = self._activities.get(id)
+        if running:
+            own = running.popleft().id
+            if not running:
+                del self._activities[id]
             text = activities.output_text(block.content)
             if text:
-                self.events.append(OutputDelta(id, text))
-            self.events.append(ItemEnded(id, "failed" if block.is_error else "completed"))
+                self.events.append(OutputDelta(own, text))
+            self.events.append(ItemEnded(own, "failed" if block.is_error else "completed"))
 
     # --- the end of a step ----------------------------------------------------------------------
 
-    def has_call(self, call_id: str) -> bool:
-        return call_id in self._calls
-
     def take_calls(self) -> Sequence[ToolCallRequested]:
         """Ends the step: adds its text and calls as raw items. Returns the calls."""
+        for index in (*self._open, *self._thinking):
+            self._on_block_ended(index)  # it had no end
         self._release_ends()
-        requests = [call.request() for call in self._calls.values()]
+        requests = [call.request() for call in self.calls.take_unasked()]
         self._end_text()
         self.events += map(raw_call, requests)
-        self._calls.clear()
         self._reading.clear()
         return requests
 
-    def requested_call(self, id: str, name: str, arguments: str) -> ToolCallRequested | None:
-        """Returns a call that was not in the stream (a sub-agent's); None if no such tool was offered."""
+    def find_requested(
+        self, id: str, name: str, arguments: str, waits: Callable[[str], bool]
+    ) -> tuple[str, ToolCallRequested | None]:
+        """Returns the id of the call whose output the program requests, and the call if the client was not asked for it
+        because it was not in the stream (a sub-agent's). The id is empty if no such tool was offered. `waits`: see
+        `Calls`.
+        """
         tool = self._tools.find(MODEL_PREFIX + name)
         if tool is None:
-            return None
-        call = _Call(id, tool)
-        call.parts.append(arguments)
-        return call.request()
+            return "", None
+        call = self.calls.find_requested(id, tool, arguments, waits)
+        if call is not None:
+            return call.id, None
+        if not id:
+            return "", None
+        asked = self.calls.begin_apart(id, tool, arguments, waits).request()
+        return asked.call_id, asked
 
     def finish(self, structured: str | None) -> None:
         """Ends the answer of a turn that has succeeded. `structured` None: the held text is the answer."""
@@ -307,17 +347,29 @@ class StepReader:
         self._held_texts.clear()
 
     def _end_text(self) -> None:
-        if text := "".join(self._message_texts):
+        self._last_text = text = "".join(self._message_texts)
+        if text:
             self.events.append(raw_message(f"{self._message}_message", text))
         self._message_texts.clear()
 
     def _drop_step(self) -> None:
         """Forgets the current step, when another begins: an unfinished one is repeated."""
         self._open.clear()
+        self._thinking.clear()
         self._thoughts.clear()
         self._ends.clear()
         self._reading.clear()
-        self._calls.clear()
+        self.calls.start_step()
         self._clear_held()
         self._held_size.clear()
         self._message_texts.clear()
+
+
+def _text(json: msgspec.Raw) -> str:
+    return bytes(json).decode("utf-8", "replace")
+
+
+def _at(index: int, open: dict[int, T]) -> T | None:
+    """Returns the open block with this index, else the newest: some providers give the indexes of other blocks."""
+    found = open.get(index)
+    return next(reversed(open.values()), None) if found is None else found

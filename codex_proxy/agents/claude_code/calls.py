@@ -1,0 +1,170 @@
+"""The calls of the client's tools, and which of them a line is about. The program, or its provider, may share an id
+between calls, give it again, name a call anew, or leave its id out; the client gets each id once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from codex_proxy.agents.dialect import MAX_UNANSWERED, TooMuchHeld
+from codex_proxy.agents.dialects.conversions import custom_input
+from codex_proxy.core.events import ToolCallRequested
+from codex_proxy.core.items import Tool
+from codex_proxy.core.json_values import canonical_json
+
+
+class Call(msgspec.Struct, eq=False):
+    """A call of a client's tool: its arguments in pieces (`parts`), and from a complete message (`whole`)."""
+
+    id: str
+    """What the client gets."""
+    tool: Tool
+    parts: list[str] = []
+    whole: str = ""
+    is_requested: bool = False
+    """Whether the program has requested the output."""
+    compared: tuple[int, str, str] = (0, "", "")
+    """The number of parts and `whole` that `canonical` was made of, and the result."""
+
+    @property
+    def arguments(self) -> str:
+        text = "".join(self.parts) or self.whole
+        return text if text.strip() else "{}"
+
+    @property
+    def canonical(self) -> str:
+        made_of = (len(self.parts), self.whole)
+        if self.compared[:2] != made_of or not self.compared[2]:
+            self.compared = (*made_of, canonical_json(self.arguments))
+        return self.compared[2]
+
+    def request(self) -> ToolCallRequested:
+        text = self.arguments
+        if self.tool.kind == "custom":
+            text = custom_input(text)
+        return ToolCallRequested(self.id, self.id, self.tool.name, text, self.id, self.tool.kind)
+
+
+class Calls:
+    """The calls of a turn. The program's ids are empty where they are missing."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, int] = {}
+        """The ids that the conversation has, each with the number in the last one that was made from it."""
+        self._unasked: dict[str, Call] = {}
+        """The step's calls of which the client was not asked yet, by `Call.id`."""
+        self._step: list[Call] = []
+        self._named: dict[str, list[Call]] = {}
+        """The step's calls by the program's ids."""
+        self._apart: dict[str, Call] = {}
+        """The calls that were in no step (a sub-agent's), the newest of each of the program's ids."""
+        self._of_sub_agents: set[str] = set()
+        """The program's ids of calls that a sub-agent has made, and whose outputs were not requested yet."""
+
+    def start_turn(self, given: Iterable[str]) -> None:
+        """`given`: the ids of the calls in the conversation."""
+        self.start_step()
+        self._given = dict.fromkeys(given, 1)
+        self._apart.clear()
+        self._of_sub_agents.clear()
+
+    def start_step(self) -> None:
+        """Forgets the calls of the step before. Those of which the client was not asked are repeated."""
+        for id in self._unasked:
+            self._given.pop(id, None)
+        self._unasked.clear()
+        self._step.clear()
+        self._named.clear()
+
+    def begin(self, id: str, tool: Tool, otherwise: str) -> Call:
+        """Adds a call of the step. `otherwise`: its id if the program gives none. Raises `TooMuchHeld`."""
+        call = Call(self._unused(id or otherwise), tool)
+        self._unasked[call.id] = call
+        self._step.append(call)
+        self._add_name(id, call)
+        if len(self._step) > MAX_UNANSWERED:
+            raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
+        return call
+
+    def begin_apart(self, id: str, tool: Tool, arguments: str, waits: Callable[[str], bool]) -> Call:
+        """Adds a call that was in no step. `waits`: whether the call with this `Call.id` is still unanswered."""
+        self._apart = {name: call for name, call in self._apart.items() if waits(call.id)}
+        call = self._apart[id] = Call(self._unused(id), tool, [arguments], is_requested=True)
+        return call
+
+    def note_sub_agent(self, id: str) -> None:
+        """Notes that a sub-agent has made a call with this id, which is none of the step."""
+        if len(self._of_sub_agents) < MAX_UNANSWERED:
+            self._of_sub_agents.add(id)
+
+    def take_unasked(self) -> list[Call]:
+        calls = list(self._unasked.values())
+        self._unasked.clear()
+        return calls
+
+    def find_own_ids(self, id: str) -> list[str]:
+        """Returns the calls that the program may mean by an id, by `Call.id`."""
+        apart = self._apart.get(id)
+        return [call.id for call in self._named.get(id, ())] + ([] if apart is None else [apart.id])
+
+    def find_complete(self, id: str, tool: Tool, arguments: str, open: Iterable[Call]) -> Call | None:
+        """Returns the call of the step that a complete message has; None for another one. `open`: those whose blocks
+        are open.
+        """
+        canonical = canonical_json(arguments)
+        for call in self._candidates(id, open):
+            if call.tool is tool and not call.whole and (not call.parts or call.canonical == canonical):
+                return call
+        # The arguments as other text, or the same line again.
+        named = [call for call in self._named.get(id, ()) if call.tool is tool]
+        return next((call for call in named if not call.whole or call.canonical == canonical), None)
+
+    def _candidates(self, id: str, open: Iterable[Call]) -> Iterator[Call]:
+        yield from open
+        yield from self._named.get(id, ())
+        yield from self._step
+
+    def find_requested(
+        self, id: str, tool: Tool, arguments: str, waits: Callable[[str], bool]
+    ) -> Call | None:
+        """Returns the call whose output the program requests; None for one of which the client was not asked. `waits`:
+        see `begin_apart`.
+        """
+        canonical = canonical_json(arguments)
+        named = [call for call in self._named.get(id, ()) if call.tool is tool]
+        fresh = [call for call in named if not call.is_requested]
+        found = _first_with(canonical, fresh)
+        if found is None and id not in self._of_sub_agents:
+            found = next(iter(fresh), None)
+            if found is None and (not id or id not in self._named):  # named anew
+                free = (call for call in self._step if call.tool is tool and not call.is_requested)
+                found = _first_with(canonical, free)
+                if found is not None:
+                    self._add_name(id, found)
+        if found is None:  # the same request again
+            apart = self._apart.get(id)
+            again = [*named, *([apart] if apart is not None and apart.tool is tool else [])]
+            waiting = (call for call in again if waits(call.id) or call.id in self._unasked)
+            found = _first_with(canonical, waiting)
+        self._of_sub_agents.discard(id)
+        if found is not None:
+            found.is_requested = True
+        return found
+
+    def _add_name(self, id: str, call: Call) -> None:
+        if id:
+            self._named.setdefault(id, []).append(call)
+
+    def _unused(self, id: str) -> str:
+        own = id
+        while own in self._given:
+            self._given[id] += 1
+            own = f"{id}_{self._given[id]}"
+        self._given[own] = 1
+        return own
+
+
+def _first_with(canonical: str, calls: Iterable[Call]) -> Call | None:
+    return next((call for call in calls if call.canonical == canonical), None)
