@@ -426,6 +426,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _test("POST /__test/conc/release", release_streams, Released),
     *(_page_file(name) for name in page.FILES if name != "index.html"),
     _page_api("state", page.ui_state),
+    _page_api("choices", page.ui_choices),
     _page_api("turns", page.ui_turns),
     _page_api("turns/{id}", page.ui_turn),
     _page("GET /ui/api/turns/{id}/cassette", page.ui_cassette, "application/x-ndjson", kind="read"),

@@ -33,6 +33,7 @@ FILES: Final = {
     "style.css": "text/css",
     "page.js": "text/javascript",
     "playground.js": "text/javascript",
+    "code.js": "text/javascript",
     "lib.js": "text/javascript",
 }
 POLICY: Final = (
@@ -124,6 +125,22 @@ async def ui_state(request: web.Request) -> web.Response:
     )
 
 
+async def ui_choices(request: web.Request) -> web.Response:
+    """Returns what a turn of the key may choose: its agent, its mode, and the folder of an agent turn."""
+    client = request[CLIENT]
+    agents = [agent.name for agent in agents_for(request, client)]
+    acts = any(name not in client.catalog.plain for name in client.catalog.members or ("",))
+    return json_response(
+        {
+            "agents": agents,
+            "builtin_tools": client.settings.builtin_tools if acts else "never",
+            "folder": client.workspace.folder,
+            "roots": client.workspace.roots,
+            "worker": request.app[WORKER],
+        }
+    )
+
+
 async def ui_turns(request: web.Request) -> web.Response:
     """Returns the turns of the key: those that run, and the last ones."""
     records = _records(request).of_owner(request[OWNER])
@@ -131,7 +148,7 @@ async def ui_turns(request: web.Request) -> web.Response:
 
 
 async def ui_turn(request: web.Request) -> web.Response:
-    """Returns a turn with its events and their times, without their content.
+    """Returns a turn, named by its number or its request's id, with its events and their times, without their content.
 
     Raises `Fault` NOT_FOUND.
     """
@@ -179,7 +196,8 @@ def _records(request: web.Request) -> TurnRecords:
 def _record_of(request: web.Request) -> TurnRecord:
     id, worker = request.match_info["id"], request.app[WORKER]
     number = int(id) if id.isdecimal() and len(id) < 16 else 0
-    found = _records(request).find(request[OWNER], number)
+    records, owner = _records(request), request[OWNER]
+    found = records.find(owner, number) if number else records.of_request(owner, id)
     if found is None:
         if worker and number // WORKER_TURNS != worker:
             # The page tries again on a new connection, which may reach the worker that has the turn.

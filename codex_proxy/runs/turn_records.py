@@ -102,7 +102,8 @@ class TimelineEvent(msgspec.Struct, frozen=True):
 class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A turn for the page. Times in seconds: `started` since 1970, the others since the start, if that has happened.
     `model` is the name that the client asked for, `response_model` the agent's name of the model that answers, if it
-    has told any. `input` and `output` are reported tokens, `estimated` estimates the output so far.
+    has told any; `folder` is where an agent turn works. `input` and `output` are reported tokens, `estimated` estimates
+    the output so far.
     """
 
     id: int
@@ -113,6 +114,7 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     response_model: str
     mode: str
+    folder: str
     doing: str
     started: float
     first: float | None
@@ -144,7 +146,7 @@ class TurnRecord:
         """The value of `TurnRecords.version` after this record's last change."""
         self.timeline: list[TimelineEvent] = []
         self.events_left_out = 0
-        self._turn = (agent, model_asked(turn), turn.mode)
+        self._turn = (agent, model_asked(turn), turn.mode, turn.workdir if turn.mode == "agent" else "")
         self._response_model = ""
         self._origin = origin
         self._clock = clock
@@ -180,18 +182,22 @@ class TurnRecord:
                 self._record(event)
         self._on_change(self)
 
+    @property
+    def request_id(self) -> str:
+        return self._origin.request_id
+
     def on_written(self, file: Path) -> None:
         self.recording = file
         self._on_change(self)
 
     def summary(self) -> TurnSummary:
-        agent, model, mode = self._turn
+        agent, model, mode, folder = self._turn
         failure = None if self._ended is None else self._ended.failure
         read, written = self._tokens or (None, None)
         return TurnSummary(
             id=self.id, request_id=self._origin.request_id, owner=self.owner, api=self._origin.api,
             agent=agent, model=model, response_model=self._response_model, mode=mode,
-            doing="" if self._ended else self._doing,
+            folder=folder, doing="" if self._ended else self._doing,
             started=self._started, first=self._first, seconds=self._seconds,
             input=read, output=written, estimated=self.estimated,
             end=None if self._ended is None else excerpt(str(self._ended.stop)),
@@ -276,6 +282,10 @@ class TurnRecords:
 
     def find(self, owner: str, id: int) -> TurnRecord | None:
         return next((each for each in self.of_owner(owner) if each.id == id), None)
+
+    def of_request(self, owner: str, request_id: str) -> TurnRecord | None:
+        """Returns the newest turn of a request."""
+        return next((each for each in self.of_owner(owner) if each.request_id == request_id), None)
 
     def _on_change(self, record: TurnRecord) -> None:
         self.version += 1

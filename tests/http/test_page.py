@@ -93,6 +93,20 @@ async def test_a_key_sees_its_own_turns_and_responses_alone(proxy_with_two_keys:
     assert (await proxy_with_two_keys.send("GET", "/ui/api/turns")).status == 401
 
 
+async def test_a_turn_is_found_by_its_requests_id_and_says_where_it_works(
+    proxy_with_two_keys: Proxy,
+) -> None:
+    for mode, folder in (("agent", proxy_with_two_keys.server.settings.workdir), ("model", "")):
+        headers = {**key_header("a"), "X-Codex-Mode": mode}
+        answer = await proxy_with_two_keys.send(
+            "POST", "/v1/responses", {"model": "codex-5", "input": "Hello."}, headers=headers
+        )
+        path = f"/ui/api/turns/{answer.headers['x-request-id']}"
+        turn = (await proxy_with_two_keys.send("GET", path, headers=key_header("a"))).body
+        assert (turn["mode"], turn["folder"]) == (mode, str(folder))
+        assert (await proxy_with_two_keys.send("GET", path, headers=key_header("b"))).status == 404
+
+
 async def test_a_key_cannot_cancel_the_turn_of_another(proxy_with_two_keys: Proxy) -> None:
     body = user("[[fake:text misbehave=hang]]")
     asked = asyncio.create_task(proxy_with_two_keys.ask(body, headers=key_header("a")))

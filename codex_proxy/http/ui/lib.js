@@ -94,6 +94,28 @@ export async function events(answer, each) {
   }
 }
 
+// --- turns ---------------------------------------------------------------------------------------
+
+export const WORKER_TURNS = 1_000_000; // the numbers of the turns of worker 2 begin at 2,000,000
+const WORKER_TRIES = 40;
+
+/** The number of a turn as it is shown: 2-17 is the 17th of worker 2. */
+export const turnName = ({ id }) => (id < WORKER_TURNS ? String(id) : `${Math.floor(id / WORKER_TURNS)}-${id % WORKER_TURNS}`);
+
+/**
+ * Sends a request about one turn, by its number or its request's id: again, on a new connection, as long as another
+ * worker than the turn's has got it.
+ */
+export async function ofTurn(id, path = "", options = {}, workers = Number(id) >= WORKER_TURNS) {
+  for (let left = workers ? WORKER_TRIES : 1; ; left--) {
+    try {
+      return await request(`/ui/api/turns/${encodeURIComponent(id)}${path}`, options);
+    } catch (error) {
+      if (error.status !== 404 || left <= 1) throw error;
+    }
+  }
+}
+
 // --- formats ------------------------------------------------------------------------------------
 
 const COUNT = new Intl.NumberFormat("en");

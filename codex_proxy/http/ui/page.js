@@ -1,7 +1,7 @@
 // The page: its panes, and what they show of the server's state. Nothing is fetched while the tab is hidden.
 import {
-  Failed, cell, clockTime, copyButton, count, events, facts, h, json, key, request, seconds, shown, table,
-  trouble,
+  Failed, WORKER_TURNS, cell, clockTime, copyButton, count, events, facts, h, json, key, ofTurn, request, seconds, shown,
+  table, trouble, turnName,
 } from "./lib.js";
 import { playground } from "./playground.js";
 
@@ -115,26 +115,10 @@ const LIVE_COLUMNS = [
 ];
 
 const STATE_MS = 10_000;
-const WORKER_TURNS = 1_000_000; // the numbers of the turns of worker 2 begin at 2,000,000
-const WORKER_TRIES = 40;
 const SETTLE_MS = 1000; // after a turn has begun or ended: then its process has, too
 
 /** What is said above turns if the server has several workers. `worker` is 0 if it has one. */
 const ofWorker = (worker) => worker ? `This server has several workers, and any of them answers a request. These are the turns of worker ${worker} alone; reload the page to see another one.` : "";
-
-/** The number of a turn as it is shown: 2-17 is the 17th of worker 2. */
-const turnName = ({ id }) => (id < WORKER_TURNS ? String(id) : `${Math.floor(id / WORKER_TURNS)}-${id % WORKER_TURNS}`);
-
-/** Sends a request about one turn: again, on a new connection, as long as another worker than the turn's has got it. */
-async function ofTurn(id, path = "", options = {}) {
-  for (let left = Number(id) < WORKER_TURNS ? 1 : WORKER_TRIES; ; left--) {
-    try {
-      return await request(`/ui/api/turns/${encodeURIComponent(id)}${path}`, options);
-    } catch (error) {
-      if (error.status !== 404 || left <= 1) throw error;
-    }
-  }
-}
 
 async function now({ signal }) {
   const found = await json("/ui/api/state", { signal });
@@ -313,7 +297,7 @@ async function oneTurn(id, signal) {
     h("h2", {}, `Turn ${turnName(turn)}`),
     h("div", { class: "card" }, facts([
       ["request", turn.request_id], ["started", clockTime(turn.started)], ["key", turn.owner], ["API", turn.api],
-      ["agent", turn.agent], ["model", modelOf(turn)], ["mode", turn.mode], ["first word", seconds(turn.first)],
+      ["agent", turn.agent], ["model", modelOf(turn)], ["mode", turn.mode], ["folder", turn.folder], ["first word", seconds(turn.first)],
       ["total", seconds(turn.seconds)], ["tokens", `${count(turn.input)} in, ${tokensOf(turn)} out`],
       ["end", endOf(turn)], ["message", turn.message],
     ])),

@@ -1,14 +1,17 @@
 // The playground: one conversation, sent through several APIs and models side by side, with every event as it comes.
-import { Failed, copyButton, count, events, h, headers, json, request, seconds, shown, trouble } from "./lib.js";
+import { asCurl, asPython, asTypeScript } from "./code.js";
+import { Failed, copyButton, count, events, h, json, ofTurn, request, seconds, shown, trouble, turnName } from "./lib.js";
 
 const RAW_LINES = 1000;
 const RAW_LONGEST = 2000;
 const MAX_TOKENS = 8192;
 
-/** What was written stays while the tab is open, also after a look at another pane. */
+const columnOf = (api, model) => ({ api, model, output: h("div", {}), stop: new AbortController() });
+
+/** What was written and answered stays while the tab is open, and answers go on, also after a look at another pane. */
 const draft = {
-  prompt: "", system: "", tools: "", format: "", effort: "", stream: true, files: [],
-  columns: [{ api: "chat", model: "" }],
+  prompt: "", system: "", tools: "", format: "", effort: "", mode: "", folder: "", stream: true, files: [],
+  columns: [columnOf("chat", "")],
 };
 
 const EXAMPLE_TOOLS = JSON.stringify([{
@@ -24,7 +27,7 @@ const EXAMPLE_TOOLS = JSON.stringify([{
 const chat = {
   title: "Chat Completions",
   path: "/v1/chat/completions",
-  body({ model, system, turns, tools, format, effort, stream }) {
+  body({ model, system, turns, tools, format, effort, folder, stream }) {
     const messages = turns.flatMap((turn) => {
       if (turn.role === "tool") return turn.outputs.map(({ id, text }) => ({ role: "tool", tool_call_id: id, content: text }));
       if (turn.role === "assistant") {
@@ -42,6 +45,7 @@ const chat = {
       ...(tools.length ? { tools: tools.map((tool) => ({ type: "function", function: tool })) } : {}),
       ...(format ? { response_format: { type: "json_schema", json_schema: { name: "answer", schema: format } } } : {}),
       ...(effort ? { reasoning_effort: effort } : {}),
+      ...(folder ? { metadata: { workdir: folder } } : {}),
       ...(stream ? { stream: true, stream_options: { include_usage: true } } : {}),
     };
   },
@@ -65,7 +69,7 @@ const chat = {
 const responses = {
   title: "Responses",
   path: "/v1/responses",
-  body({ model, system, turns, tools, format, effort, stream }) {
+  body({ model, system, turns, tools, format, effort, folder, stream }) {
     const input = turns.flatMap((turn) => {
       if (turn.role === "tool") return turn.outputs.map(({ id, text }) => ({ type: "function_call_output", call_id: id, output: text }));
       if (turn.role === "assistant") {
@@ -82,6 +86,7 @@ const responses = {
       ...(tools.length ? { tools: tools.map((tool) => ({ type: "function", ...tool })) } : {}),
       ...(format ? { text: { format: { type: "json_schema", name: "answer", schema: format } } } : {}),
       ...(effort ? { reasoning: { effort } } : {}),
+      ...(folder ? { metadata: { workdir: folder } } : {}),
       ...(stream ? { stream: true } : {}),
     };
   },
@@ -107,7 +112,7 @@ const EFFORT_TOKENS = { minimal: 1024, low: 1024, medium: 2048, high: 4096, xhig
 const messages = {
   title: "Messages",
   path: "/v1/messages",
-  body({ model, system, turns, tools, format, effort, stream }) {
+  body({ model, system, turns, tools, format, effort, folder, stream }) {
     const base64 = (url) => url.slice(url.indexOf(",") + 1);
     const made = turns.map((turn) => {
       if (turn.role === "tool") {
@@ -127,6 +132,7 @@ const messages = {
       ...(tools.length ? { tools: tools.map(({ parameters, ...tool }) => ({ ...tool, input_schema: parameters })) } : {}),
       ...(format ? { output_config: { format: { type: "json_schema", schema: format } } } : {}),
       ...(effort && EFFORT_TOKENS[effort] ? { thinking: { type: "enabled", budget_tokens: EFFORT_TOKENS[effort] } } : {}),
+      ...(folder ? { metadata: { workdir: folder } } : {}),
       ...(stream ? { stream: true } : {}),
     };
   },
@@ -150,33 +156,6 @@ const messages = {
 };
 
 const APIS = { chat, responses, messages };
-
-// --- the same request as code --------------------------------------------------------------------
-
-function asCurl({ path, body }) {
-  const quoted = JSON.stringify(body, null, 1).replaceAll("'", `'\\''`);
-  const bearer = headers().Authorization ? " -H \"Authorization: Bearer $KEY\"" : "";
-  return `curl -N ${location.origin}${path}${bearer} -H 'Content-Type: application/json' \\\n  -d '${quoted}'\n`;
-}
-
-const CALLS = { chat: "chat.completions.create", responses: "responses.create", messages: "messages.create" };
-
-function asPython(api, { body }) {
-  const json = JSON.stringify(JSON.stringify(body, null, 1)).replaceAll("\\n", "\\n\"\n    \"");
-  const [name, base] = api === "messages" ? ["Anthropic", location.origin] : ["OpenAI", `${location.origin}/v1`];
-  const end = body.stream ? "for event in answer:\n    print(event)\n" : "print(answer)\n";
-  return `import json\nimport os\n\nfrom ${name.toLowerCase()} import ${name}\n\n`
-    + `client = ${name}(base_url=${JSON.stringify(base)}, api_key=os.environ.get("KEY", "none"))\n`
-    + `body = json.loads(\n    ${json}\n)\nanswer = client.${CALLS[api]}(**body)\n${end}`;
-}
-
-function asTypeScript(api, { body }) {
-  const [name, from, base] = api === "messages"
-    ? ["Anthropic", "@anthropic-ai/sdk", location.origin] : ["OpenAI", "openai", `${location.origin}/v1`];
-  const end = body.stream ? "for await (const event of answer) console.log(event);\n" : "console.log(answer);\n";
-  return `import ${name} from "${from}";\n\nconst client = new ${name}({ baseURL: ${JSON.stringify(base)}, `
-    + `apiKey: process.env.KEY ?? "none" });\nconst answer = await client.${CALLS[api]}(${JSON.stringify(body, null, 2)});\n${end}`;
-}
 
 // --- the form ------------------------------------------------------------------------------------
 
@@ -237,8 +216,7 @@ function fileDrop(say) {
 
 /** The pane. The columns share the prompt and differ in API and model. */
 export async function playground({ signal }) {
-  const { data } = await json("/v1/models", { signal });
-  const models = data.map((model) => model.id);
+  const [{ data }, choices] = await Promise.all([json("/v1/models", { signal }), json("/ui/api/choices", { signal })]);
   const facts = new Map(data.map((model) => [model.id, model]));
   const problem = h("div", {});
   const say = (error) => problem.replaceChildren(trouble(error));
@@ -246,18 +224,18 @@ export async function playground({ signal }) {
   const common = () => {
     const tools = parsed(draft.tools, "Tools") ?? [];
     if (!Array.isArray(tools)) throw new Failed("Tools: this is no list.", 400);
-    return { system: draft.system, tools, format: parsed(draft.format, "Response format"), effort: draft.effort, stream: draft.stream };
+    const { system, effort, stream, mode } = draft;
+    const folder = mode === "model" ? "" : draft.folder.trim();
+    return { system, tools, format: parsed(draft.format, "Response format"), effort, stream, mode, folder, workers: choices.worker > 0 };
   };
-  const draw = () => columns.replaceChildren(...draft.columns.map((each) => column(each, { models, facts, common, say, draw, signal })));
+  const draw = () => columns.replaceChildren(...draft.columns.map((each) => column(each, { facts, choices, common, say, draw })));
   const send = (event) => {
     event.preventDefault();
     problem.replaceChildren();
     if (!draft.prompt.trim()) return say(new Failed("Write a prompt first.", 400));
     for (const each of columns.children) each.dispatchEvent(new Event("ask"));
   };
-  const effort = h("select", { name: "effort", onchange: () => (draft.effort = effort.value) },
-    ["", "minimal", "low", "medium", "high", "xhigh"].map((value) => h("option", { value }, value || "default")));
-  effort.value = draft.effort;
+  const effort = chooser("Effort", "effort", [["", "default"], ...["minimal", "low", "medium", "high", "xhigh"].map((value) => [value, value])]);
   const stream = h("input", { type: "checkbox", checked: draft.stream, onchange: () => (draft.stream = stream.checked) });
   const tools = area("Tools: a list of functions with a JSON schema each", "tools", { class: "code", spellcheck: "false" });
   const example = () => {
@@ -265,7 +243,7 @@ export async function playground({ signal }) {
     tools.querySelector("textarea").value = EXAMPLE_TOOLS;
   };
   const add = () => {
-    draft.columns.push({ api: Object.keys(APIS)[draft.columns.length % 3], model: draft.columns.at(-1)?.model ?? "" });
+    draft.columns.push(columnOf(Object.keys(APIS)[draft.columns.length % 3], draft.columns.at(-1)?.model ?? ""));
     draw();
   };
   draw();
@@ -275,40 +253,88 @@ export async function playground({ signal }) {
       h("details", {}, h("summary", {}, "System prompt, tools, files, response format"),
         area("System prompt", "system"), tools, h("button", { type: "button", onclick: example }, "Example tool"),
         area("Response format: a JSON schema", "format", { class: "code", spellcheck: "false" }), fileDrop(say)),
-      h("div", { class: "row" },
-        h("label", {}, h("span", {}, "Effort"), effort), h("label", { class: "inline" }, stream, "Stream"),
+      h("div", { class: "row" }, modeChoice(choices),
+        effort, h("label", { class: "inline" }, stream, "Stream"),
         h("button", { type: "button", onclick: add }, "Add a column"),
-        h("button", { class: "main" }, "Send"))),
+        h("button", { class: "main" }, "Send")),
+      h("p", { class: "soft" }, modeWords(choices))),
     problem, columns,
   ];
 }
 
-function column(each, { models, facts, common, say, draw, signal }) {
+/** A select for a field of the draft. `options`: pairs of a value and its words. */
+function chooser(label, field, options) {
+  const select = h("select", { name: field, "aria-label": label, onchange: () => (draft[field] = select.value) },
+    options.map(([value, words]) => h("option", { value }, words)));
+  select.value = draft[field];
+  return h("label", {}, h("span", {}, label), select);
+}
+
+/** The choice of mode and folder, where the server has agent turns for this key. */
+function modeChoice({ builtin_tools, folder, roots }) {
+  if (builtin_tools === "never") return [];
+  const input = h("input", { name: "folder", value: draft.folder, placeholder: folder, list: "roots", oninput: () => (draft.folder = input.value) });
+  return [
+    chooser("Mode", "mode", [["", "by the request"], ["agent", "agent"], ["model", "plain model"]]),
+    h("label", { class: "wide" }, h("span", {}, "Folder of an agent turn"), input),
+    h("datalist", { id: "roots" }, roots.map((value) => h("option", { value }))),
+  ];
+}
+
+function modeWords({ builtin_tools, roots }) {
+  if (builtin_tools === "never") return "Every turn is one of the plain model: agent turns are off here, or for this key.";
+  const by = builtin_tools === "always"
+    ? "By the request: the agent works in the folder; a model server has no agent turns."
+    : "By the request: the agent works in the folder; with a system prompt, a tool or a response format the plain model answers.";
+  return `${by} Folders may be inside of ${roots.join(", ")}.`;
+}
+
+/**
+ * The choice of a model, which is also that of its agent: with several agents their models are in groups. The name of an
+ * agent means its default model; it is there for agents that list none.
+ */
+function modelChoice(each, facts, agents) {
+  const option = (value) => h("option", { value }, shown(value, 80));
+  const names = [...facts.keys()];
+  const group = (agent) => {
+    const own = names.filter((name) => facts.get(name).agent === agent);
+    return h("optgroup", { label: agent }, (own.length ? own : [agent]).map(option));
+  };
+  const ofNone = names.filter((name) => agents.length < 2 || !agents.includes(facts.get(name).agent));
+  const select = h("select", { "aria-label": "Model" }, ofNone.map(option), agents.length < 2 ? [] : agents.map(group));
+  select.value = each.model;
+  if (!select.value) select.value = names[0] ?? agents[0];
+  return select;
+}
+
+function column(each, { facts, choices, common, say, draw }) {
   const about = h("p", { class: "soft" });
   const api = h("select", { "aria-label": "API", onchange: () => (each.api = api.value) },
     Object.entries(APIS).map(([value, { title }]) => h("option", { value }, title)));
-  const model = h("select", { "aria-label": "Model", onchange: () => choose() }, models.map((value) => h("option", { value }, shown(value, 80))));
+  const model = modelChoice(each, facts, choices.agents);
   const choose = () => {
     each.model = model.value;
     about.textContent = shown(abilities(facts.get(each.model)), 300);
   };
+  model.addEventListener("change", choose);
   api.value = each.api;
-  model.value = models.includes(each.model) ? each.model : models[0];
   choose();
-  const output = h("div", {});
   const remove = () => {
+    each.stop.abort();
     draft.columns.splice(draft.columns.indexOf(each), 1);
     draw();
   };
   const box = h("section", { class: "card", "aria-label": "Answer" },
     h("div", { class: "row" }, api, model,
       draft.columns.length > 1 && h("button", { type: "button", onclick: remove, "aria-label": "Remove this column" }, "Remove")),
-    about, output);
+    about, each.output);
   box.addEventListener("ask", () => {
     try {
       const turns = [{ role: "user", text: draft.prompt, files: [...draft.files] }];
-      output.replaceChildren();
-      ask(each.api, { model: each.model, turns, ...common() }, output, signal);
+      const conversation = { model: each.model, turns, ...common() };
+      each.stop.abort();
+      each.output.replaceChildren();
+      ask(each.api, conversation, each);
     } catch (error) {
       say(error);
     }
@@ -328,31 +354,47 @@ function abilities(model) {
 
 // --- one answer ----------------------------------------------------------------------------------
 
-/** Sends a conversation and shows the answer in `output`; an answer with calls ends in a form that answers them. */
-async function ask(api, conversation, output, signal) {
+/** Says which agent runs the turn of an answer, in which mode and folder, and where the turn is shown. */
+async function sayPlace(place, reply, workers) {
+  const agent = reply.headers.get("x-codex-agent");
+  if (agent) place.textContent = shown(agent, 80);
+  const found = await ofTurn(reply.headers.get("x-request-id"), "", {}, workers).catch(() => null);
+  const turn = await found?.json();
+  if (!turn) return;
+  const words = turn.mode === "agent" ? `agent turn of ${turn.agent} in ${turn.folder}` : `plain model of ${turn.agent}`;
+  place.replaceChildren(`${shown(words, 1000)} · `, h("a", { href: `#turns/${turn.id}` }, `turn ${turnName(turn)}`));
+}
+
+/** Sends a conversation and shows the answer in a column; an answer with calls ends in a form that answers them. */
+async function ask(api, conversation, column) {
   const { path, body: make, read } = APIS[api];
-  const sent = { path, body: make(conversation) };
+  const { output } = column;
+  const sent = { path, body: make(conversation), more: conversation.mode ? { "X-Codex-Mode": conversation.mode } : {} };
   const text = h("div", { class: "answer", "aria-live": "polite", "aria-busy": "true" });
   const thought = h("div", { class: "answer soft" });
   const thinking = h("details", { hidden: true }, h("summary", {}, "Reasoning"), thought);
   const raw = rawView();
   const status = h("p", { class: "soft", role: "status" }, "waiting…");
-  const stop = new AbortController();
+  const place = h("p", { class: "soft" });
+  const stop = (column.stop = new AbortController());
   const cancel = h("button", { type: "button", onclick: () => stop.abort() }, "Cancel");
-  signal.addEventListener("abort", () => stop.abort());
-  output.append(thinking, text, status,
-    h("div", { class: "row" }, cancel, copyButton("as curl", () => asCurl(sent)),
+  output.append(thinking, text, status, place,
+    h("div", { class: "row" }, cancel, copyButton("as curl", () => asCurl(api, sent)),
       copyButton("as Python", () => asPython(api, sent)), copyButton("as TypeScript", () => asTypeScript(api, sent))),
     raw.box);
   const answer = { text: "", reasoning: "", calls: [], usage: null, end: "" };
   const began = performance.now();
   let first = null;
   let due = false;
+  let running = true;
   const draw = () => {
     due = false;
     text.textContent = shown(answer.text);
     thought.textContent = shown(answer.reasoning);
     thinking.hidden = !answer.reasoning;
+    if (!running) return;
+    if (answer.text || answer.calls.length) status.textContent = "answering…";
+    else if (answer.reasoning) status.textContent = "thinking…";
   };
   const take = (found) => {
     first ??= (performance.now() - began) / 1000;
@@ -369,13 +411,16 @@ async function ask(api, conversation, output, signal) {
     }
   };
   try {
-    const reply = await request(sent.path, { body: sent.body, signal: stop.signal });
+    const reply = await request(sent.path, { body: sent.body, headers: sent.more, signal: stop.signal });
+    sayPlace(place, reply, conversation.workers);
     if (conversation.stream) await events(reply, take);
     else take([{ event: "", data: await reply.text() }]);
     const used = answer.usage ? `${count(answer.usage.input)} tokens in, ${count(answer.usage.output)} out · ` : "";
     const total = (performance.now() - began) / 1000;
+    running = false;
     status.textContent = `${answer.end || "ended"} · ${used}first after ${seconds(first)}, ${seconds(total)} in all`;
   } catch (error) {
+    running = false;
     status.textContent = "";
     if (error.name === "AbortError") status.textContent = "cancelled";
     else status.replaceWith(trouble(error));
@@ -384,17 +429,17 @@ async function ask(api, conversation, output, signal) {
   draw();
   text.setAttribute("aria-busy", "false");
   answer.calls = answer.calls.filter(Boolean);
-  if (answer.calls.length) output.append(callForm(api, conversation, answer, output, signal));
+  if (answer.calls.length) output.append(callForm(api, conversation, answer, column));
 }
 
-function callForm(api, conversation, answer, output, signal) {
+function callForm(api, conversation, answer, column) {
   const inputs = answer.calls.map((call) => h("textarea", { class: "code", "aria-label": `Output of ${shown(call.name, 80)}`, required: true }));
   const send = (event) => {
     event.preventDefault();
     form.querySelector("button").disabled = true;
     const outputs = answer.calls.map((call, index) => ({ id: call.id, text: inputs[index].value }));
     const turns = [...conversation.turns, { role: "assistant", text: answer.text, calls: answer.calls }, { role: "tool", outputs }];
-    ask(api, { ...conversation, turns }, output, signal);
+    ask(api, { ...conversation, turns }, column);
   };
   const form = h("form", { onsubmit: send }, answer.calls.map((call, index) => h("fieldset", {},
     h("legend", {}, "The model calls ", h("code", {}, shown(call.name, 80))),
