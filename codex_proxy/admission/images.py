@@ -26,12 +26,19 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from codex_proxy.core.faults import STOPPING, Fault, bad_request
-from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, ImagePart, Part, TextPart
+from codex_proxy.core.items import (
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    ImagePart,
+    Part,
+    TextPart,
+    images_in,
+)
 from codex_proxy.core.media import NoImageError, data_url_of
 from codex_proxy.core.safety import ip_literal, is_public
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.attachments import IMAGE_LEFT_OUT
-from codex_proxy.surfaces.usage import parts_in
 
 SETTING: Final = "PROXY_IMAGE_FETCH"
 PARAM: Final = "messages"
@@ -282,7 +289,7 @@ async def inline_images(
     fetched, or without a `fetcher` for any web image. Its `param` is the URL's value in `fields`, else `field`. For
     `optional` URLs a note takes the place of the image instead.
     """
-    urls = Counter(part.url for part in _images(turn) if _WEB.match(part.url))
+    urls = Counter(part.url for part in images_in(turn.history) if _WEB.match(part.url))
     if not urls:
         return turn
     if fetcher is None:
@@ -305,12 +312,8 @@ def fetched_bytes(requested: Turn, admitted: Turn) -> int:
     """Returns the size of the images that `inline_images` has put into a turn, in characters of data URLs."""
     if admitted.history is requested.history:
         return 0
-    sizes = [sum(len(part.url) for part in _images(turn)) for turn in (requested, admitted)]
+    sizes = [sum(len(part.url) for part in images_in(turn.history)) for turn in (requested, admitted)]
     return max(0, sizes[1] - sizes[0])
-
-
-def _images(turn: Turn) -> Iterator[ImagePart]:
-    return (part for part in parts_in(turn.history) if isinstance(part, ImagePart))
 
 
 @contextmanager

@@ -13,12 +13,12 @@ from pydantic import BaseModel, Field
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.items import ImagePart
+from codex_proxy.core.items import images_in, texts_in
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.request_options import ParsedRequest
 from codex_proxy.surfaces.responses.parse import ParsedResponse
-from codex_proxy.surfaces.usage import parts_in, text_tokens, texts_in
+from codex_proxy.surfaces.usage import text_tokens
 
 ApiName: TypeAlias = Literal["chat", "messages", "responses", "ollama", "completions"]
 P = TypeVar("P", bound=ParsedRequest)
@@ -70,7 +70,7 @@ def facts_of(turn: Turn, *, client: str, api: ApiName, model: str) -> RequestFac
         tokens, tools, images = text_tokens(messages), "tools" in fields, b'"image_url"' in messages
     else:
         tokens, tools = estimate_all(texts_in(turn.history)), bool(turn.tools)
-        images = any(isinstance(part, ImagePart) for part in parts_in(turn.history))
+        images = any(True for _ in images_in(turn.history))
     thinking = turn.effort is not None or turn.summary is not None
     return RequestFacts(
         client=client, api=api, model=model, tokens=tokens, thinking=thinking, tools=tools, images=images

@@ -4,7 +4,7 @@ the index of its choice; None if there is only one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -127,6 +127,26 @@ FEW_ITEMS: Final = 500
 """Items of a history for which the event loop itself may work, at up to 20 us each; a thread does it for more."""
 
 HistoryItem: TypeAlias = HistoryMessage | HistoryCall | HistoryOutput | RawHistoryItem
+
+
+def texts_in(history: Iterable[HistoryItem]) -> Iterator[str]:
+    """Yields all texts, also the arguments of calls."""
+    for item in history:
+        if isinstance(item, HistoryCall):
+            yield item.arguments
+        elif isinstance(item, HistoryMessage | HistoryOutput):
+            yield from texts_of(item.parts)
+
+
+def parts_in(history: Iterable[HistoryItem]) -> Iterator[Part]:
+    """Yields the parts of messages and outputs."""
+    for item in history:
+        if isinstance(item, HistoryMessage | HistoryOutput):
+            yield from item.parts
+
+
+def images_in(history: Iterable[HistoryItem]) -> Iterator[ImagePart]:
+    return (part for part in parts_in(history) if isinstance(part, ImagePart))
 
 
 class McpOrigin(msgspec.Struct, frozen=True):

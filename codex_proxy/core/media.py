@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import math
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -97,6 +98,29 @@ def image_info(payload: str) -> ImageInfo | None:
         return _read(decode_base64(payload))
     except (ValueError, IndexError):
         return None
+
+
+_TILE: Final = 512
+_TILE_TOKENS: Final = 170
+_PATCH: Final = 32
+_PATCH_TOKENS: Final = 1.7
+_MAX_TOKENS: Final = 2_700
+"""The tokens of the largest image, and of one of unknown size."""
+
+
+def url_tokens(url: str) -> int:
+    """Returns the same as `image_tokens` for a data URL; for another URL, the most."""
+    return image_tokens(url.partition(";base64,")[2])
+
+
+def image_tokens(payload: str) -> int:
+    """Returns an upper bound of the tokens of an image in base64; of one that cannot be read, the most."""
+    info = image_info(payload)
+    if info is None:
+        return _MAX_TOKENS
+    tiles = math.ceil(info.width / _TILE) * math.ceil(info.height / _TILE) * _TILE_TOKENS
+    patches = math.ceil(info.width / _PATCH) * math.ceil(info.height / _PATCH) * _PATCH_TOKENS
+    return min(_MAX_TOKENS, 100 + math.ceil(max(tiles, patches)))
 
 
 def _read(data: bytes) -> ImageInfo:

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, cast
 
 import msgspec
@@ -132,6 +132,16 @@ class TurnRepair:
         """The item that was opened last and is still open, or None."""
         newest = next(reversed(self._open_items), None)
         return None if newest is None else newest.item
+
+    @property
+    def has_only_texts(self) -> bool:
+        """Whether the agent has written messages and reasoning, and neither acted nor called tools."""
+        return all(isinstance(held.item, Message | Reasoning) for held in self._items.values())
+
+    def texts(self) -> Iterator[str]:
+        """Yields the texts, refusals and arguments that the model has written so far."""
+        for held in dict.fromkeys(self._items.values()):
+            yield from (held.text(key) for key in (TEXT, REFUSAL, ARGUMENTS) if key in held.sent)
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
         """Returns the repaired events; none once the turn has ended."""

@@ -43,7 +43,8 @@ from codex_proxy.runs.observers import TurnObserver, TurnRecorder, TurnWatcher, 
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.runs.services import RunServices
 from codex_proxy.runs.turn_records import activity_of, model_asked
-from codex_proxy.tools.attempt import Attempt, AttemptsUsage
+from codex_proxy.runs.turn_usage import TurnUsage
+from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
 from codex_proxy.tools.replay import assistant_messages, clean_item, entries_of, output_id, visible_calls
@@ -130,7 +131,7 @@ class Run:
         self._services, self._digests = services, HistoryDigests(turn.history)
         self._slot, self._running = slot, running
         self._replay = replay
-        self._remembers, self._durable = remembers, durable
+        self._limits, self._remembers, self._durable = limits, remembers, durable
         self._context = copy_context()
         """The request's context variables: events arrive in another context."""
         self._progress: asyncio.TimerHandle | None = None
@@ -139,8 +140,7 @@ class Run:
         """The types of events that the attempt needs now; None: all."""
         self._forwards = turn.forwarded is not None
         self._repair = TurnRepair()
-        self._limits = limits
-        self._usage = AttemptsUsage()
+        self._usage = TurnUsage(turn, services.agent_of(turn).name, services.added_tokens)
         self._recorder: TurnRecorder | None = None
         self._calls = ServerCalls(runner, partial(services.spawn, context=self._context))
         self._calls_running = 0
@@ -419,7 +419,7 @@ class Run:
 
     def _append(self, events: list[Event], size: int, *, of_agent: bool = True) -> None:
         """Logs the events within the limits. `of_agent`: whether an end among them is the agent's, to be explained."""
-        events, stop = self._limits.feed(events)
+        given, (events, stop) = events, self._limits.feed(events)
         if stop is not None:
             self._repair.feed([TurnEnded(stop)])
             met, empty = self._limits.stop_sequence, self._limits.empty
@@ -437,7 +437,7 @@ class Run:
             if self._acted:
                 failure = msgspec.structs.replace(failure, repeatable=False)
             last = msgspec.structs.replace(last, failure=failure)
-        self._log_end(events[:-1], last, size)
+        self._log_end([*events[:-1], *self._usage.at_end(last, given, events, self._repair)], last, size)
 
     def _log(self, events: list[Event], size: int, *, ended: bool = False) -> None:
         for observer in self.observers:

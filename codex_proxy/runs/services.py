@@ -31,6 +31,7 @@ from codex_proxy.runs.idle_sessions import (
     beside_the_loop,
     session_key,
 )
+from codex_proxy.runs.turn_usage import AddedTokens
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.replay import RememberedTurn, keys_of, restore_items
 from codex_proxy.workers.schema_checks import SchemaChecks
@@ -50,6 +51,7 @@ class RunServices:
         self.idle_sessions = IdleSessions(idle_limits, asyncio.get_running_loop)
         self.memory: StepMemory = RamStepMemory(StepMemorySettings(), time.time)
         self.checks = SchemaChecks()
+        self.added_tokens = AddedTokens()
         self.stopping = asyncio.Event()
         """Set when the server begins to stop: no session is kept from then on."""
         self._tasks: set[asyncio.Task[None]] = set()

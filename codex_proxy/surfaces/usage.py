@@ -2,71 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from codex_proxy.core.events import Spending, StepCompleted, TurnEnded, Usage, UsageReported
-from codex_proxy.core.items import (
-    HistoryCall,
-    HistoryItem,
-    HistoryMessage,
-    HistoryOutput,
-    ImagePart,
-    Part,
-    texts_of,
-)
-from codex_proxy.core.media import image_info
+from codex_proxy.core.items import HistoryItem, images_in, texts_in
+from codex_proxy.core.media import url_tokens
 from codex_proxy.core.tokens import estimate_all, estimate_tokens
 
 _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
 
 
-_TILE: Final = 512
-_TILE_TOKENS: Final = 170
-_PATCH: Final = 32
-_PATCH_TOKENS: Final = 1.7
-_MAX_IMAGE_TOKENS: Final = 2_700
-"""The tokens of the largest image, and of one of unknown size."""
-
-
 def tokens_in(history: Sequence[HistoryItem]) -> int:
     """Estimates the tokens of a history, without raw items."""
-    images = (part.url for part in parts_in(history) if isinstance(part, ImagePart))
-    return estimate_all(texts_in(history)) + sum(map(url_tokens, images))
-
-
-def url_tokens(url: str) -> int:
-    """Estimates the tokens of an image by its data URL; an upper bound, as `image_tokens`."""
-    return image_tokens(url.partition(";base64,")[2])
-
-
-def image_tokens(payload: str) -> int:
-    """Returns an upper bound of the tokens of an image in base64; of one that cannot be read, the most."""
-    info = image_info(payload)
-    if info is None:
-        return _MAX_IMAGE_TOKENS
-    tiles = math.ceil(info.width / _TILE) * math.ceil(info.height / _TILE) * _TILE_TOKENS
-    patches = math.ceil(info.width / _PATCH) * math.ceil(info.height / _PATCH) * _PATCH_TOKENS
-    return min(_MAX_IMAGE_TOKENS, 100 + math.ceil(max(tiles, patches)))
-
-
-def texts_in(history: Iterable[HistoryItem]) -> Iterator[str]:
-    """Yields all texts, also the arguments of calls."""
-    for item in history:
-        if isinstance(item, HistoryCall):
-            yield item.arguments
-        elif isinstance(item, HistoryMessage | HistoryOutput):
-            yield from texts_of(item.parts)
-
-
-def parts_in(history: Iterable[HistoryItem]) -> Iterator[Part]:
-    """Yields the parts of messages and outputs."""
-    for item in history:
-        if isinstance(item, HistoryMessage | HistoryOutput):
-            yield from item.parts
+    return estimate_all(texts_in(history)) + sum(url_tokens(image.url) for image in images_in(history))
 
 
 def text_tokens(json: bytes) -> int:

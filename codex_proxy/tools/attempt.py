@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from codex_proxy.core.events import Event, Usage, UsageReported
+from codex_proxy.core.events import Event
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import StrictForm, Verdict
 from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, with_schema_words
@@ -95,32 +95,3 @@ class Attempt:
         result.checks = result.checks or self.check.checks
         result.again = result.again or self.check.wrong is not None
         return result
-
-
-class AttemptsUsage:
-    """The tokens of all attempts: the client pays for a discarded one too."""
-
-    def __init__(self) -> None:
-        self._before = Usage()
-        """The tokens of a discarded first attempt."""
-        self._newest: UsageReported | None = None
-        self._uncounted = False
-        """Whether an attempt was discarded whose tokens were not reported."""
-
-    def add(self, reported: UsageReported) -> UsageReported:
-        """Returns the report plus the discarded attempt's usage."""
-        self._newest = reported
-        partial = self._uncounted or reported.partial
-        return UsageReported(self._before + reported.usage, reported.trigger, partial=partial)
-
-    def begin_attempt(self, *, begun: bool) -> list[Event]:
-        """Discards the current attempt, and returns its usage. `begun`: whether the attempt may have used tokens
-        that were not reported.
-        """
-        newest, self._newest = self._newest, None
-        if newest is None:
-            self._uncounted = self._uncounted or begun
-            return []
-        self._before += newest.usage
-        # Until the new attempt's tokens are reported, if they ever are.
-        return [UsageReported(self._before, newest.trigger, partial=True)]

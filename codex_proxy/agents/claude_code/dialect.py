@@ -283,7 +283,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             return
         if event.message is not None and event.type == "message_start":
             self._begin_step()
-            self._usage.begin_call(event.message.usage)
+            begun = self._usage.begin_call(event.message.usage)
+            if begun is not None:  # all that is known of a call that is cut
+                self._events.append(UsageReported(begun, "provider", partial=True))
         self._reader.feed(event)
 
     def _begin_step(self) -> None:
@@ -428,13 +430,17 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._usage.end_turn(result.usage)
             self._add_usage()
             if result.stop_reason == "refusal":
-                self._end(TurnEnded(Stop.CONTENT_FILTER, "provider"))
+                self._end_early(Stop.CONTENT_FILTER)
             elif (result.terminal_reason or "").startswith("aborted"):
-                self._end(TurnEnded(Stop.INTERRUPTED, "provider"))
+                self._end_early(Stop.INTERRUPTED)
             elif result.is_error:
                 self._fail_by_result(result)
             else:
                 self._succeed(result)
+
+    def _end_early(self, stop: Stop) -> None:
+        self._reader.finish(None)
+        self._end(TurnEnded(stop, "provider"))
 
     def _succeed(self, result: Result) -> None:
         structured = bytes(result.structured_output).decode("utf-8", "replace")

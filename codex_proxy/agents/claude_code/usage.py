@@ -4,6 +4,7 @@ the input tokens of a `Usage` include the cache. Each request reports the tokens
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import astuple
 
 from codex_proxy.agents.claude_code.messages import StreamTokens
@@ -38,8 +39,13 @@ class TurnUsage:
     def begin_request(self) -> None:
         self._before = self._calls
 
-    def begin_call(self, tokens: StreamTokens | None) -> None:
+    def begin_call(self, tokens: StreamTokens | None) -> Usage | None:
+        """Returns the tokens of the request so far, with the call's input, which is known at its beginning; None if
+        the call has none.
+        """
         self._begun = tokens or StreamTokens()
+        begun = msgspec.structs.replace(usage_of(self._begun), output=0, reasoning=0)
+        return self.request + begun if begun.input else None
 
     def end_call(self, tokens: StreamTokens | None) -> Usage:
         """Returns the call's tokens, from its `message_delta` or else its `message_start`."""

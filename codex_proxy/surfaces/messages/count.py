@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.core.items import ImagePart
+from codex_proxy.core.items import images_in, texts_in
 from codex_proxy.core.json_values import text_at
+from codex_proxy.core.media import image_tokens
 from codex_proxy.core.token_bound import Piece, max_tokens_in
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.core.turn import Turn
@@ -20,7 +21,6 @@ from codex_proxy.surfaces.messages.history import tools_referred_to
 from codex_proxy.surfaces.messages.tools import loaded_names
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
-from codex_proxy.surfaces.usage import image_tokens, parts_in, texts_in
 
 _REQUEST_TOKENS: Final = 16
 """The tokens of a request beside its parts: around instructions, and at the beginning of the answer."""
@@ -132,7 +132,7 @@ _SLICE: Final = 160
 
 def prompt_tokens(turn: Turn) -> int:
     """Estimates a turn's input: history, images, tools, schema."""
-    images = sum(isinstance(part, ImagePart) for part in parts_in(turn.history))
+    images = sum(1 for _ in images_in(turn.history))
     return _tokens_in(" ".join(_texts(turn))) + images * IMAGE_TOKENS + len(turn.tools) * TOOL_TOKENS
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
-from codex_proxy.core.media import PdfTexts
+from codex_proxy.core.media import PdfTexts, url_tokens
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS, parse_as
@@ -26,7 +26,7 @@ from codex_proxy.surfaces.responses.history import (
 from codex_proxy.surfaces.responses.parse import INSTRUCTING, check_input, conversation_of, format_of
 from codex_proxy.surfaces.responses.tools import offered_tools
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields
-from codex_proxy.surfaces.usage import tokens_in, url_tokens
+from codex_proxy.surfaces.usage import tokens_in
 
 
 class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
