@@ -8,7 +8,7 @@ from fake_proto.faults import POLL_S, Faults
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from fake_proto.acp import AcpAgent, AcpSession
@@ -69,8 +69,7 @@ class AcpTurn:
                 if action["do"] == "error":
                     self._fail(action)
                     return
-                do = "calls_of_step" if action["do"] == "calls" else action["do"]
-                yield from getattr(self, "_" + do, self._nothing)(action)
+                yield from ACTIONS[action["do"]](self, action)
             if step.usage is None:
                 self._told_usage = False
             else:
@@ -238,5 +237,19 @@ class AcpTurn:
         self._update("available_commands_update", availableCommands=["y" * action["bytes"]])
         yield 0
 
-    def _nothing(self, action: Action) -> Waits:
-        yield 0
+
+ACTIONS: dict[str, Callable[[AcpTurn, Action], Waits]] = {
+    "message": AcpTurn._message,
+    "choices": AcpTurn._choices,
+    "reasoning": AcpTurn._reasoning,
+    "command": AcpTurn._command,
+    "approval": AcpTurn._approval,
+    "file_change": AcpTurn._file_change,
+    "web_search": AcpTurn._web_search,
+    "plan": AcpTurn._plan,
+    "calls": AcpTurn._calls_of_step,
+    "retry": AcpTurn._retry,
+    "unknown_request": AcpTurn._unknown_request,
+    "big_line": AcpTurn._big_line,
+}
+"""How each action of a scenario is played."""

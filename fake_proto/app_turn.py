@@ -11,7 +11,7 @@ from fake_proto.request import output_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from fake_proto.app_server import AppServerAgent
@@ -189,7 +189,7 @@ class AppTurn:
                 if action["do"] == "error":
                     yield from self._error(action)
                     return
-                yield from self._play(action)
+                yield from ACTIONS[action["do"]](self, action)
             if step.end in ("length", "content_filter"):
                 yield from self._incomplete(step)
                 return
@@ -202,13 +202,6 @@ class AppTurn:
                 self.end("interrupted")
                 return
         self.end("completed")
-
-    def _play(self, action: Action) -> Waits:
-        activity = ACTIVITIES.get(action["do"])
-        if activity is not None:
-            return activity(self, action)
-        waits: Waits = getattr(self, "_" + action["do"])(action)
-        return waits
 
     def _begin_response(self) -> None:
         self._agent.responses += 1
@@ -365,3 +358,14 @@ class AppTurn:
             self._token_usage(full, full)
         self._rate_limits()
         self.end("failed", shapes.failure(action["text"], action["kind"]))
+
+
+ACTIONS: dict[str, Callable[[AppTurn, Action], Waits]] = {
+    **ACTIVITIES,
+    "message": AppTurn._message,
+    "choices": AppTurn._choices,
+    "reasoning": AppTurn._reasoning,
+    "calls": AppTurn._calls,
+    "retry": AppTurn._retry,
+}
+"""How each action of a scenario is played."""

@@ -8,7 +8,7 @@ from fake_proto.request import output_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from fake_proto.claude import ClaudeAgent
@@ -41,7 +41,7 @@ CODES = {
 
 
 class ClaudeTurn:
-    """One turn. A method `play_NAME` writes the lines of the script's action NAME."""
+    """One turn. `ACTIONS` has the method that writes the lines of each action."""
 
     def __init__(self, agent: ClaudeAgent, script: Script, outputs: list[str], *, structured: bool) -> None:
         self._agent = agent
@@ -99,9 +99,7 @@ class ClaudeTurn:
                 if action["do"] == "error":
                     self._error(action)
                     return
-                play = getattr(self, "play_" + action["do"], None)
-                if play is not None:
-                    yield from play(action)
+                yield from ACTIONS[action["do"]](self, action)
             self._end_step(step)
             while self._waiting:
                 yield None
@@ -276,6 +274,23 @@ class ClaudeTurn:
                 event = {"type": "content_block_delta", "index": 0, "delta": change}
                 stranger = {"type": "stream_event", "event": event, "parent_tool_use_id": "toolu_of_nobody"}
                 self._agent.send(stranger, faults)
+
+
+ACTIONS: dict[str, Callable[[ClaudeTurn, Action], Waits]] = {
+    "message": ClaudeTurn.play_message,
+    "choices": ClaudeTurn.play_choices,
+    "reasoning": ClaudeTurn.play_reasoning,
+    "calls": ClaudeTurn.play_calls,
+    "command": ClaudeTurn.play_command,
+    "file_change": ClaudeTurn.play_file_change,
+    "web_search": ClaudeTurn.play_web_search,
+    "plan": ClaudeTurn.play_plan,
+    "big_line": ClaudeTurn.play_big_line,
+    "unknown_request": ClaudeTurn.play_unknown_request,
+    "approval": ClaudeTurn.play_approval,
+    "retry": ClaudeTurn.play_retry,
+}
+"""How each action of a scenario is played."""
 
 
 def _tokens(usage: Action | None) -> Action:

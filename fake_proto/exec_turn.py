@@ -14,6 +14,7 @@ from fake_proto.script import Script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from fake_proto.script import Step
@@ -53,7 +54,8 @@ class ExecTurn:
         for action in step.actions:
             if action["do"] == "error":
                 return self._fail(action["text"])
-            getattr(self, "_" + action["do"], self._nothing)(action)
+            if action["do"] in ACTIONS:  # Codex has no line for the others
+                ACTIONS[action["do"]](self, action)
             time.sleep(script.delay)
         return self._end(step)
 
@@ -124,9 +126,6 @@ class ExecTurn:
     def _retry(self, action: Action) -> None:
         self.emit("error", message=f"Reconnecting... 1/2 ({action['text']})")
 
-    def _nothing(self, action: Action) -> None:
-        """Writes nothing: Codex has no line for this action."""
-
     def _fail(self, text: str) -> int:
         self.emit("error", message=text)
         self.emit("turn.failed", error={"message": text})
@@ -146,6 +145,20 @@ class ExecTurn:
         self.emit("turn.completed", usage=usage)
         self._wire.flush()
         return 0
+
+
+ACTIONS: dict[str, Callable[[ExecTurn, Action], None]] = {
+    "message": ExecTurn._message,
+    "choices": ExecTurn._choices,
+    "reasoning": ExecTurn._reasoning,
+    "command": ExecTurn._command,
+    "big_line": ExecTurn._big_line,
+    "file_change": ExecTurn._file_change,
+    "web_search": ExecTurn._web_search,
+    "plan": ExecTurn._plan,
+    "retry": ExecTurn._retry,
+}
+"""How each action of a scenario is played."""
 
 
 def serve_exec(settings: Settings, wire: Wire, faults: Faults, arguments: list[str]) -> int:

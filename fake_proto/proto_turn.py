@@ -6,7 +6,7 @@ import binascii
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from fake_proto.proto import ProtoAgent
@@ -48,7 +48,7 @@ class ProtoTurn:
                 if action["do"] == "error":
                     yield from self._error(action)
                     return
-                yield from getattr(self, "_" + action["do"])(action)
+                yield from ACTIONS[action["do"]](self, action)
             self._report_usage(step)
             if any(action["do"] == "calls" for action in step.actions):
                 break
@@ -264,6 +264,23 @@ class ProtoTurn:
     def _unknown_request(self, action: Action) -> Waits:
         """This dialect has no requests of the child: nothing happens."""
         yield from ()
+
+
+ACTIONS: dict[str, Callable[[ProtoTurn, Action], Waits]] = {
+    "message": ProtoTurn._message,
+    "choices": ProtoTurn._choices,
+    "reasoning": ProtoTurn._reasoning,
+    "calls": ProtoTurn._calls,
+    "retry": ProtoTurn._retry,
+    "command": ProtoTurn._command,
+    "big_line": ProtoTurn._big_line,
+    "approval": ProtoTurn._approval,
+    "file_change": ProtoTurn._file_change,
+    "web_search": ProtoTurn._web_search,
+    "plan": ProtoTurn._plan,
+    "unknown_request": ProtoTurn._unknown_request,
+}
+"""How each action of a scenario is played."""
 
 
 def _wire_usage(usage: dict[str, int]) -> dict[str, int]:

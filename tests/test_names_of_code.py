@@ -64,16 +64,6 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.commands.connect.documents:_parse_yaml": "a round-trip loader, which makes no objects of its tags",
     # Attributes of a value, not of a module:
     "codex_proxy.agents.registry:dialects_of": "the module of the operator's plugin",
-    **{
-        f"fake_proto.{module}": "the actions of the package's own scenarios"
-        for module in (
-            "acp_turn:_run",
-            "app_turn:_play",
-            "claude_turn:_run",
-            "exec_turn:run",
-            "proto_turn:run",
-        )
-    },
     "codex_proxy.agents.acp.updates:_merge": "the fields of a class",
     "codex_proxy.agents.upstream.failures:_failure_in": "constants",
     "codex_proxy.app.application:seconds": "constants",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import fake_proto
+from fake_proto import acp_turn, app_turn, claude_turn, exec_turn, proto_turn
 from fake_proto.script import OPTIONS
 from tests.fake.app_child import AppChild, deltas, is_completed
 from tests.fake.child import Child
@@ -39,6 +40,14 @@ def test_a_scenario_says_what_it_is_about(path: Path) -> None:
     scenario = json.loads(path.read_text(encoding="utf-8"))
     assert scenario["about"].endswith(".")
     assert scenario["steps"]
+
+
+def test_each_action_of_a_scenario_is_in_the_table_of_each_protocol() -> None:
+    scenarios = [json.loads(path.read_text(encoding="utf-8")) for path in SCENARIOS]
+    used = {action["do"] for each in scenarios for step in each["steps"] for action in step["actions"]}
+    for module in (acp_turn, app_turn, claude_turn, proto_turn):
+        assert module.ACTIONS.keys() == (used - {"error"}) | {"big_line", "unknown_request"}
+    assert exec_turn.ACTIONS.keys() <= acp_turn.ACTIONS.keys()
 
 
 @pytest.mark.sampled(every=3)
