@@ -68,6 +68,7 @@ SANS_IO = frozenset({"core", "agents", "surfaces", "tools"})
 DRIVES_CHILDREN = frozenset(
     {
         "agents.agent",
+        "agents.beside_the_loop",
         "agents.processes.session",
         "agents.configured.late_start",
         "agents.configured.router",

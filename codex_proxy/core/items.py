@@ -5,7 +5,7 @@ the index of its choice; None if there is only one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -122,9 +122,6 @@ class RawHistoryItem(msgspec.Struct, frozen=True):
 
     json: bytes
 
-
-FEW_ITEMS: Final = 500
-"""Items of a history for which the event loop itself may work, at up to 20 us each; a thread does it for more."""
 
 HistoryItem: TypeAlias = HistoryMessage | HistoryCall | HistoryOutput | RawHistoryItem
 

@@ -10,10 +10,11 @@ from functools import partial
 
 import msgspec
 
+from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput
 from codex_proxy.core.step_memory import StepMemory
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.idle_sessions import beside_the_loop, item_digests
+from codex_proxy.runs.idle_sessions import item_digests
 
 
 async def with_call_ids(turn: Turn, memory: StepMemory) -> Turn:

@@ -5,10 +5,9 @@ session has seen. Ids of closed sessions that the agent can reopen are kept for 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -18,7 +17,6 @@ from codex_proxy.core.events import ApprovalRequested, Event, InputRequested
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.interfaces import TimerHandle, Timers
 from codex_proxy.core.items import (
-    FEW_ITEMS,
     HistoryCall,
     HistoryItem,
     HistoryMessage,
@@ -35,7 +33,6 @@ from codex_proxy.tools.policy import HiddenOutput
 from codex_proxy.tools.replay import assistant_text
 
 Digests = tuple[bytes, ...]
-R = TypeVar("R")
 
 
 def item_digests(history: Sequence[HistoryItem]) -> tuple[Digests, tuple[int, ...]]:
@@ -90,11 +87,6 @@ class HistoryDigests:
         shared, _ = item_digests(history[start:])
         added, _ = item_digests((*history[start:], *items))
         return seen[: len(seen) - len(shared)] + added
-
-
-async def beside_the_loop(history: Sequence[HistoryItem], work: Callable[[], R]) -> R:
-    """Returns what `work` returns, which costs time for each item of the history. Others are served meanwhile."""
-    return work() if len(history) <= FEW_ITEMS else await asyncio.to_thread(work)
 
 
 def _is_assistant(item: HistoryItem) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.agent import Agent, agent_for
+from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.agents.processes.session import AgentSession, SessionListener
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.faults import Failure, Fault, FaultKind
@@ -28,7 +29,6 @@ from codex_proxy.runs.idle_sessions import (
     IdleLimits,
     IdleSessions,
     ReusedSession,
-    beside_the_loop,
     session_key,
 )
 from codex_proxy.runs.turn_usage import AddedTokens

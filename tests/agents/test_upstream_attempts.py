@@ -126,8 +126,9 @@ class Scene:
         assert self.turn.begin(Turn(model="x", history=())).writes == b"begin"
 
     def attempt(self, name: str) -> UpstreamAttempt:
-        self.dialects.append(WordDialect())
-        return UpstreamAttempt(name, Turn(model="x", history=()), self.dialects[-1])
+        self.dialects.append(dialect := WordDialect())
+        turn = Turn(model="x", history=())
+        return UpstreamAttempt(name, turn, dialect, dialect.begin(turn))
 
     def _failed(self, failure: Failure) -> bool:
         self.failures.append(failure)

@@ -113,7 +113,6 @@ def test_finding_ids_takes_time_proportional_to_the_history(
         with contextlib.suppress(StopIteration):
             with_call_ids(turn, memory).send(None)
 
-    monkeypatch.setattr(
-        "codex_proxy.runs.idle_sessions.FEW_ITEMS", sys.maxsize
-    )  # no thread, whose time is not measured
+    # No thread, whose time is not measured.
+    monkeypatch.setattr("codex_proxy.agents.beside_the_loop.FEW_ITEMS", sys.maxsize)
     assert_linear(lambda n: turn_of(*STEPS[shape](n)), find, 400)

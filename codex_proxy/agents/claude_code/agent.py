@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
 import structlog
 
+from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.claude_code.failures import NOT_SIGNED_IN
 from codex_proxy.agents.claude_code.history import conversation
@@ -26,7 +28,6 @@ from codex_proxy.agents.processes.session import AgentSession, missing_program
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.items import FEW_ITEMS
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 
@@ -131,9 +132,7 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
             key = LaunchKey("agent", turn.workdir, turn.sandbox)
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
-        spoken = None
-        if len(turn.history) > FEW_ITEMS:
-            spoken = await asyncio.to_thread(conversation, turn.history)
+        spoken = await beside_the_loop(turn.history, partial(conversation, turn.history))
         dialect = ClaudeCodeTurn(takes_mark=self._initialized.takes_mark, spoken=spoken)
         transport = await self.pool.acquire(key, ChildTransport.take)
         session = AgentSession(turn, dialect, transport)

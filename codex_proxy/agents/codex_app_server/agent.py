@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
+from codex_proxy.agents.beside_the_loop import beside_the_loop, is_long
 from codex_proxy.agents.codex.confined_reads import ConfinedReads
 from codex_proxy.agents.codex.home_locks import first_start_lock
 from codex_proxy.agents.codex.plain_home import removed_home
@@ -20,7 +22,6 @@ from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.core.items import FEW_ITEMS
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
 
@@ -138,8 +139,8 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         # The thread would have neither a profile nor the sandbox.
         if reads is not None and "confined_reads" not in self.missing_features:
             turn = await reads.limit(turn)
-        if len(turn.history) > FEW_ITEMS:
-            turn = await asyncio.to_thread(with_raw_items, turn)
+        if is_long(turn.history):
+            turn = await beside_the_loop(turn.history, partial(with_raw_items, turn))
         transport = await self.pool.acquire(self._key(turn.mode), AppServerProcess.open_channel)
         if not transport.process.signed_in:
             await transport.release(finished=True)

@@ -55,6 +55,8 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
     def __init__(self, request: ForwardedRequest, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
         self._forwarded = request
+        self._decoded: list[Any] | None = None
+        """The messages, once another form of them is looked for."""
 
     def _new_answer(self) -> PassThrough:
         request = self._forwarded
@@ -81,10 +83,10 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
             out += self._fail(end.failure or BROKEN_OFF)
 
     def _fields(self, refused: Forms) -> dict[str, Any]:
-        return forwarded_fields(self._forwarded, self._model, refused)
+        return forwarded_fields(self._forwarded, self._model, refused, self._decoded)
 
     def _other_forms(self) -> list[Forms]:
-        messages = msgspec.json.decode(self._forwarded.fields["messages"], type=list[msgspec.Raw])
+        self._decoded = messages = msgspec.json.decode(self._forwarded.fields["messages"])
         return tries_of(self._fields, _OPTIONAL, self._refused, items=len(messages))
 
     def _pass(self, answer: PassThrough, data: bytes, out: list[Event]) -> None:
@@ -115,16 +117,18 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
         self._answer = None
 
 
-def forwarded_fields(request: ForwardedRequest, model: str, refused: Forms = frozenset()) -> dict[str, Any]:
+def forwarded_fields(
+    request: ForwardedRequest, model: str, refused: Forms = frozenset(), decoded: list[Any] | None = None
+) -> dict[str, Any]:
     """Returns the fields for the upstream. A stream also asks for usage, and `developer` becomes `system`, which every
-    server knows. `refused`: the forms that the upstream refuses.
+    server knows. `refused`: the forms that the upstream refuses; `decoded`: the messages, if they are decoded already.
     """
     fields: dict[str, Any] = {**request.fields, "model": model}
     given = request.fields.get(_USAGE)
     if request.stream and (_USAGE not in refused or given is not None):
         options = msgspec.json.decode(given) if given is not None else None
         fields[_USAGE] = {**(options or {}), "include_usage": True}
-    fields["messages"] = _messages_in(request.fields["messages"], refused)
+    fields["messages"] = _messages_in(request.fields["messages"], refused, decoded)
     if "max_tokens" in refused:
         fields = {_OTHER_NAMES.get(name, name): value for name, value in fields.items()}
     if TOOL_SCHEMAS in refused:
@@ -134,9 +138,9 @@ def forwarded_fields(request: ForwardedRequest, model: str, refused: Forms = fro
     return fields
 
 
-def _messages_in(given: msgspec.Raw, refused: Forms) -> Any:
+def _messages_in(given: msgspec.Raw, refused: Forms, decoded: list[Any] | None) -> Any:
     if not refused.isdisjoint(MESSAGE_FORMS):
-        messages = list(map(_as_system, msgspec.json.decode(given)))
+        messages = list(map(_as_system, msgspec.json.decode(given) if decoded is None else decoded))
         if (told := with_forms(messages, refused)) != messages:
             return told
     if b"developer" not in bytes(given):

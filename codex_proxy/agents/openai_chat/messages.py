@@ -34,8 +34,20 @@ class _Calls:
 
     def __init__(self, message: dict[str, Any]) -> None:
         self.message = message
-        self.outputs: dict[str, HistoryOutput | None] = {}
         self.answered = False
+        self._outputs: dict[str, HistoryOutput | None] = {}
+        self._told: list[dict[str, Any]] | None = None
+        """The messages of the outputs, which each request of a turn has again."""
+
+    def put(self, call_id: str, output: HistoryOutput | None = None) -> None:
+        """Adds a call, or its output."""
+        self._outputs[call_id] = output
+        self._told = None
+
+    def outputs(self) -> list[dict[str, Any]]:
+        if self._told is None:
+            self._told = _outputs(self._outputs)
+        return self._told
 
 
 class ChatMessages:
@@ -72,7 +84,8 @@ class ChatMessages:
         out: list[dict[str, Any]] = []
         for entry in self._entries:
             if isinstance(entry, _Calls):
-                out += [entry.message, *_outputs(entry.outputs)]
+                out.append(entry.message)
+                out += entry.outputs()
             else:
                 out.append(entry)
         return out
@@ -94,7 +107,7 @@ class ChatMessages:
         arguments = custom_arguments(call.arguments) if call.kind == "custom" else call.arguments
         function = {"name": call.name, "arguments": arguments or "{}"}
         last.message["tool_calls"].append({"id": call.call_id, "type": "function", "function": function})
-        last.outputs[call.call_id] = None
+        last.put(call.call_id)
         self.call_ids.add(call.call_id)
         self._unanswered[call.call_id] = last
 
@@ -108,7 +121,7 @@ class ChatMessages:
     def _add_output(self, output: HistoryOutput) -> None:
         calls = self._unanswered.pop(output.call_id, None)
         if calls is not None:
-            calls.outputs[output.call_id] = output
+            calls.put(output.call_id, output)
             calls.answered = True
             return
         said = TextPart(f"Output of the tool call {output.call_id}:")

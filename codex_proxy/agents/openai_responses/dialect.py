@@ -7,6 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+
+from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.openai_responses.answer import Call, ResponsesAnswer
 from codex_proxy.agents.openai_responses.body import input_item, input_items, optional_forms, request_fields
@@ -41,8 +44,14 @@ _STOPS: Final = {"completed": Stop.STOP, "incomplete": Stop.LENGTH, "cancelled":
 class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
     def __init__(self, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
-        self._turn_items: list[Any] = []
-        """The model's items of this turn, and the outputs of its calls."""
+        self._items: list[Any] = []
+        """The items of the conversation: its history, the model's items of this turn, and the outputs of its calls."""
+
+    def begin(self, turn: Turn) -> Step:
+        self._items = input_items(turn.history)
+        step = super().begin(turn)
+        self._turn = msgspec.structs.replace(turn, history=())
+        return step
 
     # --- one exchange -----------------------------------------------------------------------------
 
@@ -53,17 +62,16 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         return encode_json(self._fields(self._refused))
 
     def _fields(self, refused: Forms) -> dict[str, Any]:
-        items = [*input_items(self._turn.history), *self._turn_items]
-        return request_fields(self._turn, self._model, items, refused)
+        return request_fields(self._turn, self._model, self._items, refused)
 
     def _other_forms(self) -> list[Forms]:
-        items = len(self._turn.history)
-        return tries_of(self._fields, optional_forms(self._turn), self._refused, items=items)
+        forms = optional_forms(self._turn)
+        return tries_of(self._fields, forms, self._refused, items=len(self._items))
 
     def _put_output(self, call: ToolCallRequested, parts: tuple[Part, ...]) -> Event:
         given = input_item(HistoryOutput(call.call_id, parts, call.kind))
         (item,) = with_forms([given], self._refused & {CUSTOM})  # of the type of its call
-        self._turn_items.append(item)
+        self._items.append(item)
         return RawItem(item["type"], encode_json(item))
 
     def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
@@ -90,7 +98,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         if answer.status == "failed" or (answer.status == "cancelled" and answer.error):
             out += self._fail(self._errors.of_event({"error": answer.error or {"message": ""}}))
             return
-        self._turn_items += answer.items
+        self._items += answer.items
         stop = _STOPS[answer.status]
         if stop is Stop.LENGTH and answer.reason == "content_filter":
             stop = Stop.CONTENT_FILTER

@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import msgspec
 import structlog
 
 from codex_proxy.agents.agent import AgentBase
+from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.agents.configured.late_start import LateStart
 from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.processes.session import AgentSession
@@ -161,16 +163,20 @@ class UpstreamAgent(AgentBase):
         """
         server = await self._enter(may_wait=may_wait)
         try:
-            history = turn.history
-            if self._table_name:
-                history = OriginMarks(self._table_name).unmark(history)
-            own, dialect, headers = server.prepare(
-                msgspec.structs.replace(turn, model=model, history=history)
-            )
+            begin = partial(self._begin, server, turn, model)
+            return await beside_the_loop(turn.history, begin)
         except BaseException:
             self._give_up()
             raise
-        return OpenAttempt(self._table_name, own, dialect, self, server.client, headers)
+
+    def _begin(self, server: ModelServer, turn: Turn, model: str) -> OpenAttempt:
+        """Returns the attempt, with its first request. Any thread may call it."""
+        history = turn.history
+        if self._table_name:
+            history = OriginMarks(self._table_name).unmark(history)
+        own, dialect, headers = server.prepare(msgspec.structs.replace(turn, model=model, history=history))
+        begun = dialect.begin(own)
+        return OpenAttempt(self._table_name, own, dialect, begun, self, server.client, headers)
 
     async def _enter(self, *, may_wait: bool) -> ModelServer:
         try:

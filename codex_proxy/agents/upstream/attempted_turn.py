@@ -38,6 +38,8 @@ class UpstreamAttempt(msgspec.Struct, frozen=True):
     turn: Turn
     """The turn as the upstream gets it."""
     dialect: Dialect[Message]
+    begun: Step
+    """The step with which the dialect has begun the turn."""
 
     @property
     def marks(self) -> OriginMarks | None:
@@ -66,6 +68,7 @@ class AttemptedTurn(SingleTurn):
         self._name = first.name
         self._marks = first.marks
         self._dialect = first.dialect
+        self._first = first.begun
         self._on_failure = on_failure
         self._on_answer = on_answer
         self._held: list[Event] = []
@@ -83,7 +86,9 @@ class AttemptedTurn(SingleTurn):
         return self._is_answering and self._dialect.finished
 
     def begin(self, turn: Turn) -> Step:
-        return self._pass_on(self._dialect.begin(turn))
+        """Returns the first attempt's step. Its turn is this one, as its upstream gets it."""
+        first, self._first = self._first, NOTHING
+        return self._pass_on(first)
 
     def receive(self, messages: Sequence[AttemptMessage]) -> Step:
         """Reads the current attempt's messages, or begins the next one. What comes after a failure is ignored."""
@@ -92,7 +97,7 @@ class AttemptedTurn(SingleTurn):
             self._name, self._marks, self._dialect = first.name, first.marks, first.dialect
             self._held.clear()
             self._is_waiting = False
-            return self._pass_on(self._dialect.begin(first.turn))
+            return self._pass_on(first.begun)
         if isinstance(first, NoAttempt):
             if first.failure is not None:
                 self._held[-1] = TurnEnded.with_failure(first.failure)

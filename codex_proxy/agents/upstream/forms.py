@@ -12,6 +12,8 @@ Forms: TypeAlias = frozenset[str]
 
 TOOL_SCHEMAS: Final = "tool_schemas"
 """The parameters of tools in the form that every provider takes."""
+JSON_SCHEMA: Final = "json_schema"
+"""The schema of the answer, which is said in words where an upstream refuses it."""
 REMEMBERED_SECONDS: Final = 3600.0
 """How long an upstream gets a request's other form at once, after it took it."""
 MAX_REMEMBERED: Final = 1000
@@ -37,7 +39,8 @@ def tries_of(
     lowest = min(ranks[form] for form in changing)
     first = used | {form for form in changing if ranks[form] == lowest}
     last = used | changing
-    last |= _changing(fields_of, ranks, last)  # a schema in words is one more system message
+    if JSON_SCHEMA in changing:  # in words it is one more system message
+        last |= _changing(fields_of, ranks, last)
     return list(dict.fromkeys((first, last)))
 
 

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
+from codex_proxy.agents.dialect import NOTHING
 from codex_proxy.agents.processes.session import TransportReader
 from codex_proxy.agents.upstream.attempted_turn import AttemptMessage, NoAttempt, UpstreamAttempt
 from codex_proxy.agents.upstream.attempts import AttemptPlan, Outcome, UpstreamTarget
@@ -13,6 +16,7 @@ from codex_proxy.agents.upstream.client import UpstreamClient
 from codex_proxy.agents.upstream.exchange import Exchange
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.own_errors import breaks_off
+from codex_proxy.core.turn import without_content
 
 if TYPE_CHECKING:
     from codex_proxy.agents.upstream.agent import UpstreamAgent
@@ -125,7 +129,10 @@ class UpstreamTransport:
         self._deliver([NoAttempt(UNFORESEEN)], 0)
 
     def _make_current(self, opened: OpenAttempt) -> UpstreamAttempt:
-        self._current, self._is_recorded = opened, False
+        # Its conversation and first request are not kept for as long as it runs.
+        turn = without_content(opened.turn)
+        self._current = msgspec.structs.replace(opened, turn=turn, begun=NOTHING)
+        self._is_recorded = False
         return opened
 
     def _record(self, outcome: Outcome, failure: Failure | None = None) -> None:
