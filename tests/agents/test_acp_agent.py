@@ -688,6 +688,9 @@ class RecordingReader:
     def fail(self, failure: Failure) -> None:
         pass
 
+    def on_long_line(self, fault: object) -> None:
+        pass
+
 
 async def test_a_failed_model_call_in_the_agents_log_is_reported_to_its_session_only(tmp_path: Path) -> None:
     process = AcpProcess(

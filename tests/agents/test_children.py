@@ -58,6 +58,9 @@ class Reader:
         self.failures.append(failure)
         self.over.set()
 
+    def on_long_line(self, fault: session.LineTooLong) -> None:
+        self.fail(session.broken_protocol(str(fault)))
+
     async def end(self) -> None:
         async with asyncio.timeout(PATIENCE):
             await self.over.wait()

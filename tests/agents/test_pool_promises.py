@@ -74,6 +74,8 @@ class Reader:
 
     def fail(self, failure: Failure) -> None: ...
 
+    def on_long_line(self, fault: object) -> None: ...
+
 
 def app_server() -> AppServerAgent:
     processes = AppServerProcesses(

@@ -217,6 +217,9 @@ async def test_a_process_that_dies_before_the_first_reader_of_a_channel_is_repor
         def fail(self, failure: Failure) -> None:
             raise AssertionError
 
+        def on_long_line(self, fault: object) -> None:
+            raise AssertionError
+
     harness, reader = PoolHarness(), Reader()
     transport = await harness.acquire()
     assert isinstance(transport.process, FakeProcess)
@@ -316,6 +319,9 @@ async def test_an_idle_thread_is_ended_when_its_process_takes_no_more_turns() ->
             told.append(ended)
 
         def fail(self, failure: Failure) -> None:
+            raise AssertionError
+
+        def on_long_line(self, fault: object) -> None:
             raise AssertionError
 
     harness = PoolHarness()

@@ -289,6 +289,8 @@ class Nobody:
 
     def fail(self, failure: object) -> None: ...
 
+    def on_long_line(self, fault: object) -> None: ...
+
 
 async def lane_after_pauses(harness: PoolHarness) -> tuple[ThreadTransport, list[float]]:
     """A lane, as soon as there is one, and the pauses that were told before."""

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from codex_proxy.agents.dialect import Decision, Ended, ToolReply
-from codex_proxy.agents.processes.session import FINISH_SECONDS, AgentSession
+from codex_proxy.agents.processes.session import FINISH_SECONDS, AgentSession, LineTooLong
 from codex_proxy.core.events import Event, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart
@@ -180,3 +180,23 @@ async def test_only_an_exclusive_child_can_be_paused() -> None:
     assert alone.transport.paused
     alone.session.close()
     assert not alone.transport.paused, "it has to hear that it is to stop"
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("limit", "kind", "named"),
+    [
+        (40, FaultKind.REQUEST_TOO_LARGE, "was given 20 bytes"),
+        (41, FaultKind.AGENT_PROTOCOL, "longer than 41 bytes"),
+    ],
+)
+async def test_a_line_too_long_is_the_requests_fault_where_it_may_repeat_it(
+    limit: int, kind: FaultKind, named: str
+) -> None:
+    around = Around()
+    around.session.answer("x" * 13, Decision())  # the largest of three writes
+    around.session.answer("y", Decision())
+    around.session.on_long_line(LineTooLong(limit, []))
+    (failure,) = around.heard.failures
+    assert failure.kind is kind
+    assert named in failure.message

@@ -143,6 +143,9 @@ async def loaded_threads(process: AppServerProcess) -> list[str]:
         def fail(self, failure: Any) -> None:
             self.answer.set_exception(AssertionError(failure))
 
+        def on_long_line(self, fault: Any) -> None:
+            self.fail(fault)
+
     transport, reader = process.open_channel(), Reader()
     transport.attach(reader)
     transport.send(request(f"{transport.channel}.2", "thread/loaded/list", {}))

@@ -11,7 +11,15 @@ from typing import Any, Self
 from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.calls import ModelItems
 from codex_proxy.agents.codex_app_server.item_reader import MESSAGE, ItemReader
-from codex_proxy.agents.codex_app_server.turn_params import split_input, thread_params, turn_settings
+from codex_proxy.agents.codex_app_server.turn_params import (
+    MAX_MESSAGE_BYTES,
+    encoded,
+    message_fault,
+    output_fault,
+    split_input,
+    thread_params,
+    turn_settings,
+)
 from codex_proxy.agents.codex_app_server.turn_states import (
     ACTIVE,
     AGENT_MAY_WORK,
@@ -52,6 +60,7 @@ from codex_proxy.agents.dialects.failures import (
 )
 from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
+from codex_proxy.agents.processes.session import TOO_LARGE
 from codex_proxy.core.events import (
     Notice,
     StepCompleted,
@@ -63,7 +72,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.items import HistoryItem, HistoryOutput, TextPart
 from codex_proxy.core.turn import Turn, without_content
 
 
@@ -119,6 +128,10 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
     def _take_outputs(self, outputs: Sequence[HistoryOutput]) -> None:
         self._usage.start_turn()
+        fault = next(filter(None, (output_fault(output.parts) for output in outputs)), None)
+        if fault is not None:
+            self._fail(fault)
+            return
         self._model_items.note_client_outputs(self._tool_calls.waiting)
         for output in outputs:
             self._give_output(output.call_id, ToolReply(output.parts))
@@ -150,6 +163,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         return self._take_step()
 
     def _give_output(self, call_id: str, reply: ToolReply) -> None:
+        if output_fault(reply.parts) is not None:
+            reply = ToolReply((TextPart(TOO_LARGE.format(MAX_MESSAGE_BYTES)),), success=False)
         self._writes.append(self._tool_calls.add_reply(call_id, reply))
 
     def _write_answer(self, request_id: str, question: int | str, reply: Decision) -> None:
@@ -196,10 +211,15 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def _start_turn(self, turn: Turn, history: Sequence[HistoryItem]) -> None:
         first = len(turn.history) - len(history)
         injected, given = split_input(turn, history, first=first)
-        if injected:
-            params = {"threadId": self._session_id, "items": injected}
+        items, input = list(map(encoded, injected)), encoded(given)
+        fault = message_fault([*items, input])
+        if fault is not None:
+            self._end(TurnEnded.with_failure(fault), running=False)
+            return
+        if items:
+            params: dict[str, Any] = {"threadId": self._session_id, "items": items}
             self._request("thread/inject_items", params, "take the conversation's history", None)
-        params = {"threadId": self._session_id, "input": given} | turn_settings(turn)
+        params = {"threadId": self._session_id, "input": input} | turn_settings(turn)
         self._request("turn/start", params, "start the turn", self._turn_started)
         self._turn = without_content(turn)  # a thread may rest for minutes
 

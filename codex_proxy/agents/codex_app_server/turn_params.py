@@ -14,6 +14,8 @@ import msgspec
 
 from codex_proxy.agents.codex_app_server.calls import agent_name, dynamic_tool
 from codex_proxy.agents.dialects.response_items import history_item
+from codex_proxy.agents.processes.session import MAX_LINE_BYTES, too_large
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import (
     HistoryItem,
     HistoryMessage,
@@ -29,6 +31,11 @@ from codex_proxy.core.turn import Turn
 
 MAX_TURN_INPUT = 1_000_000
 """Maximum characters of `turn/start.input`: Codex refuses more than 1,048,576. Injected items may have any size."""
+
+MAX_MESSAGE_BYTES = MAX_LINE_BYTES - (64 << 10)
+"""The largest message, as JSON. Codex repeats each in a line of its own, with some fields around it."""
+_MOST_BYTES_OF_A_CHARACTER = 6
+"""In JSON."""
 
 MENTION = re.compile("[$@]")
 """Matches what Codex may look for in `turn/start.input`: `$NAME` adds a skill, and there are mentions of apps and
@@ -104,6 +111,25 @@ def _input(part: Part) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text, "text_elements": []}
     return {"type": "image", "url": part.url}
+
+
+def encoded(value: Any) -> msgspec.Raw:
+    return value if isinstance(value, msgspec.Raw) else msgspec.Raw(encode_json(value))
+
+
+def output_fault(parts: Sequence[Part]) -> Failure | None:
+    """Returns the failure of a turn with an output that is too large to be repeated; None if it is not."""
+    texts = [part.text if isinstance(part, TextPart) else part.url for part in parts]
+    may_be_large = _MOST_BYTES_OF_A_CHARACTER * sum(map(len, texts)) > MAX_MESSAGE_BYTES
+    return message_fault([encoded(texts)]) if may_be_large else None
+
+
+def message_fault(messages: Sequence[msgspec.Raw]) -> Failure | None:
+    """Returns the failure of a turn with a message that is too large to be repeated; None if all can be."""
+    size = max(map(len, messages), default=0)
+    if size <= MAX_MESSAGE_BYTES:
+        return None
+    return too_large(f"a message of {size} bytes, and takes up to {MAX_MESSAGE_BYTES} in one")
 
 
 def thread_params(turn: Turn) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from codex_proxy.agents.processes.session import (
     LineFramer,
     LineTooLong,
     TransportReader,
-    broken_protocol,
     ended_from,
     missing_program,
     rest_of,
@@ -112,7 +111,7 @@ class ChildTransport(PooledProcess):
             lines = self._framer.feed(chunk)
         except LineTooLong as fault:
             self._reader.on_messages(fault.before, len(chunk))
-            self._reader.fail(broken_protocol(str(fault)))
+            self._reader.on_long_line(fault)
             return
         if lines:
             self._reader.on_messages(lines, len(chunk))

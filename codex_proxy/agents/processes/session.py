@@ -41,6 +41,9 @@ class TransportReader(Protocol):
     def fail(self, failure: Failure) -> None:
         """Handles output that can no longer be read."""
 
+    def on_long_line(self, fault: LineTooLong) -> None:
+        """Handles output that can no longer be read because of this line."""
+
 
 class Transport(Protocol):
     """Sends bytes to a child for one session, and receives its output. The child may serve others."""
@@ -133,6 +136,8 @@ class AgentSession:
         self._timer: TimerHandle | None = None
         self._closing = False
         self._paused = False
+        self._most_sent = 0
+        """The bytes of the largest piece that the child was given."""
 
     # --- what its owner calls -------------------------------------------------------------------
 
@@ -244,6 +249,12 @@ class AgentSession:
         if self.listener is not None:
             self.listener.on_session_failure(self, failure)
 
+    def on_long_line(self, fault: LineTooLong) -> None:
+        if 2 * self._most_sent >= fault.limit:
+            self.fail(too_large(f"{self._most_sent} bytes, and {fault}, in which it seems to repeat them"))
+        else:
+            self.fail(broken_protocol(str(fault)))
+
     # --- both ways ------------------------------------------------------------------------------
 
     @breaks_off
@@ -256,6 +267,7 @@ class AgentSession:
             if self.recorder is not None:
                 self._record(act, given, step)
             if step.writes:
+                self._most_sent = max(self._most_sent, len(step.writes))
                 self.transport.send(step.writes)
             if step.close_stdin:
                 self.transport.close_stdin()
@@ -395,6 +407,14 @@ def broken_protocol(reason: str) -> Failure:
         FaultKind.AGENT_PROTOCOL,
         f"The agent broke its own protocol: {reason}. Try again; if it happens again, the "
         "operator should update the agent.",
+    )
+
+
+def too_large(what: str) -> Failure:
+    """Returns the failure of a turn whose agent cannot take so much at once; `what` says how much it was given."""
+    return Failure(
+        FaultKind.REQUEST_TOO_LARGE,
+        f"The agent was given {what}. Send less, or fewer images, in one request.",
     )
 
 

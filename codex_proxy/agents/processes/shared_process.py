@@ -145,11 +145,11 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
 
     @breaks_off
     def on_output(self, chunk: bytes) -> None:
-        broken: Failure | None = None
+        too_long: LineTooLong | None = None
         try:
             lines = self._lines_in(chunk)
         except LineTooLong as fault:
-            lines, broken = fault.before, broken_protocol(str(fault))
+            lines, too_long = fault.before, fault
         routed: dict[int, list[bytes]] | None = {} if self._records else None
         received = self.connection.receive(lines, routed)
         self.write(received.writes)
@@ -159,10 +159,10 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             own = routed.get(channel, []) if routed else []
             self._deliver(channel, messages, own, len(chunk) * len(messages) // max(1, len(lines)))
         self._progress.set()
-        if received.lost and broken is None:
-            broken = broken_protocol(received.lost)
-        if broken is not None:
-            self._give_up(broken)
+        if too_long is not None:
+            self._give_up(*(partial(reader.on_long_line, too_long) for reader in self._readers.values()))
+        elif received.lost:
+            self._fail_turns(broken_protocol(received.lost))
 
     def _lines_in(self, chunk: bytes) -> list[bytes]:
         """Returns the lines that a chunk of stdout completes. Raises `LineTooLong`."""
@@ -181,11 +181,15 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
 
     def break_off(self) -> None:
         """Fails all turns on the process, since a part of the output is lost, and kills it."""
-        self._give_up(UNFORESEEN)
+        self._fail_turns(UNFORESEEN)
 
-    def _give_up(self, failure: Failure) -> None:
+    def _fail_turns(self, failure: Failure) -> None:
+        self._give_up(*(partial(reader.fail, failure) for reader in self._readers.values()))
+
+    def _give_up(self, *ends: Callable[[], None]) -> None:
+        """Ends the turns by `ends`, and kills the process."""
         self.unhealthy = True
-        release_all(*(partial(reader.fail, failure) for reader in self._readers.values()), self.kill)
+        release_all(*ends, self.kill)
         self._note_change()
 
     def _record(self, channel: int, lines: list[bytes]) -> None:
