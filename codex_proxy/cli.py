@@ -35,20 +35,15 @@ class _Commands(click.Group):
         except UserError as error:
             raise click.ClickException(escape_lines(str(error))) from error
         except (OSError, RuntimeError, MemoryError) as error:
-            if isinstance(error, FileNotFoundError) and _is_folder_removed():
-                raise click.ClickException("the current folder was removed. Start in another one.") from error
+            if isinstance(error, FileNotFoundError):
+                from codex_proxy.process.launch import FOLDER_REMOVED, is_folder_removed
+
+                if is_folder_removed():
+                    raise click.ClickException(FOLDER_REMOVED) from error
             lack = lack_of(error)
             if not lack:
                 raise
             raise click.ClickException(f"cannot run: {lack}.") from error
-
-
-def _is_folder_removed() -> bool:
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return True
-    return False
 
 
 def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:

@@ -13,13 +13,13 @@ import aiohttp
 import msgspec
 
 from codex_proxy.agents.configured.agents import (
-    FILES_UNUSABLE,
     ConfiguredAgent,
     configured_agents,
     context_of,
     is_plain_only,
     is_single,
     runs_codex,
+    why_unusable,
 )
 from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
@@ -67,7 +67,7 @@ async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Chec
         try:
             return await spec.check(context)
         except OSError as error:
-            return [failed_check("agent", FILES_UNUSABLE.format(error))]
+            return [failed_check("agent", why_unusable(error))]
     plugin = CheckBuilder("agent plugin", plugin=reference, agent=spec.name)
     found = plugin.ok(f"{reference} is the agent {spec.name}.")
     try:

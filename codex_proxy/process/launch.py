@@ -19,6 +19,7 @@ import msgspec
 from codex_proxy.core.faults import Failure, Fault, FaultKind, lack_of
 
 WARDEN = str(Path(__file__).with_name("warden.py"))
+FOLDER_REMOVED = "the current folder was removed. Start in another one."
 
 
 class ChildLimits(msgspec.Struct, frozen=True):
@@ -210,6 +211,15 @@ def find_program(command: Command) -> str:
             path, "it is not an executable file; give the program's path, or make it executable (chmod +x)"
         )
     return os.path.abspath(path)
+
+
+def is_folder_removed() -> bool:
+    """Whether this process's own folder is gone: a relative path means nothing then."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 # The server's own settings hold its clients' keys: no child may ever see one. Their case does not matter when they are

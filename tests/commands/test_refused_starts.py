@@ -216,21 +216,46 @@ async def test_a_store_that_may_not_be_written_is_refused(name: str, what: str, 
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(
-    "arguments", ["serve --agent fake --port 0", "doctor", "keys list", "service install"]
-)
-async def test_a_command_in_a_folder_that_was_removed_says_so(tmp_path: Path, arguments: str) -> None:
-    removed = tmp_path / "removed"
+async def run_in_removed_folder(folder: Path, arguments: str, **variables: str) -> tuple[int | None, str]:
+    removed = folder / "removed"
     removed.mkdir()
     code = "import os, sys; os.rmdir(os.getcwd()); os.execv(sys.argv[1], sys.argv[1:])"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code, sys.executable, "-P", "-m", "codex_proxy", *arguments.split()),
         cwd=removed,
-        env=environment(tmp_path),
+        env=environment(folder) | variables,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
     async with asyncio.timeout(PATIENCE):
         said, _ = await process.communicate()
-    assert said == b"Error: the current folder was removed. Start in another one.\n"
-    assert process.returncode == 1
+    return process.returncode, said.decode()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("serve --agent fake --port 0", "doctor", "keys list", "service install", "connect codex"),
+        *("run sh", "store check", "serve --config c.toml", "serve --workdir w --port 0"),
+    ],
+)
+async def test_a_command_in_a_folder_that_was_removed_says_so(tmp_path: Path, arguments: str) -> None:
+    status, said = await run_in_removed_folder(tmp_path, arguments)
+    assert status != 0
+    if "--config" in arguments:
+        assert "the file c.toml does not exist" in said
+    else:
+        assert said == "Error: the current folder was removed. Start in another one.\n"
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("arguments", ["serve --port 0", "doctor", "run sh", "cassettes show x", "keys list"])
+async def test_a_command_that_was_given_its_folders_blames_no_other_setting(
+    tmp_path: Path, arguments: str
+) -> None:
+    folders = {name: str(tmp_path) for name in ("PROXY_STATE_DIR", "PROXY_WORKDIR")}
+    _, said = await run_in_removed_folder(tmp_path, arguments, PROXY_CODEX_BIN="bin/codex", **folders)
+    assert "Traceback" not in said
+    assert "PROXY_STATE_DIR or" not in said
+    if arguments in ("serve --port 0", "run sh"):
+        assert "the current folder was removed. Start in another one." in said

@@ -18,6 +18,7 @@ from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.core.faults import misconfigured
 from codex_proxy.core.turn import MODEL_SEPARATOR
+from codex_proxy.process.launch import FOLDER_REMOVED, is_folder_removed
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.old_names import with_new_names
 from codex_proxy.settings.tables import AgentTable
@@ -35,10 +36,6 @@ NEEDED_CAPABILITIES: Final[Mapping[str, Capability]] = {
     "web_search": "web_search",
 }
 """The capability without which a setting has no effect."""
-FILES_UNUSABLE: Final = (
-    "The agent's files or folders cannot be used ({}). Set others with PROXY_STATE_DIR or "
-    "PROXY_AGENT_STATE_FOLDERS."
-)
 CODEX: Final = "codex"
 """The name of the agent `auto` if there are several agents."""
 
@@ -273,7 +270,17 @@ async def _make_one(named: ConfiguredAgent, context: AgentContext) -> Agent:
     try:
         return await named.spec.make(own)
     except OSError as error:
-        raise NoAgentError(FILES_UNUSABLE.format(error)) from error
+        raise NoAgentError(why_unusable(error)) from error
+
+
+def why_unusable(error: OSError) -> str:
+    """Says why an agent's files or folders cannot be used, and what to do."""
+    if is_folder_removed():
+        return FOLDER_REMOVED
+    return (
+        f"The agent's files or folders cannot be used ({error}). Set others with PROXY_STATE_DIR or "
+        "PROXY_AGENT_STATE_FOLDERS."
+    )
 
 
 async def _make_router(named: tuple[ConfiguredAgent, ...], context: AgentContext) -> Agent:
