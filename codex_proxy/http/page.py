@@ -142,9 +142,12 @@ async def ui_choices(request: web.Request) -> web.Response:
 
 
 async def ui_turns(request: web.Request) -> web.Response:
-    """Returns the turns of the key: those that run, and the last ones."""
+    """Returns the turns of the key: those that run, and the last ones; and the agents that it may use."""
     records = _records(request).of_owner(request[OWNER])
-    return json_response({"object": "list", "data": [record.summary() for record in records]})
+    agents = [agent.name for agent in agents_for(request, request[CLIENT])]
+    return json_response(
+        {"object": "list", "data": [record.summary() for record in records], "agents": agents}
+    )
 
 
 async def ui_turn(request: web.Request) -> web.Response:

@@ -15,6 +15,7 @@ from codex_proxy.core.events import (
     MODEL_DELTAS,
     VISIBLE_OUTPUT,
     Event,
+    ForwardedBytes,
     ItemEnded,
     ItemStarted,
     Retrying,
@@ -45,6 +46,7 @@ ACTIVITIES: Final[dict[str, str]] = {
     "question": "asking a question",
 }
 """What a turn does while an `Activity` of this kind is open."""
+WRITING: Final = "writing the answer"
 WORKER_TURNS: Final = 1_000_000
 """The distance between the first numbers of two processes' turns."""
 CHARS_OF_TOKEN: Final = 4
@@ -175,6 +177,8 @@ class TurnRecord:
         if self._first is None and not VISIBLE_OUTPUT.isdisjoint(map(type, events)):
             self._first = self._now()
             self._note("first_word")
+            if any(type(event) is ForwardedBytes for event in events):  # which has no items
+                self._doing = WRITING
         elif not is_recorded:
             return
         for event in events:
@@ -303,7 +307,7 @@ def activity_of(item: Item | None) -> str:
     if isinstance(item, Activity):
         return ACTIVITIES.get(item.kind, "using a tool")
     if isinstance(item, Message):
-        return "writing the answer"
+        return WRITING
     if isinstance(item, Reasoning):
         return "thinking"
     return "waiting for the agent" if item is None else "calling a tool"

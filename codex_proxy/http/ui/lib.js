@@ -163,11 +163,21 @@ export function copyButton(label, text) {
   return button;
 }
 
+const ROLES = { TR: "row", TH: "columnheader", TD: "cell" };
+
+/** Gives the cells of a row the names of their columns, which a narrow window shows beside them instead of above. */
+export function named(row, columns) {
+  for (const [index, each] of [...row.cells].entries()) each.dataset.name = columns[index].name;
+  for (const each of [row, ...row.cells]) each.setAttribute("role", ROLES[each.tagName]); // styles may take it away
+  return row;
+}
+
 /** A table in a box that scrolls. `columns`: `{name, number}`; `caption` names it for screen readers. */
 export function table(caption, columns, rows) {
-  const body = h("tbody", {}, rows);
+  const body = h("tbody", { role: "rowgroup" }, rows.map((row) => named(row, columns)));
   const head = columns.map(({ name, number }) => h("th", { scope: "col", class: number && "number" }, name));
-  const made = h("table", { "aria-label": caption }, h("thead", {}, h("tr", {}, head)), body);
+  const made = h("table", { role: "table", "aria-label": caption },
+    h("thead", { role: "rowgroup" }, named(h("tr", {}, head), columns)), body);
   return { box: h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, made), body };
 }
 
@@ -176,7 +186,7 @@ export function cell(value, { number, text } = {}) {
 }
 
 export function facts(entries) {
-  return h("dl", {}, entries.filter(([, value]) => value !== null && value !== undefined && value !== "").map(
+  return h("dl", {}, entries.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false).map(
     ([name, value]) => [h("dt", {}, name), h("dd", {}, value instanceof Node ? value : shown(value))]));
 }
 

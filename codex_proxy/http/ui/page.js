@@ -1,7 +1,7 @@
 // The page: its panes, and what they show of the server's state. Nothing is fetched while the tab is hidden.
 import {
-  Failed, WORKER_TURNS, cell, clockTime, copyButton, count, events, facts, h, json, key, ofTurn, request, seconds, shown,
-  table, trouble, turnName,
+  Failed, WORKER_TURNS, cell, clockTime, copyButton, count, events, facts, h, json, key, named, ofTurn, request, seconds,
+  shown, table, trouble, turnName,
 } from "./lib.js";
 import { playground } from "./playground.js";
 
@@ -109,10 +109,16 @@ function visible() {
 // --- Now ----------------------------------------------------------------------------------------
 
 const LIVE_COLUMNS = [
-  { name: "Turn" }, { name: "Key" }, { name: "API" }, { name: "Model" }, { name: "Mode" }, { name: "Doing" },
+  { name: "Turn" }, { name: "Key" }, { name: "API" }, { name: "Agent" }, { name: "Model" }, { name: "Mode" }, { name: "Doing" },
   { name: "First word", number: true }, { name: "Running", number: true }, { name: "Tokens", number: true },
   { name: "" },
 ];
+
+/** The agent of a turn is shown where there are several. */
+const columnsFor = (agents, columns) => columns.filter(({ name }) => name !== "Agent" || agents.length > 1);
+
+/** The cell of a row in the column of this name. */
+const cellOf = (row, column) => [...row.cells].find(({ dataset }) => dataset.name === column);
 
 const STATE_MS = 10_000;
 const SETTLE_MS = 1000; // after a turn has begun or ended: then its process has, too
@@ -123,8 +129,9 @@ const ofWorker = (worker) => worker ? `This server has several workers, and any 
 async function now({ signal }) {
   const found = await json("/ui/api/state", { signal });
   const rows = new Map();
-  const { box, body } = table("Running turns", LIVE_COLUMNS, []);
-  box.classList.add("live");
+  const columns = columnsFor(found.agents, LIVE_COLUMNS);
+  const { box, body } = table("Running turns", columns, []);
+  box.classList.add("stack");
   const none = h("p", { class: "soft" }, "No turn is running.");
   const whose = h("p", { class: "soft" });
   const summary = h("span", { class: "soft" });
@@ -138,13 +145,14 @@ async function now({ signal }) {
         started.delete(turn.id);
         continue;
       }
-      const row = liveRow(turn, old);
+      const row = liveRow(turn, old, columns);
       started.set(turn.id, [turn.started, row.querySelector(".running")]);
       if (!old) body.prepend(row);
       rows.set(turn.id, row);
     }
     for (const [id, tokens] of Object.entries(message.estimates)) {
-      const place = rows.get(Number(id))?.cells[8];
+      const row = rows.get(Number(id));
+      const place = row && cellOf(row, "Tokens");
       if (place && !place.dataset.reported) place.textContent = tokensOf({ output: null, estimated: tokens });
     }
     if (message.running !== running) settling ??= setTimeout(refresh, SETTLE_MS);
@@ -190,27 +198,28 @@ function serverParts(found) {
   ].flat().filter(Boolean);
 }
 
-function liveRow(turn, old) {
+function liveRow(turn, old, columns) {
   const stop = async (event) => {
     event.target.disabled = true;
     await ofTurn(turn.id, "/cancel", { method: "POST" }).catch((error) => state(error.message, true));
   };
-  const values = [
-    h("a", { href: `#turns/${turn.id}` }, turnName(turn)), turn.owner, turn.api, modelOf(turn), turn.mode, turn.doing,
-    seconds(turn.first), seconds(Date.now() / 1000 - turn.started), tokensOf(turn),
-  ];
-  if (turn.output !== null && old) old.cells[8].dataset.reported = "";
+  const changing = { Doing: turn.doing, "First word": seconds(turn.first), Tokens: tokensOf(turn) };
   if (old) {
-    old.cells[3].replaceChildren(modelOf(turn));
-    for (const index of [5, 6, 8]) {
-      const text = shown(values[index]);
-      if (old.cells[index].textContent !== text) old.cells[index].textContent = text;
+    if (turn.output !== null) cellOf(old, "Tokens").dataset.reported = "";
+    cellOf(old, "Model").replaceChildren(modelOf(turn));
+    for (const [name, value] of Object.entries(changing)) {
+      const place = cellOf(old, name);
+      if (place.textContent !== shown(value)) place.textContent = shown(value);
     }
     return old;
   }
-  const row = h("tr", {}, values.map((value, index) => cell(value, { number: index > 5, text: index === 5 })),
-    h("td", {}, h("button", { type: "button", onclick: stop, "aria-label": `Cancel turn ${turn.id}` }, "Cancel")));
-  row.cells[7].classList.add("running");
+  const values = {
+    Turn: h("a", { href: `#turns/${turn.id}` }, turnName(turn)), Key: turn.owner, API: turn.api, Agent: turn.agent,
+    Model: modelOf(turn), Mode: turn.mode, Running: seconds(Date.now() / 1000 - turn.started), ...changing,
+    "": h("button", { type: "button", onclick: stop, "aria-label": `Cancel turn ${turn.id}` }, "Cancel"),
+  };
+  const row = named(h("tr", {}, columns.map(({ name, number }) => cell(values[name], { number, text: name === "Doing" }))), columns);
+  cellOf(row, "Running").classList.add("running");
   return row;
 }
 
@@ -239,8 +248,9 @@ function agentCard(agent) {
   return h("section", { class: "card" },
     h("h3", {}, shown(agent.name), " ", h("span", { class: "soft" }, shown(agent.version ?? ""))),
     agent.fake && h("p", { class: "warn" }, "This is the fake agent: its answers are made up."),
-    facts([["health", health], ["upstream", agent.breaker], ["processes", processes], ["off", off],
-      ["warning", agent.warning]]),
+    facts([["health", health],
+      ["requests", agent.breaker === "half-open" && "one is sent as a trial, after failures in a row"],
+      ["processes", !agent.breaker && processes], ["off", off], ["warning", agent.warning]]),
     agent.processes.each.length ? processTable(agent) : null);
 }
 
@@ -262,23 +272,29 @@ function processTable(agent) {
 // --- Turns --------------------------------------------------------------------------------------
 
 const TURN_COLUMNS = [
-  { name: "Turn" }, { name: "Started" }, { name: "Key" }, { name: "API" }, { name: "Model" }, { name: "Mode" },
+  { name: "Turn" }, { name: "Started" }, { name: "Key" }, { name: "API" }, { name: "Agent" }, { name: "Model" }, { name: "Mode" },
   { name: "First word", number: true }, { name: "Total", number: true }, { name: "Input", number: true },
   { name: "Output", number: true }, { name: "End" },
 ];
 
 async function turns({ argument, signal }) {
   if (argument) return oneTurn(argument, signal);
-  const { data } = await json("/ui/api/turns", { signal });
-  const rows = data.map((turn) => h("tr", {},
-    cell(h("a", { href: `#turns/${turn.id}` }, turnName(turn))), cell(clockTime(turn.started)), cell(turn.owner),
-    cell(turn.api), cell(modelOf(turn)), cell(turn.mode), cell(seconds(turn.first), { number: true }),
-    cell(seconds(turn.seconds), { number: true }), cell(count(turn.input), { number: true }),
-    cell(tokensOf(turn), { number: true }), cell(endOf(turn), { text: true })));
+  const { data, agents } = await json("/ui/api/turns", { signal });
+  const columns = columnsFor(agents, TURN_COLUMNS);
+  const rows = data.map((turn) => {
+    const values = {
+      Turn: h("a", { href: `#turns/${turn.id}` }, turnName(turn)), Started: clockTime(turn.started), Key: turn.owner, API: turn.api,
+      Agent: turn.agent, Model: modelOf(turn), Mode: turn.mode, "First word": seconds(turn.first), Total: seconds(turn.seconds),
+      Input: count(turn.input), Output: tokensOf(turn), End: endOf(turn),
+    };
+    return h("tr", {}, columns.map(({ name, number }) => cell(values[name], { number, text: name === "End" })));
+  });
+  const { box } = table("Turns", columns, rows);
+  box.classList.add("stack");
   return [
     h("h2", {}, "The last turns ", h("span", { class: "soft" }, "since the server started")),
     h("p", { class: "soft" }, ofWorker(Math.floor((data[0]?.id ?? 0) / WORKER_TURNS))),
-    rows.length ? h("div", { class: "past" }, table("Turns", TURN_COLUMNS, rows).box) : h("p", { class: "soft" }, "There was no turn yet."),
+    rows.length ? box : h("p", { class: "soft" }, "There was no turn yet."),
   ];
 }
 
@@ -356,18 +372,21 @@ async function stored({ argument, signal }) {
 }
 
 function storedLine(each) {
-  return h("article", { class: "card" },
-    h("h3", {}, h("a", { href: `#stored/${encodeURIComponent(each.id)}` }, shown(each.id, 80))),
-    h("p", { class: "soft" }, `${clockTime(each.created_at)} · ${shown(each.model ?? "", 80)} · ${shown(each.status, 40)}`,
-      each.conversation ? [" · ", h("a", { href: `#stored/${encodeURIComponent(each.conversation)}` }, "its conversation")] : ""),
-    h("p", { class: "answer" }, shown(each.text, 300)));
+  const conversation = each.conversation && [" · ", h("a", { href: `#stored/${encodeURIComponent(each.conversation)}` }, "its conversation")];
+  return storedCard(each.id, each.text || "an answer without text",
+    [clockTime(each.created_at), each.model, each.status].filter(Boolean), conversation);
 }
 
 function conversationLine(each) {
   const metadata = Object.entries(each.metadata).map(([name, value]) => `${name}: ${value}`).join(" · ");
-  return h("article", { class: "card" },
-    h("h3", {}, h("a", { href: `#stored/${encodeURIComponent(each.id)}` }, shown(each.id, 80))),
-    h("p", { class: "soft" }, clockTime(each.created_at)), metadata && h("p", { class: "answer" }, shown(metadata, 300)));
+  return storedCard(each.id, metadata || `A conversation of ${clockTime(each.created_at)}`, metadata ? [clockTime(each.created_at)] : []);
+}
+
+/** A stored object in a list: its headline is what it says, below it are other words about it, and its id. */
+function storedCard(id, headline, about, more) {
+  const link = (text) => h("a", { href: `#stored/${encodeURIComponent(id)}` }, text);
+  return h("article", { class: "card" }, h("h3", {}, link(shown(headline, 300))),
+    h("p", { class: "soft" }, about.map((each) => `${shown(each, 80)} · `), link(shown(id, 80)), more));
 }
 
 /** A row with buttons for one stored object: copy it, delete it. `list` is the pane that is shown afterwards. */
@@ -395,8 +414,8 @@ async function oneConversation(id, signal) {
   const [conversation] = await Promise.all([json(path, { signal }), more()]);
   return [
     h("p", {}, h("a", { href: "#stored/conversations" }, "All conversations")),
-    h("h2", {}, shown(id, 80)),
-    h("p", { class: "soft" }, `created ${clockTime(conversation.created_at)}`),
+    h("h2", {}, `Conversation of ${clockTime(conversation.created_at)}`),
+    h("p", { class: "soft" }, shown(id, 80)),
     facts(Object.entries(conversation.metadata)),
     storedButtons(id, path, conversation, "#stored/conversations"),
     h("h3", {}, "Items"), list,
@@ -407,6 +426,11 @@ async function oneConversation(id, signal) {
 function textOf(item) {
   if (item.type !== "message") return JSON.stringify(item, null, 2);
   return item.content.map((part) => part.text ?? part.refusal ?? `[${part.type}]`).join("\n");
+}
+
+function headlineOf({ output }) {
+  const parts = output.flatMap((item) => (item.type === "message" ? item.content : []));
+  return parts.map((part) => part.text ?? part.refusal ?? "").join(" ").trim() || "An answer without text";
 }
 
 async function oneResponse(id, signal) {
@@ -425,7 +449,8 @@ async function oneResponse(id, signal) {
     each.next.length ? h("ul", { class: "tree" }, each.next.map(branch)) : null);
   return [
     h("p", {}, h("a", { href: "#stored" }, "All stored responses")),
-    h("h2", {}, shown(id, 80)),
+    h("h2", {}, shown(headlineOf(response), 120)),
+    h("p", { class: "soft" }, [clockTime(response.created_at), response.model, response.status, id].map((each) => shown(each, 80)).join(" · ")),
     storedButtons(id, path, response, "#stored"),
     h("h3", {}, "Chain"), h("ul", { class: "tree" }, branch(chain)),
     h("h3", {}, "Input"), h("pre", { tabindex: "0" }, shown(JSON.stringify(input.data, null, 2))),
