@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import httpx2
+import msgspec
 from mcp.client._transport import TransportStreams
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -17,6 +18,7 @@ from codex_proxy.core.json_values import is_too_costly
 from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, ForbiddenAddressError
 from codex_proxy.mcp.config import HttpServer
 from codex_proxy.mcp.connection import TransportReport
+from codex_proxy.mcp.messages import Waiting
 from codex_proxy.mcp.values import McpFaultKind, McpLimits, fault_of
 
 CONNECT_SECONDS: Final = 4.0
@@ -91,10 +93,16 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._report = report
         self._is_sse = is_sse
         self._inner = httpx2.AsyncHTTPTransport()
+        self._waiting = Waiting()
+        """The requests of an SSE connection, whose answers come in its one stream."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if request.method == "POST" and _NOTIFICATION in (await request.aread())[:200]:
-            request.extensions["timeout"]["read"] = NOTIFICATION_SECONDS
+        waiting = self._waiting if self._is_sse else Waiting()
+        if request.method == "POST":
+            body = await request.aread()
+            waiting.note_sent(msgspec.json.decode(body))
+            if _NOTIFICATION in body[:200]:
+                request.extensions["timeout"]["read"] = NOTIFICATION_SECONDS
         try:
             response = await self._send(request)
         except httpx2.TransportError as error:
@@ -107,7 +115,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
                 self._report.ended.set()
             raise
         self._note_status(request, response)
-        return self._limit_body(request, response)
+        return self._limit_body(request, response, waiting)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -158,9 +166,13 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         else:
             self._note(McpFaultKind.UNREACHABLE, f"answered with status {status}.")
 
-    def _limit_body(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Limits a response's body; the end of an SSE stream sets `ended`."""
-        events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+    def _limit_body(
+        self, request: httpx2.Request, response: httpx2.Response, waiting: Waiting
+    ) -> httpx2.Response:
+        """Limits a response's body, and mends its messages; the end of an SSE stream sets `ended`."""
+        form = response.headers.get("content-type", "").lower()
+        events = form.startswith("text/event-stream")
+        mend = waiting.mend_events if events else waiting.mend_body
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)
         on_end = self._report.ended.set if self._is_sse and request.method == "GET" else None
@@ -171,7 +183,12 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
             response.status_code,
             headers=headers,
             stream=_LimitedBody(
-                stream, self._limits.message_bytes, self._on_too_large, on_end, events=events
+                stream,
+                self._limits.message_bytes,
+                self._on_too_large,
+                on_end,
+                mend if events or form.startswith("application/json") else None,
+                events=events,
             ),
             extensions=response.extensions,
         )
@@ -187,6 +204,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
 class _LimitedBody(httpx2.AsyncByteStream):
     """A body, as a whole or event by event (`events`). At a message of more than `limit` bytes, or whose values take
     too long to decode, `on_too_large` is called and `httpx2.StreamError` raised. `on_end` is called when it is closed.
+    `mend` converts a body, or whole events.
     """
 
     def __init__(
@@ -195,10 +213,12 @@ class _LimitedBody(httpx2.AsyncByteStream):
         limit: int,
         on_too_large: Callable[[], None],
         on_end: Callable[[], None] | None,
+        mend: Callable[[bytes], bytes] | None,
         *,
         events: bool,
     ) -> None:
         self._inner = inner
+        self._mend = mend
         self._limit = limit
         self._on_too_large = on_too_large
         self._on_end = on_end
@@ -215,12 +235,14 @@ class _LimitedBody(httpx2.AsyncByteStream):
                 del message[:end]
             if len(message) > self._limit:
                 raise self._too_large()
+        if message and self._events:
+            message += b"\n\n"  # the last event may lack its blank line
         yield self._checked(bytes(message))
 
     def _checked(self, message: bytes) -> bytes:
         if is_too_costly(message):
             raise self._too_large()
-        return message
+        return message if self._mend is None else self._mend(message)
 
     def _too_large(self) -> httpx2.StreamError:
         self._on_too_large()

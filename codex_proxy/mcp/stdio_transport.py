@@ -15,9 +15,11 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic_core import from_json
 
+from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.json_values import LONG_JSON, is_too_costly
 from codex_proxy.mcp.config import StdioServer, redact
 from codex_proxy.mcp.connection import TransportReport
+from codex_proxy.mcp.messages import Waiting
 from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits, fault_of
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 
@@ -42,6 +44,7 @@ async def stdio_transport(
         what = redact(f"could not start {error.program}: {error.reason}", server.secrets)
         raise McpError(fault_of(server.label, McpFaultKind.UNREACHABLE, what)) from None
     lines.process = process
+    waiting = Waiting()
     try:
         read_writer, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, write_reader = anyio.create_memory_object_stream[SessionMessage](0)
@@ -50,7 +53,7 @@ async def stdio_transport(
             async def read_messages() -> None:
                 async with read_writer:
                     async for line in lines:
-                        if (message := _message(line)) is not None:
+                        for message in _messages(line, waiting):
                             await read_writer.send(message)
                     report.fault = _end_fault(server, lines)  # first: who waits for the end reads the fault
                     report.ended.set()
@@ -61,6 +64,9 @@ async def stdio_transport(
                         report.fault = fault_of(server.label, McpFaultKind.DIED, "no longer reads its input.")
                         report.ended.set()
                         return
+                    sent = message.message
+                    method, params = getattr(sent, "method", None), getattr(sent, "params", None)
+                    waiting.note_sent({"id": getattr(sent, "id", None), "method": method, "params": params})
                     process.write(_line(message))
 
             group.start_soon(read_messages)
@@ -108,11 +114,15 @@ class _StdoutLines:
                     return
                 if len(line) > LONG_JSON:
                     await asyncio.sleep(0)  # to look at it took as long as decoding it will
-                yield line
+                for part in line.split(b"\r"):  # progress ends so, and JSON contains none
+                    yield part
                 parts, length = [start], len(start)
             if length > self._limit:
                 self.too_long = True
                 return
+        rest = b"".join(parts)
+        if not is_too_costly(rest) and not is_torn(rest):
+            yield rest
 
     async def _next(self) -> bytes | None:
         while not self._chunks:
@@ -127,20 +137,20 @@ class _StdoutLines:
         return chunk
 
 
-def _message(line: bytes) -> SessionMessage | None:
-    """Decodes a line; None if it is no message, or a notification that nobody handles: validated as well, thousands of
+def _messages(line: bytes, waiting: Waiting) -> list[SessionMessage]:
+    """Decodes a line; empty if it is no message, or a notification that nobody handles: validated as well, thousands of
     these would take all of this server's time.
     """
-    if not line.lstrip().startswith(b"{"):
-        return None
     try:
         fields = from_json(line)  # in one go with validation it takes four times as long
-        method = fields.get("method")
-        if isinstance(method, str) and method.startswith("notifications/") and method != TOOLS_CHANGED:
-            return None
-        return SessionMessage(jsonrpc_message_adapter.validate_python(fields, by_name=False))
     except ValueError:
-        return None
+        fields = None
+    messages = [fields] if waiting.is_plain(fields) else waiting.read(line)
+    return [
+        SessionMessage(jsonrpc_message_adapter.validate_python(each, by_name=False))
+        for each in messages
+        if not each.get("method", "").startswith("notifications/") or each["method"] == TOOLS_CHANGED
+    ]
 
 
 def _line(message: SessionMessage) -> bytes:

@@ -17,6 +17,7 @@ from codex_proxy.core.json_values import LONG_JSON
 from codex_proxy.mcp import stdio_transport
 from codex_proxy.mcp.config import Definition, StdioServer
 from codex_proxy.mcp.connection import McpConnection
+from codex_proxy.mcp.messages import Waiting
 from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits
 from tests.mcp.serving import LONG, ManualClock, arguments, command_of, stdio, texts
@@ -328,7 +329,7 @@ async def test_others_are_served_between_the_look_at_a_long_message_and_its_deco
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    decode = stdio_transport._message
+    decode = stdio_transport._messages
 
     def look(line: bytes) -> bool:
         if len(line) > LONG_JSON:
@@ -336,12 +337,12 @@ async def test_others_are_served_between_the_look_at_a_long_message_and_its_deco
             asyncio.get_running_loop().call_soon(steps.append, "others")
         return False
 
-    def note_decoding(line: bytes) -> object:
+    def note_decoding(line: bytes, waiting: Waiting) -> object:
         steps.extend(["decoded"] if len(line) > LONG_JSON else [])
-        return decode(line)
+        return decode(line, waiting)
 
     monkeypatch.setattr(stdio_transport, "is_too_costly", look)
-    monkeypatch.setattr(stdio_transport, "_message", note_decoding)
+    monkeypatch.setattr(stdio_transport, "_messages", note_decoding)
     await make(stdio("files")).call("files", "big", arguments(size=LONG_JSON), LONG)
     assert steps == ["looked at", "others", "decoded"]
 

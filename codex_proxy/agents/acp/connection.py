@@ -20,7 +20,8 @@ from codex_proxy.agents.acp.messages import (
 )
 from codex_proxy.agents.acp.program import INITIALIZE, DeclaredFeatures, read_declared_features
 from codex_proxy.agents.dialect import ReceivedMessages
-from codex_proxy.agents.dialects.json_lines import OF_NOBODY, TORN, divided, is_torn
+from codex_proxy.agents.dialects.json_lines import OF_NOBODY, TORN, divided
+from codex_proxy.core.damaged_json import is_torn
 
 CLIENT: Final = {"name": "codex-proxy", "title": "codex-proxy", "version": __version__}
 INITIALIZE_ID: Final = request_id(0, 1)

@@ -42,10 +42,11 @@ from codex_proxy.agents.dialect import NOTHING, Decision, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn
 from codex_proxy.agents.dialects.conversions import mcp_content
 from codex_proxy.agents.dialects.failures import clean_text
-from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part, divided, is_torn
+from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part, divided
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.agents.dialects.response_items import raw_call, raw_output
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
+from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,

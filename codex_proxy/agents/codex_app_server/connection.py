@@ -24,7 +24,8 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
 )
 from codex_proxy.agents.dialect import ReceivedMessages
-from codex_proxy.agents.dialects.json_lines import OF_NOBODY, TORN, divided, is_torn
+from codex_proxy.agents.dialects.json_lines import OF_NOBODY, TORN, divided
+from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.json_values import LONG_JSON, UNREADABLE
 
 CLIENT_NAME = "codex_openai_proxy"

@@ -24,9 +24,9 @@ from codex_proxy.agents.dialects.json_lines import (
     decode_line,
     decode_loosely,
     divided,
-    is_torn,
 )
 from codex_proxy.agents.dialects.transcript import prompt_of
+from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import (
     FullReasoning,
     FullText,

@@ -27,7 +27,8 @@ from codex_proxy.agents.dialects.failures import (
     retrying_event,
     status_in,
 )
-from codex_proxy.agents.dialects.json_lines import divided, is_torn
+from codex_proxy.agents.dialects.json_lines import divided
+from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalKind,

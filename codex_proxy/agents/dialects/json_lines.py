@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import repeat
@@ -13,9 +11,9 @@ from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec.structs import FieldInfo, fields
-from pydantic_core import from_json
 
-from codex_proxy.core.json_values import UNREADABLE, encode_json, is_too_costly, without_surrogates
+from codex_proxy.core.damaged_json import beginning_of, value_of, without_halves
+from codex_proxy.core.json_values import UNREADABLE, encode_json, is_too_costly
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -48,14 +46,14 @@ def decode_line(line: bytes, whole: msgspec.json.Decoder[T], *heads: msgspec.jso
             value = _value_of(line)
         if value is not None and (found := _convert(value, whole.type)) is not None:
             return found
-    for mended in (None, _without_halves):  # which takes as long as to decode it
+    for mended in (None, without_halves):  # which takes as long as to decode it
         data = line if mended is None else mended(line)
         for head in heads:
             try:
                 return head.decode(data)
             except UNREADABLE:
                 pass
-    value = _beginning_of(line) if value is None else value
+    value = beginning_of(line) if value is None else value
     some = (_convert(value, head.type) for head in heads)
     return next((found for found in some if found is not None), None)
 
@@ -65,13 +63,13 @@ def decode_loosely(line: bytes | msgspec.Raw, type: type[T]) -> T | None:
     costs too much.
     """
     data = bytes(line)
-    value = None if is_too_costly(data) else _value_of(data)
+    value = _value_of(data)
     return None if value is None else _convert(value, type, loosely=True)
 
 
 def decode_beginning(line: bytes, type: type[T]) -> T | None:
     """Decodes the fields before the place from which on a line cannot be read; None if there are none."""
-    return _convert(_beginning_of(line), type, loosely=True)
+    return _convert(beginning_of(line), type, loosely=True)
 
 
 def divided(lines: Sequence[bytes]) -> Sequence[bytes]:
@@ -79,13 +77,6 @@ def divided(lines: Sequence[bytes]) -> Sequence[bytes]:
     if not any(map(contains, lines, repeat(b"\r"))):
         return lines
     return [part for line in lines for part in line.split(b"\r") if part]
-
-
-def is_torn(line: bytes) -> bool:
-    """Whether a line is a JSON object that breaks off: of a protocol, unlike other text that a program prints, which
-    seldom begins so.
-    """
-    return _OBJECT.match(line) is not None and not is_too_costly(line) and _value_of(line) is None
 
 
 def decode_part(json: bytes | msgspec.Raw, type: type[T], *, loosely: bool = False) -> T:
@@ -109,59 +100,12 @@ def decode_part(json: bytes | msgspec.Raw, type: type[T], *, loosely: bool = Fal
 
 # --- JSON that a strict decoder refuses -----------------------------------------------------------
 
-_OBJECT: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"')
 DELTAS: Final = frozenset({"text", "delta", "thinking", "partial_json", "arguments", "data"})
 """The fields that hold a piece of a text in some agent's protocol."""
-_HALF: Final = re.compile(
-    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
-)
-"""An escape that may be half of a surrogate pair; before it what only looks like one: a backslash, and a whole pair."""
 
 
 def _value_of(line: bytes) -> Any:
-    """Returns the value of JSON that may have a byte order mark, bytes that are no UTF-8, half of a surrogate pair, NaN
-    or control characters; None if it is no JSON.
-    """
-    try:
-        value = json.loads(line.decode("utf-8-sig", "replace"), strict=False)
-    except UNREADABLE:
-        return None
-    return _with_halves_in_deltas(value) if b"\\u" in line else value
-
-
-def _with_halves_in_deltas(value: Any, name: str = "") -> Any:
-    """Returns JSON with U+FFFD for halves of surrogate pairs but in a delta, where the other half may follow."""
-    if isinstance(value, str):
-        return value if name in DELTAS else without_surrogates(value)
-    if isinstance(value, list):
-        return [_with_halves_in_deltas(each) for each in value]
-    if isinstance(value, dict):
-        return {without_surrogates(name): _with_halves_in_deltas(each, name) for name, each in value.items()}
-    return value
-
-
-def _without_halves(json: bytes) -> bytes:
-    """Returns JSON with U+FFFD for escapes that are half of a surrogate pair, and bytes that are no UTF-8."""
-    if b"\\u" in json:
-        json = _HALF.sub(lambda found: found[0] if len(found[0]) != 6 else b"\\ufffd", json)
-    return json.decode("utf-8-sig", "replace").encode()
-
-
-def _beginning_of(line: bytes) -> Any:
-    """Returns the value of JSON up to the place from which on it cannot be read; None if there is nothing."""
-    if is_too_costly(line):
-        return None
-    text = _without_halves(line)
-    try:
-        json.loads(text, strict=False)
-    except json.JSONDecodeError as error:
-        text = error.doc[: error.pos].encode()
-    except UNREADABLE:
-        return None
-    try:
-        return from_json(text, allow_partial=True)
-    except ValueError:
-        return None
+    return value_of(line, halves_in=DELTAS)
 
 
 def _convert(value: Any, type: type[T], *, loosely: bool = False) -> T | None:

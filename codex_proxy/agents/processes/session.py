@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeGuard
 import msgspec
 
 from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step, ToolReply, TooMuchHeld
-from codex_proxy.agents.dialects.json_lines import is_torn
 from codex_proxy.agents.dialects.marks import OriginMarks
+from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import TimerHandle, Timers
