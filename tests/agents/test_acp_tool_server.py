@@ -142,6 +142,57 @@ async def test_a_message_that_is_no_request_is_refused(
         assert reply.status == 405
 
 
+CALL = b'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"get_weather","arguments":{"city":"Oslo"}}}'
+READ: dict[str, tuple[bytes, str]] = {
+    "half of a pair": (CALL.replace(b"Oslo", rb"Oslo \ud83d"), "Oslo \ufffd"),
+    "no UTF-8": (CALL.replace(b"Oslo", b"Oslo \xff"), "Oslo \ufffd"),
+    "a byte order mark": (b"\xef\xbb\xbf" + CALL, "Oslo"),
+    "a control character": (CALL.replace(b"Oslo", b"Os\tlo"), "Os\tlo"),
+    "NaN in a field": (CALL.replace(b'"params"', b'"zz":[NaN,Infinity],"params"'), "Oslo"),
+    "a list": (b"[" + CALL + b"]", "Oslo"),
+    "no version": (CALL.replace(b'"jsonrpc":"2.0",', b""), "Oslo"),
+}
+"""Damaged calls, and the city that is read."""
+DEEP = b"[" * 300 + b"]" * 300
+REFUSED: dict[str, tuple[bytes, int]] = {
+    **{f"cut at byte {place}": (CALL[:place], -32700) for place in range(24, len(CALL))},
+    "a bad escape": (CALL.replace(b"Oslo", rb"O\slo"), -32700),
+    "too deep": (CALL.replace(b'"Oslo"', DEEP), -32700),
+    "a method of another type": (CALL.replace(b'"tools/call"', b"7"), -32600),
+    "no method": (CALL.replace(b'"method":"tools/call",', b""), -32600),
+    "parameters in a list": (CALL.replace(b'{"name"', b'[{"name"').replace(b"}}}", b"}}]}"), -32602),
+    "no name": (CALL.replace(b'"name"', b'"title"'), -32602),
+    "a name of another type": (CALL.replace(b'"get_weather"', b"7"), -32602),
+    "two in a list": (b"[" + CALL + b"," + CALL.replace(b'"id":5,', b"") + b"]", -32600),
+}
+"""Calls that cannot be read, and the error."""
+
+
+@pytest.mark.parametrize("damage", READ)
+async def test_a_damaged_call_is_read(server: ToolServer, http: aiohttp.ClientSession, damage: str) -> None:
+    endpoint = await server.open(TOOLS)
+    heard = inputs_of(endpoint)
+    body, city = READ[damage]
+    headers = {"Authorization": f"Bearer {endpoint.token}"}
+    async with http.post(server.url, data=body, headers=headers) as reply:
+        [called] = [each for each in heard if isinstance(each, ToolCalled)]
+        assert json.loads(called.arguments) == {"city": city}
+        endpoint.set_result(called.key, {})
+        assert b'"id":5' in await reply.read()
+
+
+async def test_a_call_that_cannot_be_read_gets_an_error_with_its_id(
+    server: ToolServer, http: aiohttp.ClientSession
+) -> None:
+    endpoint = await server.open(TOOLS)
+    headers = {"Authorization": f"Bearer {endpoint.token}"}
+    for name, (body, code) in REFUSED.items():
+        async with http.post(server.url, data=body, headers=headers) as reply:
+            answer = await reply.json()
+            [answer] = answer if isinstance(answer, list) else [answer]
+            assert (reply.status, answer["id"], answer["error"]["code"]) == (200, 5, code), name
+
+
 async def test_a_call_is_kept_alive_with_progress_until_its_result_is_given(
     server: ToolServer, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,3 +358,30 @@ async def test_a_forwarder_answers_a_request_with_an_error_if_the_tool_server_is
     await server.close()
     answer = await forward(forwarder[1], "tools/list", {})
     assert "ConnectionRefusedError" in answer["error"]["message"]
+
+
+async def test_a_forwarder_answers_each_damaged_call_with_its_id(
+    forwarder: tuple[ToolEndpoint, asyncio.subprocess.Process],
+) -> None:
+    endpoint, process = forwarder
+    assert process.stdin is not None
+    assert process.stdout is not None
+    endpoint.sink = lambda each: endpoint.set_result(each.key, {}) if isinstance(each, ToolCalled) else None
+    for name, (line, _) in (READ | REFUSED).items():
+        process.stdin.write(line + b"\n")
+        async with asyncio.timeout(PATIENCE):
+            answer = json.loads(await process.stdout.readline())
+        [answer] = answer if isinstance(answer, list) else [answer]
+        assert answer["id"] == 5, name
+
+
+async def test_a_forwarder_answers_a_call_that_is_too_large_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, forwarder: tuple[ToolEndpoint, asyncio.subprocess.Process]
+) -> None:
+    endpoint, process = forwarder
+    runner = endpoint._server._runner
+    assert runner is not None
+    monkeypatch.setattr(runner.app, "_client_max_size", 1000)
+    answer = await forward(process, "tools/call", {"name": "get_weather", "arguments": {"city": "x" * 2000}})
+    assert (answer["id"], answer["error"]["code"]) == (5, -32603)
+    assert "413" in answer["error"]["message"]

@@ -16,24 +16,32 @@ LOCK = threading.Lock()
 MAX_SILENT_SECONDS = 86_400.0
 """Maximum seconds to wait for the tool server to send something."""
 INTERNAL_ERROR = -32603
+UNAUTHORIZED = 401
+"""The status with which a session that has ended answers."""
 
 
-def put(line: bytes) -> bool:
-    """Prints a message as a line, if it is not empty. Returns whether it answers a request."""
-    if not line.strip():
-        return False
+def put(line: bytes) -> tuple[bool, str]:
+    """Prints a message as a line, but for what is no JSON, and an error without an id, which nobody waits for. Returns
+    whether it answers a request, and what such an error says.
+    """
+    message = decoded(line)
+    if isinstance(message, dict) and "method" not in message and message.get("id") is None:
+        error = message.get("error")
+        return False, str(error.get("message")) if isinstance(error, dict) else ""
+    if not isinstance(message, (dict, list)):
+        return False, ""
     with LOCK:
         sys.stdout.buffer.write(line.strip() + b"\n")
         sys.stdout.buffer.flush()
-    return field_of(line, "method") is None
+    return isinstance(message, list) or "method" not in message, ""
 
 
-def field_of(line: bytes, name: str) -> object:
+def decoded(line: bytes) -> object:
+    """Returns the value of a line of JSON; None if it is none."""
     try:
-        message = json.loads(line)
+        return json.loads(line.decode("utf-8-sig", "replace"), strict=False)
     except (ValueError, RecursionError):
         return None
-    return message.get(name) if isinstance(message, dict) else None
 
 
 def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
@@ -51,17 +59,20 @@ def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
         if (response.getheader("Content-Type") or "").startswith("text/event-stream"):
             for each in response:
                 if each.startswith(b"data:"):
-                    answered = put(each[5:]) or answered
+                    answered = put(each[5:])[0] or answered
         else:
-            answered = put(response.read())
+            answered, error = put(response.read())
+            status = f"status {response.status}"
+            reason = reason if response.status == UNAUTHORIZED else error or status
     except (OSError, http.client.HTTPException) as error:
         reason = type(error).__name__
     finally:
         connection.close()
-    id = field_of(line, "id")
-    if id is not None and field_of(line, "method") is not None and not answered:
+    message = decoded(line)
+    asked = isinstance(message, dict) and message.get("id") is not None and "method" in message
+    if isinstance(message, dict) and asked and not answered:
         refusal = {"code": INTERNAL_ERROR, "message": f"The tool server did not answer: {reason}."}
-        put(json.dumps({"jsonrpc": "2.0", "id": id, "error": refusal}).encode())
+        put(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": refusal}).encode())
 
 
 def main(arguments: list[str]) -> int:

@@ -21,6 +21,7 @@ from aiohttp import web
 from codex_proxy import __version__
 from codex_proxy.agents.acp.client_tools import SERVER, tool_entry
 from codex_proxy.agents.acp.messages import (
+    INVALID_PARAMS,
     METHOD_NOT_FOUND,
     Input,
     ToolCalled,
@@ -28,14 +29,19 @@ from codex_proxy.agents.acp.messages import (
     ToolsListed,
     ToolsSettled,
 )
+from codex_proxy.core.damaged_json import beginning_of, value_of
 from codex_proxy.core.items import Tool
-from codex_proxy.core.json_values import UNREADABLE, is_too_costly, object_at, text_at, value_at
+from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
 
 log = structlog.get_logger(__name__)
 
 HOST: Final = "127.0.0.1"
 PATH: Final = "/mcp"
 MAX_BODY: Final = 32 << 20
+MAX_HEAD: Final = 128
+"""Bytes of a message that costs too much in which its id is looked for."""
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
 PROGRESS_SECONDS: Final = 10.0
 SETTLE_SECONDS: Final = 0.2
 """Seconds to wait for another call of the same step."""
@@ -101,7 +107,7 @@ class ToolEndpoint:
         text = msgspec.json.encode(arguments if arguments is not None else {}).decode()
         meta = params.get("_meta")  # where Claude Code and Codex have the model's id
         call_id = text_at(meta, "claudecode/toolUseId") or text_at(meta, "callId")
-        self._notify(ToolCalled(key, call_id, str(params.get("name") or ""), text))
+        self._notify(ToolCalled(key, call_id, params["name"], text))
         for timer in self._timers:
             timer.cancel()
         self._timers = [
@@ -187,18 +193,18 @@ class ToolServer:
         if request.method != "POST":
             # No stream of the server's own is offered, and no session of MCP is kept.
             return web.Response(status=405, headers={"Allow": "POST"})
-        try:
-            body = await request.read()
-            message = None if is_too_costly(body) else msgspec.json.decode(body)
-        except UNREADABLE:
-            return _error(None, -32700, "Parse error", status=400)
-        if not isinstance(message, dict):
-            return _error(None, -32600, "Invalid request", status=400)
+        message = _message_of(await request.read())
+        if isinstance(message, web.Response):
+            return message
         id, method = message.get("id"), message.get("method")
-        if id is None or not isinstance(method, str):
+        if id is None or "result" in message or "error" in message:
             return web.Response(status=202)
+        if not isinstance(method, str):
+            return _error(id, INVALID_REQUEST, "The request has no method")
         params = object_at(message, "params")
         if method == "tools/call":
+            if not isinstance(params.get("name"), str):
+                return _error(id, INVALID_PARAMS, "The call has no name")
             return await self._call(request, endpoint, id, params)
         result = _result_of(method, params, endpoint)
         if result is None:
@@ -256,6 +262,27 @@ async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any],
             )
 
 
+def _message_of(body: bytes) -> dict[str, Any] | web.Response:
+    """Decodes a message, also a damaged one, or returns an error: with the id if it can be read, for clients wait for
+    no other.
+    """
+    value = value_of(body)
+    if isinstance(value, list) and len(value) == 1:
+        [value] = value
+    if isinstance(value, dict):
+        return value
+    if value is not None:
+        ids = [each["id"] for each in objects_in(value) if each.get("id") is not None]
+        errors = [
+            _error_object(id, INVALID_REQUEST, "Several messages in one are not supported") for id in ids
+        ]
+        if errors:
+            return web.Response(body=msgspec.json.encode(errors), content_type="application/json")
+        return _error(None, INVALID_REQUEST, "Invalid request", status=400)
+    id = value_at(beginning_of(body) or beginning_of(body[:MAX_HEAD]), "id")
+    return _error(id, PARSE_ERROR, "Parse error", status=400 if id is None else 200)
+
+
 def _result_of(method: str, params: dict[str, Any], endpoint: ToolEndpoint) -> dict[str, Any] | None:
     """Returns the result of a request other than a call; None if the method is not supported."""
     if method == "initialize":
@@ -286,5 +313,9 @@ def _json(id: Any, result: object) -> web.Response:
 
 
 def _error(id: Any, code: int, message: str, *, status: int = 200) -> web.Response:
-    body = msgspec.json.encode({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+    body = msgspec.json.encode(_error_object(id, code, message))
     return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _error_object(id: Any, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
