@@ -44,6 +44,13 @@ def _without_halves_in(value: Any, but_in: frozenset[str], name: str = "") -> An
     return value
 
 
+def has_halves(data: bytes) -> bool:
+    """Whether JSON has an escape that is half of a surrogate pair."""
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return False
+    return any(len(found[0]) == 6 for found in _HALF.finditer(data))
+
+
 def without_halves(data: bytes) -> bytes:
     """Returns JSON with U+FFFD for escapes that are half of a surrogate pair, and bytes that are no UTF-8."""
     if b"\\u" in data:

@@ -4,7 +4,7 @@ any form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from typing import Any, Final
 
 from codex_proxy.agents.dialects.conversions import CustomInput
@@ -134,8 +134,8 @@ class ChatAnswer:
             if content:
                 self._add_split(*self._think.feed(content), out)
         elif isinstance(content, list):
-            for part in content:
-                self._add_part(part, out)
+            for reasoning, text in texts_in(content):
+                self._add_split(reasoning, text, out)
         if refusal := text_at(delta, "refusal"):
             self.text.append(refusal)
             out.append(RefusalDelta(self._message(out), refusal))
@@ -185,19 +185,6 @@ class ChatAnswer:
             self.contradicts = self.contradicts or None in rests
             message = message | {"tool_calls": [rest for rest in rests if rest is not None]}
         self._add_delta(message, out)
-
-    def _add_part(self, part: Any, out: list[Event]) -> None:
-        """Adds a part of `content`, which Mistral's servers send as a list."""
-        if not isinstance(part, dict):
-            return
-        if isinstance(part.get("text"), str):
-            self._add_split("", part["text"], out)
-        thinking = part.get("thinking")
-        texts = thinking if isinstance(thinking, list) else [thinking]
-        for each in texts:
-            said = each.get("text") if isinstance(each, dict) else each
-            if isinstance(said, str):
-                self._add_reasoning(said, out)
 
     def _add_split(self, reasoning: str, text: str, out: list[Event]) -> None:
         self._add_reasoning(reasoning, out)
@@ -260,6 +247,15 @@ class ChatAnswer:
         id = self._open.pop(what, None)
         if id is not None:
             out.append(ItemEnded(id))
+
+
+def texts_in(content: list[Any]) -> Iterator[tuple[str, str]]:
+    """Yields reasoning and text of each part of a `content`, which Mistral's servers send as a list."""
+    for part in objects_in(content):
+        thinking = part.get("thinking")
+        texts = thinking if isinstance(thinking, list) else [thinking]
+        said = [each.get("text") if isinstance(each, dict) else each for each in texts]
+        yield "".join(each for each in said if isinstance(each, str)), text_at(part, "text")
 
 
 def _flat_annotation(annotation: Any) -> dict[str, Any] | None:

@@ -99,7 +99,7 @@ class ToolCalls:
         function = object_at(delta, "function")
         index = delta.get("index")
         index = index if isinstance(index, int | str) and not isinstance(index, bool) else None
-        said = _arguments(function.get("arguments"))
+        said = arguments_in(function.get("arguments"))
         call = self._call_of(text_at(delta, "id"), index, text_at(function, "name"), said, beside)
         call.old_form = call.old_form or old_form
         if said:
@@ -123,7 +123,7 @@ class ToolCalls:
             call = self.all[position] if position < len(self.all) else None
         if call is None:
             return delta
-        said, whole = "".join(call.arguments), _arguments(function.get("arguments"))
+        said, whole = "".join(call.arguments), arguments_in(function.get("arguments"))
         if text_at(function, "name") not in ("", call.name or text_at(function, "name")):
             return None
         same = said.startswith(whole) or canonical_json(said) == canonical_json(whole)
@@ -181,7 +181,8 @@ class ToolCalls:
         return None if is_other else begun
 
 
-def _arguments(value: Any) -> str:
+def arguments_in(value: Any) -> str:
+    """Returns arguments as a text, which some servers send as an object."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text_at(value)

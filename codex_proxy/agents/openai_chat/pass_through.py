@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from codex_proxy.agents.openai_chat.answer import usage_in
+from codex_proxy.agents.openai_chat.split_pairs import SplitPairs
 from codex_proxy.agents.openai_chat.whole_answers import WholeAnswer, chunks_of
 from codex_proxy.agents.upstream.stream import (
     BOM,
@@ -22,6 +23,7 @@ from codex_proxy.agents.upstream.stream import (
     is_error,
     is_no_chunk,
 )
+from codex_proxy.core.damaged_json import has_halves, without_halves
 from codex_proxy.core.events import Usage
 from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at
 
@@ -86,6 +88,7 @@ class PassThrough:
         """The bytes before the text in the last delta's event."""
         self._whole = WholeAnswer()
         """A stream that is converted to one object."""
+        self._pairs = SplitPairs()
         self._kept = 0
         """The bytes kept of that stream."""
 
@@ -144,7 +147,7 @@ class PassThrough:
     def finish(self) -> bytes:
         """Returns held events and `[DONE]`, or the whole object."""
         self.done = True
-        return b"".join((*self._held, DONE)) if self._stream else self._whole_answer()
+        return b"".join((*self._unsent(), DONE)) if self._stream else self._whole_answer()
 
     def _detect_format(self, chunk: bytes) -> bool:
         first = chunk.lstrip(_SPACE)[:1]
@@ -160,6 +163,8 @@ class PassThrough:
     def _needs_no_decoding(self, block: bytes) -> bool:
         """Whether a block is only deltas that need no change; counts them."""
         if not (self._stream and self.begun) or self._held or self._model_shown is not None:
+            return False
+        if self._pairs.waits or has_halves(block):
             return False
         count = self._count_similar_deltas(block) or self._count_plain_deltas(block)
         self.deltas += count
@@ -244,8 +249,11 @@ class PassThrough:
                 self.fault = StreamEvent("done")
                 return
             self.done = True
-            yield from self._held
-            yield (lines + blank if blank else DONE) if self._stream else self._whole_answer()
+            if self._stream:
+                yield from self._unsent()
+                yield lines + blank if blank else DONE
+            else:
+                yield self._whole_answer()
             return
         event = _decode(whole, "error" if name == b"error" else "chunk")
         if event.kind == "no_json" and is_no_chunk(data):
@@ -255,14 +263,19 @@ class PassThrough:
             return
         if not ("choices" in event.value or event.value.get("usage")):
             return  # a ping, or something else that clients do not know
-        changed = self._replacement_of(event.value)
+        chunk = event.value
+        if self._pairs.waits or has_halves(whole):
+            chunk = self._pairs.mend(chunk)
+        changed = self._replacement_of(chunk)
+        if changed is None and chunk is not event.value:
+            changed = chunk
         if self.failed:
             return
         self.begun = self.begun or _has_content(event.value)
         if self.begun:
             self._size = 0
         if not self._stream:
-            self._keep(event.value, len(whole))
+            self._keep(chunk, len(whole))
         elif changed is None:
             plain = len(data) == 1 and all(line.startswith((b"data:", b"event:", b":")) for line in fields)
             as_it_is = lines + blank if blank else lines.rstrip(b"\r\n") + b"\n\n"
@@ -270,6 +283,12 @@ class PassThrough:
             yield from self._release_with(as_it_is if plain and lines.startswith(fields[0]) else one_line)
         elif changed:
             yield from self._release_with(b"data: " + encode_json(changed) + b"\n\n")
+
+    def _unsent(self) -> Iterator[bytes]:
+        """Yields what is held back at the end."""
+        yield from self._held
+        if (rest := self._pairs.rest()) is not None:
+            yield b"data: " + encode_json(rest) + b"\n\n"
 
     def _release_with(self, data: bytes) -> Iterator[bytes]:
         """Yields the held-back bytes, then `data`. Before the first content, holds `data` back, too."""
@@ -304,6 +323,8 @@ class PassThrough:
             self._whole.add(chunk)
 
     def _whole_answer(self) -> bytes:
+        if (rest := self._pairs.rest()) is not None:
+            self._whole.add(rest)
         answer = self._whole.whole()
         if self._model_shown is not None:
             answer["model"] = self._model_shown
@@ -321,6 +342,8 @@ class PassThrough:
 
     def _object(self, body: bytes) -> bytes:
         """Converts a JSON body to what the client asked for, or sets `fault`."""
+        if has_halves(body):
+            body = without_halves(body)
         event = _decode(body.strip(_SPACE), "chunk")
         choices = event.value.get("choices") if event.kind == "chunk" else None
         if event.kind == "chunk" and not (isinstance(choices, list) and choices):
