@@ -21,9 +21,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import asyncpg
 
 from scripts.torture_lib.plants import PLANTS
 from scripts.torture_lib.torture import Torture
@@ -56,7 +58,10 @@ def main() -> None:
     began = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="codex-proxy-torture-")))
-        database = stack.enter_context(_database(folder)) if options.database else None
+        plant = PLANTS.get(options.plant)
+        is_shared = options.database or (plant is not None and plant.database)
+        settings = () if plant is None else plant.database_settings
+        database = stack.enter_context(_database(folder, settings)) if is_shared else None
         torture = Torture(folder, options.seconds, seed, options.plant, database)
         asyncio.run(torture.run())
     report = torture.report
@@ -71,13 +76,24 @@ def main() -> None:
 
 
 @contextmanager
-def _database(folder: Path) -> Iterator[postgres.PostgresServer]:
+def _database(folder: Path, settings: Sequence[str]) -> Iterator[postgres.PostgresServer]:
     empty = folder / "empty-cluster"
     empty.mkdir()
     os.environ[postgres.EMPTY_CLUSTER] = str(empty)
     folder.chmod(0o755)  # PostgreSQL runs as another user
     with postgres.server() as server:
+        for each in settings:  # also for the server that is started again
+            asyncio.run(_set(server.url, each))
+        if settings:
+            server.stop()
+            server.start()
         yield server
+
+
+async def _set(url: str, setting: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(f"ALTER SYSTEM SET {setting}")
+    await connection.close()
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ class Client:
         ]  # fmt: skip
         if self._proxy.evil_models:
             self._actions += [(self._ask_evil_upstream, 20), (self._ask_evil_agent, 3)]
+        if self._proxy.undisturbed is not None:
+            self._actions.append((self._add_turns_at_once, 20))
 
     async def run(self, until: Callable[[], bool]) -> None:
         """Sends one request after the other."""
@@ -154,6 +156,34 @@ class Client:
         answer = await self._exchange.ask(question.with_fields(conversation=id))
         if answer is not None and answer.complete:
             conversation.acknowledged.append(nonce)
+
+    async def _add_turns_at_once(self) -> None:
+        """Sends two turns of a conversation at once: both are taken, and one of them sees the other."""
+        _, made = await self._exchange.send("POST", "/v1/conversations", b"{}")
+        before = self._proxy.undisturbed
+        if made is None or before is None:
+            return
+        nonces = frozenset((self._questions.nonce(), self._questions.nonce()))
+        questions = [
+            self._questions.question_for(
+                "responses", f"{nonce} [[fake:echo first=400]]", Expected(nonce, None, nonces)
+            )
+            for nonce in nonces
+        ]
+        asked = [
+            self._exchange.ask(question.with_fields(conversation=made["id"], stream=False))
+            for question in questions
+        ]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        texts = ["".join(each.texts) for each in answers if isinstance(each, Answer) and each.complete]
+        if len(texts) == len(nonces):
+            if not any(all(nonce in text for nonce in nonces) for text in texts):
+                self._ledger.unseen.append(f"{made['id']}: of two turns at once none has seen the other")
+        elif before == self._proxy.undisturbed:
+            self._ledger.wrong.append(f"{made['id']}: of two turns at once {len(texts)} were taken")
+        for each in answers:
+            if isinstance(each, BaseException):
+                raise each
 
     async def _read(self) -> None:
         for path in ("/v1/models", "/v1/usage", "/healthz"):

@@ -56,6 +56,8 @@ class Ledger:
     """Requests without an answer within `PATIENCE` seconds."""
     gone: list[str] = field(default_factory=list)
     """Acknowledged background responses that are gone."""
+    unseen: list[str] = field(default_factory=list)
+    """Descriptions of acknowledged turns of a conversation that later ones have not seen."""
     requests: Counter[str] = field(default_factory=Counter)
     """Number of requests by kind."""
     checked: set[str] = field(default_factory=set)
@@ -76,7 +78,7 @@ class Ledger:
         """Returns descriptions of acknowledged objects that are gone or have changed. Unless `all`, only of those that
         were not checked before.
         """
-        found, self.gone = self.gone, []
+        found, self.gone, self.unseen = [*self.gone, *self.unseen], [], []
         seen = set() if all else self.checked
         for id, kept in [each for each in self.stored.items() if each[0] not in seen]:
             status, body = await self.read(session, f"/v1/responses/{id}", kept.key)

@@ -22,9 +22,9 @@ def every(number: int) -> Callable[[], bool]:
     return lambda: next(calls) % number == 0
 
 
-def put_in_place(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Replaces a method of a class, or a function of a module."""
-    setattr(owner, name, function)
+def put_in_place(owner: Any, name: str, value: object) -> None:
+    """Replaces a method of a class, or a function or a constant of a module."""
+    setattr(owner, name, value)
 
 
 def leak() -> None:
@@ -107,6 +107,59 @@ def cross_answers() -> None:
     put_in_place(RunScheduler, "start", start_with_earlier_messages)
 
 
+def swap_ollama_streams() -> None:
+    """Gives the lines with a request's words to the client of the Ollama stream before, and that one's to this one."""
+    from codex_proxy.surfaces.ollama.render import OllamaRenderer
+
+    pieces = OllamaRenderer.pieces
+    before: list[tuple[OllamaRenderer, list[bytes]]] = []
+
+    def pieces_of_another(self: OllamaRenderer, events: Any) -> list[bytes]:
+        mine = pieces(self, events)
+        text = b"".join(mine)
+        if b"nonce-" not in text or b'"done":true' in text:
+            return mine
+        given = before.pop()[1] if before and before[0][0] is not self else mine
+        before[:] = [(self, mine)]
+        return given
+
+    put_in_place(OllamaRenderer, "pieces", pieces_of_another)
+
+
+def acknowledge_before_the_disk() -> None:
+    """Makes no commit wait for the disk."""
+    from codex_proxy.store.postgresql import database
+
+    settings_of = database._settings_of
+
+    async def without_wait(url: str, location: str) -> tuple[dict[str, str], bool]:
+        settings, pooled = await settings_of(url, location)
+        return {**settings, "synchronous_commit": "off"}, pooled
+
+    put_in_place(database, "_settings_of", without_wait)
+
+
+def lease_to_everybody() -> None:
+    """Lets every server add a turn to a conversation in which another one works."""
+    from codex_proxy.store.postgresql import leases
+
+    condition = "WHERE held.node = excluded.node OR held.lease_until < clock_timestamp()"
+    assert condition in leases._ENTER
+    put_in_place(leases, "_ENTER", leases._ENTER.replace(condition, ""))
+
+
+def leave_the_fence_out() -> None:
+    """Lets a turn be stored behind the end of its lease, which is short."""
+    from codex_proxy.store import leases
+
+    put_in_place(leases, "LEASE_SECONDS", 1.0)
+    put_in_place(leases, "RENEW_SECONDS", 0.3)
+    from codex_proxy.store.postgresql import writing
+
+    assert "SELECT FROM turn" in writing.IN_TURN
+    put_in_place(writing, "IN_TURN", "{0}::bigint IS NULL OR true AS in_turn")
+
+
 @dataclass(frozen=True)
 class Plant:
     """A fault. `put` plants it in this process. `found_as`: the kind of finding that it must cause. `named`: a text in
@@ -116,6 +169,12 @@ class Plant:
     put: Callable[[], None]
     found_as: str
     named: str = ""
+    database: bool = False
+    """Whether it is a fault of servers that share a database."""
+    pauses: Sequence[float] = ()
+    """Seconds for which a server hangs; empty: as in a run without a plant. With them nothing else happens to it."""
+    database_settings: Sequence[str] = ()
+    """Settings of PostgreSQL that show the fault sooner."""
 
     def is_found_in(self, findings: Mapping[str, Sequence[str]]) -> bool:
         return any(self.named in line for line in findings[self.found_as])
@@ -127,4 +186,13 @@ PLANTS = {
     "lost-response": Plant(lose_responses, "lost", "is gone"),
     "slow-loop": Plant(slow_the_loop_down, "held", "plants.py"),
     "crossed-answer": Plant(cross_answers, "crossed"),
+    "swapped-ollama": Plant(swap_ollama_streams, "crossed", "/api/chat"),
+    "early-commit": Plant(
+        acknowledge_before_the_disk,
+        *("lost", "acknowledged"),
+        database=True,
+        database_settings=("wal_writer_delay = '10s'",),
+    ),
+    "shared-lease": Plant(lease_to_everybody, "wrong", "at once", database=True),
+    "no-fence": Plant(leave_the_fence_out, "lost", "at once", database=True, pauses=(2.5,)),
 }

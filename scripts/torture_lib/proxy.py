@@ -66,6 +66,10 @@ class Served(Protocol):
         """Those of its evil upstream."""
 
     @property
+    def undisturbed(self) -> int | None:
+        """How often it has been disturbed, where several servers are and none is killed, stopped or paused now."""
+
+    @property
     def life(self) -> int:
         """A number that changes when a request can have been cut off."""
 
@@ -101,6 +105,7 @@ class Proxy:
         self.life = 0
         """How many times it was started."""
         self.up = asyncio.Event()
+        self.undisturbed: int | None = None
         self._folder = folder
         self._census = folder / "census.json"
         self._plant = plant

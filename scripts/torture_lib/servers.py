@@ -49,12 +49,17 @@ def steady_server(folder: Path, hook: str, evil_port: str, plant: str) -> Proxy:
 
 
 def killed_server(
-    folder: Path, hook: str, more: Mapping[str, str] = {}, *, keys: Sequence[str] = ()
+    folder: Path,
+    hook: str,
+    more: Mapping[str, str] = {},
+    *,
+    keys: Sequence[str] = (),
+    plant: str = "none",
 ) -> Proxy:
     """Returns a server with one fake agent, which starts a process for each turn."""
     folder.mkdir()
     settings = {"PROXY_AGENT": "fake", "PROXY_FAKE_DIALECT": "proto", **more}
-    return Proxy(folder, {**_settings(folder, hook), **settings}, models=["codex-5"], keys=keys)
+    return Proxy(folder, {**_settings(folder, hook), **settings}, models=["codex-5"], keys=keys, plant=plant)
 
 
 def _settings(folder: Path, hook: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from random import Random
 
 import aiohttp
 
+from scripts.torture_lib.plants import PLANTS
 from scripts.torture_lib.proxy import Proxy
 from scripts.torture_lib.report import Report
 from scripts.torture_lib.servers import killed_server
@@ -25,17 +26,28 @@ PAUSES = (1.0, 4.0, 33.0)
 class Team:
     """The servers with what clients need of one (`proxy.Served`): each request goes to a random one that is up."""
 
-    def __init__(self, folder: Path, hook: str, database: PostgresServer, random: Random) -> None:
+    def __init__(
+        self, folder: Path, hook: str, database: PostgresServer, random: Random, plant: str = "none"
+    ) -> None:
         variables = {"PROXY_STORE": database.url}
-        one = killed_server(folder / "one", hook, variables)
-        self.members = (one, killed_server(folder / "two", hook, variables, keys=one.keys))
+        one = killed_server(folder / "one", hook, variables, plant=plant)
+        self.members = (one, killed_server(folder / "two", hook, variables, keys=one.keys, plant=plant))
+        planted = PLANTS.get(plant)
+        self._planted_pauses = () if planted is None else planted.pauses
+        """The pauses of a planted fault, if it wants any: nothing else happens then."""
         self.models = one.models
         self.evil_models: Sequence[str] = ()
         self.keys = one.keys
         self.life = 0
         self.up = asyncio.Event()
+        self._disturbances = 0
+        """How many go on now."""
         self._database = database
         self._random = random
+
+    @property
+    def undisturbed(self) -> int | None:
+        return None if self._disturbances else self.life
 
     @property
     def url(self) -> str:
@@ -70,7 +82,8 @@ class Team:
         while (wait := self._random.uniform(0.5, 5)) < end - time.monotonic():
             await asyncio.sleep(wait)
             member = self._one()
-            [what] = self._random.choices(("proxy", "stop", "pause"), (6, 2, 1))
+            weights = (0, 0, 1) if self._planted_pauses else (6, 2, 1)
+            [what] = self._random.choices(("proxy", "stop", "pause"), weights)
             with self._counted(report, what):
                 if what == "pause":
                     await self._pause(member)
@@ -84,6 +97,8 @@ class Team:
         """Until `end`, stops the database again and again, at once or after its statements, for up to 3 seconds."""
         while (wait := self._random.uniform(4, 12)) < end - time.monotonic():
             await asyncio.sleep(wait)
+            if self._planted_pauses:
+                continue
             with self._counted(report, "database"):
                 await asyncio.to_thread(self._database.stop, self._random.choice(("fast", "immediate")))
                 await asyncio.sleep(self._random.uniform(0, 3))
@@ -93,15 +108,17 @@ class Team:
     def _counted(self, report: Report, what: str) -> Iterator[None]:
         report.kills[what] += 1
         self.life += 1
+        self._disturbances += 1
         try:
             yield
         finally:
             self.life += 1
+            self._disturbances -= 1
 
     async def _pause(self, member: Proxy) -> None:
         member.up.clear()
         os.kill(member.pid, signal.SIGSTOP)
-        await asyncio.sleep(self._random.choice(PAUSES))
+        await asyncio.sleep(self._random.choice(self._planted_pauses or PAUSES))
         os.kill(member.pid, signal.SIGCONT)
         member.up.set()
 

@@ -2,8 +2,8 @@
 
 One server is steady: its clients, its agents and its upstream are bad, its processes are killed, and it must neither
 grow nor keep anybody waiting. The other server is itself killed and stopped again and again, and must not lose what it
-has acknowledged. A run with a planted fault has only the steady server, and ends when the fault is found. A run with a
-database has two other servers in place of these, all of which are killed, as the database is (`team`).
+has acknowledged. A run with a database has two other servers in place of these, all of which are killed, as the
+database is (`team`). A run with a planted fault has the steady server alone, or these two, and ends when it is found.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Torture:
     def _make_servers(self, hook: str, evil_port: str) -> dict[str, Proxy | Team]:
         """Returns the servers by name, and remembers which is which."""
         if self._database is not None:
-            self._team = Team(self._folder, hook, self._database, self._random)
+            self._team = Team(self._folder, hook, self._database, self._random, self.report.plant)
             return {"two": self._team}
         self._steady = steady_server(self._folder / "steady", hook, evil_port, self.report.plant)
         if self._plant is not None:
