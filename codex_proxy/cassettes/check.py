@@ -6,6 +6,7 @@ Each recorded request is sent to a server that replays its cassette.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,7 +30,9 @@ from codex_proxy.cassettes.format import (
 )
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.replay import ReplayAgent
+from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.cassettes.stable_values import zero_numbers, zero_times
+from codex_proxy.core.json_values import is_json
 from codex_proxy.files.private import replace_file
 from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.settings.fields import Settings
@@ -37,6 +40,8 @@ from codex_proxy.settings.fields import Settings
 COMPARED_FIELDS: Final = tuple(name for name in CONTENT_FIELDS if name != "model")
 """The parts of a turn that are compared; the model's name is not, since it depends on the agent's list of models."""
 ANSWER_SECONDS: Final = 60.0
+_ID: Final = re.compile(r"[!#-\[\]-~]{1,200}")
+"""Matches a recorded id, which may stand in JSON as it is."""
 POLL_SECONDS: Final = 0.01
 
 
@@ -127,7 +132,12 @@ class _Answers:
         """Today's ids by the recorded ones."""
 
     async def check(self, cassette: Cassette) -> CassetteCheck:
-        answer = await self._answer(cassette)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await self._answer(cassette)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            why = "no answer came" if isinstance(error, TimeoutError) else str(error)
+            raise CassetteError(f"The request of {cassette.name} failed: {why}. Record it anew.") from error
         recorded = cassette.answer
         self._match_ids(recorded, answer)
         turn = self._agent.take_last()
@@ -150,7 +160,11 @@ class _Answers:
         answer = await answer_to(self._session, self._url, request)
         if cassette.answer.final is None or answer.status != 200:
             return answer
-        return msgspec.structs.replace(answer, final=await self._wait_for_final(answer))
+        said = answer.body if answer.sent is None else next(iter(answer.sent), None)
+        response = said.get("response", said) if isinstance(said, dict) else {}
+        if response.get("object") != "response":
+            return answer
+        return msgspec.structs.replace(answer, final=await self._wait_for_final(response["id"]))
 
     def _with_todays_ids(self, body: Any) -> msgspec.Raw:
         text = msgspec.json.encode(body).decode()
@@ -159,19 +173,17 @@ class _Answers:
                 text = text.replace(f'"{recorded}"', f'"{today}"')
         return msgspec.Raw(text.encode())
 
-    async def _wait_for_final(self, answer: Answer) -> Any:
-        first = answer.body if answer.sent is None else answer.sent[0]["response"]
-        async with asyncio.timeout(ANSWER_SECONDS):
-            while True:
-                async with self._session.get(f"{self._url}/v1/responses/{first['id']}") as reply:
-                    found = msgspec.json.decode(await reply.read())
-                if found.get("status") not in ("queued", "in_progress"):
-                    return found
-                await asyncio.sleep(POLL_SECONDS)
+    async def _wait_for_final(self, id: str) -> Any:
+        while True:
+            async with self._session.get(f"{self._url}/v1/responses/{id}") as reply:
+                found = msgspec.json.decode(await reply.read())
+            if found.get("status") not in ("queued", "in_progress"):
+                return found
+            await asyncio.sleep(POLL_SECONDS)
 
     def _match_ids(self, recorded: Answer, today: Answer) -> None:
         for old, new in zip(ids_of(recorded), ids_of(today), strict=False):
-            if old != new:
+            if old != new and _ID.fullmatch(old):
                 self._ids[old] = new
 
     def _with_recorded_ids(self, answer: Answer) -> Answer:
@@ -193,7 +205,9 @@ async def answer_to(session: aiohttp.ClientSession, server: str, request: Reques
         return Answer(reply.status, None, _decoded(said.strip().split(b"\n\n")))
     if reply.content_type == "application/x-ndjson":
         return Answer(reply.status, None, _decoded(said.splitlines()))
-    return Answer(reply.status, msgspec.json.decode(said))
+    return Answer(
+        reply.status, msgspec.json.decode(said) if is_json(said) else said.decode("utf-8", "replace")
+    )
 
 
 def _decoded(events: list[bytes]) -> list[Any]:

@@ -21,6 +21,7 @@ from codex_proxy.cassettes.line_types import (
     check_request,
     check_tool,
     check_turn,
+    milliseconds_of,
 )
 from codex_proxy.cassettes.pieces import group_similar_lines, is_utf8, with_text
 from codex_proxy.cassettes.settings import CassetteError
@@ -355,7 +356,7 @@ class _ParsedLines(msgspec.Struct):
             session = msgspec.json.decode(line, type=Session)
             if session.dialect or session.facts:  # without an agent only MCP calls are recorded
                 class_of(session.dialect, dialects_of(self.plugin) if self.plugin else None)
-            elif session.origin or line != encode(session):
+            elif session.origin:
                 raise _WrongLineError("a session has a dialect. " + _CORRECT_THE_LINE)
             if self.request is not None:  # a capture of another client has none of our facts
                 check_facts(session.dialect, session.facts)
@@ -373,7 +374,7 @@ class _ParsedLines(msgspec.Struct):
             self.answer.sent.append(msgspec.json.decode(content))
         elif self.sessions:
             check_line(self.sessions[-1].dialect, kind, content)
-            self.sessions[-1].lines.append(Line(msgspec.json.decode(value["ms"], type=int), kind, content))
+            self.sessions[-1].lines.append(Line(milliseconds_of(value["ms"]), kind, content))
         else:
             raise _WrongLineError(f"there is no session before it. {_CORRECT_THE_LINE}")
 

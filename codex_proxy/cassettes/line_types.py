@@ -99,6 +99,7 @@ class _McpTool(msgspec.Struct, frozen=True):
 
 
 _Status = Annotated[int, msgspec.Meta(ge=100, le=599)]
+_Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=7 * 24 * 3_600_000)]
 
 
 def check_head(settings: Mapping[str, Any], mcp: list[Any], match: list[str]) -> None:
@@ -143,8 +144,15 @@ def check_answer(status: Any) -> None:
     msgspec.convert(status, _Status)
 
 
+def milliseconds_of(value: msgspec.Raw) -> int:
+    """Returns a line's time. Raises `ValidationError`."""
+    return msgspec.json.decode(value, type=_Milliseconds)
+
+
 def check_line(dialect: str, kind: str, value: Any) -> None:
     """Checks a line of a session with this dialect. Raises `ValueError` or `LookupError`."""
+    if not dialect and kind != "call":
+        raise ValueError("a session without a dialect has calls alone")
     is_upstream = dialect in ("chat", "responses")
     if dialect in DIALECTS and (
         (kind in UPSTREAM_KINDS and not is_upstream)
@@ -153,7 +161,9 @@ def check_line(dialect: str, kind: str, value: Any) -> None:
     ):
         raise ValueError(f"the dialect {dialect} has no such line")
     if kind in ("head", "over", "event"):
-        message_of_object(kind, value)
+        message = message_of_object(kind, value)
+        if kind == "head":
+            check_answer(message.status)
     elif kind == "line":
         msgspec.convert(value, str)
     elif kind == "answer":

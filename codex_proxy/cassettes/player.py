@@ -26,9 +26,9 @@ from codex_proxy.agents.recorded import (
 )
 from codex_proxy.agents.registry import dialects_of
 from codex_proxy.cassettes.content import key_of
-from codex_proxy.cassettes.format import Cassette, Line, Session
+from codex_proxy.cassettes.format import Answer, Cassette, Line, Session
 from codex_proxy.cassettes.stable_values import stable_id
-from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, ToolCallRequested
+from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, ToolCallRequested, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import (
     HistoryCall,
@@ -40,6 +40,7 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.core.turn import Turn
+from codex_proxy.surfaces.fault_table import TABLE
 
 BATCH: Final = 256
 """Maximum lines given to a dialect at once."""
@@ -48,18 +49,19 @@ BARRIER_KINDS: Final = frozenset({"to", "answer", "ended", "failed"})
 STUCK_SECONDS: Final = 20.0
 """Maximum seconds to wait for a call's output; a later one is not expected any more."""
 
-CASSETTE_TOO_SHORT: Final = Failure(
-    kind=FaultKind.AGENT_PROTOCOL,
-    message="The cassette ends here, but this version of codex-proxy reads no end of the turn in it. Record it anew, "
-    "or report that the cassette could be read before.",
-)
-OUTPUT_NOT_GIVEN: Final = Failure(
-    kind=FaultKind.AGENT_PROTOCOL,
-    message="In the cassette the agent waits for an output here, which this version of codex-proxy does not give.",
+TOO_SHORT: Final = "this version of codex-proxy reads no end of the turn in it"
+OUTPUT_NOT_GIVEN: Final = (
+    "its agent waits for an output here, which this version of codex-proxy does not give"
 )
 
 Pace = Callable[[float], float]
 """Converts the recorded seconds between two lines to those to wait."""
+
+
+def invalid(name: str, why: str) -> Failure:
+    """Returns the failure of a turn whose cassette cannot be replayed."""
+    message = f"The cassette {name} cannot be replayed: {why.removesuffix('.')}. Record it anew."
+    return Failure(kind=FaultKind.INVALID_REQUEST, code="cassette_invalid", message=message)
 
 
 class LineReader:
@@ -117,7 +119,9 @@ class PlayedTransport:
 
     exclusive = True
 
-    def __init__(self, lines: Sequence[Line], read: LineReader, pace: Pace) -> None:
+    def __init__(self, name: str, lines: Sequence[Line], read: LineReader, pace: Pace) -> None:
+        """`name`: the cassette's."""
+        self._name = name
         self._lines = lines
         self._read = read
         self._pace = pace
@@ -157,11 +161,7 @@ class PlayedTransport:
         try:
             end = await self._play_lines(reader)
         except TimeoutError:
-            end = OUTPUT_NOT_GIVEN
-        except (msgspec.ValidationError, LookupError) as error:
-            end = Failure(
-                kind=FaultKind.AGENT_PROTOCOL, message=f"A line of the cassette is invalid: {error}."
-            )
+            end = invalid(self._name, OUTPUT_NOT_GIVEN)
         if isinstance(end, Ended):
             reader.on_end(end)
         else:
@@ -187,7 +187,7 @@ class PlayedTransport:
             elif (message := self._read.message(line)) is not None:
                 messages.append(message)
         await self._give(reader, messages)
-        return CASSETTE_TOO_SHORT
+        return invalid(self._name, TOO_SHORT)
 
     async def _give(self, reader: TransportReader, messages: Sequence[Any]) -> None:
         await self._resumed.wait()
@@ -203,15 +203,35 @@ class PlayedSession(AgentSession):
     """A session of a cassette, which serves one turn."""
 
     def __init__(
-        self, turn: Turn, dialect: Dialect[Any], transport: PlayedTransport, first: _FirstAct
+        self, turn: Turn, dialect: Dialect[Any], transport: PlayedTransport, first: _FirstAct, at_fault: str
     ) -> None:
+        """`at_fault`: the cassette, if today's failures are its own, since it was recorded without one; else empty."""
         super().__init__(turn, dialect, transport)
         self._played = transport
         self._first = first
+        self._at_fault = at_fault
 
     def begin(self) -> None:
         self.transport.attach(self)
         self._do(*self._first)
+
+    def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
+        super()._do(lambda *given: self._blamed(act(*given)), *given, size=size)
+
+    def _blamed(self, step: Step) -> Step:
+        if self._at_fault:
+            for index, event in enumerate(step.events):
+                if isinstance(event, TurnEnded) and event.failure is not None:
+                    step.events[index] = TurnEnded.with_failure(self._blame(event.failure))
+        return step
+
+    def fail(self, failure: Failure) -> None:
+        super().fail(self._blame(failure))
+
+    def _blame(self, failure: Failure) -> Failure:
+        if not self._at_fault or TABLE[failure.kind].status < 500:
+            return failure
+        return invalid(self._at_fault, failure.message)
 
     def answer(self, request_id: str, reply: Reply) -> None:
         super().answer(request_id, reply)
@@ -230,24 +250,43 @@ def make_played_session(
     chain: Sequence[Cassette], index: int, turn: Turn, pace: Pace, now: Callable[[], float]
 ) -> PlayedSession:
     """Returns a session that plays session `index` of the last cassette of `chain`, after reading those that it
-    continues. Raises `UnknownDialectError` if the dialect cannot be made.
+    continues. Raises `UnplayableError`.
     """
     cassette = chain[-1]
     session = cassette.sessions[index]
     if len(chain) < 2 and _act_of(session)[0] == "resume":
-        raise UnknownDialectError(
-            f"{cassette.name} continues {cassette.after or 'another cassette'}, which is not in the folder"
+        raise UnplayableError(
+            f"it continues {cassette.after or 'another cassette'}, which is not in the folder"
         )
     dialect, read = _remake(chain, session, turn, now)
     first, lines = _first_act(session, dialect, turn, read)
-    return PlayedSession(turn, dialect, PlayedTransport(lines, read, pace), first)
+    is_last = index == len(cassette.sessions) - 1  # another one was asked after a failure
+    at_fault = cassette.name if is_last and not _has_failed(cassette.answer) else ""
+    return PlayedSession(turn, dialect, PlayedTransport(cassette.name, lines, read, pace), first, at_fault)
+
+
+class UnplayableError(Exception):
+    """The sessions of a cassette cannot be played. The text says why."""
+
+
+def _has_failed(answer: Answer) -> bool:
+    said = (answer.body, answer.final, *(answer.sent or ())[-3:])
+    return answer.status >= 400 or any(map(_is_error, said))
+
+
+def _is_error(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return value.get("type") == "error" or bool(value.get("error")) or _is_error(value.get("response"))
 
 
 def offline_events(chain: Sequence[Cassette], turn: Turn) -> Iterator[Event]:
     """Returns the events that today's dialect reads in the last cassette of `chain`; `turn` has its content. Raises
-    `UnknownDialectError` if the dialect cannot be made.
+    `UnplayableError`.
     """
     for session in chain[-1].sessions:
+        if not session.dialect:
+            continue
         dialect, read = _remake(chain, session, turn, lambda: 0.0)
         yield from _read_turn(session, dialect, turn, read)
         ended = next((line.value for line in session.lines if line.kind == "ended"), None)
@@ -259,7 +298,7 @@ def _remake(
     chain: Sequence[Cassette], session: Session, turn: Turn, now: Callable[[], float]
 ) -> tuple[Dialect[Any], LineReader]:
     """Makes the dialect of a session of the last cassette of `chain`, and lets it read the session's earlier turns.
-    Returns it and the reader of further lines. Raises `UnknownDialectError`.
+    Returns it and the reader of further lines. Raises `UnplayableError`.
     """
     key, count = key_of(chain[0].content, ("messages", "tools")), itertools.count(1)
 
@@ -268,13 +307,19 @@ def _remake(
 
     plugin = chain[-1].plugin
     own = dialects_of(plugin) if plugin else None
-    dialect = remake(session.dialect, session.facts, RemakeContext(turn.model, new_id, now), own)
+    try:
+        dialect = remake(session.dialect, session.facts, RemakeContext(turn.model, new_id, now), own)
+    except UnknownDialectError as error:
+        raise UnplayableError(str(error)) from error
     read = LineReader(session.dialect)
     if _act_of(session)[0] == "resume":
         for left in range(len(chain) - 1, 0, -1):
             history = tuple(itertools.chain.from_iterable(_rounds(turn.history)[: -2 * left]))
             earlier = msgspec.structs.replace(turn, history=history)
-            _read_turn(chain[-1 - left].sessions[-1], dialect, earlier, read)
+            before = chain[-1 - left]
+            if not before.sessions or before.sessions[-1].dialect != session.dialect:
+                raise UnplayableError(f"it continues {before.name}, which has no session of this agent")
+            _read_turn(before.sessions[-1], dialect, earlier, read)
     return dialect, read
 
 
@@ -290,7 +335,7 @@ def _first_act(
     act, index = _act_of(session)
     if act == "begin":
         return (dialect.begin, turn), session.lines
-    new_items = tuple(_rounds(turn.history)[-1])
+    new_items = tuple(itertools.chain.from_iterable(_rounds(turn.history)[-1:]))
     if act == "reopen":
         return (dialect.reopen, turn, session.lines[index].value, new_items), session.lines  # type: ignore[attr-defined]
     _read_all(read, dialect, session.lines[:index])

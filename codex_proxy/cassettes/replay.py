@@ -15,11 +15,17 @@ from codex_proxy.agents.agent import Agent, AgentInFront
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.processes.session import AgentSession
-from codex_proxy.agents.recorded import UnknownDialectError
 from codex_proxy.cassettes.content import content_of
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import Cassette
-from codex_proxy.cassettes.player import Pace, PlayedSession, make_played_session, parts_of
+from codex_proxy.cassettes.player import (
+    Pace,
+    PlayedSession,
+    UnplayableError,
+    invalid,
+    make_played_session,
+    parts_of,
+)
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpOrigin, McpTools, Tool
@@ -132,9 +138,8 @@ class ReplayAgent(AgentInFront):
         try:
             chain = self.folder.chain(cassette)
             session = make_played_session(chain, index, turn, self._pace, time.time)
-        except UnknownDialectError as error:
-            message = f"The cassette {cassette.name} cannot be replayed: {error}."
-            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message)) from error
+        except UnplayableError as error:
+            raise Fault(invalid(cassette.name, str(error))) from error
         if cassette.sessions[index].origin:
             session.origin = OriginMarks(cassette.sessions[index].origin)
         return session

@@ -10,7 +10,8 @@ import msgspec
 
 from codex_proxy.cassettes.content import Content
 from codex_proxy.cassettes.format import Cassette
-from codex_proxy.cassettes.player import offline_events
+from codex_proxy.cassettes.player import UnplayableError, offline_events
+from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.events import (
     RefusalDelta,
     StepCompleted,
@@ -56,8 +57,11 @@ class TurnOutput(msgspec.Struct, frozen=True):
 
 
 def turn_output(chain: Sequence[Cassette]) -> TurnOutput:
-    """Returns the output of the last cassette of `chain`, which continues those before."""
-    events = TurnRepair().feed(list(offline_events(chain, turn_of(chain[-1].content))))
+    """Returns the output of the last cassette of `chain`, which continues those before. Raises `CassetteError`."""
+    try:
+        events = TurnRepair().feed(list(offline_events(chain, turn_of(chain[-1].content))))
+    except UnplayableError as error:
+        raise CassetteError(f"{chain[-1].name} cannot be played: {error}. Record it anew.") from error
     said = ItemTexts()
     said.add(events)
     refusals = {event.id for event in events if isinstance(event, RefusalDelta)}

@@ -69,7 +69,6 @@ SESSIONS: Final[dict[str, dict[str, Any]]] = {
     "a plugin that nobody named": {"session": "oneshot_agent.dialect:OneShotTurn"},
     "a name that is no text": {"session": ["app-server"]},
     "a name that is a number": {"session": 1},
-    "an empty name": {"session": ""},
     "a name in other letters": {"session": "App-Server"},
     "a name of an attribute": {"session": "__class__"},
     "a fact that is not known": {"session": "app-server", "facts": {"args": ["touch", "MARK"]}},
@@ -119,6 +118,17 @@ def test_a_session_that_names_no_dialect_of_the_table_is_an_error_with_its_line(
         asyncio.run(start_replay(file.parent))
     assert not mark.exists()
     assert {"planted_module", "oneshot_agent.dialect"}.isdisjoint(set(sys.modules) - before)
+
+
+def test_a_session_without_a_dialect_has_calls_alone(tmp_path: Path) -> None:
+    lines = recorded_lines()
+    lines[SESSION] = {"session": ""}
+    file = write(tmp_path / "cassettes", lines)
+    for command in COMMANDS:
+        status, said = run(command, file.parent)
+        assert (status, f"{file}, line {SESSION + 2}: " in said) == (1, True), said
+    with pytest.raises(UserError, match=f"line {SESSION + 2}: "):
+        asyncio.run(start_replay(file.parent))
 
 
 def test_deep_facts_are_an_error_with_their_line(tmp_path: Path) -> None:
