@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from codex_proxy.core.events import Event
+from codex_proxy.core.schema_roots import allows_only_objects
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import StrictForm, Verdict
 from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, with_schema_words
@@ -48,7 +49,7 @@ class Attempt:
             given = msgspec.structs.replace(
                 given,
                 output_schema=None if form is None else msgspec.Raw(form.schema),
-                json_object=form is None,
+                json_object=form is None and allows_only_objects(schema),
             )
         self.turn = given
         self.policy = ToolPolicy(turn, second_try=again)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.fuzz.requests import PIXEL
 from tests.http.serving import Proxy
-from tests.upstreams.cases import Case, text
+from tests.upstreams.cases import Case, call, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, upstream
 from tests.upstreams.test_responses_upstream import message, response_with
 
@@ -75,6 +76,7 @@ def chat(*, plain: bool) -> Body:
             **limits,
         }
     messages += [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "And now?"}]
+    messages.append({"role": "user", "content": [{"type": "text", "text": "Still?"}]})
     return {"model": "small", "messages": messages, **more}
 
 
@@ -94,6 +96,7 @@ def responses() -> Body:
             {"role": "assistant", "content": "So.", "phase": "commentary"},
             {"role": "developer", "content": "Be kind."},
             {"role": "user", "content": "And now?"},
+            {"role": "user", "content": "Still?"},
         ],
         "tools": [{"type": "function", **FUNCTION}, {"type": "custom", "name": "patch"}],
         "parallel_tool_calls": False,
@@ -206,6 +209,9 @@ FORMS: Final[Mapping[str, Callable[[Body], bool]]] = {
         "json_schema" in json.dumps([body.get("response_format"), body.get("text")])
         or any(of_role(body, "system", "developer"))
     ),
+    "roles that do not alternate": lambda body: any(
+        first.get("role") == second.get("role") == "user" for first, second in pairwise(told(body))
+    ),
     "the developer role": lambda body: bool(of_role(body, "developer")),
     "custom tools": lambda body: (
         any(tool["type"] == "custom" for tool in body.get("tools") or ())
@@ -289,6 +295,129 @@ async def refuse(
         if FORMS[form](server.requests[0].body) and not answer.headers.get("x-codex-changed-params"):
             return "unnamed"
     return ""
+
+
+SIMPLE: Final[Mapping[str, Body]] = {
+    "chat": {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]},
+    "responses": {"instructions": "Be brief.", "input": "Hi"},
+    "messages": {"system": "Be brief.", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50},
+    "ollama": {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]},
+}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("api", SIMPLE)
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_a_model_without_a_system_role_gets_the_instructions_from_the_user(
+    agent: str, api: str, streamed: bool, tmp_path: Path
+) -> None:
+    """Gemma's template: no system role, and the roles alternate."""
+    status, kind, words = SPELLINGS[8]
+    refused = Case(status, {"Content-Type": kind}, [words], [], "failed")
+    async with upstream() as server:
+        server.models = []
+        server.refuses = lambda body: (
+            refused
+            if of_role(body, "system", "developer") or FORMS["roles that do not alternate"](body)
+            else None
+        )
+        server.script = [AGENTS[agent]]
+        async with proxy_before(server.url, tmp_path, agent=agent) as proxy:
+            answer = await proxy.send(
+                "POST", REQUESTS[api][0], SIMPLE[api] | {"model": "m", "stream": streamed}
+            )
+    assert (answer.status, "Oslo" in answer.text) == (200, True), answer.text
+    assert "system_role" in answer.headers["x-codex-changed-params"]
+    (told_last,) = told(server.requests[-1].body)
+    assert "Be brief." in json.dumps(told_last)
+    assert len(server.requests) <= 3
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_instructions_keep_their_role_where_another_form_may_be_refused(
+    agent: str, tmp_path: Path
+) -> None:
+    async with upstream() as server:
+        server.models = []
+        refused = Case(400, {}, ["{}"], [], "failed")
+        server.refuses = lambda body: refused if FORMS["an effort"](body) else None
+        server.script = [AGENTS[agent]]
+        async with proxy_before(server.url, tmp_path, agent=agent) as proxy:
+            body = SIMPLE["messages"] | {"model": "m", "output_config": {"effort": "low"}}
+            answer = await proxy.send("POST", "/v1/messages", body)
+    assert answer.status == 200
+    assert of_role(server.requests[-1].body, "system", "developer") == [0]
+
+
+ROOTS: Final[Mapping[str, tuple[Body, Any]]] = {
+    "an array": ({"type": "array", "items": {"type": "string"}}, ["Oslo"]),
+    "a string": ({"type": "string", "minLength": 2}, "Oslo"),
+    "an enum": ({"enum": ["Oslo", "Rome"]}, "Oslo"),
+    "a boolean": ({"type": "boolean"}, True),
+    "a number or null": ({"anyOf": [{"type": "number"}, {"type": "null"}]}, None),
+}
+
+
+def asking_for(api: str, schema: Body) -> Body:
+    """A simple request for an answer of this schema."""
+    named: Body = {"name": "place", "schema": schema}
+    formats: dict[str, Body] = {
+        "chat": {"response_format": {"type": "json_schema", "json_schema": named}},
+        "responses": {"text": {"format": {"type": "json_schema", **named}}},
+        "messages": {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+        "ollama": {"format": schema},
+    }
+    return SIMPLE[api] | formats[api]
+
+
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_an_answer_that_is_no_object_is_asked_for_in_words_alone(
+    agent: str, root: str, tmp_path: Path
+) -> None:
+    """`json_object` beside the words would contradict them."""
+    schema, value = ROOTS[root]
+    said = json.dumps(value)
+    async with upstream() as server:
+        server.models = []
+        refused = Case(400, {}, ["{}"], [], "failed")
+        server.refuses = lambda body: refused if FORMS["a schema"](body) else None
+        async with proxy_before(server.url, tmp_path, agent=agent, structured_output=True) as proxy:
+            for api in SIMPLE:
+                server.script = [text(said) if agent == "openai-chat" else response_with(message(said))]
+                body = asking_for(api, schema) | {"model": api, "stream": False}
+                answer = await proxy.send("POST", REQUESTS[api][0], body)
+                assert (answer.status, json.dumps(said)[1:-1] in answer.text) == (200, True), (
+                    api,
+                    answer.text,
+                )
+                assert not FORMS["a format"](server.requests[-1].body)
+
+
+FOUND_CALL: Final[Body] = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "look"}
+CALLS: Final = {
+    "openai-chat": stream(call("look", ANSWER), finish="tool_calls"),
+    "openai-responses": response_with(FOUND_CALL | {"arguments": ANSWER, "status": "completed"}),
+}
+
+
+@pytest.mark.parametrize("agent", CALLS)
+async def test_a_named_tool_is_required_where_its_name_is_refused(agent: str, tmp_path: Path) -> None:
+    tools = [{"name": name, "input_schema": SCHEMA} for name in ("look", "touch")]
+    async with upstream() as server:
+        server.models = []
+        refused = Case(422, {}, ['{"detail":[{"loc":["body","tool_choice"]}]}'], [], "failed")
+        server.refuses = lambda body: refused if isinstance(body.get("tool_choice"), dict) else None
+        server.script = [CALLS[agent]]
+        async with proxy_before(server.url, tmp_path, agent=agent) as proxy:
+            body = SIMPLE["messages"] | {"model": "m", "tools": tools}
+            body["tool_choice"] = {"type": "tool", "name": "look"}
+            answer = await proxy.send("POST", "/v1/messages", body)
+    assert answer.status == 200, answer.text
+    assert [block["name"] for block in answer.body["content"]] == ["look"]
+    last = server.requests[-1].body
+    assert last.get("tool_choice") == "required"
+    assert len(functions(last)) == 1
 
 
 @pytest.mark.parametrize("agent", AGENTS)

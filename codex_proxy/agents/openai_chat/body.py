@@ -10,23 +10,22 @@ import msgspec
 from codex_proxy.agents.dialects.conversions import NamedSchema, function_parameters, schema_words
 from codex_proxy.agents.dialects.tool_schemas import plain_parameters
 from codex_proxy.agents.openai_chat.forms import MESSAGE_FORMS, Message, with_forms
-from codex_proxy.agents.upstream.forms import TOOL_SCHEMAS, Forms
+from codex_proxy.agents.upstream.forms import NAMED_TOOL, SYSTEM_ROLE, TOOL_SCHEMAS, Forms
 from codex_proxy.core.items import Tool
-from codex_proxy.core.json_values import encode_json, value_at
+from codex_proxy.core.json_values import encode_json
+from codex_proxy.core.schema_roots import allows_only_objects
 from codex_proxy.core.turn import Turn
 
 OPTIONAL: Final[Mapping[str, int]] = {
     **dict.fromkeys((*MESSAGE_FORMS, TOOL_SCHEMAS), 0),
-    **dict.fromkeys(("json_schema", "json_object", "strict"), 1),
+    **dict.fromkeys(("json_schema", "json_object", "strict", NAMED_TOOL), 1),
     **dict.fromkeys(("parallel_tool_calls", "max_tokens", "tool_choice"), 2),
     "stream_options": 3,
-    **dict.fromkeys(("reasoning_effort", "verbosity", "service_tier"), 4),
+    **dict.fromkeys(("reasoning_effort", "verbosity", "service_tier", SYSTEM_ROLE), 4),
 }
 """The forms that an upstream may refuse, with their ranks for `tries_of`: the lower, the less is lost and the more
 often it is refused. `max_tokens` is renamed, `json_schema` said in words; fields are left out.
 """
-MAX_REFERENCES: Final = 16
-"""How deep, and how wide, a schema is followed to learn whether its root is an object."""
 
 
 def request_body(turn: Turn, model: str, messages: Sequence[Message], refused: Forms = frozenset()) -> bytes:
@@ -72,33 +71,7 @@ def _answer_fields(turn: Turn, refused: Forms) -> dict[str, Any]:
 def _wants_object(turn: Turn) -> bool:
     if turn.output_schema is None:
         return turn.json_object
-    schema = msgspec.json.decode(turn.output_schema)
-    return _allows_only_objects(schema, schema, MAX_REFERENCES)
-
-
-def _allows_only_objects(schema: Any, root: Any, left: int) -> bool:
-    """Whether an answer of a schema is always an object, as far as it is known within `left` steps."""
-    if not isinstance(schema, dict) or left <= 0:
-        return False
-    if isinstance(reference := schema.get("$ref"), str):
-        found = root if reference == "#" else value_at(root, *_steps_of(reference))
-        return _allows_only_objects(found, root, left - 1)
-    kinds = schema.get("type")
-    if kinds is not None:
-        return kinds in ("object", ["object"])
-    for name in ("anyOf", "oneOf", "allOf"):
-        if isinstance(branches := schema.get(name), list):
-            found = [_allows_only_objects(each, root, left // 2) for each in branches[:left]]
-            return any(found) if name == "allOf" else all(found) and len(branches) <= left
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if isinstance(values, list):
-        return all(isinstance(each, dict) for each in values)
-    return "properties" in schema
-
-
-def _steps_of(reference: str) -> list[str]:
-    steps = reference.removeprefix("#/").split("/")
-    return [step.replace("~1", "/").replace("~0", "~") for step in steps]
+    return allows_only_objects(turn.output_schema)
 
 
 def _schema_in_words(turn: Turn, refused: Forms) -> bool:
@@ -116,7 +89,8 @@ def _tool_fields(turn: Turn, refused: Forms) -> dict[str, Any]:
     fields: dict[str, Any] = {"tools": [_function(tool, refused) for tool in turn.tools]}
     if turn.must_call and "tool_choice" not in refused:  # only those that may be called are in the turn
         named = {"type": "function", "function": {"name": turn.tools[0].name}}
-        fields["tool_choice"] = named if len(turn.tools) == 1 else "required"
+        is_named = len(turn.tools) == 1 and NAMED_TOOL not in refused
+        fields["tool_choice"] = named if is_named else "required"
     if not turn.parallel_tool_calls and "parallel_tool_calls" not in refused:
         fields["parallel_tool_calls"] = False
     return fields

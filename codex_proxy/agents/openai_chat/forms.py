@@ -1,6 +1,6 @@
 """The forms of Chat Completions messages for servers that refuse the usual one: one system message in front, texts
-without parts, images of tool outputs in a user message, no names, nulls
-or reasoning. Pure.
+without parts, images of tool outputs in a user message, no names, nulls or reasoning, no two user messages in a row,
+instructions as user messages. Pure.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from codex_proxy.agents.upstream.forms import ALTERNATING, SYSTEM_ROLE
 from codex_proxy.core.json_values import objects_in, text_at
 
 IMAGE_BELOW: Final = "[image: see the next message]"
@@ -80,6 +81,43 @@ def _without_reasoning(messages: Iterable[Message]) -> Iterator[Message]:
         yield {name: value for name, value in message.items() if name not in _REASONING}
 
 
+def _system_as_user(messages: Iterable[Message]) -> Iterator[Message]:
+    for message in messages:
+        is_system = message.get("role") in _SYSTEM_ROLES
+        yield (
+            {"role": "user", "content": f"[system]\n{_text_of(message.get('content'))}"}
+            if is_system
+            else message
+        )
+
+
+def _alternating(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yields the messages, those of the user that follow each other as one."""
+    waiting: Message | None = None
+    for message in messages:
+        joins = message.get("role") == "user" and message.keys() == {"role", "content"}
+        joins = joins and isinstance(message["content"], str | list)
+        if waiting is not None and joins:
+            message = {"role": "user", "content": _joined(waiting["content"], message["content"])}
+        elif waiting is not None:
+            yield waiting
+        waiting = message if joins else None
+        if not joins:
+            yield message
+    if waiting is not None:
+        yield waiting
+
+
+def _joined(first: Any, second: Any) -> Any:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*_parts_of(first), *_parts_of(second)]
+
+
+def _parts_of(content: Any) -> Sequence[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
 def _is_text(parts: Sequence[Any]) -> bool:
     return all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
 
@@ -97,4 +135,6 @@ MESSAGE_FORMS: Final[Mapping[str, Callable[[Sequence[Message]], Iterable[Message
     "reasoning": _without_reasoning,
     "names": _without_names,
     "nulls": _without_nulls,
+    SYSTEM_ROLE: _system_as_user,
+    ALTERNATING: _alternating,
 }

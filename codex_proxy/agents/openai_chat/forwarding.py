@@ -15,7 +15,7 @@ from codex_proxy.agents.openai_chat.dialect import ERROR_WITHOUT_REASON, FAILURE
 from codex_proxy.agents.openai_chat.forms import MESSAGE_FORMS, with_forms
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.upstream.failures import BROKEN_OFF
-from codex_proxy.agents.upstream.forms import TOOL_SCHEMAS, Forms, tries_of
+from codex_proxy.agents.upstream.forms import SYSTEM_ROLE, TOOL_SCHEMAS, Forms, tries_of
 from codex_proxy.agents.upstream.stream import End, Message
 from codex_proxy.agents.upstream.turn import ExchangeTurn, UpstreamContext
 from codex_proxy.core.empty_answers import EmptyReason
@@ -32,7 +32,12 @@ from codex_proxy.core.json_values import encode_json, value_at
 from codex_proxy.core.turn import ForwardedRequest, Turn
 
 _USAGE: Final = "stream_options"
-_OPTIONAL: Final = {**dict.fromkeys((*MESSAGE_FORMS, TOOL_SCHEMAS), 0), "max_tokens": 1, _USAGE: 2}
+_OPTIONAL: Final = {
+    **dict.fromkeys((*MESSAGE_FORMS, TOOL_SCHEMAS), 0),
+    "max_tokens": 1,
+    _USAGE: 2,
+    SYSTEM_ROLE: 3,
+}
 """The forms of a forwarded request, as `body.OPTIONAL`. No field of the client is left out, unless it says nothing."""
 _OTHER_NAMES: Final = {
     "max_tokens": "max_completion_tokens",

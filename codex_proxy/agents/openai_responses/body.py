@@ -11,7 +11,7 @@ from codex_proxy.agents.dialects.conversions import NamedSchema, function_parame
 from codex_proxy.agents.dialects.response_items import history_item
 from codex_proxy.agents.dialects.tool_schemas import plain_parameters
 from codex_proxy.agents.openai_responses.forms import CUSTOM, with_forms
-from codex_proxy.agents.upstream.forms import TOOL_SCHEMAS, Forms
+from codex_proxy.agents.upstream.forms import ALTERNATING, NAMED_TOOL, SYSTEM_ROLE, TOOL_SCHEMAS, Forms
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -25,11 +25,15 @@ from codex_proxy.core.turn import Turn
 OFFICIAL: Final = ("temperature", "top_p")
 """The sampling parameters of OpenAI's API; others are refused more often."""
 _OPTIONAL: Final = {
-    **dict.fromkeys(("system_messages", CUSTOM, "tool_images", "reasoning", "phases", TOOL_SCHEMAS), 0),
-    **dict.fromkeys(("json_schema", "json_object", "strict"), 1),
+    **dict.fromkeys(
+        ("system_messages", CUSTOM, "tool_images", "reasoning", "phases", TOOL_SCHEMAS, ALTERNATING), 0
+    ),
+    **dict.fromkeys(("json_schema", "json_object", "strict", NAMED_TOOL), 1),
     **dict.fromkeys(("parallel_tool_calls", "tool_choice", "developer_role"), 2),
     **dict.fromkeys(("include", "store"), 3),
-    **dict.fromkeys(("parts", "reasoning_effort", "verbosity", "service_tier", "web_search", *OFFICIAL), 4),
+    **dict.fromkeys(
+        ("parts", "reasoning_effort", "verbosity", "service_tier", "web_search", SYSTEM_ROLE, *OFFICIAL), 4
+    ),
 }
 
 
@@ -98,7 +102,7 @@ def _tools(turn: Turn, refused: Forms) -> dict[str, Any]:
     fields: dict[str, Any] = {"tools": tools, "parallel_tool_calls": turn.parallel_tool_calls}
     if turn.must_call:
         # The turn has only tools that may be called.
-        only = turn.tools[0] if len(turn.tools) == 1 else None
+        only = turn.tools[0] if len(turn.tools) == 1 and NAMED_TOOL not in refused else None
         kind = "function" if only is None or CUSTOM in refused else only.kind
         fields["tool_choice"] = "required" if only is None else {"type": kind, "name": only.name}
     return fields

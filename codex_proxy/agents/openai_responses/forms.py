@@ -1,6 +1,6 @@
 """The forms of input items of the Responses API for servers that refuse the usual one: one system message in front,
-custom tools as functions, images of outputs in a user message, texts without parts, no reasoning of another provider.
-Pure.
+custom tools as functions, images of outputs in a user message, texts without parts, no reasoning of another provider,
+no two user messages in a row, instructions as user messages. Pure.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import custom_arguments
+from codex_proxy.agents.upstream.forms import ALTERNATING, SYSTEM_ROLE
 from codex_proxy.core.json_values import objects_in, text_at
 
 Item = Any
@@ -19,6 +20,7 @@ IMAGE_BELOW: Final = "[image: see the next message]"
 CUSTOM: Final = "custom_tools"
 _SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+_SYSTEM_LABEL: Final = ({"type": "input_text", "text": "[system]"},)
 _TEXTS: Final = frozenset({"input_text", "output_text"})
 
 
@@ -94,6 +96,36 @@ def _without_parts(items: Iterable[Item]) -> Iterator[Item]:
         yield {**item, "content": _text_of(parts)} if is_text else item
 
 
+def _system_as_user(items: Iterable[Item]) -> Iterator[Item]:
+    for item in items:
+        is_system = item.get("role") in _SYSTEM_ROLES
+        yield _user_message([*_SYSTEM_LABEL, *_parts_of(item["content"])]) if is_system else item
+
+
+def _alternating(items: Iterable[Item]) -> Iterator[Item]:
+    """Yields the items, messages of the user that follow each other as one."""
+    waiting: Item = None
+    for item in items:
+        joins = item.get("role") == "user" and isinstance(item.get("content"), str | list)
+        if waiting is not None and joins:
+            item = _user_message([*_parts_of(waiting["content"]), *_parts_of(item["content"])])
+        elif waiting is not None:
+            yield waiting
+        waiting = item if joins else None
+        if not joins:
+            yield item
+    if waiting is not None:
+        yield waiting
+
+
+def _user_message(content: list[Any]) -> Item:
+    return {"type": "message", "role": "user", "content": content}
+
+
+def _parts_of(content: Any) -> Sequence[Any]:
+    return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+
+
 def _text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
@@ -107,5 +139,7 @@ ITEM_FORMS: Final[Mapping[str, Callable[[Sequence[Item]], Iterable[Item]]]] = {
     "reasoning": _without_reasoning,
     "phases": _without_phases,
     "developer_role": _as_system,
+    SYSTEM_ROLE: _system_as_user,
+    ALTERNATING: _alternating,
     "parts": _without_parts,
 }

@@ -14,6 +14,16 @@ TOOL_SCHEMAS: Final = "tool_schemas"
 """The parameters of tools in the form that every provider takes."""
 JSON_SCHEMA: Final = "json_schema"
 """The schema of the answer, which is said in words where an upstream refuses it."""
+ALTERNATING: Final = "alternating_roles"
+"""No two messages of the user in a row."""
+SYSTEM_ROLE: Final = "system_role"
+"""Instructions as messages of the user. They weigh less there, so it is the last form, where little else is left."""
+NAMED_TOOL: Final = "named_tool"
+"""`required` in place of a tool's name, which is the only one."""
+_WITHOUT_LOSS: Final = frozenset(
+    {NAMED_TOOL, "max_tokens", "stream_options", "include", "store", "developer_role", "parts"}
+)
+"""Forms of higher ranks that change nothing of an answer."""
 REMEMBERED_SECONDS: Final = 3600.0
 """How long an upstream gets a request's other form at once, after it took it."""
 MAX_REMEMBERED: Final = 1000
@@ -36,12 +46,22 @@ def tries_of(
     changing = _changing(fields_of, ranks, used)
     if not changing:
         return []
-    lowest = min(ranks[form] for form in changing)
-    first = used | {form for form in changing if ranks[form] == lowest}
-    last = used | changing
+    milder = changing - {SYSTEM_ROLE} or changing
+    lowest = min(ranks[form] for form in milder)
+    first = used | {form for form in milder if ranks[form] == lowest}
+    is_rest = all(ranks[form] == 0 or form in _WITHOUT_LOSS for form in milder)
+    last = used | (changing if is_rest else milder)
     if JSON_SCHEMA in changing:  # in words it is one more system message
-        last |= _changing(fields_of, ranks, last)
-    return list(dict.fromkeys((first, last)))
+        last |= _changing(fields_of, ranks, last) - {SYSTEM_ROLE}
+    return list(dict.fromkeys(forms | _following(fields_of, ranks, forms) for forms in (first, last)))
+
+
+def _following(fields_of: Callable[[Forms], Any], ranks: Mapping[str, int], forms: Forms) -> Forms:
+    """Returns the form that is needed where other forms have put messages of the user side by side."""
+    if ALTERNATING not in ranks or ALTERNATING in forms:
+        return frozenset()
+    following = frozenset({ALTERNATING})
+    return following if fields_of(forms | following) != fields_of(forms) else frozenset()
 
 
 def _changing(fields_of: Callable[[Forms], Any], ranks: Mapping[str, int], used: Forms) -> Forms:
