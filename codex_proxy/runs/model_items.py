@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from codex_proxy.agents.dialects.json_lines import decode_loosely
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, RawHistoryItem
 from codex_proxy.runs.run import Run
 from codex_proxy.tools.replay import remembered_turn
@@ -33,7 +34,7 @@ class ModelItem(msgspec.Struct, frozen=True):
 
     @property
     def head(self) -> ItemHead:
-        return msgspec.json.decode(self.item, type=ItemHead)
+        return _head_of(self.item)
 
 
 class _TextPart(msgspec.Struct, frozen=True):
@@ -53,6 +54,14 @@ class ItemHead(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         return "".join(part.text or "" for part in self.content or ())
+
+
+def _head_of(item: bytes | msgspec.Raw) -> ItemHead:
+    """Decodes an item, of which an upstream may give fields any type: such ones count as missing."""
+    try:
+        return msgspec.json.decode(item, type=ItemHead)
+    except msgspec.ValidationError:
+        return decode_loosely(item, ItemHead) or ItemHead("")
 
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
@@ -107,7 +116,7 @@ def _in_order(
 
 def _kind_and_call_id(item: HistoryItem) -> tuple[str, str]:
     if isinstance(item, RawHistoryItem):
-        head = msgspec.json.decode(item.json, type=ItemHead)
+        head = _head_of(item.json)
         return (head.kind, head.call_id or "")
     if isinstance(item, HistoryOutput):
         return ("output", item.call_id)
