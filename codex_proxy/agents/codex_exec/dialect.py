@@ -39,6 +39,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
+from codex_proxy.core.repair import MAX_OPEN_ITEMS
 from codex_proxy.core.shown_text import one_line
 from codex_proxy.core.turn import Turn
 
@@ -135,7 +136,18 @@ def _item_begun(line: bytes) -> Item | None:
     return None if begun is None else begun.item
 
 
+class _Running(msgspec.Struct):
+    """An activity without its end. `own`: its id in events."""
+
+    own: str
+    id: str
+    type: str
+    line: str
+
+
 class CodexExec(ChildTurn):
+    """An item is known by its id, type and content: the child may share ids, rename items, or leave ids out."""
+
     # The body of a provider's 400 comes as it is, without its status.
     _kind_of_plain_text = "other"
 
@@ -143,9 +155,12 @@ class CodexExec(ChildTurn):
         super().__init__()
         self._model = ""
         self._count = 0
-        self._open: dict[str, str] = {}
-        """Items' ids of running activities, by the child's ids."""
-        self._done: set[str] = set()
+        self._running: dict[str, _Running] = {}
+        """The running activities by their ids in events."""
+        self._begun: set[tuple[str, str, str]] = set()
+        """The type, id and line of each running activity that has an id."""
+        self._done: dict[tuple[str, str], int] = {}
+        """What the ended items have said (`_digest_of`), by type and id."""
         self._plan = ""
 
     def begin(self, turn: Turn) -> Step:
@@ -192,11 +207,18 @@ class CodexExec(ChildTurn):
 
     def _on_item_started(self, line: Line) -> None:
         item = line.item
-        if item is None or item.id in self._done or item.id in self._open:
+        if item is None:
             return
         kind = ACTIVITIES.get(item.type)
         if kind is not None and item.type != "web_search":  # whose query comes with its end
-            self._open[item.id] = self._begin_activity(*kind, item)
+            described = _line_of(item)
+            begun = (item.type, item.id, described)
+            if begun in self._begun:
+                return
+            own = self._begin_activity(item)
+            if len(self._running) < MAX_OPEN_ITEMS:  # beyond it the turn fails
+                self._running[own] = _Running(own, item.id, item.type, described)
+                self._begun.update([begun] if item.id else ())
         elif item.type == "todo_list":
             self._add_plan(item)
 
@@ -206,14 +228,30 @@ class CodexExec(ChildTurn):
 
     def _on_item_completed(self, line: Line) -> None:
         item = line.item
-        if item is None or item.id in self._done:
+        handler = None if item is None else ITEMS.get(item.type)
+        if item is None or handler is None:
             return
-        handler = ITEMS.get(item.type)
-        if handler is None:
-            return
+        key, digest, described = (item.type, item.id), _digest_of(item), _line_of(item)
+        running = self._find_running(item, line=described)
+        is_known = key in self._done
+        if running is None and is_known and self._done[key] == digest:
+            return  # the same line again
+        running = running or self._find_running(item)
+        if running is None and not is_known:  # named anew
+            running = self._find_running(item, line=described, any_id=True)
+        if running is not None:
+            del self._running[running.own]
+            self._begun.discard((running.type, running.id, running.line))
         if item.id:
-            self._done.add(item.id)
-        handler(self, item)
+            self._done[key] = digest
+        handler(self, item, running)
+
+    def _find_running(self, item: Item, *, line: str | None = None, any_id: bool = False) -> _Running | None:
+        """Returns the first running activity of the item's type: with its id, unless `any_id`, and with this line."""
+        for each in self._running.values():
+            if each.type == item.type and line in (None, each.line) and (any_id or each.id == item.id):
+                return each
+        return None
 
     def _on_error(self, line: Line) -> None:
         """Adds `Retrying` for a repeated model call. The first other text is the failure of a turn that fails without
@@ -241,27 +279,27 @@ class CodexExec(ChildTurn):
 
     # --- items --------------------------------------------------------------------------------------
 
-    def _add_message(self, item: Item) -> None:
+    def _add_message(self, item: Item, _: _Running | None) -> None:
         own = self._next_id("m")
         self._events += (ItemStarted(Message(own)), FullText(own, item.text or ""), ItemEnded(own))
 
-    def _add_reasoning(self, item: Item) -> None:
+    def _add_reasoning(self, item: Item, _: _Running | None) -> None:
         if item.text:
             own = self._next_id("r")
             self._events += (ItemStarted(Reasoning(own)), FullReasoning(own, item.text), ItemEnded(own))
 
-    def _add_activity(self, item: Item) -> None:
-        own = self._open.pop(item.id, None) or self._begin_activity(*ACTIVITIES[item.type], item)
+    def _add_activity(self, item: Item, running: _Running | None) -> None:
+        own = self._begin_activity(item) if running is None else running.own
         if item.aggregated_output:
             self._events.append(OutputDelta(own, item.aggregated_output))
         self._events.append(ItemEnded(own, "completed" if item.status in (None, "completed") else "failed"))
 
-    def _add_warning(self, item: Item) -> None:
+    def _add_warning(self, item: Item, _: _Running | None) -> None:
         self._events.append(Notice("agent_warning", clean_text(item.message or "")))
 
     # --- helpers ------------------------------------------------------------------------------------
 
-    def _add_plan(self, item: Item) -> None:
+    def _add_plan(self, item: Item, _: _Running | None = None) -> None:
         steps = (f"{step.text} ({'completed' if step.completed else 'pending'})" for step in item.items or ())
         text = one_line(", ".join(steps))
         if text and text != self._plan:
@@ -269,9 +307,9 @@ class CodexExec(ChildTurn):
             own = self._next_id("a")
             self._events += (ItemStarted(Activity(own, "plan", text)), ItemEnded(own))
 
-    def _begin_activity(self, kind: ActivityKind, describe: Callable[[Item], str], item: Item) -> str:
+    def _begin_activity(self, item: Item) -> str:
         own = self._next_id("a")
-        self._events.append(ItemStarted(Activity(own, kind, one_line(describe(item)))))
+        self._events.append(ItemStarted(Activity(own, ACTIVITIES[item.type][0], _line_of(item))))
         return own
 
     def _next_id(self, prefix: str) -> str:
@@ -283,8 +321,19 @@ def _describe_changes(item: Item) -> str:
     return ", ".join(f"{change.kind or 'change'} {change.path}" for change in item.changes or ())
 
 
+def _line_of(item: Item) -> str:
+    """Returns the line that describes an activity; empty for other items."""
+    known = ACTIVITIES.get(item.type)
+    return "" if known is None else one_line(known[1](item))
+
+
+def _digest_of(item: Item) -> int:
+    """Returns a number that is the same for an item that says the same."""
+    return hash((item.text, item.message, _line_of(item), item.aggregated_output, item.status))
+
+
 LineHandler: TypeAlias = Callable[[CodexExec, Line], None]
-ItemHandler: TypeAlias = Callable[[CodexExec, Item], None]
+ItemHandler: TypeAlias = Callable[[CodexExec, Item, _Running | None], None]
 
 ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[Item], str]]]] = {
     "command_execution": ("command", lambda item: item.command or ""),

@@ -11,9 +11,12 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+import msgspec
+
 from codex_proxy.agents.codex_proto.wire import Msg
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Notice, OutputDelta
 from codex_proxy.core.items import Activity, ActivityKind
+from codex_proxy.core.repair import MAX_OPEN_ITEMS
 from codex_proxy.core.shown_text import one_line
 
 SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
@@ -62,32 +65,66 @@ def with_reason(text: str, reason: str | None) -> str:
 # --- the activities ----------------------------------------------------------------------------
 
 
+class _Running(msgspec.Struct, eq=False):
+    """An activity without its end. `own`: its id in events."""
+
+    own: str
+    call_id: str
+    kind: ActivityKind
+    line: str
+
+
 class Activities:
-    """Converts a turn's activities to items, whose events it appends to `events`."""
+    """Converts a turn's activities to items, whose events it appends to `events`. An event whose call id is unknown is
+    about the only running activity of its kind: the child may share call ids, rename calls, or leave ids out.
+    """
 
     def __init__(self, events: list[Event]) -> None:
         self.workdir = ""
         self._events = events
         self._count = 0
-        self._open: dict[str, str] = {}
+        self._running: dict[str, _Running] = {}
+        """The running activities by their ids in events."""
+        self._begun: set[tuple[str, str, str]] = set()
+        """The kind, call id and line of each running activity that has a call id."""
+        self._ended: set[str] = set()
+        """The call ids of ended activities."""
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
     def handle(self, event: str, msg: Msg) -> None:
         if event in START_EVENTS:
-            if msg.call_id not in self._open:
-                self._open[msg.call_id] = self._start(*START_EVENTS[event], msg)
+            kind, describe = START_EVENTS[event]
+            line = describe(msg, self.workdir)
+            begun = (kind, msg.call_id, line)
+            if begun in self._begun:
+                return
+            own = self._start(kind, line)
+            if len(self._running) < MAX_OPEN_ITEMS:  # beyond it the turn fails
+                self._running[own] = _Running(own, msg.call_id, kind, line)
+                self._begun.update([begun] if msg.call_id else ())
         elif event in END_EVENTS:
-            self._finish(msg.call_id, END_EVENTS[event](msg))
+            kind, has_succeeded = END_EVENTS[event]
+            self._finish(self._find(msg.call_id, kind), has_succeeded(msg))
         elif event in WHOLE_EVENTS:
-            self._events.append(ItemEnded(self._start(*WHOLE_EVENTS[event], msg)))
+            kind, describe = WHOLE_EVENTS[event]
+            self._events.append(ItemEnded(self._start(kind, describe(msg, self.workdir))))
         else:
             self._add_output(msg.call_id, msg.chunk or "")
 
+    def _find(self, call_id: str, kind: ActivityKind) -> _Running | None:
+        """Returns the first running activity with this call id, else the only one of its kind."""
+        of_kind = [each for each in self._running.values() if each.kind == kind]
+        found = next((each for each in of_kind if each.call_id == call_id), None)
+        if found is None and call_id not in self._ended and len(of_kind) == 1:
+            return of_kind[0]
+        return found
+
     def _add_output(self, call_id: str, chunk: str) -> None:
         """Appends a base64 chunk, which may cut a character; bad base64 becomes a `Notice`."""
-        item = self._open.get(call_id)
-        if item is None:
+        running = self._find(call_id, "command")
+        if running is None:
             return
+        item = running.own
         decoder = self._decoders.get(item)
         if decoder is None:
             decoder = self._decoders[item] = codecs.getincrementaldecoder("utf-8")("replace")
@@ -99,16 +136,19 @@ class Activities:
         if text:
             self._events.append(OutputDelta(item, text))
 
-    def _finish(self, call_id: str, succeeded: bool) -> None:
-        item = self._open.pop(call_id, None)
-        if item is not None:
-            self._decoders.pop(item, None)
-            self._events.append(ItemEnded(item, "completed" if succeeded else "failed"))
+    def _finish(self, running: _Running | None, succeeded: bool) -> None:
+        if running is not None:
+            del self._running[running.own]
+            self._begun.discard((running.kind, running.call_id, running.line))
+            if running.call_id:
+                self._ended.add(running.call_id)
+            self._decoders.pop(running.own, None)
+            self._events.append(ItemEnded(running.own, "completed" if succeeded else "failed"))
 
-    def _start(self, kind: ActivityKind, describe: Describe, msg: Msg) -> str:
+    def _start(self, kind: ActivityKind, line: str) -> str:
         item = f"a{self._count}"
         self._count += 1
-        self._events.append(ItemStarted(Activity(item, kind, describe(msg, self.workdir))))
+        self._events.append(ItemStarted(Activity(item, kind, line)))
         return item
 
 
@@ -125,11 +165,12 @@ START_EVENTS: Final[Mapping[str, tuple[ActivityKind, Describe]]] = {
     "patch_apply_begin": ("file_change", file_changes),
     "mcp_tool_call_begin": ("mcp_call", lambda msg, workdir: mcp_call(msg)),
 }
-END_EVENTS: Final[Mapping[str, Callable[[Msg], bool]]] = {
-    "exec_command_end": lambda msg: msg.exit_code == 0,
-    "patch_apply_end": lambda msg: bool(msg.success),
-    "mcp_tool_call_end": _mcp_succeeded,
+END_EVENTS: Final[Mapping[str, tuple[ActivityKind, Callable[[Msg], bool]]]] = {
+    "exec_command_end": ("command", lambda msg: msg.exit_code == 0),
+    "patch_apply_end": ("file_change", lambda msg: bool(msg.success)),
+    "mcp_tool_call_end": ("mcp_call", _mcp_succeeded),
 }
+"""The kind of activity that ends, and whether it has succeeded."""
 WHOLE_EVENTS: Final[Mapping[str, tuple[ActivityKind, Describe]]] = {
     "web_search_end": ("web_search", lambda msg, workdir: one_line(msg.query or "")),
     "plan_update": ("plan", lambda msg, workdir: plan_steps(msg)),

@@ -4,6 +4,8 @@ to messages and reasoning.
 
 from __future__ import annotations
 
+import msgspec
+
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
@@ -20,6 +22,7 @@ from codex_proxy.core.events import (
     TextDelta,
 )
 from codex_proxy.core.items import CallKind, Message, Reasoning, ToolCall
+from codex_proxy.core.json_values import is_json
 
 
 class Messages:
@@ -148,14 +151,32 @@ LEGACY_INDEX = "function_call"
 """Stands for the index of a call that came as Chat's old `function_call`, which has none."""
 
 
+class _OpenCall(msgspec.Struct):
+    """A call whose arguments may still come. `id`: the child's."""
+
+    item: str
+    id: str | None
+    name: str
+    pieces: list[str] = []
+
+    def ends_before(self, id: str, name: str, text: str) -> bool:
+        """Whether a named piece with this id begins another call."""
+        if id == self.id:
+            return False
+        said = "".join(self.pieces)
+        return name != self.name or (is_json(said.encode(errors="replace")) and bool(text) and text != said)
+
+
 class Calls:
     """The open calls, by choice (or None) and index. Only the fake agent makes calls; it names each in the first piece.
-    A call without an id gets one with a number, counted on from `earlier_calls`.
+    A call without an id gets one with a number, counted on from `earlier_calls`; one with the id of another a new id.
+    A named piece with another id than the open call's begins another call if that is complete, or has another name.
     """
 
     def __init__(self, events: list[Event], earlier_calls: int = 0) -> None:
         self._events = events
-        self._items: dict[_Key, str] = {}
+        self._items: dict[_Key, _OpenCall] = {}
+        self._given: set[tuple[int | None, str]] = set()
         self._count = 0
         self._earlier_calls = earlier_calls
         self.last_kind: CallKind | None = None
@@ -174,27 +195,34 @@ class Calls:
         text: str,
     ) -> None:
         """Adds an event with a text, and opens the call if needed. A call may come in pieces, whole, or both."""
-        item = self._items.get(key)
-        if item is None:
+        call = self._items.get(key)
+        if call is not None and name and call_id and call.ends_before(call_id, name, text):
+            self._events.append(ItemEnded(self._items.pop(key).item))
+            call = None
+        if call is None:
             if not name:
                 self._events.append(Notice("nameless_call"))
                 return
-            item = self._open(key, call_id, name, kind)
+            call = self._open(key, call_id, name, kind)
         if text:
-            self._events.append(event(item, text))
+            if event is ArgumentsDelta:
+                call.pieces.append(text)
+            self._events.append(event(call.item, text))
 
     def end_all(self) -> None:
-        self._events.extend(map(ItemEnded, self._items.values()))
+        self._events.extend(ItemEnded(call.item) for call in self._items.values())
         self._items.clear()
 
     def drop_open(self) -> None:
         """Forgets the open calls: after a retry the child sends them again."""
         self._items.clear()
 
-    def _open(self, key: _Key, call_id: str | None, name: str, kind: CallKind) -> str:
-        call_id = call_id or f"call_{self._earlier_calls + self._count}"
-        item = self._items[key] = f"c{self._count}"
+    def _open(self, key: _Key, call_id: str | None, name: str, kind: CallKind) -> _OpenCall:
+        given = call_id or f"call_{self._earlier_calls + self._count}"
+        own = f"{given}_{self._count}" if (key[0], given) in self._given else given
+        self._given.add((key[0], own))
+        call = self._items[key] = _OpenCall(f"c{self._count}", call_id, name)
         self._count += 1
         self.last_kind = kind
-        self._events.append(ItemStarted(ToolCall(item, call_id, name, kind, key[0])))
-        return item
+        self._events.append(ItemStarted(ToolCall(call.item, own, name, kind, key[0])))
+        return call
