@@ -327,6 +327,28 @@ async def test_a_release_that_runs_commands_in_marked_text_is_found_and_given_no
     assert "claude update" in found["client text"].advice
 
 
+@pytest.mark.parametrize(("release", "knows"), [("2.1.299", False), ("2.1.300", True)])
+async def test_a_release_from_before_the_mark_opens_no_file_that_a_client_mentions(
+    release: str, knows: bool, tmp_path: Path
+) -> None:
+    """It runs no command in a marked text either, so that the question at its start does not tell them apart."""
+    program, variables = claude(tmp_path), tmp_path / "variables"
+    begin, _, rest = program.read_text().partition("\n")
+    version = f'[ "$1" = --version ] && echo "{release} (Claude Code)" && exit'
+    program.write_text(f"{begin}\n{version}\nenv >>{variables}\n{rest}")
+    settings = settings_of(tmp_path, agent="claude-code", claude_bin=str(program))
+    server = await make_server(settings, ENVIRONMENT)
+    async with running_proxy(server) as proxy:
+        variables.unlink()  # of the process that was asked at the start
+        text = (await model_input(proxy, plain("/help [[fake:echo]]")))["history"][0]["text"]
+    assert text == ("" if knows else "\n") + "/help [[fake:echo]]"
+    assert ("CLAUDE_CODE_DISABLE_ATTACHMENTS=1" in variables.read_text()) is not knows
+    flags = {"agent": "claude-code", "claude_bin": str(program), "state_dir": tmp_path / "state"}
+    found = {each.name: each for each in (await examine(flags, None, ENVIRONMENT)).checks}
+    assert found["client text"].status == ("ok" if knows else "warning")
+    assert knows or "attachments are off" in found["client text"].message
+
+
 @pytest.mark.exhaustive
 async def test_doctor_says_what_is_found_and_how_to_sign_in(tmp_path: Path) -> None:
     flags = {

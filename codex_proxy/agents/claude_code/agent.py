@@ -16,7 +16,7 @@ from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.claude_code.failures import NOT_SIGNED_IN
 from codex_proxy.agents.claude_code.history import conversation
-from codex_proxy.agents.claude_code.launch import CAPABILITIES, LaunchKey
+from codex_proxy.agents.claude_code.launch import CAPABILITIES, NO_MENTIONS, LaunchKey
 from codex_proxy.agents.claude_code.process import InitializeResult, request_initialize
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.dialects.conversions import CLAUDE_MAX_OUTPUT
@@ -39,6 +39,11 @@ beginning.
 """
 MAX_WAIT_SECONDS: Final = 3600.0
 """Maximum seconds that a process waits for a turn, since it has read settings and sign-in at its start."""
+UNMARKED: Final = (
+    "Claude Code {} does not know that what a client writes is text. So its attachments are off, of files that a text "
+    "mentions, of skills and of the CLAUDE.md in subfolders, and messages that begin with / get a line break before "
+    "it. Update it with `claude update`."
+)
 MAX_MEMORY: Final = 2 << 30
 """The bytes from which the process of a conversation without a running turn is ended."""
 
@@ -52,6 +57,8 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
     empty_folder: str
     warm: LaunchKey
     """The kind of the first process, and of those that only answer `initialize`."""
+    knows_mark: bool = True
+    """Whether the release is one that takes the mark of texts that nobody typed."""
     advice: str = ""
     """What the operator should do if a process cannot be started; may be empty."""
     kept: int = 4
@@ -90,7 +97,12 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
 
     @property
     def warning(self) -> str:
-        return self._processes.confinement.warning
+        limits = "" if self._takes_mark else UNMARKED.format(self.version)
+        return f"{self._processes.confinement.warning} {limits}".strip()
+
+    @property
+    def _takes_mark(self) -> bool:
+        return self._processes.knows_mark and self._initialized.takes_mark
 
     async def start(self) -> None:
         try:
@@ -122,6 +134,8 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
 
     def _command(self, key: LaunchKey) -> Command:
         command = self._processes.command(key)
+        if not self._takes_mark:
+            command = msgspec.structs.replace(command, env={**command.env, **NO_MENTIONS})
         return self._processes.confinement.wrap(command) if key.mode == "model" else command
 
     async def open(self, turn: Turn) -> AgentSession:
@@ -133,7 +147,7 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
         spoken = await beside_the_loop(turn.history, partial(conversation, turn.history))
-        dialect = ClaudeCodeTurn(takes_mark=self._initialized.takes_mark, spoken=spoken)
+        dialect = ClaudeCodeTurn(takes_mark=self._takes_mark, spoken=spoken)
         transport = await self.pool.acquire(key, ChildTransport.take)
         session = AgentSession(turn, dialect, transport)
         session.ran_before = transport.has_waited

@@ -134,7 +134,10 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._unready = {INITIALIZE}
         if self._tools:
             fields["sdkMcpServers"] = [CLIENT_SERVER]
-            self._unready.add("tools/list")
+            if (
+                self._takes_mark
+            ):  # an earlier release lists them when it is asked something, and waits for them
+                self._unready.add("tools/list")
         if turn.output_schema is not None:
             fields["jsonSchema"] = turn.output_schema
         self._writes.append(control_request(INITIALIZE, "initialize", **fields))

@@ -58,6 +58,11 @@ SWITCHES: Final[Mapping[str, str]] = {
 }
 """Variables of every process; the operator's (PROXY_CHILD_ENV) win."""
 
+NO_MENTIONS: Final[Mapping[str, str]] = {"CLAUDE_CODE_DISABLE_ATTACHMENTS": "1"}
+"""For a release that does not take the mark of texts that nobody typed (see `user_line`): it reads no file that a text
+mentions, and adds nothing for words. It also leaves out the CLAUDE.md of subfolders, and the list of skills.
+"""
+
 ALLOWED_NAMES: Final = (
     "CLAUDE_CONFIG_DIR",
     *("ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL"),
@@ -75,6 +80,10 @@ KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OA
 
 NEWEST_TESTED: Final = (2, 1, 332)
 """The newest tested release; others are used, too."""
+FIRST_WITH_MARK: Final = (2, 1, 300)
+"""The first release that is known to take the mark. Earlier ones run no command in it, but read the files that it
+mentions.
+"""
 _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code", re.MULTILINE)
 
 

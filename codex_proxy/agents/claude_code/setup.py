@@ -7,10 +7,11 @@ import shutil
 from typing import Final
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
+from codex_proxy.agents.claude_code.agent import UNMARKED, ClaudeCodeAgent, ClaudeProcesses
 from codex_proxy.agents.claude_code.failures import SIGN_IN
 from codex_proxy.agents.claude_code.launch import (
     ALLOWED_NAMES,
+    FIRST_WITH_MARK,
     KEY_NAMES,
     NEWEST_TESTED,
     SWITCHES,
@@ -71,6 +72,7 @@ async def make(context: AgentContext) -> Agent:
         empty_folder=str(empty),
         warm=warm,
         kept=settings.claude_processes,
+        knows_mark=version >= FIRST_WITH_MARK,
         advice=OLD_RELEASE.format(version_text(version), version_text(NEWEST_TESTED))
         if version < NEWEST_TESTED
         else "",
@@ -156,7 +158,7 @@ async def check(context: AgentContext) -> list[Check]:
     return [
         *checks,
         release,
-        _text_check(initialized.takes_mark, found),
+        _text_check(version >= FIRST_WITH_MARK and initialized.takes_mark, found),
         confinement_check(confinement),
         _sign_in_check(initialized.signed_in, initialized.account, len(initialized.models), unseen),
     ]
@@ -166,11 +168,8 @@ def _text_check(takes_mark: bool, version: str) -> Check:
     checking = CheckBuilder("client text", takes_mark=takes_mark)
     if takes_mark:
         return checking.ok("It takes what a client writes as text: a command in it was not run.")
-    message = (
-        f"Claude Code {version} runs a command that a client's message begins with, although the message is marked "
-        "as text. So this server puts a line break before messages that begin with /."
-    )
-    return checking.warning(message, "Update it with `claude update`.")
+    message, advice = UNMARKED.format(version).rsplit(". ", 1)
+    return checking.warning(f"{message}.", advice)
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
