@@ -20,7 +20,16 @@ CONTENT_FIELDS: Final = ("messages", "tools", "format", "mode", "model", "tool_c
 MATCHED_FIELDS: Final = ("messages", "tools", "format", "mode")
 """The fields that are compared by default."""
 KEY: Final = "<key>"
-PLACEHOLDERS: Final = (KEY, "<home>", "<agent_home>", "<host>", "<user>", "<workdir>", "<scrubbed>")
+PLACEHOLDERS: Final = (
+    KEY,
+    "<home>",
+    "<agent_home>",
+    "<state>",
+    "<host>",
+    "<user>",
+    "<workdir>",
+    "<scrubbed>",
+)
 """What replaces a text that is not written; in a comparison it equals any text."""
 MAX_SHOWN: Final = 80
 MAX_DIFFERENCES: Final = 8

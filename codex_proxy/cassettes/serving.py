@@ -199,6 +199,7 @@ def scrubber_of(settings: Any, environ: Mapping[str, str], patterns: list[str]) 
     names["<home>"].append(environ.get("HOME", ""))
     homes = [str(settings.codex_home), *(environ.get(name, "") for name in AGENT_HOMES)]
     names["<agent_home>"] = [spelled for home in homes if home for spelled in (home, os.path.realpath(home))]
+    names["<state>"] = [str(settings.state_dir), os.path.realpath(settings.state_dir)]
     names |= {
         KEY: keys,
         "<host>": [host, host.partition(".")[0], socket.getfqdn() if "." in host else ""],
