@@ -64,7 +64,7 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.commands.connect.documents:_parse_yaml": "a round-trip loader, which makes no objects of its tags",
     # Attributes of a value, not of a module:
     "codex_proxy.agents.registry:dialects_of": "the module of the operator's plugin",
-    "codex_proxy.agents.acp.updates:_merge": "the fields of a class",
+    "codex_proxy.agents.acp.reported_calls:merge": "the fields of a class",
     "codex_proxy.agents.upstream.failures:_failure_in": "constants",
     "codex_proxy.app.application:seconds": "constants",
     "codex_proxy.cassettes.format:lines_of": "the fields of a class",

@@ -64,7 +64,9 @@ class ClientCalls:
         self._reports: dict[str, _Report] = {}
         self._settled = False
         self._passed_on: set[str] = set()
-        """The agent's ids of reported calls whose outputs the client was asked for."""
+        """The keys of reported calls whose outputs the client was asked for."""
+        self.known_ids: set[str] = set()
+        """The ids of the conversation's calls, so that each is given once."""
         self._waiting: dict[str, str] = {}
         """The tool server's key, by call id."""
 
@@ -112,48 +114,51 @@ class ClientCalls:
             self._ask_client(self._new)
 
     def _match_reports(self) -> dict[str, str]:
-        """Returns the id of the agent's report for each new call that has one, by the tool server's key. Uses each
+        """Returns the key of the agent's report for each new call that has one, by the tool server's key. Uses each
         report once.
         """
-        reports = self._open_reports()
         free: dict[tuple[str, bytes], deque[str]] = {}
-        """The ids of open reports by tool and arguments; empty arguments are not yet known."""
-        for id, report in reports.items():
+        """The keys of open reports by tool and arguments; empty arguments are not yet known."""
+        named: dict[tuple[str, str], deque[str]] = {}
+        """The keys of open reports by tool and the agent's id, which may be missing."""
+        for key, report in self._open_reports().items():
             if report.tool:
-                free.setdefault((report.tool, report.arguments), deque()).append(id)
+                free.setdefault((report.tool, report.arguments), deque()).append(key)
+                named.setdefault((report.tool, report.call_id), deque()).append(key)
         found: dict[str, str] = {}
         taken: set[str] = set()
         for call in self._new:
-            candidates: tuple[deque[str], ...]
-            if call.call_id:
-                own = reports.get(call.call_id)
-                candidates = (deque([call.call_id] if own is not None and own.tool == call.name else []),)
-            else:
-                candidates = tuple(free.get((call.name, key), deque()) for key in (self._made[call.key], b""))
-            for ids in candidates:
-                while ids and call.key not in found:
-                    id = ids.popleft()
-                    if id not in taken:
-                        taken.add(id)
-                        found[call.key] = id
+            ids = (call.call_id, "")
+            by_arguments = ((call.name, self._made[call.key]), (call.name, b""))
+            candidates = (
+                [named.get((call.name, id), deque()) for id in ids]
+                if call.call_id
+                else [free.get(each, deque()) for each in by_arguments]
+            )
+            for keys in candidates:
+                while keys and call.key not in found:
+                    key = keys.popleft()
+                    if key not in taken:
+                        taken.add(key)
+                        found[call.key] = key
         return found
 
     def _open_reports(self) -> dict[str, _Report]:
         reports: dict[str, _Report] = {}
-        for update in self._reader.open_client_calls():
-            id = update.tool_call_id or ""
-            if id in self._passed_on:
+        for key, update in self._reader.client_calls.items():
+            if key in self._passed_on:
                 continue
             tool, given, known = (
                 self.tools.find_called_tool(update),
                 arguments_in(update),
-                self._reports.get(id),
+                self._reports.get(key),
             )
             if known is not None and known.given is given:
                 arguments = known.arguments
             else:
                 arguments = _canonical_json(given) if given else b""
-            reports[id] = _Report("" if tool is None else agent_name(tool.name), given, arguments)
+            name = "" if tool is None else agent_name(tool.name)
+            reports[key] = _Report(name, update.tool_call_id or "", given, arguments)
         self._reports = reports
         return reports
 
@@ -180,8 +185,9 @@ class ClientCalls:
             if tool is None:
                 self.refuse(call)
                 continue
-            known = call.call_id and call.call_id not in self._waiting
-            call_id = call.call_id if known else self._new_id("call_")
+            is_new = call.call_id and call.call_id not in self.known_ids
+            call_id = call.call_id if is_new else self._new_id("call_")
+            self.known_ids.add(call_id)
             self._waiting[call_id] = call.key
             text = without_arguments(call.arguments, self._added_arguments, tool)
             text = custom_input(text) if tool.kind == "custom" else text
@@ -206,11 +212,12 @@ class ClientCalls:
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """A call in the agent's reports. `tool`: the agent's name of the client's tool, or empty. `arguments`: those of
-    `given`, as `_canonical_json` returns them; empty if not known yet.
+    """A call in the agent's reports. `tool`: the agent's name of the client's tool, or empty. `call_id`: the agent's
+    id, or empty. `arguments`: those of `given`, as `_canonical_json` returns them; empty if not known yet.
     """
 
     tool: str
+    call_id: str
     given: Any
     arguments: bytes
 

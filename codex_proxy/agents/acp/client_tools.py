@@ -15,7 +15,7 @@ from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, mcp_content, 
 from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.agents.dialects.tool_schemas import declares, object_parameters, plain_parameters
 from codex_proxy.core.items import Part, Tool
-from codex_proxy.core.json_values import encode_json, object_at, text_at, value_at
+from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at, value_at
 from codex_proxy.core.tool_names import generated_name
 
 SERVER: Final = "client"
@@ -99,9 +99,62 @@ class ClientTools(ToolsByAgentName):
         )
         return next((tool for tool in named if tool is not None), None)
 
-    def may_be_allowed(self, call: Update) -> bool:
-        """Whether a call is certainly one of a client's tool: only what the agent's own code has reported counts."""
-        return call.kind not in ACTING_KINDS and self.find_called_tool(call, titles=False) is not None
+    def may_be_allowed(self, request: Update, reported: Sequence[Update]) -> bool:
+        """Whether a request for permission is certainly for a call of a client's tool: only what the agent's own code
+        has said counts. `reported`: what was reported before of calls with its id, the newest first. A request that
+        does not name a tool is for one of these if it `fits`.
+        """
+        if request.kind in ACTING_KINDS:
+            return False
+        found = self.find_called_tool(request, titles=False)
+        if found is not None or _names_tool(request):
+            newest_acts = bool(reported) and not request.kind and reported[0].kind in ACTING_KINDS
+            return found is not None and not newest_acts
+        return any(
+            call.kind not in ACTING_KINDS
+            and self.find_called_tool(call, titles=False) is not None
+            and self.fits(call, request)
+            for call in reported
+        )
+
+    def fits(self, call: Update, request: Update) -> bool:
+        """Whether a request for permission may be for this reported call of a client's tool, whose id it has: it says
+        nothing else.
+        """
+        tool = self.find_called_tool(call)
+        if tool is None or _names_tool(request):
+            return self.find_called_tool(request) is tool
+        if request.kind in ACTING_KINDS and request.kind != call.kind:
+            return False
+        named = bool(request.title) and (
+            request.title == call.title or self.find_called_tool(request) is tool
+        )
+        if request.title and not named:
+            return False
+        if any(each.get("type") != "content" for each in objects_in(request.content)):  # a change of a file
+            return False
+        given, known = request.raw_input, call.raw_input or {}
+        if not given:
+            return True
+        if not isinstance(given, dict) or not isinstance(known, dict):
+            return bool(given == known)
+        # The agent may ask before it has reported all arguments.
+        new = (name for name in given if name not in known)
+        return all(name in given and _continues(value, given[name]) for name, value in known.items()) and (
+            named or all(declares(tool, name) for name in new)
+        )
 
     def _tool_without_prefix(self, name: str, prefix: str) -> Tool | None:
         return self.find(name.removeprefix(prefix)) if name.startswith(prefix) else None
+
+
+def _names_tool(call: Update) -> bool:
+    """Whether a report has the agent's own name of a tool."""
+    meta = call.meta
+    names = (call.name, value_at(meta, "toolName"), value_at(meta, "claudeCode", "toolName"))
+    return any(isinstance(name, str) for name in names) or value_at(meta, "is_mcp_tool_call") is True
+
+
+def _continues(value: object, now: object) -> bool:
+    """Whether an argument is the same, or has become longer: arguments are reported while the model writes them."""
+    return now == value or (isinstance(value, str) and isinstance(now, str) and now.startswith(value))

@@ -51,7 +51,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
 from codex_proxy.core.json_values import object_at
 from codex_proxy.core.turn import Turn, without_content
 
@@ -143,6 +143,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
     def _prepare(self, turn: Turn) -> None:
         self._turn = without_content(turn)
         self.calls.tools = ClientTools(turn.tools)
+        self.calls.known_ids = {item.call_id for item in turn.history if isinstance(item, HistoryCall)}
         self._reader.start_turn(self.calls.tools)
 
     def receive(self, lines: Sequence[Input]) -> Step:
@@ -263,13 +264,14 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         if self._state is not TurnState.PROMPTING or call is None:
             self._writes.append(answer(id, CANCELLED))
             return
-        call = self._reader.add_call(call)
-        if self.calls.tools.may_be_allowed(call) or self._program.allows_all(self._turn.sandbox):
+        reported = self._reader.open_calls_with_id(call)
+        known = self._reader.add_call(call)
+        if self.calls.tools.may_be_allowed(call, reported) or self._program.allows_all(self._turn.sandbox):
             self._writes.append(answer(id, decision(options, allow=True)))
             return
         name = self._new_id("ask_")
         self._questions[name] = (id, options)
-        kind: ApprovalKind = ACTING_KINDS.get(call.kind or "", "permission")
+        kind: ApprovalKind = ACTING_KINDS.get(known.kind or "", "permission")
         self._events.append(ApprovalRequested(name, kind, ""))
 
     def _write_answer(self, request_id: str, question: tuple[RequestId, Any], reply: Decision) -> None:

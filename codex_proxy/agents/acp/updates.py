@@ -7,15 +7,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
-from codex_proxy.agents.acp.client_tools import ACTING_KINDS, CALLED_BY_META, ClientTools
+from codex_proxy.agents.acp.client_tools import ACTING_KINDS, ClientTools
 from codex_proxy.agents.acp.content import is_text, text_of
 from codex_proxy.agents.acp.failures import retry_event
 from codex_proxy.agents.acp.message_names import MessageNames
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.acp.presets import AcpPreset
-from codex_proxy.agents.dialect import TooMuchHeld
+from codex_proxy.agents.acp.reported_calls import (
+    END_STATUSES,
+    OpenCall,
+    ReportedCalls,
+    is_unnamed,
+    merge,
+    without_content,
+)
 from codex_proxy.agents.dialects.failures import clean_text
 from codex_proxy.agents.dialects.response_items import raw_message
 from codex_proxy.core.events import (
@@ -34,9 +39,6 @@ from codex_proxy.core.json_values import object_at, objects_in, text_at, value_a
 KINDS: Final[dict[str, ActivityKind]] = {**ACTING_KINDS, "fetch": "web_search"}
 """Activities by ACP's kinds of tool calls; others are `other`."""
 
-END_STATUSES: Final = ("completed", "failed")
-MAX_OPEN_CALLS: Final = 256
-"""Maximum open calls: twice as many as may wait at the tool server."""
 MAX_OUTPUT: Final = 8 << 20
 """Maximum characters of a call's output; the rest is dropped."""
 MAX_TITLE: Final = 400
@@ -47,18 +49,6 @@ RETRYING: Final = ("Retrying", "Reconnecting")
 """How the official adapters' texts about a retry begin."""
 RETRIES: Final = ("Retrying...", "retrying...")
 """How other agents' texts about a retry end."""
-
-
-class OpenCall(msgspec.Struct):
-    """A tool call that has not ended. `id`: the activity's item; empty if it has not begun, None for a
-    client's tool.
-    """
-
-    id: str | None
-    known: Update
-    """The fields reported so far, without those that `_without_content` drops."""
-    output: list[str] = []
-    output_size: int = 0
 
 
 class UpdateReader:
@@ -81,26 +71,23 @@ class UpdateReader:
         self._is_apart = False
         """Whether the message's text so far ends with a paragraph of its own."""
         self._reasoning = ""
-        self._calls: dict[str, OpenCall] = {}
-        self._client_calls: dict[str, OpenCall] = {}
-        self._ended_calls: set[str] = set()
+        self._calls = ReportedCalls()
         self._step_called = False
         """Whether the latest model call has called tools."""
         self.spoke = False
         """Whether the model has said anything since the dialect set this to False."""
 
-    def open_client_calls(self) -> list[Update]:
-        """Returns the open calls of the client's tools, each with all that was reported."""
-        return [call.known for call in self._client_calls.values()]
+    @property
+    def client_calls(self) -> dict[str, Update]:
+        """The open calls of the client's tools by a key, each with all that was reported."""
+        return self._calls.of_client
 
     def start_turn(self, tools: ClientTools) -> None:
         self.tools = tools
         self.held = ""
         self._names.start_turn()
         self.ran_commands = self._step_called = False
-        self._calls.clear()
-        self._client_calls.clear()
-        self._ended_calls.clear()
+        self._calls.start_turn()
         self.start_request()
 
     def start_request(self) -> None:
@@ -227,39 +214,41 @@ class UpdateReader:
 
     # --- what the agent does --------------------------------------------------------------------
 
-    def add_call(self, call: Update) -> Update:
+    def open_calls_with_id(self, request: Update) -> list[Update]:
+        """Returns what was reported of the open calls with a request's id, the newest first."""
+        return self._calls.with_id_of(request)
+
+    def add_call(self, report: Update) -> Update:
         """Reads a report about a call, and returns the call with all that was reported."""
-        name = call.tool_call_id
-        if not name or name in self._ended_calls:
-            return call
-        state = self._calls.get(name)
-        if state is None:
-            self.calls_model_again = True
-            self.end_texts()
-            self._step_called = True
-            waits = _is_unnamed(call, call) and self.tools.find_called_tool(call) is None
-            state = self._calls[name] = OpenCall(
-                "" if waits else self._begin_call(call), _without_content(call)
-            )
-            if len(self._calls) > MAX_OPEN_CALLS:
-                raise TooMuchHeld(
-                    f"it began more than {MAX_OPEN_CALLS} calls of tools and ended none of them"
-                )
+        if self._calls.is_old(report):
+            return report
+        call = self._calls.find(report, self.tools)
+        if call is None:
+            call = self._new_call(report)
         else:
-            state.known = _merge(state.known, _without_content(call))
-            if state.id == "" and not _is_unnamed(state.known, call):
-                state.id = self._begin_call(state.known)
-        if state.id:
-            self._add_output(state, call)
-        elif state.id is None:
-            self._client_calls[name] = state
-        if call.status in END_STATUSES:
-            del self._calls[name]
-            self._client_calls.pop(name, None)
-            self._ended_calls.add(name)
-            if state.id:
-                self.events.append(ItemEnded(state.id, "failed" if call.status == "failed" else "completed"))
-        return state.known
+            call.known = merge(call.known, without_content(report))
+            if call.id == "" and not is_unnamed(call.known, report):
+                call.id = self._begin_call(call.known)
+        if call.id:
+            self._add_output(call, report)
+        elif call.id is None:
+            self._calls.add_of_client(call)
+        if report.status in END_STATUSES:
+            self._calls.end(call)
+            if call.id:
+                self.events.append(ItemEnded(call.id, "failed" if report.status == "failed" else "completed"))
+        return call.known
+
+    def _new_call(self, report: Update) -> OpenCall:
+        self.calls_model_again = True
+        self.end_texts()
+        self._step_called = True
+        call, replaced = self._calls.begin(report)
+        if replaced is not None and replaced.id:
+            self.events.append(ItemEnded(replaced.id))
+        if not is_unnamed(report, report) or self.tools.find_called_tool(report) is not None:
+            call.id = self._begin_call(report)
+        return call
 
     def _begin_call(self, call: Update) -> str | None:
         if self.tools.find_called_tool(call) is not None:
@@ -336,27 +325,6 @@ class UpdateReader:
 def session_failure(meta: Any) -> dict[str, Any] | None:
     """Returns the `sessionFailure` of an official adapter in a `_meta`, if any."""
     return object_at(meta, "jetbrains", "air", "sessionFailure") or None
-
-
-def _without_content(call: Update) -> Update:
-    meta = call.meta
-    if isinstance(meta, dict):
-        meta = {name: meta[name] for name in CALLED_BY_META if name in meta}
-    return msgspec.structs.replace(call, content=None, entries=None, meta=meta)
-
-
-def _merge(before: Update, call: Update) -> Update:
-    fields = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
-    if isinstance(before.meta, dict) and isinstance(call.meta, dict):
-        fields["meta"] = {**before.meta, **call.meta}
-    if before.raw_input and not call.raw_input:
-        fields.pop("raw_input", None)
-    return msgspec.structs.replace(before, **fields)
-
-
-def _is_unnamed(known: Update, newest: Update) -> bool:
-    named = value_at(known.raw_input, "command")
-    return known.kind == "execute" and known.status == "pending" and newest.session_update != "" and not named
 
 
 def _line_of(call: Update) -> str:
