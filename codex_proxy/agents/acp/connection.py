@@ -110,7 +110,7 @@ class AcpConnection:
                     lost = TORN if is_torn(line) else OF_NOBODY
                 continue
             (answers if message.method is None else found).append((channel, message, line))
-        for channel, message, line in found + answers:
+        for channel, message, line in found + answers if answers else found:
             by_channel.setdefault(channel, []).append(message)
             if routed is not None:
                 routed.setdefault(channel, []).append(line)

@@ -17,7 +17,9 @@ _SHOWABLE: Final = ("http://", "https://")
 
 
 def is_text(content: Any) -> bool:
-    return text_at(content, "type") == "text" and isinstance(content.get("text"), str)
+    return (
+        isinstance(content, dict) and content.get("type") == "text" and isinstance(content.get("text"), str)
+    )
 
 
 def text_of(content: Any) -> str:

@@ -138,10 +138,11 @@ class UpdateReader:
             self._add_chunk(chunk)
 
     def _add_chunk(self, update: Update) -> None:
-        text = text_of(update.content)
+        plain = is_text(update.content)  # nearly always, and for every delta
+        text = update.content["text"] if plain else text_of(update.content)
         if update.session_update != "agent_message_chunk":
             self._add_thought(text)
-        elif is_text(update.content):
+        elif plain:
             self._add_text(text, update.message_id)
         elif text:
             self.release_held()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import repeat
-from operator import contains
 from types import UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
@@ -74,9 +72,10 @@ def decode_beginning(line: bytes, type: type[T]) -> T | None:
 
 def divided(lines: Sequence[bytes]) -> Sequence[bytes]:
     """Divides lines at carriage returns, too: programs end lines of progress so, and JSON contains none."""
-    if not any(map(contains, lines, repeat(b"\r"))):
-        return lines
-    return [part for line in lines for part in line.split(b"\r") if part]
+    for line in lines:
+        if b"\r" in line:
+            return [part for line in lines for part in line.split(b"\r") if part]
+    return lines
 
 
 def decode_part(json: bytes | msgspec.Raw, type: type[T], *, loosely: bool = False) -> T:

@@ -164,11 +164,11 @@ class PassThrough:
         """Whether a block is only deltas that need no change; counts them."""
         if not (self._stream and self.begun) or self._held or self._model_shown is not None:
             return False
-        if self._pairs.waits or has_halves(block):
-            return False
         count = self._count_similar_deltas(block) or self._count_plain_deltas(block)
+        if not count or self._pairs.halves or (b"\\u" in block and has_halves(block)):
+            return False
         self.deltas += count
-        return count > 0
+        return True
 
     def _count_similar_deltas(self, block: bytes) -> int:
         """Returns the number of events in a block if each begins and ends like the delta that `_count_plain_deltas` has
@@ -264,7 +264,7 @@ class PassThrough:
         if not ("choices" in event.value or event.value.get("usage")):
             return  # a ping, or something else that clients do not know
         chunk = event.value
-        if self._pairs.waits or has_halves(whole):
+        if self._pairs.halves or has_halves(whole):
             chunk = self._pairs.mend(chunk)
         changed = self._replacement_of(chunk)
         if changed is None and chunk is not event.value:
@@ -277,10 +277,7 @@ class PassThrough:
         if not self._stream:
             self._keep(chunk, len(whole))
         elif changed is None:
-            plain = len(data) == 1 and all(line.startswith((b"data:", b"event:", b":")) for line in fields)
-            as_it_is = lines + blank if blank else lines.rstrip(b"\r\n") + b"\n\n"
-            one_line = b"data: " + whole.replace(b"\n", b" ") + b"\n\n"
-            yield from self._release_with(as_it_is if plain and lines.startswith(fields[0]) else one_line)
+            yield from self._release_with(_as_one_event(lines, blank, fields, data))
         elif changed:
             yield from self._release_with(b"data: " + encode_json(changed) + b"\n\n")
 
@@ -368,6 +365,16 @@ class PassThrough:
 def _decode(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
     event = decode_event(data, kind)
     return StreamEvent("error", event.value) if event.kind == "chunk" and is_error(event.value) else event
+
+
+def _as_one_event(lines: bytes, blank: bytes, fields: list[bytes], data: list[bytes]) -> bytes:
+    """Returns an event as it came, or with its data in one line if it has other fields than clients know."""
+    plain = len(fields) == 1 or (
+        len(data) == 1 and all(line.startswith((b"data:", b"event:", b":")) for line in fields)
+    )
+    if plain and lines.startswith(fields[0]):
+        return lines + blank if blank else lines.rstrip(b"\r\n") + b"\n\n"
+    return b"data: " + b" ".join(data) + b"\n\n"
 
 
 def _as_utf_8(data: bytes) -> bytes:

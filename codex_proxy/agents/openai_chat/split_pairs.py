@@ -15,18 +15,15 @@ Path = tuple[str | int, ...]
 
 
 class SplitPairs:
-    """The first halves of a stream, each by the choice and the path of its text. Give `mend` the chunks that have
-    halves, and while `waits` all others; `rest` at the end.
+    """The first halves of a stream. Give `mend` the chunks that have halves, and while `halves` wait all others; `rest`
+    at the end.
     """
 
     def __init__(self) -> None:
-        self._halves: dict[Path, str] = {}
+        self.halves: dict[Path, str] = {}
+        """Those that wait for the other half, by the choice and the path of their text."""
         self._head: dict[str, Any] = {}
         """The fields of the last chunk beside its choices."""
-
-    @property
-    def waits(self) -> bool:
-        return bool(self._halves)
 
     def mend(self, chunk: dict[str, Any]) -> dict[str, Any]:
         """Returns the chunk with whole characters: a half at the end of a text waits for the next chunk. A half without
@@ -44,7 +41,7 @@ class SplitPairs:
 
     def rest(self) -> dict[str, Any] | None:
         """Returns a chunk with U+FFFD for the halves that wait, if any does."""
-        indexes = dict.fromkeys(path[0] for path in self._halves)
+        indexes = dict.fromkeys(path[0] for path in self.halves)
         if not indexes:
             return None
         choices = [
@@ -62,19 +59,19 @@ class SplitPairs:
         return value
 
     def _with_half(self, text: str, path: Path) -> str:
-        half = self._halves.pop(path, "")
+        half = self.halves.pop(path, "")
         if not half and text.isascii():
             return text
         text = half + text
-        if FIRST_HALF <= text[-1:] < SECOND_HALF and len(self._halves) < MAX_HALVES:
-            self._halves[path], text = text[-1], text[:-1]
+        if FIRST_HALF <= text[-1:] < SECOND_HALF and len(self.halves) < MAX_HALVES:
+            self.halves[path], text = text[-1], text[:-1]
         return without_surrogates(text)
 
     def _delta_of(self, index: str | int) -> dict[str, Any]:
         """Returns a delta with U+FFFD for each half of a choice that waits, which it no longer does."""
         delta: dict[str, Any] = {}
-        for path in [path for path in self._halves if path[0] == index]:
-            value: Any = without_surrogates(self._halves.pop(path))
+        for path in [path for path in self.halves if path[0] == index]:
+            value: Any = without_surrogates(self.halves.pop(path))
             for step in reversed(path[1:]):
                 value = [{"index": step, **value}] if isinstance(step, int) else {step: value}
             _merge(delta, value)
