@@ -19,8 +19,9 @@ from codex_proxy.mcp.config import HttpServer, StdioServer
 from codex_proxy.mcp.connection import McpConnection
 from codex_proxy.mcp.http_transports import sse_transport, streamable_transport
 from codex_proxy.mcp.messages import Waiting
-from codex_proxy.mcp.stdio_transport import stdio_transport
+from codex_proxy.mcp.stdio_transport import _StdoutLines, stdio_transport
 from codex_proxy.mcp.values import McpError, McpFaultKind, McpLimits
+from codex_proxy.process.child import Exit
 from tests.agents.damage import each_change
 from tests.mcp.raw_server import GOOD, RawServer, app_of
 from tests.mcp.serving import command_of
@@ -179,6 +180,16 @@ async def test_noise_around_a_line_is_passed_over() -> None:
             assert await said(connection, noise + b"\r" + GOOD) == "Hi", noise
         assert await said(connection, b"\n\n  \n" + GOOD + b"\r") == "Hi"
         assert await said(connection, GOOD + b"\n" + GOOD) == "Hi"
+
+
+@pytest.mark.parametrize("size", [1, 7])
+async def test_lines_of_a_server_are_read_however_they_are_cut(size: int) -> None:
+    whole = GOOD.replace(b"@ID", b"1")
+    lines, said = _StdoutLines(1000), whole + b"\n" + whole + b"\r\n" + whole
+    for at in range(0, len(said), size):
+        lines.on_output(said[at : at + size])
+    lines.on_end(Exit(0, None, ""))
+    assert [line async for line in lines if line] == [whole] * 3
 
 
 def around(noise: bytes, data: bytes) -> bytes:
