@@ -93,6 +93,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.codex_app_server.process",
         "agents.claude_code.agent",
         "agents.claude_code.process",
+        "agents.claude_code.program",
         "agents.upstream.agent",
         "agents.upstream.client",
         "agents.upstream.config",

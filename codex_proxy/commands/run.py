@@ -23,7 +23,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from codex_proxy.agents.claude_code.program import find_claude
 from codex_proxy.agents.codex.program import find_codex
+from codex_proxy.agents.configured.agents import settings_of_agents
 from codex_proxy.commands.connect.clients import PROGRAMS, ClientProgram
 from codex_proxy.commands.connect.command import (
     NO_KEY,
@@ -65,9 +67,7 @@ def run(
     program = PROGRAMS.get(name) or ClientProgram()
     if program.unserved:
         raise UserError(program.unserved)
-    path = shutil.which(name, path=environ.get("PATH"))
-    if path is None and name == "codex":  # the one that `serve` finds
-        path = find_codex(settings.codex_bin, environ.get("PATH", os.defpath))
+    path = find_client(name, settings, environ)
     if path is None:
         raise UserError(_how_to_get(name, program))
     with contextlib.ExitStack() as stack:
@@ -81,6 +81,25 @@ def run(
             access = stack.enter_context(_own_server(agent, model, temporary, {**environ, **more}))
         environment, first = prepare(program, access, Path(temporary.path), environ, Path.home())
         return _run_to_the_end([path, *first, *arguments], environment, running, temporary)
+
+
+def find_client(name: str, settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """Returns the program's path: for one that is an agent, too, the program that `serve` finds; None if there is none.
+    Raises `UserError` if the settings name a program that is not there.
+    """
+    search_path = environ.get("PATH", os.defpath)
+    if name not in ("codex", "claude"):
+        return shutil.which(name, path=search_path)
+    all_settings, setting = settings_of_agents(settings), f"{name}_bin"
+    if name == "codex":
+        named = next((each.codex_bin for each in all_settings if each.codex_bin), None)
+        found = find_codex(named, search_path)
+    else:
+        named = next((each.claude_bin for each in all_settings if each.claude_bin), None)
+        found = find_claude(named, search_path)
+    if named and (found is None or not os.access(found, os.X_OK)):
+        raise UserError(f"There is no program {named}, which the setting {setting} names.")
+    return found
 
 
 def _how_to_get(name: str, program: ClientProgram) -> str:

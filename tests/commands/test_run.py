@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +21,9 @@ import pytest
 from codex_proxy.app.server import make_server
 from codex_proxy.commands.connect.clients import PROGRAMS
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
-from codex_proxy.commands.run import prepare
+from codex_proxy.commands.run import find_client, prepare
+from codex_proxy.core.faults import UserError
+from codex_proxy.settings.tables import AgentTable
 from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, fake_proxy, running_proxy, settings_of
 from tests.real.release import codex_path
@@ -137,6 +141,35 @@ def test_a_program_that_is_not_installed_says_how_to_get_it(home: Home) -> None:
     done = home.run("zzzzzz")
     assert "Known clients are: claude" in done.stderr
     assert "gemini" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["codex", "claude"])
+def test_the_program_is_the_one_that_serve_finds(home: Home, name: str) -> None:
+    agent = {"codex": "codex-app-server", "claude": "claude-code"}[name]
+    named = home.path / "own" / f"my-{name}"
+    named.parent.mkdir()
+    shutil.copy(home.programs / "probe", named)
+    shutil.copy(home.programs / "probe", home.programs / name)
+    environ = {"PATH": str(home.programs)}
+
+    def found(**settings: Any) -> str | None:
+        return find_client(name, settings_of(home.temporary, **settings), environ)
+
+    assert found() == str(home.programs / name)
+    assert found(**{f"{name}_bin": str(named)}) == str(named)
+    table = {"mine": AgentTable.model_validate({"agent": agent, f"{name}_bin": str(named)})}
+    assert found(agents=table) == str(named)
+    with pytest.raises(UserError, match=f"/nowhere/x, which the setting {name}_bin names"):
+        found(**{f"{name}_bin": "/nowhere/x"})
+
+
+@pytest.mark.parametrize("name", ["codex", "claude"])
+def test_a_program_of_the_settings_is_run_though_none_is_on_path(home: Home, name: str) -> None:
+    (home.programs / "probe").rename(home.path / f"my-{name}")
+    done = home.run("--agent", "fake", name, **{f"PROXY_{name.upper()}_BIN": f"~/my-{name}"})
+    assert "OPENAI_MODEL" in done.stderr, (
+        done.stderr
+    )  # the probe has begun; this is no client of its variables
 
 
 def test_a_server_that_does_not_start_is_reported(home: Home) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from typing import Final
 
 from codex_proxy.agents.agent import Agent
@@ -21,6 +20,7 @@ from codex_proxy.agents.claude_code.launch import (
     version_text,
 )
 from codex_proxy.agents.claude_code.process import request_initialize
+from codex_proxy.agents.claude_code.program import find_claude
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.confinement.setup import confinement_check, plain_confinement, state_folders
 from codex_proxy.agents.spec import AgentContext, NoAgentError
@@ -93,12 +93,12 @@ async def _plain_confinement(context: AgentContext) -> PlainConfinement:
 def program_of(context: AgentContext) -> str:
     """Returns the program's path, from the settings or PATH. Raises `NoAgentError`."""
     named = context.settings.claude_bin
-    found = shutil.which(named or "claude", path=context.environ.get("PATH", os.defpath))
+    found = find_claude(named, context.environ.get("PATH", os.defpath))
     if found is None:
         setting = context.where_set("claude_bin")
         wrong = "" if named is None else f"There is no program {named} ({setting}). "
         raise NoAgentError(wrong + NO_CLAUDE.format(setting))
-    return os.path.abspath(found)
+    return found
 
 
 def claude_environment(context: AgentContext) -> dict[str, str]:

@@ -116,6 +116,11 @@ def codex_settings(settings: Settings) -> tuple[Settings, ...]:
     return tuple(each.settings for each in _agents_or_none(settings) if each.spec.uses_codex)
 
 
+def settings_of_agents(settings: Settings) -> tuple[Settings, ...]:
+    """Returns the settings for all agents, and those of each."""
+    return (settings, *(each.settings for each in _agents_or_none(settings)))
+
+
 def plugin_references(settings: Settings) -> tuple[str, ...]:
     found = (registry.plugin_reference(each.settings) for each in _agents_or_none(settings))
     return tuple(reference for reference in found if reference is not None)
