@@ -19,7 +19,7 @@ from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.cassettes.content import KEY
 from codex_proxy.cassettes.folder import Folder, names_to_match
-from codex_proxy.cassettes.format import Cassette
+from codex_proxy.cassettes.format import Cassette, Request
 from codex_proxy.cassettes.middleware import recording_middleware, replay_middleware
 from codex_proxy.cassettes.recorder import Recorder
 from codex_proxy.cassettes.replay import NAME, RecordedTools, ReplayAgent, pace_of
@@ -148,6 +148,18 @@ class Cassettes(msgspec.Struct, frozen=True):
             kept = "prompts, answers and the agent's lines"
             lines.append(f"  RECORDS    every turn into {self.recorder.folder}: {kept}")
         return lines
+
+    def examples(self) -> list[Request]:
+        """Returns requests that the folder answers, if nothing else does: the shortest first."""
+        if self.folder is None or self.recorder is not None:
+            return []
+        found = [
+            each.request
+            for each in self.folder.cassettes.values()
+            if not (each.after or each.request.socket or each.request.body is None)
+            and each.answer.status == 200
+        ]
+        return sorted(found, key=lambda request: len(msgspec.json.encode(request.body)))
 
     def add_to(self, app: web.Application) -> None:
         """Adds the middlewares. The recording one is the outermost, to see the answers of all others."""

@@ -7,10 +7,12 @@ import contextlib
 import gc
 import os
 import resource
+import shlex
 import signal
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import structlog
 
 from codex_proxy import __version__
@@ -38,6 +40,8 @@ STDIN, STDOUT = 0, 1
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
 TOOL_SERVER_SECONDS = 6.0
 """Seconds for which the banner waits for MCP servers: one that cannot be reached is known after some five."""
+MAX_EXAMPLE = 2000
+"""The longest body that the banner shows."""
 BUILD_AFTER = 0.5
 """Seconds from the start until the models of request bodies are built."""
 
@@ -222,11 +226,23 @@ def banner(server: Any) -> str:
             "  *** This is the embedded FAKE agent: its answers are made up. ***",
             "  *** For a real one install Codex, sign in, and start again.   ***",
         ]
-    lines += [
-        "",
+    return "\n".join([*lines, "", *_try_it(server, base, key), ""])
+
+
+def _try_it(server: Any, base: str, key: str) -> list[str]:
+    """Returns the lines with a request that this server answers: that of a cassette, if nothing else answers."""
+    path, headers = "/v1/chat/completions", ""
+    body = """{"model": "codex-5", "stream": true, "messages": [{"role": "user", "content": "Say hello."}]}"""
+    replayed = server.cassettes is not None and server.cassettes.folder is not None
+    if replayed and server.cassettes.recorder is None:
+        request = next(iter(server.cassettes.examples()), None)
+        body = "" if request is None else msgspec.json.encode(request.body).decode()
+        if request is None or len(body) > MAX_EXAMPLE:
+            return ["Ask what a cassette was asked: `codex-proxy cassettes show FILE` prints it."]
+        path = request.line.partition(" ")[2]
+        headers = "".join(f" -H {shlex.quote(f'{name}: {value}')}" for name, value in request.headers.items())
+    return [
         "Try it:",
-        f"  curl -N {base}/chat/completions{key} -H 'Content-Type: application/json' \\",
-        """    -d '{"model": "codex-5", "stream": true, "messages": [{"role": "user", "content": "Say hello."}]}'""",
-        "",
+        f"  curl -N {base.removesuffix('/v1')}{path}{key}{headers} -H 'Content-Type: application/json' \\",
+        f"    -d {shlex.quote(body)}",
     ]
-    return "\n".join(lines)
