@@ -31,7 +31,7 @@ from codex_proxy.cassettes.format import (
     write_new,
 )
 from codex_proxy.cassettes.replay import ReplayAgent
-from codex_proxy.cassettes.scrubbing import Scrubber
+from codex_proxy.cassettes.scrubbing import Scrubber, spellings_of_secret
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.cassettes.stable_values import TurnIds, zero_numbers
 from codex_proxy.cassettes.turn_recorder import MAX_BYTES, CassetteTurnRecorder
@@ -158,9 +158,10 @@ class Recorder:
 
     def _write(self, recorded: CassetteTurnRecorder, exchange: ExchangeContent) -> Path:
         keys = [
-            key.encode()
+            spelling
             for key in (*exchange.keys, *_mcp_secrets(exchange.body))
             if len(key) >= MIN_SECRET_CHARS
+            for spelling in spellings_of_secret(key)
         ]
         scrub = partial(self._scrubber.scrub, keys)
         agent = recorded.agent

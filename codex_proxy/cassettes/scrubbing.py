@@ -116,7 +116,7 @@ class Scrubber:
             for text in {each.rstrip("/") for each in texts}
             if len(text) >= (MIN_SECRET_CHARS if placeholder == KEY else MIN_NAME)
             and not GENERIC_NAMES.fullmatch(text)
-            for spelling in (_spellings_of_secret(text) if placeholder == KEY else _spellings(text))
+            for spelling in (spellings_of_secret(text) if placeholder == KEY else _spellings(text))
         ]
         found.sort(key=lambda each: (each[1] == KEY.encode(), len(each[0])), reverse=True)
         self._names = [
@@ -134,10 +134,9 @@ class Scrubber:
             raise CassetteError(f"--scrub is not a valid regular expression: {error}.") from error
 
     def scrub(self, keys: Sequence[bytes], text: bytes) -> bytes:
-        """Returns lines of JSON with placeholders. `keys` are the request's secrets."""
+        """Returns lines of JSON with placeholders. `keys` are the spellings of the request's secrets."""
         for secret in keys:
-            for spelling in _spellings_of_secret(secret.decode("utf-8", "replace")):
-                text = text.replace(spelling, KEY.encode())
+            text = text.replace(secret, KEY.encode())
         searched = text.decode("latin-1")
         if self._has_name(searched):
             for name, pattern, placeholder in self._names:
@@ -190,7 +189,7 @@ def _hide(placeholder: bytes, found: re.Match[bytes]) -> bytes:
     return found[0] if before and is_part and placeholder != KEY.encode() else placeholder
 
 
-def _spellings_of_secret(text: str) -> set[bytes]:
+def spellings_of_secret(text: str) -> set[bytes]:
     """Returns a secret as it may be written: also in base64, at each place of its groups of three, and in hex."""
     data = text.encode("utf-8", "replace")
     found = {data.hex().encode(), data.hex().upper().encode()}
