@@ -35,6 +35,8 @@ _OUTPUT: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"
 _BLANK_LINES: Final = re.compile(rb"\n\r?\n[\r\n]*")
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r?\n")
+_RETURN, _BACKSLASH = b"\r\\"
+"""Numbers, which are found in bytes eight times faster than bytes are."""
 
 
 class PassThrough:
@@ -100,7 +102,7 @@ class PassThrough:
         """Reads a chunk, and returns the bytes for the client so far."""
         if self.is_over or not chunk:
             return b""
-        if b"\r" in chunk or self._return:
+        if _RETURN in chunk or self._return:
             chunk = self._without_bare_returns(chunk)
         self._size += len(chunk)
         block = passed = b""
@@ -165,7 +167,7 @@ class PassThrough:
         if not (self._stream and self.begun) or self._held or self._model_shown is not None:
             return False
         count = self._count_similar_deltas(block) or self._count_plain_deltas(block)
-        if not count or self._pairs.halves or (b"\\u" in block and has_halves(block)):
+        if not count or self._pairs.halves or (_BACKSLASH in block and has_halves(block)):
             return False
         self.deltas += count
         return True
@@ -176,10 +178,11 @@ class PassThrough:
         """
         if not self._head or not (block.startswith(self._head) and block.endswith(self._tail)):
             return 0
-        count, odd = divmod(block.count(b"\n"), 2)
-        if odd:
-            return 0
-        return count if count == 1 or count == block.count(self._head) == block.count(self._tail) else 0
+        newlines = block.count(b"\n")
+        if newlines == 2:
+            return 1
+        count = block.count(self._head)
+        return count if 2 * count == newlines == 2 * block.count(self._tail) else 0
 
     def _count_plain_deltas(self, block: bytes) -> int:
         """Returns the number of events in a block if each is a delta without finish reason, usage or error; else 0."""
@@ -189,7 +192,7 @@ class PassThrough:
             count != block.count(b"\n\n")
             or 2 * count != block.count(b"\n")
             or b"error" in block
-            or b"\r" in block
+            or _RETURN in block
             or block.count(b'"finish_reason":null') != block.count(b'"finish_reason"')
             or block.count(b'"usage":null') != block.count(b'"usage"')
         ):
