@@ -25,7 +25,7 @@ from typing import Final
 
 from codex_proxy.agents.claude_code.program import find_claude
 from codex_proxy.agents.codex.program import find_codex
-from codex_proxy.agents.configured.agents import settings_of_agents
+from codex_proxy.agents.configured.agents import codex_settings, settings_of_kind
 from codex_proxy.commands.connect.clients import PROGRAMS, ClientProgram
 from codex_proxy.commands.connect.command import (
     NO_KEY,
@@ -90,15 +90,16 @@ def find_client(name: str, settings: Settings, environ: Mapping[str, str]) -> st
     search_path = environ.get("PATH", os.defpath)
     if name not in ("codex", "claude"):
         return shutil.which(name, path=search_path)
-    all_settings, setting = settings_of_agents(settings), f"{name}_bin"
     if name == "codex":
-        named = next((each.codex_bin for each in all_settings if each.codex_bin), None)
+        agents = (*codex_settings(settings), settings)
+        named = next((each.codex_bin for each in agents if each.codex_bin), None)
         found = find_codex(named, search_path)
     else:
-        named = next((each.claude_bin for each in all_settings if each.claude_bin), None)
+        agents = (*settings_of_kind(settings, "claude-code"), settings)
+        named = next((each.claude_bin for each in agents if each.claude_bin), None)
         found = find_claude(named, search_path)
-    if named and (found is None or not os.access(found, os.X_OK)):
-        raise UserError(f"There is no program {named}, which the setting {setting} names.")
+    if named and (found is None or not (os.path.isfile(found) and os.access(found, os.X_OK))):
+        raise UserError(f"There is no program {named}, which the setting {name}_bin names.")
     return found
 
 

@@ -241,8 +241,9 @@ def _try_it(server: Any, base: str, key: str) -> list[str]:
             return ["Ask what a cassette was asked: `codex-proxy cassettes show FILE` prints it."]
         path = request.line.partition(" ")[2]
         headers = "".join(f" -H {shlex.quote(f'{name}: {value}')}" for name, value in request.headers.items())
+    url = shlex.quote(base.removesuffix("/v1") + path)
     return [
         "Try it:",
-        f"  curl -N {base.removesuffix('/v1')}{path}{key}{headers} -H 'Content-Type: application/json' \\",
+        f"  curl -N {url}{key}{headers} -H 'Content-Type: application/json' \\",
         f"    -d {shlex.quote(body)}",
     ]

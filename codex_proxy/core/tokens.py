@@ -27,6 +27,8 @@ WORD, DIGITS, DENSE_RUN, SPACE, SIGNS = range(1, 6)
 
 _EXACT: Final = 16 * 1024
 """The characters that are all counted; of a longer text only these, and the rest is extrapolated."""
+_ENOUGH: Final = 128 * 1024
+"""The characters of many texts from which the rest is extrapolated: to count them takes 0.05 s."""
 _MAX_PIECE: Final = 256
 """The longest piece that is counted again when it has grown; a longer one is no word."""
 
@@ -39,7 +41,15 @@ def estimate_tokens(text: str) -> int:
 
 
 def estimate_all(texts: Iterable[str]) -> int:
-    return sum(map(estimate_tokens, texts))
+    """Estimates the tokens of all texts. Behind `_ENOUGH` characters, texts are taken to be like those before."""
+    tokens = counted = rest = 0
+    for text in texts:
+        if counted < _ENOUGH:
+            tokens += estimate_tokens(text)
+            counted += len(text)
+        else:
+            rest += len(text)
+    return tokens + tokens * rest // max(1, counted)
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:

@@ -437,7 +437,8 @@ class Run:
             if self._acted:
                 failure = msgspec.structs.replace(failure, repeatable=False)
             last = msgspec.structs.replace(last, failure=failure)
-        self._log_end([*events[:-1], *self._usage.at_end(last, given, events, self._repair)], last, size)
+        estimate = self._usage.at_end(last, given, events, self._repair) if self._began else ()
+        self._log_end([*events[:-1], *estimate], last, size)
 
     def _log(self, events: list[Event], size: int, *, ended: bool = False) -> None:
         for observer in self.observers:
@@ -456,13 +457,16 @@ class Run:
         remembering.add_done_callback(lambda _: self._close_log([ended], 0))
 
     async def _remember(self) -> None:
-        """Saves the turn's calls, with items that the client does not get."""
+        await self._services.remember(self.turn.owner, self._entries, durable=self._durable)
+
+    def _entries(self) -> dict[bytes, bytes]:
+        """Returns the turn's calls, with items that the client does not get, for the step memory."""
         plain, policy = self.turn.mode == "model", self.attempt.policy
         identity = self._services.agent_and_model(self.turn)
         entries = entries_of(self.raw_items, policy, identity, plain=plain)
         if self.turn.calls_without_ids:
             entries |= call_id_entry(self.turn, self._shown_messages(), visible_calls(policy))
-        await self._services.remember(self.turn.owner, entries, durable=self._durable)
+        return entries
 
     def _shown_messages(self) -> tuple[HistoryMessage, ...]:
         """Returns the answer's messages as the client will send them back."""

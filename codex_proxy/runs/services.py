@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextvars import Context
 from functools import partial
 from typing import Any
@@ -155,10 +155,12 @@ class RunServices:
                 return await with_call_ids(turn, self.memory)
         return turn
 
-    async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool) -> None:
-        """Writes to the step memory, also to disk if `durable`."""
+    async def remember(
+        self, owner: str, make_entries: Callable[[], Mapping[bytes, bytes]], *, durable: bool
+    ) -> None:
+        """Writes what `make_entries` returns to the step memory, also to disk if `durable`."""
         async with _logged_failure_of_memory():
-            await self.memory.remember(owner, entries, durable=durable)
+            await self.memory.remember(owner, make_entries(), durable=durable)
 
     async def _with_memory(self, turn: Turn) -> Turn:
         history = turn.history

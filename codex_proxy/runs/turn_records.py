@@ -234,7 +234,8 @@ class TurnRecord:
         elif isinstance(event, ToolCallRequested):
             self._note("tool_call", excerpt(event.name))
         elif isinstance(event, UsageReported):
-            self._tokens = (event.usage.input, event.usage.output)
+            if not event.partial:  # an estimate, or of a model call that has only begun
+                self._tokens = (event.usage.input, event.usage.output)
         elif isinstance(event, StepCompleted):
             used = "" if event.usage is None else f"{event.usage.input} tokens in, {event.usage.output} out"
             self._note("model_call_completed", used)

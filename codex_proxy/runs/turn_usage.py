@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
-
 from codex_proxy.core.events import Event, Stop, TurnEnded, Usage, UsageReported
 from codex_proxy.core.items import RawHistoryItem, images_in, texts_in
 from codex_proxy.core.media import url_tokens
@@ -62,6 +60,10 @@ def _texts(turn: Turn) -> Iterator[str]:
     yield bytes(turn.output_schema or b"").decode()
 
 
+def _count_reports(events: Sequence[Event]) -> int:
+    return sum(isinstance(each, UsageReported) for each in events)
+
+
 class TurnUsage:
     """The tokens of all attempts: the client pays for a discarded one too."""
 
@@ -104,15 +106,13 @@ class TurnUsage:
         newest = self._newest
         if ended.cut or ended.stop in _CUT_ENDS:
             # A report behind the cut does not count: it depends on the pipe whether it comes in the same batch.
-            dropped = sum(isinstance(each, UsageReported) and each not in logged for each in given)
+            dropped = _count_reports(given) - _count_reports(logged)
             tokens = self._added.estimate(self._turn, self._agent) if self._reports == dropped else None
             if tokens is None:
                 return []
-            usage = self._before + Usage(input=tokens, output=estimate_all(repair.texts()))
-            output = (
-                usage.output if self._turn.max_tokens is None else min(usage.output, self._turn.max_tokens)
-            )
-            return [UsageReported(msgspec.structs.replace(usage, output=output), "provider", partial=True)]
+            output, limit = estimate_all(repair.texts()), self._turn.max_tokens
+            usage = Usage(input=tokens, output=output if limit is None else min(output, limit))
+            return [UsageReported(self._before + usage, "provider", partial=True)]
         # Only of one model call is it known what the client's part of the input was.
         is_one_call = self._is_first and repair.has_only_texts and not self._turn.forwarded
         if is_one_call and ended.stop in ENDS_WELL and newest is not None and not newest.partial:

@@ -283,6 +283,18 @@ def test_a_call_without_a_name_is_no_item_of_the_answer() -> None:
     assert not any(isinstance(each, RawItem | ToolCallRequested) for each in log)
 
 
+@pytest.mark.parametrize("form", ["openai", "done only", "last only"])
+def test_a_call_id_with_half_a_surrogate_pair_is_replaced(form: Form) -> None:
+    call = UpstreamCall(1, WEATHER.name, ["{}"])
+    call.item["call_id"] = "call_\ud800"
+    log = logged_events(turn_with_tool(), [OK, answer_with([call], form, random.Random(0)), End()])
+    [(call_id, *_)] = calls_in(log)
+    [raw] = [each for each in log if isinstance(each, RawItem)]
+    assert json.loads(raw.json)["call_id"] == call_id
+    assert call_id.isascii()
+    assert call_id
+
+
 def test_a_call_that_the_length_cuts_off_is_incomplete_and_the_answer_too() -> None:
     begun, first, *_ = UpstreamCall(1, WEATHER.name, ['{"ci', "ty"]).frames(0, "openai")
     response = {

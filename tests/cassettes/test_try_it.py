@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,6 +53,25 @@ async def test_the_request_in_the_banner_is_answered_by_the_folder(tmp_path: Pat
         status, said = await try_it(server)
     assert status == 200, said
     assert "deterministic" in said
+
+
+async def test_a_path_of_a_cassette_is_one_word_for_a_shell(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    async with (
+        running_server(tmp_path, cassettes={"record": folder}) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        body = {"model": "codex-5", **REQUESTS["v1/chat/completions"]}
+        async with session.post(f"http://127.0.0.1:{server.port}/v1/chat/completions", json=body) as reply:
+            assert reply.status == 200
+    [cassette] = folder.iterdir()
+    made = tmp_path / "made"
+    cassette.write_text(cassette.read_text().replace("/v1/chat/completions", f"/v1/x;touch${{IFS}}{made};#"))
+    async with running_server(tmp_path, cassettes={"replay": folder}) as server:
+        shown = banner(server).partition("Try it:\n")[2]
+    assert ";touch" in shown
+    subprocess.run(["sh", "-c", shown.replace("curl", "true", 1)], check=True)
+    assert not made.exists()
 
 
 async def test_the_request_in_the_banner_of_any_other_server_stays(tmp_path: Path) -> None:

@@ -159,8 +159,11 @@ def test_the_program_is_the_one_that_serve_finds(home: Home, name: str) -> None:
     assert found(**{f"{name}_bin": str(named)}) == str(named)
     table = {"mine": AgentTable.model_validate({"agent": agent, f"{name}_bin": str(named)})}
     assert found(agents=table) == str(named)
+    assert found(**{f"{name}_bin": str(home.programs / "probe")}, agents=table, agent="mine") == str(named)
     with pytest.raises(UserError, match=f"/nowhere/x, which the setting {name}_bin names"):
         found(**{f"{name}_bin": "/nowhere/x"})
+    with pytest.raises(UserError, match="There is no program"):
+        found(**{f"{name}_bin": str(home.path)})
 
 
 @pytest.mark.parametrize("name", ["codex", "claude"])

@@ -13,6 +13,7 @@ from codex_proxy.core.items import Message
 from codex_proxy.core.limits import MaxTokens
 from codex_proxy.core.tokens import _PIECE as PIECE
 from codex_proxy.core.tokens import TokenLimit, estimate_all, estimate_tokens
+from tests.cpu_time import cpu_seconds
 
 TEXTS = st.one_of(st.text(max_size=80), st.text("aB1 \n_.-é語한", max_size=80))
 
@@ -46,6 +47,17 @@ def test_a_text_has_no_more_tokens_than_characters(text: str) -> None:
 def test_a_long_text_is_estimated_by_its_ends() -> None:
     text = "one two three four. " * 50_000
     assert estimate_tokens(text) == pytest.approx(5 * 50_000, rel=0.01)
+
+
+def test_many_texts_are_estimated_by_the_first_of_them() -> None:
+    text = "one two three four. " * 50
+    assert estimate_all([text] * 1_000) == pytest.approx(1_000 * estimate_tokens(text), rel=0.01)
+    times = []
+    for number in (200, 20_000):
+        began = cpu_seconds()
+        estimate_all([text] * number)
+        times.append(cpu_seconds() - began)
+    assert times[1] < 10 * times[0]
 
 
 def pieces(text: str, cuts: list[int]) -> list[str]:

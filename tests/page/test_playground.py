@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
-from tests.access.keyed import key_header, keyed_proxy
+from tests.access.keyed import key_of, keyed_proxy, write_keys
 from tests.http.serving import Proxy, until
 from tests.page.conftest import open_page, page_server
 from tests.page.test_copied import CLIPBOARD, output_of
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -82,15 +84,36 @@ async def test_mode_and_folder_are_chosen(browser: Browser, tmp_path: Path, api:
 async def test_where_a_key_has_the_plain_model_alone_no_mode_is_offered(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with keyed_proxy(tmp_path, {"a": {"plain_model": True}}, ui=True) as proxy:
-        key = key_header("a")["Authorization"].removeprefix("Bearer ")
-        async with open_page(browser, proxy, "playground") as page:
-            await page.get_by_label("Key").fill(key)
-            await page.get_by_role("button", name="Use this key").click()
-            await expect(page.get_by_text("agent turns are off here, or for this key")).to_be_visible()
-            assert await page.get_by_label("Mode", exact=True).count() == 0
-            await ask(page)
-            await expect(page.get_by_text("plain model of fake · turn 1")).to_be_visible()
+    async with (
+        keyed_proxy(tmp_path, {"a": {"plain_model": True}}, ui=True) as proxy,
+        open_page(browser, proxy, "playground") as page,
+    ):
+        await page.get_by_label("Key").fill(key_of("a"))
+        await page.get_by_role("button", name="Use this key").click()
+        await expect(page.get_by_text("agent turns are off here, or for this key")).to_be_visible()
+        assert await page.get_by_label("Mode", exact=True).count() == 0
+        await ask(page)
+        await expect(page.get_by_text("plain model of fake · turn 1")).to_be_visible()
+
+
+async def test_what_one_key_has_asked_is_not_shown_to_the_next(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        keyed_proxy(tmp_path, {"a": {}, "b": {}}, ui=True) as proxy,
+        open_page(browser, proxy, "playground") as page,
+    ):
+        await page.get_by_label("Key").fill(key_of("a"))
+        await page.get_by_role("button", name="Use this key").click()
+        await ask(page, "A secret of the first.")
+        await expect(page.locator(".answer[aria-busy=false]")).to_be_visible()
+        write_keys(tmp_path, b={})
+        async with asyncio.timeout(PATIENCE):
+            while await page.get_by_label("Key").count() == 0:
+                await page.get_by_role("link", name="Now", exact=True).click()
+                await page.get_by_role("link", name="Playground", exact=True).click()
+        await page.get_by_label("Key").fill(key_of("b"))
+        await page.get_by_role("button", name="Use this key").click()
+        await expect(page.get_by_label("Prompt", exact=True)).to_have_value("")
+        await expect(page.locator(".answer")).to_have_count(0)
 
 
 async def test_the_models_of_several_agents_are_in_groups_by_agent(browser: Browser, tmp_path: Path) -> None:
@@ -133,6 +156,41 @@ async def test_a_new_question_and_a_removed_column_end_the_answer(browser: Brows
         await expect(page.get_by_text("answering…")).to_have_count(2)
         await page.get_by_role("button", name="Remove this column").last.click()
         await until(lambda: proxy.server.runs.running == 1)
+
+
+async def test_a_call_of_a_tool_that_was_cut_off_is_not_to_be_answered(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "playground") as page:
+
+        async def half_a_call(route: Route) -> None:
+            call = {"index": 0, "id": "c", "function": {"name": "old_tool", "arguments": '{"half": '}}
+            chunk = {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}
+            await route.fulfill(content_type="text/event-stream", body=f"data: {json.dumps(chunk)}\n\n")
+
+        await page.route("**/v1/chat/completions", half_a_call, times=1)
+        await page.evaluate(ENDLESS)
+        await ask(page)
+        await expect(page.get_by_text("answering…")).to_be_visible()
+        await page.get_by_role("button", name="Cancel").click()
+        await expect(page.get_by_text("cancelled")).to_be_visible()
+        await expect(page.get_by_text("The model calls")).to_have_count(0)
+
+
+ENDLESS = """() => {
+  const real = window.fetch;
+  window.fetch = async (...given) => {
+    const reply = await real(...given);
+    if (!String(given[0]).includes("/chat/completions")) return reply;
+    const said = new Uint8Array(await reply.arrayBuffer());
+    const body = new ReadableStream({ start(stream) {
+      stream.enqueue(said);
+      given[1].signal.addEventListener("abort", () => stream.error(given[1].signal.reason));
+    } });
+    return new Response(body, { headers: reply.headers });
+  };
+}"""
+"""Lets an answer go on for ever behind what came."""
 
 
 async def ask_first(page: Page, prompt: str) -> None:

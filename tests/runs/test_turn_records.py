@@ -82,6 +82,15 @@ def test_what_a_turn_has_written_is_estimated_while_it_runs() -> None:
     assert records.estimates("b") == {}
 
 
+def test_tokens_of_a_call_that_has_only_begun_do_not_replace_the_estimate() -> None:
+    records = TurnRecords(GivenClock())
+    record = begin_record(records)
+    record.add([TurnStarted(), UsageReported(Usage(5231), "provider", partial=True)])
+    record.add([ItemStarted(Message("m")), TextDelta("m", "a" * 400)])
+    shown = record.summary()
+    assert (shown.input, shown.output, shown.estimated) == (None, None, 100)
+
+
 def test_two_processes_have_no_number_of_a_turn_in_common() -> None:
     first, second = (TurnRecords(GivenClock(), worker) for worker in (1, 2))
     assert begin_record(first).id != begin_record(second).id

@@ -37,7 +37,7 @@ from codex_proxy.core.events import (
     Usage,
 )
 from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall, ToolKind
-from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at
+from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at, without_surrogates
 
 TERMINAL: Final = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
@@ -263,7 +263,7 @@ class ResponsesAnswer:
         item = OutputItem(item_id if usable else self._new_id("item_"), _type_of(form))
         item.form, item.item_id, item.index, item.implied = form, item_id, index, implied
         if item.family == CALL:
-            call_id = text_at(form, "call_id")
+            call_id = _call_id_in(form)
             item.name = text_at(form, "name")
             item.call_id = self._new_id("call_") if self._items.has_call_id(call_id) else call_id
         self._items.add(item)
@@ -309,7 +309,7 @@ class ResponsesAnswer:
         if item.family == CALL:
             item.kind = form["type"]
             item.name = item.name or text_at(form, "name")
-            item.call_id = item.call_id or text_at(form, "call_id") or self._new_id("call_")
+            item.call_id = item.call_id or _call_id_in(form) or self._new_id("call_")
         self._add_texts(item, form, out)
         if last or item.pieces or not _may_come_later(form):
             if not item.pieces:
@@ -461,6 +461,12 @@ def _annotations(item: OutputItem, form: Mapping[str, Any]) -> list[Event]:
         known = 0
         offset += len(text_at(part, "text"))
     return out
+
+
+def _call_id_in(form: Mapping[str, Any]) -> str:
+    """Returns the id of a call's item; empty for one with half a surrogate pair, which clients cannot send back."""
+    call_id = text_at(form, "call_id")
+    return call_id if call_id == without_surrogates(call_id) else ""
 
 
 def _is_item(item: OutputItem) -> bool:

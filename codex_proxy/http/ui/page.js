@@ -47,7 +47,7 @@ function keyForm(error) {
   const use = (event) => {
     event.preventDefault();
     key.set(input.value.trim());
-    show();
+    location.reload(); // what another key has asked, and was answered, is forgotten
   };
   return h("form", { class: "card", onsubmit: use },
     h("h2", {}, "This server asks for a key"),

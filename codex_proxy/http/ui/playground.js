@@ -429,7 +429,7 @@ async function ask(api, conversation, column) {
   draw();
   text.setAttribute("aria-busy", "false");
   answer.calls = answer.calls.filter(Boolean);
-  if (answer.calls.length) output.append(callForm(api, conversation, answer, column));
+  if (answer.calls.length && !stop.signal.aborted) output.append(callForm(api, conversation, answer, column));
 }
 
 function callForm(api, conversation, answer, column) {
