@@ -157,9 +157,10 @@ class Recorder:
         return None
 
     def _write(self, recorded: CassetteTurnRecorder, exchange: ExchangeContent) -> Path:
+        secrets = {*exchange.keys, *_mcp_secrets(exchange.body)}
         keys = [
             spelling
-            for key in (*exchange.keys, *_mcp_secrets(exchange.body))
+            for key in sorted(secrets, key=len, reverse=True)  # one may be the beginning of another
             if len(key) >= MIN_SECRET_CHARS
             for spelling in spellings_of_secret(key)
         ]

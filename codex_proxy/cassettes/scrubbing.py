@@ -30,10 +30,12 @@ JSON_DEPTH: Final = 5
 
 _FIELD: Final = (
     "(?i:authorization|proxy-authorization|cookie|set-cookie|x-api-key|api[_-]?key"
-    "|(?:access|refresh|id|auth|session)[_-]?token|client[_-]?secret|secret[_-]?(?:access[_-]?)?key|private[_-]?key"
-    "|password|passwd|passphrase|secret)"
+    "|(?:access|refresh|id|auth|session|api)[_-]?token|client[_-]?secret|secret[_-]?(?:access[_-]?)?key|private[_-]?key"
+    "|(?:pg)?password|passwd|passphrase|secret)"
 )
-"""Matches the name of a field with a secret."""
+"""Matches the end of the name of a field with a secret."""
+_PREFIXES: Final = "(?:[A-Za-z0-9]{1,30}[_-]){0,4}"
+"""Matches what may be before it, as in `OPENAI_API_KEY`."""
 _BEHIND_WORD: Final = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4}))"
 """Matches where a word begins, also behind a character that JSON writes as an escape."""
 _WITH_DIGIT: Final = r"(?=[\w.-]{0,100}[0-9])"
@@ -67,7 +69,7 @@ _SECRETS: Final = (
     (
         rf"-----BEGIN {_PRIVATE_KEY}",
         rf'(?:(?:[^-\\"\n]|\\+[nrt/]|-(?!----))*+-----END {_PRIVATE_KEY}'
-        r"|(?:\\+[nr])++(?:[A-Z][\w-]{2,20}: [\w:,. -]{1,200}+(?:\\+[nr])++)*+"  # cut
+        r"|(?:\\+[nr])++(?:[A-Z][\w-]{2,20}: (?:[\w:,. ]|-(?!----)){1,200}+(?:\\+[nr])++)*+"  # cut
         r"(?=[A-Za-z0-9+/]{8})(?:[A-Za-z0-9+/=]|\\+[nr/])++)",
         "",
     ),
@@ -97,8 +99,8 @@ _EXPRESSIONS: Final = [
 ]
 """For each kind of secret, whether a text has its beginning, and its expression."""
 _HAS_SECRET: Final = _finder("|".join(begin for begin, _, _ in _SECRETS))
-_HAS_FIELD: Final = _finder(rf'"{_FIELD}\\*"')
-_VALUE_OF_FIELD: Final = re.compile(rf'"{_FIELD}(\\*+)"\s{{0,4}}:\s{{0,4}}\1"'.encode())
+_HAS_FIELD: Final = _finder(rf'"{_PREFIXES}{_FIELD}\\*"')
+_VALUE_OF_FIELD: Final = re.compile(rf'"{_PREFIXES}{_FIELD}(\\*+)"\s{{0,4}}:\s{{0,4}}\1"'.encode())
 """Matches what is before the value of a field; the group has the backslashes of JSON in a string of JSON."""
 _QUOTE: Final = re.compile(rb'(?<!\\)(\\*+)"|\n')
 _ESCAPE: Final = re.compile(rb"\\(?:[nrtbf]|u[0-9A-Fa-f]{4})\Z")

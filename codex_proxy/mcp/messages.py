@@ -17,8 +17,8 @@ PARSE_ERROR: Final = -32700
 INTERNAL_ERROR: Final = -32603
 UNREADABLE_ANSWER: Final = {"code": PARSE_ERROR, "message": "its answer could not be read"}
 CANCELLED: Final = "notifications/cancelled"
-_FIELDS: Final = frozenset({"jsonrpc", "id"})
-"""The fields that a log in JSON lacks."""
+MAX_DIGITS: Final = 20
+"""More digits than the id of a request has: Python refuses to read thousands."""
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _BLANK_LINE: Final = re.compile(rb"(?>\r\n|\n|\r){2}")
 
@@ -72,7 +72,7 @@ class Waiting:
         is_answer = "result" in value or "error" in value
         if "method" in value or ("params" in value and not is_answer):
             yield from _request_in(value, whole=whole)
-        elif value.keys() & _FIELDS or (is_answer and not whole):
+        elif _may_be_answer(value) or (not whole and (is_answer or "id" in value)):
             id = self._id_in(value)
             if is_answer or not whole or id in self._ids:
                 yield from self._answers(id, value, whole=whole)
@@ -93,7 +93,13 @@ class Waiting:
         id = _plain_id(value)
         if not self._ids and not self._done:
             return id
-        if isinstance(id, str) and id.isascii() and id.isdigit() and id not in self._ids:
+        if (
+            isinstance(id, str)
+            and id.isascii()
+            and id.isdigit()
+            and len(id) < MAX_DIGITS
+            and id not in self._ids
+        ):
             id = int(id)
         return id if id in self._ids or (isinstance(id, int) and 0 < id <= self._done) else None
 
@@ -129,6 +135,13 @@ class Waiting:
         kept = b"".join(line + b"\n" for line in lines if line.startswith((b"id:", b"retry:")))
         messages = [kept + b"data: " + encode_json(each) + b"\n\n" for each in self.read(data)]
         return b"".join(messages) or (kept + b"\n" if kept else b"")
+
+
+def _may_be_answer(value: dict[str, Any]) -> bool:
+    """Whether JSON is no log, which may have an `id` and an `error` of its own."""
+    return "jsonrpc" in value or (
+        "id" in value and ("result" in value or isinstance(value.get("error"), dict))
+    )
 
 
 def _request_in(value: dict[str, Any], *, whole: bool) -> Iterator[dict[str, Any]]:

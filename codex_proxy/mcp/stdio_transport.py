@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 from mcp.client._transport import TransportStreams
@@ -26,6 +27,7 @@ from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 TOOLS_CHANGED = "notifications/tools/list_changed"
 READ_AHEAD = MIB
 """Maximum bytes of stdout in memory, beyond which the server has to wait."""
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 MAX_DETAIL_CHARS = 2000
 """Maximum characters of stderr in a fault, enough for the message and the last frames of a traceback."""
 
@@ -141,6 +143,8 @@ def _messages(line: bytes, waiting: Waiting) -> list[SessionMessage]:
     """Decodes a line; empty if it is no message, or a notification that nobody handles: validated as well, thousands of
     these would take all of this server's time.
     """
+    if not line.lstrip(_BEFORE_JSON).startswith((b"{", b"[")):
+        return []  # a log, at no cost
     try:
         fields = from_json(line)  # in one go with validation it takes four times as long
     except ValueError:
@@ -149,8 +153,12 @@ def _messages(line: bytes, waiting: Waiting) -> list[SessionMessage]:
     return [
         SessionMessage(jsonrpc_message_adapter.validate_python(each, by_name=False))
         for each in messages
-        if not each.get("method", "").startswith("notifications/") or each["method"] == TOOLS_CHANGED
+        if not _is_unhandled(each.get("method"))
     ]
+
+
+def _is_unhandled(method: Any) -> bool:
+    return isinstance(method, str) and method.startswith("notifications/") and method != TOOLS_CHANGED
 
 
 def _line(message: SessionMessage) -> bytes:

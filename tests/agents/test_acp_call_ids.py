@@ -275,6 +275,7 @@ def test_permission_for_one_of_two_calls_with_an_id_is_given_to_the_clients() ->
     talk.tell(report("tool_call", "t", name="Bash", title="ls", kind="execute", rawInput={"command": "ls"}))
     assert talk.ask_permission("t", title=WEATHER, rawInput={"city": "Oslo"})
     assert not talk.ask_permission("t", title="ls", rawInput={"command": "ls"})
+    assert not talk.ask_permission("t")
 
 
 def test_a_step_completes_although_a_call_was_reported_twice() -> None:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.agents.dialects.conversions import call_ids_in
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
@@ -29,6 +30,7 @@ from codex_proxy.core.items import (
     HistoryItem,
     HistoryMessage,
     HistoryOutput,
+    RawHistoryItem,
     Reasoning,
     TextPart,
     Tool,
@@ -342,6 +344,22 @@ def test_a_whole_message_with_the_id_of_one_before_is_another() -> None:
     late = {"id": "m", "content": [{"type": "text", "text": "And now"}], "stop_reason": None}
     talk.tell({"type": "assistant", "message": late})
     assert _shown(talk.log) == [*STEPS[4], ("text", "And now whole.")]
+
+
+def test_a_whole_message_behind_its_own_stream_is_said_once() -> None:
+    talk = Talk()
+    _tell_step(talk, 0, 3, "own", "shared", "own", "all", "at once")
+    content = [{"type": "text", "text": "I ask."}]
+    talk.tell({"type": "assistant", "message": {"id": "m", "content": content, "stop_reason": "tool_use"}})
+    assert _shown(talk.log) == list(STEPS[3])
+
+
+def test_the_calls_of_a_conversation_are_known_by_their_ids_also_where_their_items_are_raw() -> None:
+    call = {"type": "function_call", "call_id": "b", "name": "add", "arguments": "{}"}
+    raw = [
+        RawHistoryItem(text.encode()) for text in (json.dumps(call), '{"type":"reasoning"}', '{"call_id":5}')
+    ]
+    assert set(call_ids_in([_said("Hi"), HistoryCall("a", "add", "{}"), *raw])) == {"a", "b", ""}
 
 
 def test_a_step_that_is_repeated_has_the_same_call_ids() -> None:

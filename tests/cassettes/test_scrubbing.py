@@ -14,6 +14,7 @@ import pytest
 from codex_proxy.cassettes.scrubbing import Scrubber, spellings_of_secret
 from codex_proxy.cassettes.serving import scrubber_of
 from codex_proxy.settings.fields import Settings
+from tests.growth import assert_linear
 
 SECRETS = ("planted", 'a "planted" one', "back\\slash\\", "line\nbreak", "planted é", '"', "\\", '\\"')
 DEPTHS: Final = range(5)
@@ -34,7 +35,13 @@ def said_in(text: str, depth: int) -> Any:
 
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("secret", SECRETS)
-@pytest.mark.parametrize("name", ["password", "X-Api-Key", "client_secret", "refreshToken", "private_key"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("password", "X-Api-Key", "client_secret", "refreshToken", "private_key", "aws_secret_access_key"),
+        *("OPENAI_API_KEY", "db_password", "x-goog-api-key", "api_token", "PGPASSWORD"),
+    ],
+)
 def test_the_value_of_a_secret_field_is_replaced_also_in_a_string_of_json(
     name: str, secret: str, depth: int
 ) -> None:
@@ -233,3 +240,9 @@ def test_the_folder_of_the_state_is_a_placeholder(tmp_path: Path) -> None:
     line = json.dumps({"delta": f"in {tmp_path}/planted/store.db and {tmp_path}/x"}).encode()
     found = json.loads(scrubber_of(settings, {}, []).scrub((), line))
     assert found == {"delta": "in <state>/store.db and <workdir>/x"}
+
+
+def test_beginnings_of_private_keys_one_behind_the_other_are_read_in_linear_time() -> None:
+    scrub = Scrubber({}).scrub
+    begin = "-----BEGIN PRIVATE KEY-----\\nProc-Type: 4 "
+    assert_linear(lambda size: (begin * size).encode(), lambda text: scrub([], text), 400)

@@ -100,6 +100,8 @@ READ: Final[dict[str, tuple[bytes, str]]] = {
     "an id that nobody has had": (GOOD.replace(b"@ID", b"1@ID"), "Hi"),
     "an id of the server's own": (GOOD.replace(b"@ID", b'"x"'), "Hi"),
     "a list": (b"[" + GOOD + b"]", "Hi"),
+    "a method of nothing": (GOOD.replace(b"{", b'{"method":null,', 1), "Hi"),
+    "an id of very many digits": (GOOD.replace(b"@ID", b'"' + b"9" * 5_000 + b'"'), "Hi"),
     "a field twice": (GOOD.replace(b"{", b'{"id":0,', 1), "Hi"),
 }
 REFUSED: Final[dict[str, tuple[bytes, str]]] = {
@@ -168,6 +170,8 @@ NOISE: Final = (
     b'{"level":"error","error":"x"}',
     b'{"level":"error","er',
     b'{"id":null}',
+    b'{"level":"info","id":1,"msg":"handling"}',
+    b'{"level":"error","id":1,"error":"retrying"}',
     b"{ a: 1",
     b"\xff",
 )

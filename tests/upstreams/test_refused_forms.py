@@ -12,7 +12,11 @@ from typing import Any, Final
 
 import pytest
 
+from codex_proxy.agents.openai_chat import forms as chat_forms
+from codex_proxy.agents.openai_responses import forms as responses_forms
+from codex_proxy.agents.upstream.forms import ALTERNATING
 from tests.fuzz.requests import PIXEL
+from tests.growth import assert_linear
 from tests.http.serving import Proxy
 from tests.upstreams.cases import Case, call, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, upstream
@@ -444,3 +448,16 @@ async def test_a_refused_request_of_very_many_items_is_sent_once(
             server.requests.clear()
             answer = await proxy.send("POST", "/v1/chat/completions", body)
     assert (answer.status, len(server.requests)) == (400, 1)
+
+
+@pytest.mark.parametrize("of_api", ["chat", "responses"])
+@pytest.mark.parametrize("content", ["texts", "parts"])
+def test_user_messages_that_follow_each_other_are_joined_in_linear_time(of_api: str, content: str) -> None:
+    module, kind = (chat_forms, "text") if of_api == "chat" else (responses_forms, "input_text")
+    said: Any = "x" * 200 if content == "texts" else [{"type": kind, "text": "x" * 200}]
+
+    def join(messages: list[Body]) -> list[Any]:
+        return list(module.with_forms(messages, {ALTERNATING}))
+
+    assert len(join([{"role": "user", "content": said}] * 50)) == 1
+    assert_linear(lambda size: [{"role": "user", "content": said}] * size, join, 4_000)

@@ -102,6 +102,29 @@ def test_each_text_of_each_choice_waits_for_its_own_half() -> None:
     assert said(read, 1) == f"b{SMILE}"
 
 
+@pytest.mark.parametrize("end", ENDS)
+def test_halves_in_lists_of_any_form_break_nothing(end: str) -> None:
+    for content in (["a" + HALF], [[HALF]], [{"x": [HALF, OTHER]}, HALF]):
+        body = as_event(chunk({"content": content})) + ENDS[end]
+        assert "\ufffd" in said(streamed(body, len(body)))
+
+
+def test_what_the_last_chunk_says_stays_beside_a_half() -> None:
+    audio = [{"audio": {"transcript": f"a{HALF}"}}, {"audio": {"data": "AAAA"}}]
+    body = as_event(chunk(audio[0])) + as_event(chunk(audio[1], "stop")) + DONE
+    *_, last = (each["choices"][0]["delta"] for each in streamed(body, 5))
+    assert last == {"audio": {"transcript": "\ufffd", "data": "AAAA"}}
+
+
+def test_a_pair_in_a_message_in_place_of_a_delta_is_one_character() -> None:
+    chunks = [chunk({"content": HALF}), chunk({"content": OTHER}), chunk({}, "stop")]
+    for each in chunks:
+        each["choices"][0]["message"] = each["choices"][0].pop("delta")
+    read = streamed(b"".join(map(as_event, chunks)) + DONE, 5)
+    assert "".join(one["choices"][0]["message"].get("content", "") for one in read) == SMILE
+    assert not any("delta" in one["choices"][0] for one in read)
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_whole_answer_has_whole_characters(place: str) -> None:
     for pieces, known in (([HALF, OTHER], SMILE), (["a", HALF], "a\ufffd"), ([f"{HALF}{OTHER}"], SMILE)):

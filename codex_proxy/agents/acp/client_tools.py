@@ -110,6 +110,8 @@ class ClientTools(ToolsByAgentName):
         if found is not None or _names_tool(request):
             newest_acts = bool(reported) and not request.kind and reported[0].kind in ACTING_KINDS
             return found is not None and not newest_acts
+        if not (request.title or request.raw_input):  # it can only be about the newest one
+            reported = reported[:1]
         return any(
             call.kind not in ACTING_KINDS
             and self.find_called_tool(call, titles=False) is not None

@@ -39,6 +39,7 @@ from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.acp.usage import UsageCounter, counts_output
 from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
+from codex_proxy.agents.dialects.conversions import call_ids_in
 from codex_proxy.agents.dialects.failures import BAD_ANSWER
 from codex_proxy.core.events import (
     ApprovalKind,
@@ -51,7 +52,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
+from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.json_values import object_at
 from codex_proxy.core.turn import Turn, without_content
 
@@ -143,7 +144,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
     def _prepare(self, turn: Turn) -> None:
         self._turn = without_content(turn)
         self.calls.tools = ClientTools(turn.tools)
-        self.calls.known_ids = {item.call_id for item in turn.history if isinstance(item, HistoryCall)}
+        self.calls.known_ids = set(call_ids_in(turn.history))
         self._reader.start_turn(self.calls.tools)
 
     def receive(self, lines: Sequence[Input]) -> Step:

@@ -6,7 +6,7 @@ it ends, and wait without limit. A process whose turn has succeeded takes the ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -40,7 +40,7 @@ from codex_proxy.agents.claude_code.turn_states import STATES, TurnChange, TurnS
 from codex_proxy.agents.claude_code.usage import TurnUsage
 from codex_proxy.agents.dialect import NOTHING, Decision, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn
-from codex_proxy.agents.dialects.conversions import mcp_content
+from codex_proxy.agents.dialects.conversions import call_ids_in, mcp_content
 from codex_proxy.agents.dialects.failures import clean_text
 from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part, divided
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
@@ -61,7 +61,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
+from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn, without_content
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
@@ -123,7 +123,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._tools = ToolsByAgentName(turn.tools, model_name)
         self._reader = StepReader(turn, self._tools)
         self._events = self._reader.events
-        self._reader.calls.start_turn(_call_ids_in(turn))
+        self._reader.calls.start_turn(call_ids_in(turn.history))
         spoken, self._spoken = self._spoken or conversation(turn.history), None
         self._feed = PendingLines(spoken.lines, 1, takes_mark=self._takes_mark)
         fields: dict[str, Any] = {"hooks": None}
@@ -158,7 +158,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def _start_again(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         self._reported_usage = Usage()
-        self._reader.calls.start_turn(_call_ids_in(turn))
+        self._reader.calls.start_turn(call_ids_in(turn.history))
         self._change(TurnChange.RESUMED)
         self._feed = PendingLines(lines_of(new_items), self._feed.number, takes_mark=self._takes_mark)
         self._give_next()
@@ -466,10 +466,6 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._deny_all()
         self._pending.clear()
         self._change(TurnChange.ENDED_BADLY)
-
-
-def _call_ids_in(turn: Turn) -> Iterable[str]:
-    return (item.call_id for item in turn.history if isinstance(item, HistoryCall))
 
 
 def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> bytes:

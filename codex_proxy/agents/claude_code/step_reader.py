@@ -228,9 +228,11 @@ class StepReader:
         has_id = message.id in self._streamed
         if step_open and (self._open or self._thinking or self._reading):
             return not has_id and message.stop_reason is not None
-        if not has_id or message.stop_reason is not None:
+        if not has_id:
             return True
-        return not (step_open or all(map(self._is_known, message.blocks)))
+        if step_open:
+            return message.stop_reason is not None
+        return not all(map(self._is_known, message.blocks))
 
     def _is_known(self, block: WholeBlock) -> bool:
         """Whether the last step has said this."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from codex_proxy.core.items import (
     HistoryOutput,
     ImagePart,
     Part,
+    RawHistoryItem,
     Role,
     TextPart,
     Tool,
@@ -203,6 +205,24 @@ def image_data(part: ImagePart) -> tuple[str, str] | None:
 
 
 # --- raw items ----------------------------------------------------------------------------------
+
+
+class _Head(msgspec.Struct):
+    call_id: str = ""
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
+
+
+def call_ids_in(history: Iterable[HistoryItem]) -> Iterator[str]:
+    """Yields the ids of the calls in a history, and of those in raw items, which have the place of a client's calls."""
+    for item in history:
+        if isinstance(item, HistoryCall):
+            yield item.call_id
+        elif isinstance(item, RawHistoryItem):
+            with suppress(*UNREADABLE):
+                yield _HEAD.decode(item.json).call_id
+
 
 _ROLES: Final[Mapping[Any, Role]] = {
     "system": "developer",

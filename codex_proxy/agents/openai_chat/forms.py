@@ -6,6 +6,7 @@ instructions as user messages. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from codex_proxy.agents.upstream.forms import ALTERNATING, SYSTEM_ROLE
@@ -93,25 +94,22 @@ def _system_as_user(messages: Iterable[Message]) -> Iterator[Message]:
 
 def _alternating(messages: Iterable[Message]) -> Iterator[Message]:
     """Yields the messages, those of the user that follow each other as one."""
-    waiting: Message | None = None
-    for message in messages:
-        joins = message.get("role") == "user" and message.keys() == {"role", "content"}
-        joins = joins and isinstance(message["content"], str | list)
-        if waiting is not None and joins:
-            message = {"role": "user", "content": _joined(waiting["content"], message["content"])}
-        elif waiting is not None:
-            yield waiting
-        waiting = message if joins else None
-        if not joins:
-            yield message
-    if waiting is not None:
-        yield waiting
+    for joins, group in groupby(messages, _can_be_joined):
+        if joins:
+            yield {"role": "user", "content": _joined([message["content"] for message in group])}
+        else:
+            yield from group
 
 
-def _joined(first: Any, second: Any) -> Any:
-    if isinstance(first, str) and isinstance(second, str):
-        return f"{first}\n\n{second}"
-    return [*_parts_of(first), *_parts_of(second)]
+def _can_be_joined(message: Message) -> bool:
+    plain = message.get("role") == "user" and message.keys() == {"role", "content"}
+    return plain and isinstance(message["content"], str | list)
+
+
+def _joined(contents: Sequence[Any]) -> Any:
+    if all(isinstance(content, str) for content in contents):
+        return "\n\n".join(contents)
+    return [part for content in contents for part in _parts_of(content)]
 
 
 def _parts_of(content: Any) -> Sequence[Any]:

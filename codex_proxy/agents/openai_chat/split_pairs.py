@@ -33,10 +33,11 @@ class SplitPairs:
         choices = []
         for choice in objects_in(chunk.get("choices")):
             index = _place_of(choice, 0)
-            delta = self._mended(object_at(choice, "delta"), (index,))
+            field = "message" if "delta" not in choice and "message" in choice else "delta"
+            delta = self._mended(object_at(choice, field), (index,))
             if choice.get("finish_reason"):
                 _merge(delta, self._delta_of(index))
-            choices.append({**choice, "delta": delta})
+            choices.append({**choice, field: delta})
         return {**chunk, "choices": choices}
 
     def rest(self) -> dict[str, Any] | None:
@@ -73,7 +74,10 @@ class SplitPairs:
         for path in [path for path in self.halves if path[0] == index]:
             value: Any = without_surrogates(self.halves.pop(path))
             for step in reversed(path[1:]):
-                value = [{"index": step, **value}] if isinstance(step, int) else {step: value}
+                if isinstance(step, int):
+                    value = [{"index": step, **value}] if isinstance(value, dict) else [value]
+                else:
+                    value = {step: value}
             _merge(delta, value)
         return delta
 
@@ -87,5 +91,8 @@ def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
     """Adds a delta to another, in front of its texts."""
     for name, value in more.items():
         known = into.get(name)
+        if isinstance(known, dict) and isinstance(value, dict):
+            _merge(known, value)
+            continue
         both = isinstance(known, str | list) and isinstance(value, type(known))
         into[name] = value + known if both else value

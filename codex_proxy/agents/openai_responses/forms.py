@@ -6,6 +6,7 @@ no two user messages in a row, instructions as user messages. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 import msgspec
@@ -104,18 +105,16 @@ def _system_as_user(items: Iterable[Item]) -> Iterator[Item]:
 
 def _alternating(items: Iterable[Item]) -> Iterator[Item]:
     """Yields the items, messages of the user that follow each other as one."""
-    waiting: Item = None
-    for item in items:
-        joins = item.get("role") == "user" and isinstance(item.get("content"), str | list)
-        if waiting is not None and joins:
-            item = _user_message([*_parts_of(waiting["content"]), *_parts_of(item["content"])])
-        elif waiting is not None:
-            yield waiting
-        waiting = item if joins else None
-        if not joins:
-            yield item
-    if waiting is not None:
-        yield waiting
+    for joins, grouped in groupby(items, _is_of_user):
+        group = list(grouped)
+        if joins and len(group) > 1:
+            yield _user_message([part for item in group for part in _parts_of(item["content"])])
+        else:
+            yield from group
+
+
+def _is_of_user(item: Item) -> bool:
+    return item.get("role") == "user" and isinstance(item.get("content"), str | list)
 
 
 def _user_message(content: list[Any]) -> Item:
