@@ -74,8 +74,20 @@ SHORT: Final = frozenset(
         *("POST /conversations", "POST /conversations/{id}", "GET /conversations/{id}"),
         *("DELETE /conversations/{id}", "POST /conversations/{id}/items", "GET /conversations/{id}/items"),
         *("GET /conversations/{id}/items/{item_id}", "DELETE /conversations/{id}/items/{item_id}"),
-        *("GET /ui/page.js", "GET /ui/playground.js", "GET /ui/lib.js", "GET /ui/style.css"),
-        *("GET /ui/api/state", "GET /ui/api/turns", "GET /ui/api/turns/{id}", "GET /ui/api/connect"),
+        *(
+            "GET /ui/page.js",
+            "GET /ui/playground.js",
+            "GET /ui/lib.js",
+            "GET /ui/code.js",
+            "GET /ui/style.css",
+        ),
+        *(
+            "GET /ui/api/state",
+            "GET /ui/api/turns",
+            "GET /ui/api/turns/{id}",
+            "GET /ui/api/connect",
+            "GET /ui/api/choices",
+        ),
         *("GET /ui/api/turns/{id}/cassette", "POST /ui/api/turns/{id}/cancel"),
         *("GET /ui/api/stored", "GET /ui/api/stored/{id}/tree", "GET /ui/api/conversations"),
     }

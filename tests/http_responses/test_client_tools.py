@@ -126,9 +126,7 @@ def agent_of(name: str, folder: Path) -> AbstractAsyncContextManager[Proxy]:
 async def test_each_agent_has_the_tools_that_a_client_runs_on_its_machine(
     agent: str, kind: str, arguments: dict[str, Any], output: dict[str, Any], tmp_path: Path
 ) -> None:
-    # Codex has an `apply_patch` of its own, behind which it would lose the client's.
-    name = f"client_{kind}" if (agent, kind) == ("app-server", "apply_patch") else kind
-    prompt = {"role": "user", "content": calls(name, json.dumps(arguments))}
+    prompt = {"role": "user", "content": calls(kind, json.dumps(arguments))}
     given: dict[str, Any] = {"tools": [{"type": kind}], "store": False}
     async with agent_of(agent, tmp_path) as proxy:
         whole = await create(proxy, [prompt], **given)

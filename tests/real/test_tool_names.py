@@ -59,20 +59,6 @@ async def test_a_name_that_the_agent_does_not_take_is_the_client_s_all_the_same(
     assert_grows(model_server.calls[:1] if way == "forgotten" else model_server.calls)
 
 
-@pytest.mark.parametrize("name", ["apply_patch", "view_image", "write_stdin", "tool_search", "update_plan"])
-async def test_a_tool_with_the_name_of_one_that_codex_has_for_a_model_reaches_the_model(
-    proxies: Proxies, model_server: ModelServer, name: str
-) -> None:
-    async with loop_of(proxies, "kept") as loop:
-        tools = [function(name, x={"type": "string"}), WEATHER]
-        loop.request |= {"model": "gpt-5.5", "tools": tools, "extra_headers": {"X-Codex-Mode": "agent"}}
-        loop.say(plan([call_with(agent_name(name), '{"x": "1"}')], [say("Done.")]))
-        [called] = functions_called(await loop.ask())
-    assert (called.name, called.arguments) == (name, '{"x": "1"}')
-    offered = tools_of(model_server.calls[0].body)
-    assert list(offered[agent_name(name)]["parameters"]["properties"]) == ["x"], sorted(offered)
-
-
 async def test_as_many_tools_as_a_request_may_have_are_offered_as_they_are(
     proxies: Proxies, model_server: ModelServer
 ) -> None:

@@ -24,15 +24,8 @@ from codex_proxy.core.limits import ITEM_SIZE
 from codex_proxy.core.tool_names import generated_name
 
 VALID_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
-IGNORED_NAMES = frozenset(
-    {
-        *("exec_command", "shell_command", "functions"),
-        *("apply_patch", "tool_search", "update_plan", "view_image", "write_stdin"),
-    }
-)
-"""Names that Codex accepts, and leaves out of the model's request: the latter for models that it offers its own such
-tools.
-"""
+IGNORED_NAMES = frozenset({"exec_command", "shell_command", "functions"})
+"""Names that Codex accepts, and leaves out of the model's request."""
 RESERVED_PREFIX = "mcp__"
 PREFIX = "client_"
 """The prefix of changed names; a client's name with it is changed, too."""
