@@ -25,7 +25,7 @@ from typing import Final
 
 from codex_proxy.agents.claude_code.program import find_claude
 from codex_proxy.agents.codex.program import find_codex
-from codex_proxy.agents.configured.agents import codex_settings, settings_of_kind
+from codex_proxy.agents.configured.agents import codex_settings, settings_with
 from codex_proxy.commands.connect.clients import PROGRAMS, ClientProgram
 from codex_proxy.commands.connect.command import (
     NO_KEY,
@@ -95,7 +95,7 @@ def find_client(name: str, settings: Settings, environ: Mapping[str, str]) -> st
         named = next((each.codex_bin for each in agents if each.codex_bin), None)
         found = find_codex(named, search_path)
     else:
-        agents = (*settings_of_kind(settings, "claude-code"), settings)
+        agents = (*settings_with(settings, "claude_bin"), settings)
         named = next((each.claude_bin for each in agents if each.claude_bin), None)
         found = find_claude(named, search_path)
     if named and (found is None or not (os.path.isfile(found) and os.access(found, os.X_OK))):

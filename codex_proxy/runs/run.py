@@ -453,17 +453,13 @@ class Run:
         if before:
             self._log(before, size)
         # The client's next request reads them.
-        remembering = self._services.spawn(self._remember(), self._context)
-        remembering.add_done_callback(lambda _: self._close_log([ended], 0))
-
-    async def _remember(self) -> None:
-        await self._services.remember(self.turn.owner, self._entries, durable=self._durable)
+        remember = self._services.remember(self.turn.owner, self._entries, durable=self._durable)
+        self._services.spawn(remember, self._context).add_done_callback(lambda _: self._close_log([ended], 0))
 
     def _entries(self) -> dict[bytes, bytes]:
         """Returns the turn's calls, with items that the client does not get, for the step memory."""
-        plain, policy = self.turn.mode == "model", self.attempt.policy
-        identity = self._services.agent_and_model(self.turn)
-        entries = entries_of(self.raw_items, policy, identity, plain=plain)
+        policy, identity = self.attempt.policy, self._services.agent_and_model(self.turn)
+        entries = entries_of(self.raw_items, policy, identity, plain=self.turn.mode == "model")
         if self.turn.calls_without_ids:
             entries |= call_id_entry(self.turn, self._shown_messages(), visible_calls(policy))
         return entries

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, ClassVar, Final, TypedDict, Unpack
 
 import msgspec
@@ -222,7 +221,7 @@ class Renderer(ABC):
         self.finish_reason = ""
         """The reason of the answer's end; empty until it has ended without a failure."""
         self._stream = stream
-        self._prompt_tokens = cache(prompt_tokens)
+        self._prompt_tokens = prompt_tokens
         self._max_tokens = max_tokens
 
     def feed(self, events: Iterable[Event]) -> bytes:

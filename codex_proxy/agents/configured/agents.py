@@ -116,9 +116,9 @@ def codex_settings(settings: Settings) -> tuple[Settings, ...]:
     return tuple(each.settings for each in _agents_or_none(settings) if each.spec.uses_codex)
 
 
-def settings_of_kind(settings: Settings, kind: str) -> tuple[Settings, ...]:
-    """Returns the settings of each agent of this kind (`AgentSpec.name`)."""
-    return tuple(each.settings for each in _agents_or_none(settings) if each.spec.name == kind)
+def settings_with(settings: Settings, key: str) -> tuple[Settings, ...]:
+    """Returns the settings of each agent whose table may contain this key."""
+    return tuple(each.settings for each in _agents_or_none(settings) if key in each.spec.settings)
 
 
 def plugin_references(settings: Settings) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final, Unpack
 
 from codex_proxy.core.events import (
@@ -73,6 +74,7 @@ class MessagesRenderer(StreamRenderer):
         as thinking.
         """
         super().__init__(**options)
+        self._prompt_tokens = cache(self._prompt_tokens)
         self._id, self._model, self._request_id = id, model, request_id
         self._thinking = thinking
         self._state_identity = state_identity
