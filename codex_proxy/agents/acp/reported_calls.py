@@ -67,9 +67,11 @@ class ReportedCalls:
     def with_id_of(self, request: Update) -> list[Update]:
         """Returns what is known of the open calls with a request's id, the newest first."""
         id = request.tool_call_id
-        found = [] if not id or id not in self._open else [self._open[id].known]
+        if not id:
+            return []
+        found = [self._open[id].known] if id in self._open else []
         older = [call.known for call in reversed(self._of_client.values()) if call.known.tool_call_id == id]
-        return found + [call for call in older if id and call not in found]
+        return found + [call for call in older if call not in found]
 
     def is_old(self, report: Update) -> bool:
         """Whether a report says nothing new: of a call that has ended, maybe in the last turn, or of nobody knows which
