@@ -79,12 +79,16 @@ class Spending(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-class TurnStarted(msgspec.Struct, frozen=True, gc=False):
+class _Event(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="event"):
+    """An event with a stored form (`core/event_rows.py`), so that neither its tag nor a field may be renamed."""
+
+
+class TurnStarted(_Event, tag="turn_started", frozen=True, gc=False):
     thread_id: str = ""
     model: str = ""
 
 
-class TurnEnded(msgspec.Struct, frozen=True):
+class TurnEnded(_Event, tag="turn_ended", frozen=True):
     """The end of a turn. `stop` is a `Stop` or a provider's own reason; `choice_stops` has the `stop` of each
     choice for which it differs; `trigger` is the agent's last message.
     """
@@ -105,33 +109,33 @@ class TurnEnded(msgspec.Struct, frozen=True):
         return cls(Stop.FAILED, "provider", failure)
 
 
-class ItemStarted(msgspec.Struct, frozen=True, gc=False):
+class ItemStarted(_Event, tag="item_started", frozen=True, gc=False):
     item: Item
 
 
-class ItemEnded(msgspec.Struct, frozen=True, gc=False):
+class ItemEnded(_Event, tag="item_ended", frozen=True, gc=False):
     id: str
     status: ItemStatus = "completed"
 
 
-class TextDelta(msgspec.Struct, frozen=True, gc=False):
+class TextDelta(_Event, tag="text_delta", frozen=True, gc=False):
     id: str
     text: str
 
 
-class RefusalDelta(msgspec.Struct, frozen=True, gc=False):
+class RefusalDelta(_Event, tag="refusal_delta", frozen=True, gc=False):
     id: str
     text: str
 
 
-class AnnotationAdded(msgspec.Struct, frozen=True, gc=False):
+class AnnotationAdded(_Event, tag="annotation_added", frozen=True, gc=False):
     """A source that the open message `id` cites: JSON of the Responses API, with offsets in this message's text."""
 
     id: str
     json: bytes
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
+class ReasoningDelta(_Event, tag="reasoning_delta", frozen=True, gc=False):
     """A piece of reasoning; `part` is the index of its summary part (`raw`: content part)."""
 
     id: str
@@ -140,46 +144,46 @@ class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
     kind: ReasoningKind = "summary"
 
 
-class ArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
+class ArgumentsDelta(_Event, tag="arguments_delta", frozen=True, gc=False):
     """A piece of a tool call's arguments, or of a custom tool's input."""
 
     id: str
     text: str
 
 
-class OutputDelta(msgspec.Struct, frozen=True, gc=False):
+class OutputDelta(_Event, tag="output_delta", frozen=True, gc=False):
     """A piece of the output of an agent's command, or of an MCP call that this server ran."""
 
     id: str
     text: str
 
 
-class FullText(msgspec.Struct, frozen=True, gc=False):
+class FullText(_Event, tag="full_text", frozen=True, gc=False):
     """A message's whole text, at its end."""
 
     id: str
     text: str
 
 
-class FullReasoning(msgspec.Struct, frozen=True, gc=False):
+class FullReasoning(_Event, tag="full_reasoning", frozen=True, gc=False):
     id: str
     text: str
     part: int = 0
     kind: ReasoningKind = "summary"
 
 
-class FullArguments(msgspec.Struct, frozen=True, gc=False):
+class FullArguments(_Event, tag="full_arguments", frozen=True, gc=False):
     id: str
     text: str
 
 
-class StepCompleted(msgspec.Struct, frozen=True, gc=False):
+class StepCompleted(_Event, tag="step_completed", frozen=True, gc=False):
     """A model call has ended, with its items. `usage`: None if not reported."""
 
     usage: Usage | None = None
 
 
-class UsageReported(msgspec.Struct, frozen=True, gc=False):
+class UsageReported(_Event, tag="usage_reported", frozen=True, gc=False):
     """The tokens of this turn so far."""
 
     usage: Usage
@@ -188,7 +192,7 @@ class UsageReported(msgspec.Struct, frozen=True, gc=False):
     """Whether some model calls' tokens are missing."""
 
 
-class Retrying(msgspec.Struct, frozen=True, gc=False):
+class Retrying(_Event, tag="retrying", frozen=True, gc=False):
     """The agent repeats its model call, and all events of this step. `http_status` is the failed call's, if known."""
 
     message: str
@@ -197,7 +201,7 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
     """Why the call failed, if known; the turn's failure if a deadline passes meanwhile."""
 
 
-class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
+class ToolCallRequested(_Event, tag="tool_call_requested", frozen=True, gc=False):
     """The agent waits for a tool call's output, under `request_id`. A step's requests come before its `StepCompleted`.
     `name` is the client's.
     """
@@ -217,7 +221,7 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
 ApprovalKind: TypeAlias = Literal["command", "file_change", "permission", "mcp"]
 
 
-class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):
+class ApprovalRequested(_Event, tag="approval_requested", frozen=True, gc=False):
     """The agent waits for a permission; `text` describes it in one line."""
 
     request_id: str
@@ -225,23 +229,23 @@ class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-class InputRequested(msgspec.Struct, frozen=True, gc=False):
+class InputRequested(_Event, tag="input_requested", frozen=True, gc=False):
     request_id: str
     text: str
 
 
-class RequestClosed(msgspec.Struct, frozen=True, gc=False):
+class RequestClosed(_Event, tag="request_closed", frozen=True, gc=False):
     request_id: str
 
 
-class RawItem(msgspec.Struct, frozen=True, gc=False):
+class RawItem(_Event, tag="raw_item", frozen=True, gc=False):
     """An output item as the model gave it, to be sent back with its next call."""
 
     type: str
     json: bytes
 
 
-class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
+class AccountLimitsReported(_Event, tag="account_limits_reported", frozen=True, gc=False):
     """New account limits; `json` is in the agent's format."""
 
     json: bytes
@@ -256,7 +260,7 @@ class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
     deltas: int = 0
 
 
-class AnswerDetails(msgspec.Struct, frozen=True):
+class AnswerDetails(_Event, tag="answer_details", frozen=True):
     """What a Chat Completions server's answer has beside its items. A later event replaces an earlier one."""
 
     fields: Mapping[str, msgspec.Raw] = {}
@@ -267,7 +271,7 @@ class AnswerDetails(msgspec.Struct, frozen=True):
     """Further counts, by their field of `usage`: `prompt_tokens_details`, `completion_tokens_details`."""
 
 
-class ServedBy(msgspec.Struct, frozen=True, gc=False):
+class ServedBy(_Event, tag="served_by", frozen=True, gc=False):
     """The upstream that answered (empty: the only one), the number of requests to all upstreams, and what it had
     refused, so that it was left out or sent in another form.
     """
@@ -277,7 +281,7 @@ class ServedBy(msgspec.Struct, frozen=True, gc=False):
     changed: tuple[str, ...] = ()
 
 
-class Notice(msgspec.Struct, frozen=True, gc=False):
+class Notice(_Event, tag="notice", frozen=True, gc=False):
     """A note for the log, without any part of a prompt or an answer."""
 
     code: str

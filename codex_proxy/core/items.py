@@ -195,7 +195,11 @@ class Tool(msgspec.Struct, frozen=True):
 ItemStatus = Literal["completed", "incomplete", "failed"]
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class _Item(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="item"):
+    """An output item. It is stored (`core/event_rows.py`), so that neither its tag nor a field may be renamed."""
+
+
+class Message(_Item, tag="message", frozen=True, gc=False):
     """An assistant message. `choice`: None for every choice; `phase`: if reported."""
 
     id: str
@@ -203,12 +207,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     phase: str | None = None
 
 
-class Reasoning(msgspec.Struct, frozen=True, gc=False):
+class Reasoning(_Item, tag="reasoning", frozen=True, gc=False):
     id: str
     choice: int | None = None
 
 
-class ToolCall(msgspec.Struct, frozen=True, gc=False):
+class ToolCall(_Item, tag="tool_call", frozen=True, gc=False):
     """A call for the client; `legacy` is a `function_call` of Chat Completions."""
 
     id: str
@@ -221,7 +225,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """
 
 
-class McpCall(msgspec.Struct, frozen=True, gc=False):
+class McpCall(_Item, tag="mcp_call", frozen=True, gc=False):
     """A call that this server runs: `ArgumentsDelta`s, then its output in `OutputDelta`s (the error if it ends as
     `failed`). `name` is the MCP server's.
     """
@@ -236,7 +240,7 @@ class McpCall(msgspec.Struct, frozen=True, gc=False):
     """Whether the model server gave the call as `function_call`."""
 
 
-class McpApproval(msgspec.Struct, frozen=True, gc=False):
+class McpApproval(_Item, tag="mcp_approval", frozen=True, gc=False):
     """A call that waits for approval; `id` is the approval request's."""
 
     id: str
@@ -246,7 +250,7 @@ class McpApproval(msgspec.Struct, frozen=True, gc=False):
     choice: int | None = None
 
 
-class McpTools(msgspec.Struct, frozen=True, gc=False):
+class McpTools(_Item, tag="mcp_tools", frozen=True, gc=False):
     """The tools of an MCP server that the request names, as JSON of an `mcp_list_tools` item; `error`: why there are
     none.
     """
@@ -263,7 +267,7 @@ ActivityKind: TypeAlias = Literal[
 ]
 
 
-class Activity(msgspec.Struct, frozen=True, gc=False):
+class Activity(_Item, tag="activity", frozen=True, gc=False):
     """What the agent did with its own tools; `text` is one line: command, file, query."""
 
     id: str
