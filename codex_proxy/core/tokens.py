@@ -64,61 +64,36 @@ class TokenLimit:
 
     def __init__(self, tokens: int) -> None:
         self._tokens = self._left = tokens
-        self._tail: list[str] = []
-        """The last deltas, whose token count may still change."""
-        self._chars = 0
-        self._position = 0
-        """Where the tail begins in the text."""
-        self._room: int | None = None
-        """The characters that still fit, once `_EXACT` are counted."""
+        """`_left` is in tokens, and in characters once `_EXACT` are counted."""
+        self._to_count = _EXACT
+        self._tail = ""
+        """The end of the text, whose token count may still change."""
 
     def room_in(self, text: str) -> int | None:
         """Takes the next delta. Returns None if all of it fits; else, once, how many of its characters fit."""
-        if self._room is not None:
-            return self._take_room(len(text))
-        before = self._chars
-        self._tail.append(text)
-        self._chars += len(text)
-        if self._chars <= self._left:
-            return None
-        tail, exact = "".join(self._tail), _EXACT - self._position
-        counted, fits = self._count(tail[:exact])
-        if fits is None and counted == exact:
-            self._room = self._left * _EXACT // (self._tokens - self._left)
-            room = self._take_room(len(tail) - exact)
-            fits = None if room is None else exact + room
-        if fits is not None:
-            return max(0, fits - before)
-        self._position += counted
-        self._tail = [tail[counted:]]
-        self._chars = len(tail) - counted
-        return None
-
-    def _take_room(self, chars: int) -> int | None:
-        assert self._room is not None
-        room = self._room
-        if chars > room:
-            return room
-        self._room = room - chars
-        return None
-
-    def _count(self, part: str) -> tuple[int, int | None]:
-        """Counts the tail, or what of it is before `_EXACT`. Returns how many characters are finally counted, and how
-        many fit if the limit is reached.
-        """
-        start = end = 0
-        kind = 0
-        for match in _PIECE.finditer(part):
-            if match.start():  # the one before it is whole
-                self._left -= piece_cost(kind, part[start:end])
-            start, end = match.span()
-            kind = match.lastindex or 0
-            if piece_cost(kind, part[start:end]) > self._left:
-                return start, start + _fitting_length(kind, part[start:end], self._left)
-        if end - start > _MAX_PIECE or self._position + end == _EXACT:
-            self._left -= piece_cost(kind, part[start:end])
-            start = end
-        return start, None
+        before, counted = len(self._tail), 0
+        self._tail += text
+        if self._to_count:
+            part = self._tail[: self._to_count]
+            if len(part) <= self._left and len(part) < self._to_count:
+                return None
+            for match in _PIECE.finditer(part):
+                kind, piece = match.lastindex or 0, match[0]
+                cost = piece_cost(kind, piece)
+                if cost > self._left:
+                    return max(0, counted + _fitting_length(kind, piece, self._left) - before)
+                if match.end() == len(part) < self._to_count and len(piece) <= _MAX_PIECE:
+                    break  # the next delta may continue it
+                self._left -= cost
+                counted = match.end()
+            self._to_count -= counted
+            self._tail = self._tail[counted:]
+            if self._to_count:
+                return None
+            self._left = self._left * _EXACT // (self._tokens - self._left)
+        room, self._left = self._left, self._left - len(self._tail)
+        self._tail = ""
+        return None if self._left >= 0 else max(0, counted + room - before)
 
 
 def _count_tokens(text: str) -> int:
