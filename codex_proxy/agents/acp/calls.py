@@ -181,7 +181,7 @@ class ClientCalls:
         self._reader.end_texts()
         events = self._reader.events
         for call in calls:
-            tool = self.tools.find(call.name)
+            tool = self.tools.by_agent_name.get(call.name)
             if tool is None:
                 self.refuse(call)
                 continue

@@ -12,7 +12,6 @@ import msgspec
 
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, mcp_content, mcp_tool
-from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.agents.dialects.tool_schemas import declares, object_parameters, plain_parameters
 from codex_proxy.core.items import Part, Tool
 from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at, value_at
@@ -69,9 +68,9 @@ def without_arguments(arguments: str, names: Collection[str], tool: Tool) -> str
     return arguments if own == given else encode_json(own).decode()
 
 
-class ClientTools(ToolsByAgentName):
+class ClientTools:
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
-        super().__init__(tools, agent_name)
+        self.by_agent_name = {agent_name(tool.name): tool for tool in tools}
 
     def find_called_tool(self, call: Update, *, titles: bool = True) -> Tool | None:
         """Returns the client's tool that a reported call uses, if any. `titles`: also looks at the call's title,
@@ -84,13 +83,13 @@ class ClientTools(ToolsByAgentName):
                 return self._tool_without_prefix(name, f"mcp__{SERVER}__")
         if value_at(meta, "is_mcp_tool_call") is True and isinstance(call.raw_input, dict):
             is_ours = call.raw_input.get("server") == SERVER
-            return self.find(text_at(call.raw_input, "tool")) if is_ours else None
+            return self.by_agent_name.get(text_at(call.raw_input, "tool")) if is_ours else None
         # Gemini CLI makes the id of a call from the name of the registered tool.
         id, title = call.tool_call_id or "", call.title or ""
         prefix, suffix = f"mcp_{SERVER}_", f" ({SERVER} MCP Server)"
         if id.startswith(prefix) and title.endswith(suffix):
             name = title.removesuffix(suffix)
-            return self.find(name) if id.startswith(f"{prefix}{name}__") else None
+            return self.by_agent_name.get(name) if id.startswith(f"{prefix}{name}__") else None
         if not titles:
             return None
         named = (
@@ -147,7 +146,7 @@ class ClientTools(ToolsByAgentName):
         )
 
     def _tool_without_prefix(self, name: str, prefix: str) -> Tool | None:
-        return self.find(name.removeprefix(prefix)) if name.startswith(prefix) else None
+        return self.by_agent_name.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
 
 
 def _names_tool(call: Update) -> bool:

@@ -45,7 +45,6 @@ from codex_proxy.agents.dialects.failures import clean_text
 from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part, divided
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.agents.dialects.response_items import raw_call, raw_output
-from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import (
     AccountLimitsReported,
@@ -61,7 +60,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.items import HistoryItem, HistoryOutput, Tool
 from codex_proxy.core.turn import Turn, without_content
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
@@ -95,7 +94,7 @@ DENIED: Final = "This server allows no more than its sandbox does: the turn is {
 class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     def __init__(self, *, takes_mark: bool = True, spoken: Conversation | None = None) -> None:
         """`spoken`: the turn's history, if it is converted already."""
-        self._tools = ToolsByAgentName((), model_name)
+        self._tools: dict[str, Tool] = {}
         self._reader = StepReader(NO_TURN, self._tools)
         super().__init__(STATES, self._reader.events)
         self._takes_mark = takes_mark
@@ -120,7 +119,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return self._state in (TurnState.REUSABLE, TurnState.ENDED)
 
     def begin(self, turn: Turn) -> Step:
-        self._tools = ToolsByAgentName(turn.tools, model_name)
+        self._tools = {model_name(tool.name): tool for tool in turn.tools}
         self._reader = StepReader(turn, self._tools)
         self._events = self._reader.events
         self._reader.calls.start_turn(call_ids_in(turn.history))
@@ -374,7 +373,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
                 result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server}
                 return rpc_answer(request_id, rpc.id, result)
             case "tools/list":
-                listed = [tool_entry(tool) for tool in self._tools]
+                listed = [tool_entry(tool) for tool in self._tools.values()]
                 self._writes.append(rpc_answer(request_id, rpc.id, {"tools": listed}))
                 self._mark_ready("tools/list")
                 return b""
@@ -407,7 +406,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         others; denies them after the turn's end.
         """
         self._questions[request_id] = request.input or msgspec.Raw(b"{}")
-        if self._tools.find(request.tool_name) is not None or self._turn.sandbox == "danger-full-access":
+        if request.tool_name in self._tools or self._turn.sandbox == "danger-full-access":
             self._decide(request_id, Decision(approve=True))
         elif self._state is TurnState.ACTIVE:
             text = activities.activity("", request.tool_name, request.input).text

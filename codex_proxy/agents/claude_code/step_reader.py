@@ -7,7 +7,7 @@ without structured output.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -20,7 +20,6 @@ from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX
 from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.agents.dialects.json_lines import UnreadableError
 from codex_proxy.agents.dialects.response_items import raw_call, raw_message
-from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
@@ -59,7 +58,7 @@ class _Thought(msgspec.Struct):
 class StepReader:
     """Reads the model calls of a turn. The caller empties `events`."""
 
-    def __init__(self, turn: Turn, tools: ToolsByAgentName) -> None:
+    def __init__(self, turn: Turn, tools: Mapping[str, Tool]) -> None:
         self.events: list[Event] = []
         self.calls = Calls()
         self._tools = tools
@@ -188,7 +187,7 @@ class StepReader:
             self._ends.append(ThinkingBlock(self._model, data=block.data).raw_item())
         elif block.type == "tool_use":
             name = block.name or ""
-            tool = self._tools.find(name)
+            tool = self._tools.get(name)
             call = None if tool is None else self._begin_call(event.index, block.id or "", tool)
             self._reading[event.index] = call
             if tool is None and self._plain and name != STRUCTURED_OUTPUT:
@@ -238,7 +237,7 @@ class StepReader:
         """Whether the last step has said this."""
         if block.type == "text":
             return (block.text or "") in self._last_text
-        tool = self._tools.find(block.name or "")
+        tool = self._tools.get(block.name or "")
         arguments = _text(block.input)
         return tool is None or self.calls.find_complete(block.id or "", tool, arguments, ()) is not None
 
@@ -258,7 +257,7 @@ class StepReader:
 
     def _add_whole_call(self, block: WholeBlock, index: int, *, new: bool) -> None:
         name, id = block.name or "", block.id or ""
-        tool = self._tools.find(name)
+        tool = self._tools.get(name)
         if tool is not None:
             text = _text(block.input)
             call = (
@@ -316,7 +315,7 @@ class StepReader:
         because it was not in the stream (a sub-agent's). The id is empty if no such tool was offered. `waits`: see
         `Calls`.
         """
-        tool = self._tools.find(MODEL_PREFIX + name)
+        tool = self._tools.get(MODEL_PREFIX + name)
         if tool is None:
             return "", None
         call = self.calls.find_requested(id, tool, arguments, waits)

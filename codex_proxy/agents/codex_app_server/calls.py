@@ -15,7 +15,6 @@ from codex_proxy.agents.codex_app_server.wire import Params, RawItemCall, RawIte
 from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.agents.dialects.json_lines import decode_part
-from codex_proxy.agents.dialects.tool_names import ToolsByAgentName
 from codex_proxy.agents.dialects.tool_schemas import object_parameters
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
@@ -92,7 +91,7 @@ class ModelItems:
 
     def __init__(self, tools: Sequence[Tool] = (), *, plain: bool = True) -> None:
         """`plain`: whether Codex has no tools of its own."""
-        self._tools = ToolsByAgentName(tools, agent_name)
+        self._tools = {agent_name(tool.name): tool for tool in tools}
         self._plain = plain
         self._events: list[Event] = []
         self._held = HeldSize("items of the model")
@@ -145,7 +144,7 @@ class ModelItems:
         """Adds a call of a client's tool. A call that Codex answers itself (unknown tool, invalid arguments) gets a
         `Notice`, but not an unknown tool's in agent turns.
         """
-        tool = self._tools.find(call.name)
+        tool = self._tools.get(call.name)
         if tool is None:
             if self._plain:  # in agent mode it may be one of the agent's own tools
                 self._events.append(Notice("unoffered_call", call.name))
@@ -179,7 +178,7 @@ class ModelItems:
         """Adds a call that came in no raw item, if its tool is the client's. Models with the single tool `exec` call
         the client's tools from JavaScript.
         """
-        tool = self._tools.find(params.tool or "")
+        tool = self._tools.get(params.tool or "")
         if not params.call_id or tool is None:
             return False
         text = bytes(params.arguments).decode("utf-8", "replace")
