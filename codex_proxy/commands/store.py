@@ -17,7 +17,7 @@ from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import replace_file
 from codex_proxy.settings.fields import DATABASE_SCHEMES, Settings
-from codex_proxy.store import copying
+from codex_proxy.store import checking, copying
 from codex_proxy.store.lock import StoreLock
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import StoreError, StoreInUse, StoreRefused, StoreStats, StoreUnavailable
@@ -43,7 +43,7 @@ async def prune(settings: Settings) -> str:
 async def check(settings: Settings) -> str:
     """Compares all rows with their checksums. Raises `UserError` with the damaged rows."""
     async with existing_store(settings) as store:
-        found = await store.check()
+        found = await checking.check(store)
         place = (await store.stats()).location
     if found.damaged:
         raise UserError(

@@ -75,7 +75,7 @@ async def copy(source: Store, target: Store, on_copied: Callable[[str, int], obj
     total = 0
     for table, last in zip(TABLES, lasts, strict=True):
         copied = 0
-        while rows := await _rows_after(source, table, last):
+        while rows := await rows_after(source, table, last):
             await target.add_rows(table, rows)
             last, copied = rows[-1], copied + len(rows)
             on_copied(table.name, copied)
@@ -92,11 +92,13 @@ async def _require_same(source: Store, table: CopiedTable, last: Row) -> None:
         )
 
 
-async def _rows_after(source: Store, table: CopiedTable, last: Row | None) -> Sequence[Row]:
+async def rows_after(source: Store, table: CopiedTable, last: Row | None) -> Sequence[Row]:
+    """Returns the next rows behind `last` (None: the first ones), `at_once` of them."""
     if last is None:
         return await source.rows_from(table, None, table.at_once)
-    # The first of them is `last` itself.
-    return (await source.rows_from(table, last[: len(table.key)], table.at_once + 1))[1:]
+    key = last[: len(table.key)]
+    found = await source.rows_from(table, key, table.at_once + 1)
+    return [row for row in found if row[: len(key)] != key]  # `last` may have been deleted since
 
 
 # --- statements (as in `queries`) -----------------------------------------------------------------

@@ -13,7 +13,6 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.core.usage_sums import UsageSum
 from codex_proxy.store import copying, queries
-from codex_proxy.store.checksums import ROWS_AT_ONCE, TABLES
 from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.leases import Leases
 from codex_proxy.store.queries import ABOVE_ALL, Query, SqlDialect
@@ -31,7 +30,6 @@ from codex_proxy.store.team import Team
 from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
     ChainTurn,
-    CheckResult,
     ContextLimits,
     Frame,
     NewItem,
@@ -456,20 +454,6 @@ class Store(ABC):
                     write(export_line(kind, columns, held.get(row, ())))
                 total, after = total + len(objects), objects[-1][0]
         return total
-
-    async def check(self) -> CheckResult:
-        """Compares every row with its checksum, in small reads."""
-        rows, damaged = 0, []
-        for table in TABLES:
-            key = table.first_key
-            while True:
-                query = Query(table.sql, (*key, ROWS_AT_ONCE), table.check)
-                count, found, key = await self._ask(query)
-                if not count:
-                    break
-                rows += count
-                damaged += found
-        return CheckResult(rows, tuple(damaged))
 
     @abstractmethod
     async def vacuum(self) -> int:

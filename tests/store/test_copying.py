@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from codex_proxy.core.usage_sums import Figures
-from codex_proxy.store import copying
+from codex_proxy.store import checking, copying
 from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite.store import SqliteStore
@@ -94,7 +94,7 @@ async def test_a_copy_has_everything_and_goes_on_as_the_first_would(
     assert dict(told)["frames"] == 1200
     assert count == sum(dict(told).values())
     assert await exported_lines(target) == await exported_lines(source)
-    assert (await target.check()).damaged == ()
+    assert (await checking.check(target)).damaged == ()
     assert await target.response(OWNER, "running") == await source.response(OWNER, "running")
     assert len(await target.frames(OWNER, "running", limit=2000)) == 1200
     (claimed,) = await target.claim_webhooks(9)
