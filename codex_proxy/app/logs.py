@@ -20,7 +20,8 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from codex_proxy.core.shown_text import escape, escape_json, trace_of
+from codex_proxy.core.own_errors import trace_of
+from codex_proxy.core.shown_text import escape, escape_json
 
 log = structlog.get_logger(__name__)
 

@@ -298,7 +298,9 @@ class PdfTexts(msgspec.Struct):
 _ESCAPES: Final = {
     f"%{code:{form}}".encode(): bytes((code,)) for code in b"+/=-_ \t\r\n" for form in ("02X", "02x")
 }
-"""The characters of base64 that URL libraries percent-encode, by their encoded form."""
+"""The characters of base64 that URL libraries percent-encode, by their encoded form. `unquote_to_bytes` would take 220
+bytes of memory for each escape: 2 GiB for a body of 30 MB.
+"""
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 _SPACES: Final = b" \t\r\n\f\v"
 _PIECE_CHARS: Final = 1 << 20

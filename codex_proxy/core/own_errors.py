@@ -1,13 +1,15 @@
 """What becomes of an exception in this server's own code: it is logged, and ends what it belongs to instead of leaving
-it open; work that is repeated goes on.
+it open; work that is repeated goes on. Logs have only its type and place.
 """
 
 from __future__ import annotations
 
+import errno
 import inspect
+import traceback
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, NoReturn, ParamSpec, Protocol, TypeVar
 
 import structlog
 
@@ -70,3 +72,41 @@ async def repeat(
             await work()
         except Exception:
             log.exception(failed)
+
+
+MAX_CAUSES: Final = 5
+
+
+def trace_of(error: BaseException) -> dict[str, Any]:
+    """Returns log fields: the type of the error (`raised`) and of its causes (`caused_by`, nearest first), such as
+    `ValueError` or `OSError ENOSPC`, and places in the code (`at`, outermost first).
+    """
+    return {
+        "raised": _type_of(error),
+        "caused_by": [_type_of(cause) for cause in _causes(error)],
+        "at": [
+            f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}"
+            for frame, line in traceback.walk_tb(error.__traceback__)
+        ],
+    }
+
+
+def _type_of(error: BaseException) -> str:
+    symbol = errno.errorcode.get(error.errno or 0, "") if type(error) is OSError else ""
+    return f"{type(error).__name__} {symbol}".rstrip()
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    to_see = _direct_causes(error)
+    while to_see and len(found) < MAX_CAUSES:
+        cause = to_see.pop(0)
+        found.append(cause)
+        to_see += _direct_causes(cause)
+    return found
+
+
+def _direct_causes(error: BaseException) -> list[BaseException]:
+    inner = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
+    cause = error.__cause__ or error.__context__
+    return inner if cause is None else [*inner, cause]

@@ -1,15 +1,13 @@
 r"""Makes text from outside safe for a terminal, a message or a log.
 
 Escape sequences, line ends other than `\n` and marks that change the direction of writing are written as Python escapes
-them: `\x1b`, `\u202e`. Messages quote only a text's beginning, logs only an exception's type and place.
+them: `\x1b`, `\u202e`. Messages quote only a text's beginning.
 """
 
 from __future__ import annotations
 
-import errno
-import traceback
 import unicodedata
-from typing import Any, Final
+from typing import Final
 
 _JOINERS: Final = "\u200c\u200d"
 """Characters that only shape Persian and Indic words and join emoji."""
@@ -57,8 +55,6 @@ def _json_escape(char: str) -> str:
 
 
 MAX_EXCERPT: Final = 80
-
-
 MAX_LINE_CHARS: Final = 300
 
 
@@ -71,41 +67,3 @@ def one_line(text: str) -> str:
 def excerpt(words: str, most: int = MAX_EXCERPT) -> str:
     """Returns the first `most` characters, with three dots if there are more."""
     return words if len(words) <= most else f"{words[:most]}..."
-
-
-MAX_CAUSES: Final = 5
-
-
-def trace_of(error: BaseException) -> dict[str, Any]:
-    """Returns log fields: the type of the error (`raised`) and of its causes (`caused_by`, nearest first), such as
-    `ValueError` or `OSError ENOSPC`, and places in the code (`at`, outermost first).
-    """
-    return {
-        "raised": _type_of(error),
-        "caused_by": [_type_of(cause) for cause in _causes(error)],
-        "at": [
-            f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}"
-            for frame, line in traceback.walk_tb(error.__traceback__)
-        ],
-    }
-
-
-def _type_of(error: BaseException) -> str:
-    symbol = errno.errorcode.get(error.errno or 0, "") if type(error) is OSError else ""
-    return f"{type(error).__name__} {symbol}".rstrip()
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
-    to_see = _direct_causes(error)
-    while to_see and len(found) < MAX_CAUSES:
-        cause = to_see.pop(0)
-        found.append(cause)
-        to_see += _direct_causes(cause)
-    return found
-
-
-def _direct_causes(error: BaseException) -> list[BaseException]:
-    inner = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
-    cause = error.__cause__ or error.__context__
-    return inner if cause is None else [*inner, cause]

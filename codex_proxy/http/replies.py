@@ -9,7 +9,7 @@ from aiohttp import web
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind, lack_of
 from codex_proxy.core.json_values import encode_json
-from codex_proxy.core.shown_text import trace_of
+from codex_proxy.core.own_errors import trace_of
 from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID
 from codex_proxy.surfaces.errors import Surface, error_body, forbids_retry, retry_after, status_of
 

@@ -15,8 +15,7 @@ import structlog
 
 from codex_proxy.core.events import Event, Spending, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
-from codex_proxy.core.own_errors import release_all
-from codex_proxy.core.shown_text import trace_of
+from codex_proxy.core.own_errors import release_all, trace_of
 from codex_proxy.responses.frame_buffer import FrameBuffer
 from codex_proxy.responses.live import ServerTasks
 from codex_proxy.responses.prepare import PreparedResponse, renderer_of

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from codex_proxy.core.shown_text import trace_of
+from codex_proxy.core.own_errors import trace_of
 from tests.waiting import PATIENCE
 
 SCRIPT = """
