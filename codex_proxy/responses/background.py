@@ -61,6 +61,11 @@ from codex_proxy.workers.slots import Slot
 log = structlog.get_logger(__name__)
 
 
+PAUSE_SECONDS = 0.05
+"""Seconds between two writes of a stream's events. The first event and the end are written at once."""
+MAX_UNSTORED = 1 << 20
+"""Bytes of frames that are written at once, if more is there."""
+
 ParseAgain: TypeAlias = Callable[[Failure], Awaitable[ParsedResponse | None]]
 """Parses a request for another model after this failure; returns None if there is none. Raises `Fault`."""
 
@@ -84,6 +89,8 @@ class BackgroundResponse(RunningResponse):
         self._parse_again = parse_again
         self._slot: Slot | None = None
         self._unstored: list[Frame] = []
+        self._next_write = 0.0
+        """When events may be written again, in seconds of the event loop."""
         self._saved = False
         self._lost = False
         """Whether another server has ended, deleted or taken over the response; the store has the rest."""
@@ -143,7 +150,20 @@ class BackgroundResponse(RunningResponse):
 
     async def _render_log(self, cursor: Cursor) -> TurnEnded:
         await self._mark_running()
-        return await super()._render_log(cursor)
+        size = 0
+        while True:
+            await cursor.wait()
+            await cursor.wait_for_end(until=self._next_write)
+            ended = self._render_next(cursor)
+            frames = self._renderer.take_frames()
+            self._unstored += frames
+            if ended is not None:  # the last frames are written with the final object
+                await asyncio.sleep(0)  # a long text is in several of them: not all in one go
+                return ended
+            size += sum([len(frame) for _, frame in frames])
+            if cursor.at_end or size > MAX_UNSTORED:
+                await self._store_frames()
+                size = 0
 
     async def _mark_running(self) -> None:
         status = "in_progress"
@@ -161,10 +181,10 @@ class BackgroundResponse(RunningResponse):
 
     # --- its frames -----------------------------------------------------------------------------
 
-    async def _release(self, frames: list[Frame]) -> None:
-        self._unstored += frames
+    async def _store_frames(self) -> None:
         if not self._unstored or self._lost:
             return
+        self._next_write = asyncio.get_running_loop().time() + PAUSE_SECONDS
         try:
             await self._store.append_frames(self.owner, self.id, tuple(self._unstored), epoch=self.epoch)
         except StoreUnavailable:

@@ -16,7 +16,7 @@ from codex_proxy.responses.prepare import PreparedResponse, prepare_again, short
 from codex_proxy.responses.running import NOT_SAVED, Delivery, Observe, RunningResponse
 from codex_proxy.responses.saving import output_items, save_response, take_back
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.runs.event_log import Push
+from codex_proxy.runs.event_log import Cursor, Push
 from codex_proxy.runs.run import Run
 from codex_proxy.store.values import Frame, StoredItem, StoreError
 from codex_proxy.surfaces.base import json_bytes
@@ -51,14 +51,20 @@ class ForegroundResponse(RunningResponse):
     async def _start(self) -> Run:
         return await start_run(self._service, self._prepared)
 
+    async def _render_log(self, cursor: Cursor) -> TurnEnded:
+        while True:
+            await cursor.wait(self._push)
+            ended = self._render_next(cursor)
+            self.buffer.append(self._renderer.take_frames())
+            if ended is not None:
+                await asyncio.sleep(0)  # a long text is in several of the last frames: not all in one go
+                return ended
+
     def _push(self) -> bool:
         assert self._cursor is not None, "a push is for what is in the log"
         self._render_next(self._cursor)
         self.buffer.append(self._renderer.take_frames())
         return True
-
-    async def _release(self, frames: list[Frame]) -> None:
-        self.buffer.append(frames)
 
     async def _finish(self, ended: TurnEnded) -> None:
         prepared = self._prepared

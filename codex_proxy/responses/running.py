@@ -213,15 +213,6 @@ class RunningResponse(ABC):
                 raise  # the server stops
             return None
 
-    async def _render_log(self, cursor: Cursor) -> TurnEnded:
-        while True:
-            await cursor.wait(self._push)
-            ended = self._render_next(cursor)
-            await self._release(self._renderer.take_frames())
-            if ended is not None:
-                await asyncio.sleep(0)  # a long text is in several of the last frames: not all in one go
-                return ended
-
     def _render_next(self, cursor: Cursor) -> TurnEnded | None:
         events = cursor.take(passed_on=not self._paced)
         if self._observe is not None:
@@ -229,10 +220,6 @@ class RunningResponse(ABC):
         ended = events[-1] if isinstance(events[-1], TurnEnded) else None
         self._renderer.feed(events if ended is None else events[:-1])
         return ended
-
-    def _push(self) -> bool:
-        """Renders new events for the readers; returns False if the subclass would have to wait."""
-        return False
 
     def _on_drained(self) -> None:
         if self._cursor is not None:
@@ -310,7 +297,8 @@ class RunningResponse(ABC):
         """Starts the turn. Raises `Fault`."""
 
     @abstractmethod
-    async def _release(self, frames: list[Frame]) -> None: ...
+    async def _render_log(self, cursor: Cursor) -> TurnEnded:
+        """Renders the log for the readers until the turn's end, which it returns unrendered."""
 
     @abstractmethod
     async def _save(self, final: dict[str, Any], frames: list[Frame], ended: TurnEnded) -> None:

@@ -5,6 +5,7 @@ slowest falls too far behind, the agent is paused, or the turn fails.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
@@ -275,10 +276,23 @@ class Cursor:
         elif self._took_part:
             await asyncio.sleep(0)  # others are served first
 
+    async def wait_for_end(self, *, until: float) -> None:
+        """Waits until the log has ended or has a long text, at most until a time of the event loop."""
+        if self._log.ended or asyncio.get_running_loop().time() >= until:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self.wakeup.wait(lambda: True)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all events that are there were taken."""
+        return self.position == self._log.end
+
     @property
     def finished(self) -> bool:
         """Whether the log has ended, and all was taken."""
-        return self._log.ended and self.position == self._log.end
+        return self._log.ended and self.at_end
 
     def detach(self) -> None:
         self._log.detach(self)

@@ -100,6 +100,29 @@ async def test_a_background_stream_outlives_its_creator_and_is_resumed_to_the_ev
         )
 
 
+async def test_the_first_event_and_the_end_of_a_stream_are_written_at_once_and_the_rest_with_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "PAUSE_SECONDS", 1e6, raising=False)
+    writes: list[int] = []
+    append = SqliteStore.append_frames
+
+    async def counted(self: SqliteStore, owner: str, id: str, frames: Any, **more: Any) -> None:
+        writes.append(len(frames))
+        await append(self, owner, id, frames, **more)
+
+    monkeypatch.setattr(SqliteStore, "append_frames", counted)
+    async with proxy_with_held_turns(tmp_path) as (proxy, _, release):
+        body = {"model": "codex-5", "input": HELD_PROMPT, "background": True, "stream": True}
+        async with proxy.session.post(f"{proxy.url}/v1/responses", json=body) as reply:
+            begun = await reply.content.readany()
+            assert begun.startswith(b"event: response.created")
+            release.write_text("go")
+            events = check_events(events_of((begun + await reply.content.read()).decode()))
+    assert events[-1]["type"] == "response.completed"
+    assert len(writes) == 1
+
+
 async def test_the_sdk_resumes_a_background_stream(client: AsyncOpenAI) -> None:
     stream = await client.responses.create(
         model="codex-5", input=prompt_for("one two three"), background=True, stream=True

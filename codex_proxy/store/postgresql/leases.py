@@ -36,8 +36,6 @@ log = structlog.get_logger(__name__)
 LEASED: Final = f"clock_timestamp() + interval '{LEASE_SECONDS:g} seconds'"
 """The SQL for the end of a lease that begins now."""
 _SEEN: Final = f"seen > clock_timestamp() - interval '{LEASE_SECONDS:g} seconds'"
-FRAMES_SECONDS: Final = 0.05
-"""Seconds between two writes of a stream's events."""
 EVERYBODY: Final = "*"
 """The text of the notice that a node has come or gone."""
 GONE_AFTER: Final = "1 day"
@@ -121,8 +119,6 @@ class PostgresLeases:
         """The numbers of the rows of the conversations that this node holds, or tries to hold."""
         self._locks = ConversationLocks()
         self._leaving: set[asyncio.Task[None]] = set()
-        self._paced: dict[str, float] = {}
-        """When a response's next events may be stored, by its id."""
         self._changes: WeakValueDictionary[str, Changes] = WeakValueDictionary()
 
     async def claim_responses(self, limit: int) -> list[ResponseLease]:
@@ -215,15 +211,6 @@ class PostgresLeases:
         self._report(id)
         if self._others:
             self._notices.send(id)
-
-    async def pace(self, id: str) -> None:
-        """Waits until `FRAMES_SECONDS` after the last call for this response, so that events are stored in batches."""
-        now = asyncio.get_running_loop().time()
-        self._paced = {id: until for id, until in self._paced.items() if until > now}
-        wait = self._paced.get(id, now) - now
-        self._paced[id] = now + wait + FRAMES_SECONDS
-        if wait > 0:
-            await asyncio.sleep(wait)
 
     def _on_notice(self, id: str) -> None:
         self._others = True

@@ -253,7 +253,6 @@ class PostgresResponses(PostgresRemoval):
     async def append_frames(
         self, owner: str, response_id: str, frames: Sequence[Frame], *, epoch: int | None = None
     ) -> None:
-        await self.leases.pace(response_id)
         # Repeated, it changes nothing more.
         rows = await self._database.read(_APPEND_FRAMES, owner, response_id, *_columns_of(frames), epoch)
         if not rows:
