@@ -74,7 +74,6 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.commands.doctor:examine": "the fields of the settings",
     "codex_proxy.commands.doctor:report_value": "the fields of a class",
     "codex_proxy.core.usage_sums:__add__": "constants",
-    "codex_proxy.http.agent_headers:_ignored_fields": "constants",
     "codex_proxy.mcp.config:_replace_variables": "the fields of a class",
     "codex_proxy.process.warden:parse_limits": "the operator's limits, as names of RLIMIT_ constants",
     "codex_proxy.settings.fields:_agent_of_upstream": "a constant",
@@ -83,11 +82,8 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.store.postgresql.team:exchange": "the fields of a class",
     "codex_proxy.store.values:__add__": "the fields of a class",
     "codex_proxy.surfaces.base:__init_subclass__": "the constants HANDLERS",
-    "codex_proxy.surfaces.chat.answer:ignored_parameters": "constants",
     "codex_proxy.surfaces.field_lists:add_unknown_of": "the fields of a class",
     "codex_proxy.surfaces.items:_plain_form": "constants",
-    "codex_proxy.surfaces.messages.parse:_sampling": "constants",
-    "codex_proxy.surfaces.messages.parse:_ignored_fields": "constants",
     "codex_proxy.surfaces.request_options:non_null_fields": "constants",
 }
 """The places, by module and function, and where their names come from."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.items import HistoryMessage
+from codex_proxy.core.options import OPTIONS, Option
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 from codex_proxy.surfaces.request_options import ParsedRequest
 
@@ -44,67 +47,36 @@ def agent_headers(
 
 
 def _ignored_fields(facts: _TurnFacts) -> Iterator[str]:
-    # A model server gets these as they are, whatever it makes of them.
-    sent = {*facts.turn.sampling, "service_tier"} if facts.can("sampling") else ()
-    named = [name for name in facts.parsed.ignored if name not in sent]
-    for field, has_no_effect in TURN_FIELDS.items():
-        if has_no_effect is not None and has_no_effect(facts):
-            named.append(getattr(facts.parsed.fields, field, field))
-    yield from filter(None, dict.fromkeys(named))
+    values, able, names = msgspec.structs.asdict(facts.turn), _abilities(facts), facts.parsed.fields.options
+    named = [] if "sampling" in able else [*facts.turn.sampling]
+    named += facts.parsed.ignored
+    for option in _OPTIONAL:
+        if able.isdisjoint(option.needs) and _is_asked(option, values, facts.parsed):
+            named.append(names.get(option.field, ""))
+    return filter(None, dict.fromkeys(named))
 
 
-def _without_effort(facts: _TurnFacts) -> bool:
-    effort = facts.turn.effort
-    return effort is not None and not (facts.can("effort") or effort in facts.model.efforts)
+def _abilities(facts: _TurnFacts) -> set[str]:
+    """Returns the agent's capabilities, as far as the turn's model has them."""
+    able, model, effort = {str(each) for each in facts.agent.capabilities}, facts.model, facts.turn.effort
+    if model.efforts and effort in (None, *model.efforts):
+        able.add("effort")
+    if not model.verbosity:
+        able.discard("verbosity")
+    if not facts.names_unknown_model():
+        able.add("model_choice")
+    return able
 
 
-def _without_summary(facts: _TurnFacts) -> bool:
-    """Whether a summary is asked of an agent that has no efforts; the others show their reasoning."""
-    asked = facts.turn.summary not in (None, "none")
-    return asked and not (facts.can("effort") or facts.model.efforts)
+def _is_asked(option: Option, values: Mapping[str, object], parsed: ParsedRequest) -> bool:
+    if option.only_with and not values[option.only_with]:
+        return False
+    value = values[option.field]
+    return option.field in parsed.asked or (value != _DEFAULTS[option.field] and value not in option.harmless)
 
 
-TURN_FIELDS: Final[Mapping[str, Callable[[_TurnFacts], bool] | None]] = {
-    "effort": _without_effort,
-    "summary": _without_summary,
-    "verbosity": lambda facts: (
-        facts.turn.verbosity is not None and not (facts.can("verbosity") and facts.model.verbosity)
-    ),
-    "service_tier": lambda facts: facts.turn.service_tier is not None and not facts.can("effort"),
-    "web_search": lambda facts: (
-        facts.parsed.web_search and not (facts.turn.web_search and facts.can("web_search"))
-    ),
-    "parallel_tool_calls": lambda facts: (
-        facts.parsed.parallel_calls and bool(facts.turn.tools) and not facts.can("parallel_calls")
-    ),
-    "model": lambda facts: not facts.can("model_choice") and facts.names_unknown_model(),
-    # Named by the parsers, since an upstream may get them.
-    **dict.fromkeys(("sampling",)),
-    # Refused, or served by this server, where an agent lacks the capability.
-    **dict.fromkeys(
-        (
-            *("history", "mode", "tools", "tool_choice", "output_schema", "json_object", "choices", "stop"),
-            *("max_tokens", "workdir", "sandbox", "passed_fields", "forwarded"),
-        )
-    ),
-    # Not of the request, but of this server.
-    **dict.fromkeys(
-        (
-            *(
-                "owner",
-                "max_server_steps",
-                "max_server_calls",
-                "schema_field",
-                "confine_reads",
-                "permissions",
-            ),
-            *("reports_stop", "origin", "instructions_in_outputs", "calls_without_ids"),
-        )
-    ),
-}
-"""Every field of a `Turn`, with what says that it has no effect; None if it always has one. `FieldNames` has their
-names in the API, empty if no client asks for one by itself.
-"""
+_OPTIONAL: Final = tuple(option for option in OPTIONS if option.needs and option.field != "sampling")
+_DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(Turn)}
 
 
 def _history_changes(facts: _TurnFacts) -> Iterator[str]:

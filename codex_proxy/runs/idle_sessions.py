@@ -27,6 +27,7 @@ from codex_proxy.core.items import (
     TextPart,
     texts_of,
 )
+from codex_proxy.core.options import OPTIONS
 from codex_proxy.core.owned_entries import OwnedEntries
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import HiddenOutput
@@ -205,21 +206,8 @@ class ReusedSession(msgspec.Struct, frozen=True):
 
 def session_key(owner: str, turn: Turn) -> bytes:
     """Returns a digest of what must be equal to continue a session."""
-    fixed = (
-        owner,
-        turn.mode,
-        turn.model,
-        turn.tools,
-        turn.tool_choice,
-        turn.web_search,
-        turn.verbosity,
-        turn.workdir,
-        turn.sandbox,
-        turn.effort,
-        turn.summary,
-        turn.service_tier,
-        turn.output_schema,
-    )
+    values = msgspec.structs.asdict(turn)
+    fixed = (owner, *(values[option.field] for option in OPTIONS if option.fixes_session))
     return hashlib.sha256(msgspec.json.encode(fixed)).digest()
 
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
+from codex_proxy.core.options import NAMES, SAMPLING
 from codex_proxy.surfaces.base import OneTextRenderer, RenderOptions, Text, json_bytes, raw_text
 from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.errors import DONE, error_frames
@@ -28,8 +29,7 @@ from codex_proxy.surfaces.request_options import (
 )
 from codex_proxy.surfaces.unions import ByKind
 
-FIELDS: Final = FieldNames(input="prompt", input_item="prompt")
-SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
+FIELDS: Final = FieldNames(input="prompt", input_item="prompt", options=NAMES["completions"])
 
 ONE_COMPLETION_ONLY: Final = (
     "an agent gives one completion of one text: leave this field out, or name a model of an upstream"
@@ -84,12 +84,11 @@ def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -
     refuse_stream_options(request.stream_options, request.stream)
     place = place_of(resolved, context, None, client_acts=False)
     prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
-    sampling = non_null_fields(request, SAMPLING)
     turn = msgspec.structs.replace(
         place.turn,
         history=(HistoryMessage("user", (TextPart(prompt),)),),
         effort=resolved.effort,
-        sampling=sampling,
+        sampling=non_null_fields(request, SAMPLING["completions"]),
         stop=stops_of(request.stop),
         max_tokens=request.max_tokens,
     )
@@ -98,7 +97,7 @@ def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -
         model_asked=asked,
         stream=bool(request.stream),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
-        ignored=(*sampling, *ignored_fields(notes)),
+        ignored=ignored_fields(notes),
         workdir_param=place.workdir_param,
     )
 

@@ -257,10 +257,11 @@ class ServiceTier(msgspec.Struct, frozen=True):
     """The parameter, if it has no effect."""
 
 
-def service_tier(requested: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
-    """Returns a request's service tier. An empty `model` (or `AGENT/`) is the agent's own. A tier that it does not list
-    is sent, but reported as `default`.
+def service_tier(requested: str | None, resolved: ResolvedModel, catalog: ModelCatalog) -> ServiceTier:
+    """Returns a request's service tier. A tier that the model does not list is sent, but reported as `default`; only
+    a model server may still use it.
     """
+    model = resolved.agent_model  # empty, or `AGENT/`: the agent's own
     listed = [each for each in catalog.models if model in (each.id, default_name(each))]
     if requested is None or requested == "auto":
         return ServiceTier(None, listed[0].default_tier if listed else "default")
@@ -274,7 +275,7 @@ def service_tier(requested: str | None, model: str, catalog: ModelCatalog) -> Se
         *(() if listed else catalog.other_tiers),
     }:
         return ServiceTier(requested, tier)
-    return ServiceTier(requested, "default", ("service_tier",))
+    return ServiceTier(requested, "default", () if resolved.plain else ("service_tier",))
 
 
 def default_name(model: AgentModel) -> str | None:

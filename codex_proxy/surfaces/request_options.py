@@ -11,6 +11,7 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
+from codex_proxy.core.options import NAMES
 from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox, Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS, invalid_value
@@ -85,11 +86,8 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
     input_item: str = "messages[{}].content"
     tool_schema: str = "tools[{}].function.parameters"
     output_schema: str = "response_format.json_schema.schema"
-    web_search: str = "web_search_options"
-    verbosity: str = "verbosity"
-    effort: str = "reasoning_effort"
-    summary: str = "reasoning.summary"
-    parallel_tool_calls: str = "parallel_tool_calls"
+    options: Mapping[str, str] = NAMES["chat"]
+    """The names of options by the fields of `Turn`: one of `core.options.NAMES`, or changed."""
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,16 +100,14 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     fields: FieldNames = FieldNames()
     ignored: tuple[str, ...] = ()
     """Parameters without effect, for `x-codex-ignored-params`."""
-    web_search: bool = False
-    """Whether the client asks for web search, allowed or not."""
     workdir_param: WorkdirParam
     """What named the folder, if anything."""
     web_images: dict[str, str] = {}
     """Images' addresses, each with its field."""
     optional_images: frozenset[str] = frozenset()
     """Those of them that are left out if they cannot be fetched."""
-    parallel_calls: bool = False
-    """Whether the client asks for several calls in one answer."""
+    asked: frozenset[str] = frozenset()
+    """Fields of the turn for whose default the client asks."""
     passed_on: tuple[str, ...] = ()
     """Unknown fields for the upstream, for `x-codex-passed-params`."""
     runs: int = 1
@@ -126,6 +122,16 @@ def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def non_null_fields(request: object, names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(request, name)) is not None}
+
+
+def asked_calls(parallel: bool | None) -> frozenset[str]:
+    """Returns `ParsedRequest.asked` of a request for several calls in one answer."""
+    return frozenset({"parallel_tool_calls"} if parallel else ())
+
+
+def forbidden_search(name: str, settings: RequestSettings, *, asked: bool) -> tuple[str, ...]:
+    """Returns the field `name` if it asks for web search, and the settings forbid that."""
+    return (name,) if asked and not settings.web_search else ()
 
 
 def refuse_logprobs(fields: Mapping[str, str], setting: Logprobs) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from codex_proxy.surfaces.chat.answer import SAMPLING
+from codex_proxy.core.options import SAMPLING
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.field_lists import Ignored
 
@@ -22,6 +22,6 @@ def test_the_parameters_that_are_ignored_are_all_named() -> None:
     ignored = [
         name
         for name, field in ChatRequest.model_fields.items()
-        if name in SAMPLING or any(isinstance(mark, Ignored) for mark in field.metadata)
+        if name in SAMPLING["chat"] or any(isinstance(mark, Ignored) for mark in field.metadata)
     ]
     assert sorted(re.findall(r"`(\w+)`", paragraph)) == sorted(ignored)

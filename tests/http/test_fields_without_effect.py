@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
+from codex_proxy.agents.dialect import Capability
+from codex_proxy.core.options import OPTIONS
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.agent_headers import TURN_FIELDS
 from tests.http.serving import fake_proxy
 
 ASKED = [{"role": "user", "content": "Hi"}]
@@ -29,7 +30,7 @@ REQUESTS: list[tuple[str, dict[str, Any], str]] = [
 
 
 def fields_without_entry(kind: type[msgspec.Struct]) -> set[str]:
-    return set(kind.__struct_fields__) ^ set(TURN_FIELDS)
+    return set(kind.__struct_fields__) ^ {option.field for option in OPTIONS}
 
 
 def test_every_field_of_a_turn_is_in_the_table_and_a_new_one_is_found() -> None:
@@ -38,6 +39,13 @@ def test_every_field_of_a_turn_is_in_the_table_and_a_new_one_is_found() -> None:
 
     assert fields_without_entry(Turn) == set()
     assert fields_without_entry(TurnWithMore) == {"personality"}
+
+
+def test_the_table_names_only_capabilities_and_fields_that_exist() -> None:
+    capabilities, fields = set(get_args(Capability)), {"", *Turn.__struct_fields__}
+    for option in OPTIONS:
+        assert capabilities.issuperset(option.needs), option
+        assert option.only_with in fields, option
 
 
 @pytest.mark.parametrize("dialect", ["acp", "proto", "app-server"])

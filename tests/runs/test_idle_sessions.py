@@ -21,7 +21,8 @@ from codex_proxy.core.items import (
     TextPart,
     Tool,
 )
-from codex_proxy.core.turn import NamedTools, Origin, Turn
+from codex_proxy.core.options import OPTIONS, Option
+from codex_proxy.core.turn import NamedTools, Turn
 from codex_proxy.runs.idle_sessions import (
     CLOSED_SECONDS,
     ClosedSession,
@@ -483,40 +484,14 @@ def test_a_thread_serves_only_its_owner() -> None:
     assert session_key("me", BASE) != session_key("you", BASE)
 
 
-MAY_CHANGE = {
-    "history": HISTORY,
-    "stop": ("x",),
-    "max_tokens": 5,
-    "parallel_tool_calls": False,
-    "choices": 2,
-    "reports_stop": True,
-    "max_server_steps": 1,
-    "max_server_calls": 1,
-    "schema_field": "text.format",
-    "json_object": True,
-    "origin": Origin(key="k"),
-    "instructions_in_outputs": True,
-    "calls_without_ids": True,
-}
-"""What this server itself applies, or what is in the history as well."""
-NEVER_WITH_A_KEPT_SESSION = {
-    "owner",
-    "confine_reads",
-    "permissions",
-    "sampling",
-    "passed_fields",
-    "forwarded",
-}
-"""The owner is compared for itself, and decides the next two; the others are for upstreams, which keep no session."""
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.field)
+def test_a_session_depends_on_the_options_that_the_table_names(option: Option) -> None:
+    other = msgspec.structs.replace(BASE, **{option.field: "another"})
+    assert (session_key("me", BASE) != session_key("me", other)) is option.fixes_session
 
 
-@pytest.mark.parametrize("field", MAY_CHANGE)
-def test_what_no_session_depends_on_may_change(field: str) -> None:
-    assert session_key("me", BASE) == session_key(
-        "me", msgspec.structs.replace(BASE, **{field: MAY_CHANGE[field]})
-    )
-
-
-def test_each_field_of_a_turn_is_known_to_the_comparison_of_sessions() -> None:
-    """A new field must become a part of `session_key`, or have a reason here why a session does not depend on it."""
-    assert {*DIFFERENT, *MAY_CHANGE, *NEVER_WITH_A_KEPT_SESSION} == set(Turn.__struct_fields__)
+def test_a_session_depends_on_all_that_only_some_agents_can_do() -> None:
+    """Model servers, which take sampling, keep no sessions; this server keeps calls apart by itself."""
+    loose = {option.field for option in OPTIONS if option.needs and not option.fixes_session}
+    assert loose == {"sampling", "parallel_tool_calls"}
+    assert {option.field for option in OPTIONS if option.fixes_session} >= {*DIFFERENT}

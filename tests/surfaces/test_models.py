@@ -216,5 +216,5 @@ def test_the_tier_of_a_model_that_is_not_named_is_that_of_the_one_which_the_agen
         AgentModel(id=front + name, agent=agent, serves_unnamed=name == own, **more)
         for name, more in {"fast": of_fast, "slow": {}}.items()
     )
-    found = service_tier(asked, front, catalog_of(models=models, other_tiers=("flex",)))
+    found = service_tier(asked, ResolvedModel(front), catalog_of(models=models, other_tiers=("flex",)))
     assert (found.served, found.ignored) == tier

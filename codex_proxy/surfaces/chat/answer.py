@@ -20,19 +20,11 @@ from codex_proxy.surfaces.request_options import (
 
 UNSUPPORTED: Final = "unsupported_value"
 
-SAMPLING: Final = (
-    *("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "prediction"),
-    *("top_k", "min_p", "repetition_penalty"),
-)
-"""Sampling parameters, which are validated, and have no effect unless the agent supports them."""
-
 
 def ignored_parameters(request: ChatRequest) -> tuple[str, ...]:
     """Returns parameters without effect that `ChatRequest` does not mark as ignored."""
-    given = tuple(name for name in SAMPLING if getattr(request, name) is not None)
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
     return (
-        *given,
         *requested_logprobs(request),
         *(("store",) if request.store else ()),  # false is what a chat completion here is anyway
         *(("messages[].name",) if named else ()),

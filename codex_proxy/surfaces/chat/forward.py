@@ -13,11 +13,12 @@ import msgspec
 
 from codex_proxy.core.events import Event, ForwardedBytes, TurnEnded, UsageReported
 from codex_proxy.core.faults import Failure, bad_request
+from codex_proxy.core.options import NAMES, OPTIONS, SAMPLING
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import ForwardedRequest
 from codex_proxy.surfaces.base import Renderer, RenderOptions
 from codex_proxy.surfaces.chat import wire
-from codex_proxy.surfaces.chat.answer import SAMPLING, requested_logprobs
+from codex_proxy.surfaces.chat.answer import requested_logprobs
 from codex_proxy.surfaces.chat.messages import has_instructions
 from codex_proxy.surfaces.errors import error_frames
 from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED
@@ -26,16 +27,17 @@ from codex_proxy.surfaces.named_models import folded
 Fields: TypeAlias = Mapping[str, msgspec.Raw]
 """A JSON object's members, as the client wrote them."""
 
-TURN_FIELDS: Final = frozenset(
+_NOT_PASSED: Final = frozenset(
     {
-        *("model", "messages", "n", "stream", "stream_options", "stop"),
-        *("max_tokens", "max_completion_tokens"),
-        *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format"),
-        *("reasoning_effort", "verbosity", "service_tier", *SAMPLING),
-        *("logprobs", "top_logprobs", "modalities", "audio"),
+        *(
+            name.partition(".")[0]
+            for option in OPTIONS
+            for name in (option.names.get("chat", ""), *option.also)
+        ),
+        *("stream", "stream_options", "logprobs", "top_logprobs", "modalities", "audio"),
     }
-)
-"""Fields that a `Turn` represents, or that only a forwarded request has."""
+) - {NAMES["chat"]["web_search"]}
+"""Fields that a `Turn` represents (web search is passed on), of the answer's form, or of forwarded requests only."""
 _NULL: Final = b"null"
 _EFFORT: Final = frozenset({"effort", "summary"})
 
@@ -131,16 +133,17 @@ def forwarded_request(
 
 def passed_fields(fields: Fields) -> dict[str, msgspec.Raw]:
     """Returns the fields that no `Turn` represents, without nulls."""
-    represented = TURN_FIELDS | {"reasoning"}
     kept = {
-        name: value for name, value in fields.items() if name not in represented and bytes(value) != _NULL
+        name: value for name, value in fields.items() if name not in _NOT_PASSED and bytes(value) != _NULL
     }
     return kept | _reasoning(fields)
 
 
 def sampling_in(fields: Fields) -> dict[str, Any]:
     """Returns the sampling parameters as written, without nulls."""
-    return {name: fields[name] for name in SAMPLING if name in fields and bytes(fields[name]) != _NULL}
+    return {
+        name: fields[name] for name in SAMPLING["chat"] if name in fields and bytes(fields[name]) != _NULL
+    }
 
 
 def messages_in(fields: Fields) -> Sequence[msgspec.Raw]:

@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.media import PdfTexts
+from codex_proxy.core.options import SAMPLING
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.body import check_length, parse_as
 from codex_proxy.surfaces.chat.answer import (
-    SAMPLING,
     check_choices,
     format_of,
     ignored_parameters,
@@ -44,6 +44,8 @@ from codex_proxy.surfaces.request_options import (
     ParseContext,
     ParsedRequest,
     Place,
+    asked_calls,
+    forbidden_search,
     non_null_fields,
     place_of,
     stops_of,
@@ -93,13 +95,13 @@ def parse(
         sampling=sampling_in(fields),
         passed_fields=passed_fields(fields),
         service_tier=request.service_tier,
+        web_search=False,  # a passed field
     )
     named = tuple(name for name in parsed.ignored if name == "messages[].name")
     return msgspec.structs.replace(
         parsed,
         turn=turn,
         ignored=(*requested_logprobs(request), *named, *ignored_inner_fields(notes)),
-        web_search=False,
         service_tier=None,
         passed_on=unknown_fields(request, fields),
     )
@@ -127,7 +129,7 @@ def _convert(
     refuse_unsupported(request, settings.logprobs)
     wanted, offered = format_of(request, structured_output=settings.structured_output), offered_tools(request)
     history = history_of(request.messages, pdfs, originals)
-    tier = service_tier(request.service_tier, resolved.agent_model, context.catalog)
+    tier = service_tier(request.service_tier, resolved, context.catalog)
     acts = _client_acts(request, wanted)
     place = place_of(resolved, context, request.metadata, client_acts=acts)
     turn = msgspec.structs.replace(
@@ -144,7 +146,7 @@ def _convert(
         calls_without_ids=bool(request.functions),
         output_schema=wanted.schema,
         choices=request.n or 1,
-        sampling=non_null_fields(request, SAMPLING),
+        sampling=non_null_fields(request, SAMPLING["chat"]),
         stop=stops_of(request.stop),
         max_tokens=request.max_completion_tokens or request.max_tokens,
     )
@@ -152,11 +154,14 @@ def _convert(
         request,
         turn,
         place,
-        ignored=(*ignored_parameters(request), *tier.ignored),
-        web_search=request.web_search_options is not None,
+        ignored=(
+            *ignored_parameters(request),
+            *tier.ignored,
+            *forbidden_search("web_search_options", settings, asked=request.web_search_options is not None),
+        ),
         service_tier=None if request.service_tier is None else tier.served,
         web_images=web_images(request.messages),
-        parallel_calls=request.parallel_tool_calls is True,
+        asked=asked_calls(request.parallel_tool_calls),
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
+from codex_proxy.core.options import NAMES, SAMPLING
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import check_length, invalid_value, missing_parameter, parse_as
@@ -33,6 +34,8 @@ from codex_proxy.surfaces.request_options import (
     ParseContext,
     ParsedRequest,
     WorkdirParam,
+    forbidden_search,
+    non_null_fields,
     place_of,
     stops_of,
 )
@@ -40,15 +43,10 @@ from codex_proxy.surfaces.request_options import (
 FIELDS: Final = FieldNames(
     tool_schema="tools[{}].input_schema",
     output_schema="output_config.format.schema",
-    web_search="tools[web_search]",
-    effort="output_config.effort",
-    summary="",
-    parallel_tool_calls="tool_choice.disable_parallel_tool_use",
+    options=NAMES["messages"],
 )
-THINKING_FIELDS: Final = msgspec.structs.replace(FIELDS, effort="thinking")
+THINKING_FIELDS: Final = msgspec.structs.replace(FIELDS, options={**FIELDS.options, "effort": "thinking"})
 """The names for a request whose effort is that of `thinking`."""
-SAMPLING: Final = ("temperature", "top_p", "top_k")
-"""Sampling parameters, which Anthropic's newer versions do not have."""
 
 _THINKING: Final = ("enabled", "adaptive", "between_tools", "disabled")
 _BUDGETS: Final = ((2048, "low"), (8192, "medium"), (24576, "high"))
@@ -58,6 +56,8 @@ _LARGEST_EFFORT: Final = "xhigh"
 
 class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
     fields: FieldNames = FIELDS
+    web_search: bool
+    """Whether the client asks for web search, allowed or not."""
     thinking: bool
     """Whether the client asks for `thinking` blocks, and so for raw items."""
     client_names: dict[str, str]
@@ -95,6 +95,7 @@ def parse(
         client_names=offered.client_names,
         ignored=(
             *_ignored_fields(request),
+            *forbidden_search("tools[web_search]", context.settings, asked=offered.web_search),
             *ignored_fields(notes),
             *offered.ignored[:MAX_NAMED],
             *reader.ignored,
@@ -160,15 +161,15 @@ def _metadata(request: MessagesRequest) -> dict[str, str | None]:
 def _sampling(request: MessagesRequest) -> dict[str, float]:
     return {
         name: value
-        for name in SAMPLING
-        if isinstance(value := getattr(request, name), int | float) and not isinstance(value, bool)
+        for name, value in non_null_fields(request, SAMPLING["messages"]).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
     }
 
 
 def _ignored_fields(request: MessagesRequest) -> tuple[str, ...]:
-    effort = _effort_asked(request)
+    effort, numbers = _effort_asked(request), _sampling(request)
     return (
-        *(name for name in SAMPLING if getattr(request, name) is not None),
+        *(name for name in non_null_fields(request, SAMPLING["messages"]) if name not in numbers),
         *(("metadata",) if request.metadata else ()),
         *(("output_config.effort",) if effort is not None and effort not in EFFORTS else ()),
         *(("thinking",) if request.thinking is not None and request.thinking.type not in _THINKING else ()),

@@ -11,6 +11,7 @@ import msgspec
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import ClientName, HistoryItem, HistoryMessage, TextPart, Tool
 from codex_proxy.core.media import PdfTexts
+from codex_proxy.core.options import NAMES, SAMPLING
 from codex_proxy.surfaces.base import json_bytes, schema_json
 from codex_proxy.surfaces.body import check_length, invalid_value, parse_as, unsupported_value
 from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED, FieldNotes, ignored_fields
@@ -44,10 +45,7 @@ from codex_proxy.surfaces.request_options import (
 )
 from codex_proxy.surfaces.tools import model_name, refuse_duplicates
 
-FIELDS: Final = FieldNames(output_schema="format", effort="think", summary="")
-SAMPLING: Final = (
-    *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
-)
+FIELDS: Final = FieldNames(output_schema="format", options=NAMES["ollama"])
 
 LATEST_TAG: Final = ":latest"
 """The tag that clients add to a name without one."""
@@ -115,7 +113,7 @@ def parse_generate(
 def _fill_in(request: OllamaGenerateRequest, model: str) -> FillInRequest:
     options = request.options or Options()
     body: dict[str, Any] = {"model": model, "prompt": request.prompt or "", "suffix": request.suffix}
-    body |= non_null_fields(options, SAMPLING)
+    body |= non_null_fields(options, SAMPLING["ollama"])
     if (limit := _limit_of(options)) is not None:
         body["max_tokens"] = limit
     if stops := stops_of(options.stop):
@@ -162,7 +160,7 @@ def _make_parsed(
         tools=tools,
         calls_without_ids=True,
         output_schema=wanted.schema,
-        sampling=non_null_fields(options, SAMPLING),
+        sampling=non_null_fields(options, SAMPLING["ollama"]),
         stop=stops_of(options.stop),
         max_tokens=_limit_of(options),
     )
@@ -172,7 +170,7 @@ def _make_parsed(
         stream=request.stream is not False,
         thinking=request.think is not False,
         client_names={tool.name: tool.client_name.name for tool in tools if tool.client_name is not None},
-        ignored=(*ignored_fields(notes), *_ignored_options(options)),
+        ignored=(*ignored_fields(notes), *_unknown_options(options)),
         workdir_param=place.workdir_param,
     )
 
@@ -221,6 +219,6 @@ def _limit_of(options: Options) -> int | None:
     return limit if limit is not None and limit > 0 else None
 
 
-def _ignored_options(options: Options) -> tuple[str, ...]:
+def _unknown_options(options: Options) -> tuple[str, ...]:
     unknown = [name for name in options.model_extra or {} if FIELD_NAME.fullmatch(name)]
-    return (*non_null_fields(options, SAMPLING), *unknown[:MAX_NAMED])
+    return tuple(unknown[:MAX_NAMED])

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
+from codex_proxy.core.options import NAMES, SAMPLING
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.surfaces.body import check_length, parse_as, validate
@@ -34,6 +35,8 @@ from codex_proxy.surfaces.request_options import (
     ParseContext,
     ParsedRequest,
     RequestSettings,
+    asked_calls,
+    forbidden_search,
     json_schema_format,
     non_null_fields,
     place_of,
@@ -65,15 +68,8 @@ FIELDS: Final = FieldNames(
     input_item="input",
     tool_schema="tools[{}].parameters",
     output_schema="text.format.schema",
-    web_search="tools[web_search]",
-    verbosity="text.verbosity",
-    effort="reasoning.effort",
+    options=NAMES["responses"],
 )
-SAMPLING: Final = (
-    *("temperature", "top_p", "top_k", "min_p"),
-    *("repetition_penalty", "frequency_penalty", "presence_penalty"),
-)
-"""Sampling parameters, which are checked, and have no effect unless the agent supports them."""
 
 INSTRUCTING: Final = frozenset({"system", "developer"})
 
@@ -123,7 +119,7 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
     acts = _client_acts(request, wanted, items)
     offered = offered_tools(request.tools, request.tool_choice, tools_in(items))
     resolved = resolve(request.model, context.catalog)
-    tier = service_tier(request.service_tier, resolved.agent_model, context.catalog)
+    tier = service_tier(request.service_tier, resolved, context.catalog)
     place = place_of(resolved, context, request.metadata, client_acts=acts)
     turn = msgspec.structs.replace(
         place.turn,
@@ -136,7 +132,7 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
         parallel_tool_calls=request.parallel_tool_calls is not False,
         web_search=offered.web_search and context.settings.web_search,
         output_schema=wanted.schema,
-        sampling=non_null_fields(request, SAMPLING),
+        sampling=non_null_fields(request, SAMPLING["responses"]),
         stop=stops_of(request.stop),
         max_tokens=request.max_output_tokens,
     )
@@ -155,7 +151,6 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
         include=frozenset(request.include or ()),
         mcp=offered.mcp,
         mcp_choice=offered.mcp_choice,
-        web_search=offered.web_search,
         max_tool_calls=request.max_tool_calls,
         truncation=request.truncation or "disabled",
         format=wanted,
@@ -163,8 +158,12 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
         echo=echo_of(
             request, offered, effort=turn.effort, service_tier=tier.served, conversation=conversation
         ),
-        parallel_calls=request.parallel_tool_calls is True,
-        ignored=(*offered.left_out, *tier.ignored),
+        asked=asked_calls(request.parallel_tool_calls),
+        ignored=(
+            *offered.left_out,
+            *tier.ignored,
+            *forbidden_search("tools[web_search]", context.settings, asked=offered.web_search),
+        ),
         workdir_param=place.workdir_param,
         web_images=web_images(items),
     )
@@ -213,8 +212,7 @@ def _parse_request(body: bytes, settings: RequestSettings) -> tuple[ResponseRequ
     named = ignored_fields(notes)
     check_input(request, settings.max_items)
     _refuse_unsupported(request, settings)
-    # The wire model marks neither sampling, which some agents take, nor log probabilities.
-    return request, (*non_null_fields(request, SAMPLING), *_requested_logprobs(request).values(), *named)
+    return request, (*_requested_logprobs(request).values(), *named)
 
 
 def check_input(request: ContextFields, limit: int) -> None:

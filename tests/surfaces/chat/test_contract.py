@@ -326,8 +326,8 @@ def test_the_response_format_text_is_accepted() -> None:
     assert ask(response_format={"type": "text"}).turn.output_schema is None
 
 
-def test_seed_is_validated_but_otherwise_ignored() -> None:
-    assert ask(seed=7).ignored == ("seed",)
+def test_seed_is_validated_and_sampling_for_agents_that_take_it() -> None:
+    assert ask(seed=7).turn.sampling == {"seed": 7}
     assert refusal_of(seed="7").param == "seed"
 
 

@@ -33,7 +33,7 @@ def test_a_prompt_is_a_turn_of_one_message() -> None:
     found = ask(prompt=["Hi"], max_tokens=5, stop="\n", temperature=0.5, user="x")
     assert texts(found.turn.history) == ["user: Hi"]
     assert (found.turn.max_tokens, found.turn.stop) == (5, ("\n",))
-    assert found.ignored == ("temperature", "user")
+    assert (found.turn.sampling, found.ignored) == ({"temperature": 0.5}, ("user",))
     assert not found.stream
 
 

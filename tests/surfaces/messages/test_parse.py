@@ -55,10 +55,11 @@ def test_parameters_without_effect_are_accepted_and_named() -> None:
         cache_control={}, nothing=None,
     )  # fmt: skip
     assert set(answer.ignored) == {
-        *("temperature", "top_k", "service_tier", "speed", "inference_geo", "fallbacks", "metadata"),
-        *("context_management", "of_tomorrow"),
+        *("service_tier", "speed", "inference_geo", "fallbacks", "metadata", "context_management"),
+        "of_tomorrow",
     }
     assert answer.turn.sampling == {"temperature": 1, "top_k": 5}
+    assert ask(temperature="hot").ignored == ("temperature",)
 
 
 def test_names_that_are_no_names_do_not_come_into_a_header() -> None:

@@ -188,7 +188,7 @@ def test_options_are_followed_or_named() -> None:
     )
     assert found.turn.sampling == {"temperature": 1}
     assert (found.turn.max_tokens, found.turn.stop) == (5, ("x",))
-    assert found.ignored == ("temperature", "num_ctx")
+    assert found.ignored == ("num_ctx",)
     assert chat(options={"num_predict": -1, "stop": "end"}).turn.max_tokens is None
 
 

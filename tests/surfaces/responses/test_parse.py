@@ -148,19 +148,17 @@ def test_fields_that_nobody_knows_are_named_and_change_nothing() -> None:
     assert answer == msgspec.structs.replace(ask(), ignored=("a_field_of_tomorrow",))
 
 
-def test_extensions_are_accepted_and_named_as_ignored() -> None:
-    parsed = ask(
-        top_k=50, min_p=0.05, repetition_penalty=1.1, frequency_penalty=0, presence_penalty=0, temperature=1
-    )
-    assert parsed.ignored == (
-        "temperature",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "frequency_penalty",
-        "presence_penalty",
-    )
-    assert ask().ignored == ()
+def test_extensions_are_sampling_for_agents_that_take_it() -> None:
+    sampling: dict[str, Any] = {
+        "top_k": 50,
+        "min_p": 0.05,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.0,
+    }
+    sampling |= {"presence_penalty": 0.0, "temperature": 1.0}
+    parsed = ask(**sampling)
+    assert (parsed.turn.sampling, parsed.ignored) == (sampling, ())
+    assert ask().turn.sampling == {}
 
 
 @pytest.mark.parametrize(("given", "stops"), [("END", ("END",)), (["a", "", "b", "a"], ("a", "b")), ("", ())])
@@ -342,11 +340,15 @@ def test_a_custom_tool_has_its_grammar_in_the_description() -> None:
 @pytest.mark.parametrize("kind", ["web_search", "web_search_preview", "web_search_2025_08_26"])
 def test_web_search_turns_on_the_agents_own(kind: str) -> None:
     parsed = ask(tools=[{"type": kind, "search_context_size": "low"}])
-    assert (parsed.web_search, parsed.turn.web_search, parsed.turn.tools) == (True, True, ())
+    assert ("tools[web_search]" in parsed.ignored, parsed.turn.web_search, parsed.turn.tools) == (
+        False,
+        True,
+        (),
+    )
     assert parsed.echo["tools"] == [{"type": kind, "search_context_size": "low"}]
     assert not ask().turn.web_search
     forbidden = ask(tools=[{"type": kind}], settings=RequestSettings(web_search=False))
-    assert (forbidden.web_search, forbidden.turn.web_search) == (True, False)
+    assert ("tools[web_search]" in forbidden.ignored, forbidden.turn.web_search) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -467,7 +469,7 @@ TOOLS = [
 def test_tool_choice_can_be_a_word(choice: str) -> None:
     parsed = ask(tools=TOOLS, tool_choice=choice)
     assert (parsed.turn.tool_choice, parsed.echo["tool_choice"]) == (choice, choice)
-    assert parsed.web_search == (choice != "none")
+    assert parsed.turn.web_search == (choice != "none")
 
 
 @pytest.mark.parametrize(("kind", "name"), [("function", "two"), ("custom", "three")])
@@ -475,13 +477,13 @@ def test_tool_choice_by_name_leaves_no_other_tool(kind: str, name: str) -> None:
     choice = {"type": kind, "name": name}
     parsed = ask(tools=TOOLS, tool_choice=choice)
     assert parsed.turn.tool_choice == NamedTools((name,), required=True)
-    assert (parsed.echo["tool_choice"], parsed.web_search) == (choice, False)
+    assert (parsed.echo["tool_choice"], parsed.turn.web_search) == (choice, False)
 
 
 def test_tool_choice_can_be_the_agents_web_search_if_it_is_given() -> None:
     choice = {"type": "web_search"}
     parsed = ask(tools=TOOLS, tool_choice=choice)
-    assert (parsed.web_search, parsed.turn.tool_choice) == (True, NamedTools(()))
+    assert (parsed.turn.web_search, parsed.turn.tool_choice) == (True, NamedTools(()))
     failure = refusal_of(tools=[function_tool("one")], tool_choice=choice)
     assert (failure.param, failure.message) == ("tool_choice.type", "No tool 'web_search' was given.")
 
@@ -508,7 +510,7 @@ def test_tool_choice_allowed_tools_limits_and_does_not_change_what_is_shown() ->
     parsed = ask(tools=TOOLS, tool_choice=choice)
     assert parsed.turn.tool_choice == NamedTools(("one",), required=True)
     assert parsed.mcp_choice == (McpChoice("files", None, required=True),)
-    assert not parsed.web_search
+    assert not parsed.turn.web_search
     assert (parsed.echo["tool_choice"], len(parsed.echo["tools"])) == (choice, len(TOOLS))
     one, files = choice["tools"]
     twice = ask(tools=TOOLS, tool_choice={**choice, "tools": [one, one]})
