@@ -1,5 +1,6 @@
 """The log of a turn: batches of events, read by any number of cursors, and dropped when all have taken them. If the
-slowest falls too far behind, the agent is paused, or the turn fails.
+slowest falls too far behind, the agent is paused, or the turn fails. Observers (the page's record, spans) take each
+batch at once, so that they are never behind; one that raises is dropped, and the turn goes on.
 """
 
 from __future__ import annotations
@@ -7,17 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
+import structlog
 
 from codex_proxy.core.events import (
     MODEL_DELTAS,
     Event,
     OutputDelta,
 )
+from codex_proxy.core.own_errors import trace_of
+
+logger = structlog.get_logger(__name__)
 
 HIGH_WATER = 1 << 20
 """Bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest agent."""
@@ -135,6 +140,11 @@ def _pieces(event: Event) -> Iterator[Event]:
         start = end
 
 
+class TurnObserver(Protocol):
+    def add(self, events: Sequence[Event]) -> None:
+        """Takes the next events, after the repair, until a `TurnEnded`."""
+
+
 class EventLog:
     """A turn's events and readers. The backlog is the bytes that the slowest reader has not delivered;
     `on_backlog(bytes)` is called when it changes above `LOW_WATER`, and once when it falls below.
@@ -147,11 +157,14 @@ class EventLog:
         self._dropped = 0
         """Number of batches that every reader has seen."""
         self._cursors: list[Cursor] = []
+        self._observers: list[TurnObserver] = []
         self._on_backlog = on_backlog
         self._reported = 0
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
         """Adds events from `size` bytes of agent output. `ended`: whether these events are the last."""
+        if events:
+            self._tell_observers(events)
         is_long = len(events) > EVENTS_AT_ONCE or _has_long_text(events)
         for batch in _parts(events, size) if is_long else (Batch(events, size),):
             self._batches.append(batch)
@@ -165,6 +178,18 @@ class EventLog:
             self.report()
         if self.ended:
             self._on_backlog = None  # its owner holds this log: no cycle outlives the turn
+
+    def _tell_observers(self, events: list[Event]) -> None:
+        for observer in tuple(self._observers):
+            try:
+                observer.add(events)
+            except Exception as error:  # noqa: BLE001 - what looks on must not end a turn
+                self._observers.remove(observer)
+                logger.error("internal_error", **trace_of(error))
+
+    def observe(self, observers: Iterable[TurnObserver]) -> None:
+        """Adds observers of later events."""
+        self._observers += observers
 
     def cursor(self) -> Cursor:
         """Returns a reader from the first event that is still held."""

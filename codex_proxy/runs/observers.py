@@ -9,18 +9,19 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import Failure
+from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import Turn
+from codex_proxy.runs.event_log import TurnObserver
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.runs.turn_records import TurnRecord
 
-
-class TurnObserver(Protocol):
-    def add(self, events: Sequence[Event]) -> None:
-        """Takes the next events, after the repair, until a `TurnEnded`."""
+log = structlog.get_logger(__name__)
 
 
 class TurnWatcher(Protocol):
@@ -64,10 +65,18 @@ def observe(
     """Begins the observers of a turn that starts now, and its recorder, if any, which tells the page's record its file.
     `first`: events before the agent's.
     """
-    observers = [watcher.begin(turn, agent.name) for watcher in watchers]
+    observers = [begun for watcher in watchers if (begun := _begin(watcher, turn, agent.name)) is not None]
     request = REQUEST_RECORDER.get()
     recorder = None if request is None else request.turn(turn, agent, first)
     record = next((each for each in observers if isinstance(each, TurnRecord)), None)
     if recorder is not None and record is not None:
         recorder.on_written = record.on_written
     return observers, recorder
+
+
+def _begin(watcher: TurnWatcher, turn: Turn, agent: str) -> TurnObserver | None:
+    try:
+        return watcher.begin(turn, agent)
+    except Exception as error:  # noqa: BLE001 - what looks on must not end a turn
+        log.error("internal_error", **trace_of(error))
+        return None

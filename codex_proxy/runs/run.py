@@ -37,9 +37,9 @@ from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.call_ids import call_id_entry
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
-from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
+from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog, TurnObserver
 from codex_proxy.runs.idle_sessions import HistoryDigests, PendingOutputs, ReusedSession, session_key
-from codex_proxy.runs.observers import TurnObserver, TurnRecorder, TurnWatcher, observe
+from codex_proxy.runs.observers import TurnRecorder, TurnWatcher, observe
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.runs.services import RunServices
 from codex_proxy.runs.turn_records import activity_of, model_asked
@@ -175,6 +175,7 @@ class Run:
             self.turn = await self._services.with_call_ids(self.turn)
             agent = self._services.agent_of(self.turn)
             self.observers, self._recorder = observe(self.turn, agent, watchers, first)
+            self.log.observe(self.observers)
             if self._recorder is not None:
                 self._calls.runner = self._recorder.runner(self._calls.runner)
             if approved_calls(self.turn):
@@ -324,7 +325,7 @@ class Run:
             self._restartable = ""
         if self._forwards and len(events) == 1 and type(events[0]) is ForwardedBytes:
             self._watch.note_event(visible=True)
-            self._log(events, size)  # no stage has anything to do with it
+            self.log.append(events, size)  # no stage has anything to do with it
             return
         if self._awaited_events is None or not self._awaited_events.isdisjoint(map(type, events)):
             if not VISIBLE.isdisjoint(map(type, events)):
@@ -428,7 +429,7 @@ class Run:
             return
         last = events[-1]
         if type(last) is not TurnEnded:
-            self._log(events, size)
+            self.log.append(events, size)
             return
         if of_agent and not (last.cut or self._forwards):
             last = self._repair.with_reason(last)
@@ -440,18 +441,13 @@ class Run:
         estimate = self._usage.at_end(last, given, events, self._repair) if self._began else ()
         self._log_end([*events[:-1], *estimate], last, size)
 
-    def _log(self, events: list[Event], size: int, *, ended: bool = False) -> None:
-        for observer in self.observers:
-            observer.add(events)
-        self.log.append(events, size, ended=ended)
-
     def _log_end(self, before: list[Event], ended: TurnEnded, size: int) -> None:
         """Logs the last events, when the step memory has the turn's calls."""
         if not (self._remembers and self._began and self.attempt.policy.visible):
             self._close_log([*before, ended], size)
             return
         if before:
-            self._log(before, size)
+            self.log.append(before, size)
         # The client's next request reads them.
         remember = self._services.remember(self.turn.owner, self._entries, durable=self._durable)
         self._services.spawn(remember, self._context).add_done_callback(lambda _: self._close_log([ended], 0))
@@ -474,7 +470,7 @@ class Run:
         if self._recorder is not None:
             self._recorder.on_end(events[-1])  # type: ignore[arg-type]
             self._recorder = None
-        self._log(events, size, ended=True)
+        self.log.append(events, size, ended=True)
         self._release()
 
     def _release(self) -> None:
@@ -533,9 +529,7 @@ class Run:
                 events.append(ended)  # renderers add the ends of items that are lost
             self.log.append(events, 0, ended=True)  # wakes readers, which may not know of the end yet
 
-        def tell_observers() -> None:
-            if events:
-                release_all(*(partial(observer.add, events) for observer in self.observers))
+        def end_recording() -> None:
             if recorder is not None:
                 recorder.on_failure(failure)
                 recorder.on_end(ended)
@@ -547,7 +541,7 @@ class Run:
             self._watch.stop,
             self._calls.cancel,
             *(() if session is None else (session.close,)),
-            tell_observers,
+            end_recording,
         )
 
     def _release_session(self) -> None:

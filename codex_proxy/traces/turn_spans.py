@@ -57,7 +57,7 @@ _SPAN_EVENTS: Final = frozenset(
 
 
 class TurnSpans:
-    """Makes the spans of one turn from its events, as a `runs.observers.TurnObserver`."""
+    """Makes the spans of one turn from its events, as a `runs.event_log.TurnObserver`."""
 
     def __init__(
         self,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 import structlog
 
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.core.events import ItemStarted, Stop
+from codex_proxy.core.events import Event, ItemStarted, Stop, TurnStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Item, Message, Reasoning
+from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
@@ -307,3 +309,53 @@ async def test_the_log_says_when_a_turn_begins_and_what_a_long_one_does() -> Non
     ]
     assert "secret" not in str(lines)
     at_rest(scheduler, agent)
+
+
+class BrokenWatcher:
+    """A watcher that raises when a turn begins, or at these events, and counts what it was given."""
+
+    def __init__(self, breaks_at: str) -> None:
+        self.breaks_at = breaks_at
+        self.given: list[str] = []
+
+    def begin(self, turn: Turn, agent: str) -> BrokenWatcher:
+        if self.breaks_at == "begin":
+            raise RuntimeError("planted")
+        return self
+
+    def add(self, events: Sequence[Event]) -> None:
+        self.given += [type(event).__name__ for event in events]
+        if self.breaks_at in self.given:
+            raise RuntimeError("planted")
+
+
+@virtual
+@pytest.mark.parametrize("breaks_at", ["begin", "TurnStarted", "TextDelta", "TurnEnded"])
+async def test_a_watcher_that_breaks_ends_no_turn_and_hides_nothing_from_others(breaks_at: str) -> None:
+    scheduler, agent = scheduler_and_agent()
+    broken, other = BrokenWatcher(breaks_at), BrokenWatcher("")
+    scheduler.watchers += [broken, other]
+    with structlog.testing.capture_logs() as lines:
+        run = await scheduler.start(TURN)
+        agent.transports[0].say(TurnStarted(), *deltas("Hi."))
+        agent.transports[0].say(DONE)
+        await settle()
+    assert end_of(run).stop == Stop.STOP
+    assert other.given[-1] == "TurnEnded"
+    assert [line["log_level"] for line in lines if line["event"] == "internal_error"] == ["error"]
+    assert len(broken.given) <= len(other.given)
+    at_rest(scheduler, agent)
+
+
+@virtual
+async def test_a_watcher_keeps_no_event_from_being_dropped() -> None:
+    """It is no reader: a turn whose only reader has taken all holds nothing."""
+    scheduler, agent = scheduler_and_agent()
+    scheduler.watchers.append(BrokenWatcher(""))
+    run = await scheduler.start(TURN)
+    cursor = run.log.cursor()
+    agent.transports[0].say(*deltas("Hi."), DONE)
+    await settle()
+    while not cursor.finished:
+        cursor.take()
+    assert (run.log.backlog, [*run.log.after(0)]) == (0, [])
