@@ -49,7 +49,7 @@ ALLOWED: Final[dict[str, str]] = {
     # Imports and calls:
     "codex_proxy.agents.registry:_load": "the values of BUILT_IN, and constants",
     "codex_proxy.agents.registry:load_plugin": "what the operator gives as --agent-plugin, or an installed package",
-    "codex_proxy.agents.registry:code_of": "what the operator gives as --agent-plugin; it is not imported",
+    "codex_proxy.agents.names:code_of": "what the operator gives as --agent-plugin; it is not imported",
     "codex_proxy.agents.spec:possible_capabilities": "the names of settings in a spec",
     "codex_proxy.agents.spec:call": "the constants that specs pass to `later`",
     "codex_proxy.agents.upstream.server:__init__": "the constants `make_dialect` of the two APIs",
@@ -66,7 +66,7 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.agents.registry:dialects_of": "the module of the operator's plugin",
     "codex_proxy.agents.acp.reported_calls:merge": "the fields of a class",
     "codex_proxy.agents.upstream.failures:_failure_in": "constants",
-    "codex_proxy.app.application:seconds": "constants",
+    "codex_proxy.app.server_parts:seconds": "constants",
     "codex_proxy.cassettes.format:lines_of": "the fields of a class",
     "codex_proxy.cassettes.serving:scrubber_of": "the fields of the settings",
     "codex_proxy.cassettes.settings:settings_that_matter": "the constants RELEVANT_SETTINGS",

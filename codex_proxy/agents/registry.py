@@ -1,19 +1,17 @@
-"""The registry of agents, and the choice of the server's. A built-in agent is one line (`name: "module:attribute"`, an
-`AgentSpec`), imported only when used. A plugin is chosen with `--agent-plugin module:SPEC`, or `--agent NAME` for an
-entry point in the group `codex_proxy.agents`; its name must not be a built-in's.
+"""The choice of the server's agent: a built-in one, imported only when used, or a plugin, chosen with
+`--agent-plugin module:SPEC` or by its entry point; its name must not be a built-in's.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import importlib.metadata
-import importlib.util
 import pkgutil
 import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
+
+from codex_proxy.agents.names import BUILT_IN, DEFAULT_AGENT, entry_points, names
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -21,35 +19,9 @@ if TYPE_CHECKING:
     from codex_proxy.settings.fields import Settings
 
 
-BUILT_IN: Final[Mapping[str, str]] = {
-    "codex-app-server": "codex_proxy.agents.codex.spec:APP_SERVER",
-    "codex-proto": "codex_proxy.agents.codex.spec:PROTO",
-    "codex-exec": "codex_proxy.agents.codex.spec:EXEC",
-    "claude-code": "codex_proxy.agents.claude_code.spec:SPEC",
-    "openai-chat": "codex_proxy.agents.upstream.spec:CHAT_SPEC",
-    "openai-responses": "codex_proxy.agents.upstream.spec:RESPONSES_SPEC",
-    "gemini": "codex_proxy.agents.acp.spec:GEMINI_SPEC",
-    "qwen": "codex_proxy.agents.acp.spec:QWEN_SPEC",
-    "opencode": "codex_proxy.agents.acp.spec:OPENCODE_SPEC",
-    "copilot": "codex_proxy.agents.acp.spec:COPILOT_SPEC",
-    "claude-acp": "codex_proxy.agents.acp.spec:CLAUDE_ACP_SPEC",
-    "codex-acp": "codex_proxy.agents.acp.spec:CODEX_ACP_SPEC",
-    "acp": "codex_proxy.agents.acp.spec:ACP_SPEC",
-    "fake": "codex_proxy.agents.fake.spec:SPEC",
-}
-
-DEFAULT: Final = "auto"
-"""The default agent: the plugin's if there is one, else that of `DEFAULT_SPEC`."""
 DEFAULT_SPEC: Final = "codex_proxy.agents.codex.spec:AUTO"
 
 REPLAY_SPEC: Final = "codex_proxy.cassettes.serving:SPEC"
-
-GROUP: Final = "codex_proxy.agents"
-
-
-def names() -> tuple[str, ...]:
-    """Returns what `--agent` accepts if there is no plugin."""
-    return (DEFAULT, *BUILT_IN)
 
 
 def specs() -> tuple[AgentSpec, ...]:
@@ -61,25 +33,13 @@ def agent_able_to(capability: str) -> str:
     return next(spec.name for spec in specs() if capability in spec.capabilities)
 
 
-def check_name(agent: str, plugin: str | None) -> None:
-    """Raises `ValueError`, which lists the known agents, if there is no `plugin` and no agent of that name."""
-    if agent not in names() and plugin is None and agent not in _entry_points():
-        known = (*names(), *sorted(_entry_points()))
-        close = difflib.get_close_matches(agent, known, n=1)
-        meant = f" Did you mean {close[0]}?" if close else ""
-        raise ValueError(
-            f"there is no agent {agent!r}.{meant} The agents are {', '.join(known)}; an agent "
-            "from another package is given with --agent-plugin MODULE:SPEC"
-        )
-
-
 def plugin_reference(settings: Settings) -> str | None:
     """Returns the `module:attribute` of the plugin that the settings choose; None for a built-in agent."""
     if settings.agent in BUILT_IN:
         return None
-    if settings.agent_plugin is not None or settings.agent == DEFAULT:
+    if settings.agent_plugin is not None or settings.agent == DEFAULT_AGENT:
         return settings.agent_plugin
-    return _entry_points().get(settings.agent)
+    return entry_points().get(settings.agent)
 
 
 def chosen_spec(settings: Settings) -> AgentSpec:
@@ -90,7 +50,7 @@ def chosen_spec(settings: Settings) -> AgentSpec:
     if reference is None:
         return _load(BUILT_IN.get(settings.agent, DEFAULT_SPEC))
     by_flag = settings.agent_plugin is not None
-    wanted = None if by_flag and settings.agent == DEFAULT else settings.agent
+    wanted = None if by_flag and settings.agent == DEFAULT_AGENT else settings.agent
     source = (
         "--agent-plugin (PROXY_AGENT_PLUGIN)" if by_flag else f"the entry point of --agent {settings.agent}"
     )
@@ -100,10 +60,6 @@ def chosen_spec(settings: Settings) -> AgentSpec:
 def _load(line: str) -> AgentSpec:
     spec: AgentSpec = pkgutil.resolve_name(line)
     return spec
-
-
-def _entry_points() -> dict[str, str]:
-    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
 
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -179,17 +135,3 @@ async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentConte
             f"The agent plugin {reference} failed while its agent was made "
             f"({type(error).__name__}: {error}). This is a bug in the plugin."
         ) from error
-
-
-def code_of(reference: str) -> tuple[str, ...]:
-    """Returns the folders (or file) of the plugin's top-level package, which it does not import. No turn may write
-    there.
-    """
-    top = reference.partition(":")[0].partition(".")[0]
-    try:
-        found = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return ()
-    if found is None:
-        return ()
-    return tuple(found.submodule_search_locations or ((found.origin,) if found.origin else ()))

@@ -16,6 +16,7 @@ from codex_proxy.admission.routes import Router
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import ConfiguredAgent
 from codex_proxy.agents.registry import agent_able_to
+from codex_proxy.app.server_parts import ServerParts
 from codex_proxy.app.start_checks import allowed_hosts, trusted_proxies, webhook_secret
 from codex_proxy.app.store_lifecycle import StoreLifecycle
 from codex_proxy.app.system import RandomIds, SystemClock
@@ -53,7 +54,6 @@ from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSl
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.process.own_process import memory_bytes
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.settings.protected_paths import protected_paths
 from codex_proxy.store.health import WriteCheck
@@ -66,13 +66,12 @@ from codex_proxy.workers.slots import FairQueue
 
 if TYPE_CHECKING:
     from codex_proxy.app.mcp_tools import McpToolSource
-    from codex_proxy.app.server import Server
 
 ALIASES_ADVICE = " The operator can add further names with PROXY_MODEL_ALIASES (`model_aliases`)."
 """The advice for a client that cannot change its name of the model."""
 
 
-def application_of(server: Server, usage: UsageRecorder) -> web.Application:
+def application_of(server: ServerParts, usage: UsageRecorder) -> web.Application:
     """Returns the application of a `server` whose store and agents have started. Raises `UserError` if a setting is
     invalid.
     """
@@ -129,7 +128,7 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
     return app
 
 
-def _responses(server: Server, app: web.Application) -> ResponsesService:
+def _responses(server: ServerParts, app: web.Application) -> ResponsesService:
     settings, lifecycle = server.settings, server.store_lifecycle
     return ResponsesService(
         runs=server.runs,
@@ -151,7 +150,7 @@ def _responses(server: Server, app: web.Application) -> ResponsesService:
     )
 
 
-def _add_metrics(server: Server, app: web.Application) -> None:
+def _add_metrics(server: ServerParts, app: web.Application) -> None:
     # Imported here, since most servers have no metrics.
     from codex_proxy.app.metrics import Metrics, ServerState, known_models
 
@@ -196,20 +195,6 @@ def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
     if lifecycle is not None:
         return UsageRecorder(lifecycle.store, clock, durable=lifecycle.durable)
     return UsageRecorder(RamUsage(), clock, durable=False)
-
-
-def deadlines_of(named: ConfiguredAgent) -> Deadlines:
-    """Returns the time limits of an agent's turn (see `AgentSpec.has_own_timeouts`)."""
-    settings = named.settings
-
-    def seconds(name: str) -> float:
-        is_default = name not in settings.model_fields_set
-        bounded = named.spec.has_own_timeouts and is_default
-        return settings.total_timeout if bounded else getattr(settings, name)
-
-    return Deadlines(
-        first=seconds("first_event_timeout"), idle=seconds("idle_timeout"), total=settings.total_timeout
-    )
 
 
 def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, ConfiguredAgent]) -> ModelCatalog:

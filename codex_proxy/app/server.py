@@ -12,48 +12,34 @@ import structlog
 from aiohttp import web
 
 from codex_proxy import __version__
-from codex_proxy.admission.images import ImageFetcher
-from codex_proxy.agents.agent import Agent, all_agents
+from codex_proxy.agents.agent import all_agents
 from codex_proxy.agents.configured.agents import (
-    ConfiguredAgent,
-    configured_agents,
     make_agent,
-    settings_without_effect,
 )
 from codex_proxy.agents.spec import AgentContext
-from codex_proxy.app.application import application_of, deadlines_of, mcp_tools_of, usage_of, webhooks_of
-from codex_proxy.app.start_checks import check, check_has_key, close_state_folder, keyring_of, listen_error
-from codex_proxy.app.store_lifecycle import StoreLifecycle, open_store_lifecycle, step_memory_of
+from codex_proxy.app.application import application_of, mcp_tools_of, usage_of, webhooks_of
+from codex_proxy.app.server_parts import ServerParts
+from codex_proxy.app.start_checks import check, check_has_key, close_state_folder, listen_error
+from codex_proxy.app.store_lifecycle import open_store_lifecycle, step_memory_of
 from codex_proxy.app.system import RandomIds, SystemClock
 from codex_proxy.app.team_sync import TeamSync
 from codex_proxy.core.faults import UserError
-from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES
 from codex_proxy.http.cluster import NODE_NAME
 from codex_proxy.http.middleware.access import MAX_LINE
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from codex_proxy.http.page import PageContent
 from codex_proxy.http.server import Runner
-from codex_proxy.http.webhook_sender import WebhookSender
-from codex_proxy.process.spawner import Spawner, use_spawner
-from codex_proxy.responses.live import BackgroundResponses
+from codex_proxy.process.spawner import use_spawner
 from codex_proxy.responses.recovery import LeaseHolder
-from codex_proxy.runs.idle_sessions import IdleLimits
-from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from codex_proxy.runs.turn_records import TurnRecords
-from codex_proxy.settings.fields import Settings, split_list
+from codex_proxy.settings.fields import Settings
 from codex_proxy.store.leases import Node
 from codex_proxy.store.team import Team
-from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.store.values import StoreUnavailable
 from codex_proxy.traces.setup import traces_note, traces_of
-from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
 
 if TYPE_CHECKING:
-    from codex_proxy.app.mcp_tools import McpToolSource
-    from codex_proxy.cassettes.replay import RecordedTools
     from codex_proxy.cassettes.serving import Cassettes
-    from codex_proxy.traces.watcher import Traces
 
 log = structlog.get_logger(__name__)
 
@@ -67,64 +53,8 @@ FLUSH_SECONDS = 2.0
 """Seconds for finished answers to reach their clients when the server stops."""
 
 
-class Server:
-    """Call `start`, and at the end `stop`. Parts are None before the start, and if no setting wants them."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        agent: Agent,
-        cassettes: Cassettes | None = None,
-        page: PageContent | None = None,
-        worker: int = 0,
-    ) -> None:
-        """`page`: what the page for browsers shows beside its state. `worker`: this process's number among those
-        that share the port; 0 without others.
-        """
-        self.agent = agent
-        self.worker = worker
-        self.cassettes = cassettes
-        self.page = page
-        configured = configured_agents(settings)
-        self.configured: Mapping[str, ConfiguredAgent] = {each.name: each for each in configured}
-        """The agents by name, the default one first. The name of a single agent is empty."""
-        if all(each.spec.plain_only for each in self.configured.values()):
-            settings = settings.model_copy(update={"builtin_tools": "never"})
-        self.settings = settings
-        self.clock = SystemClock()
-        deadlines = {name: deadlines_of(each) for name, each in self.configured.items()}
-        self.runs = RunScheduler(
-            agent,
-            RunLimits(
-                max_running=settings.max_running_turns,
-                max_wait_seconds=settings.queue_wait,
-                max_chars=settings.max_output_size,
-            ),
-            lambda turn: deadlines[self._configured_for(turn.model).name],
-            idle_limits=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
-            owners=self.owners,
-            records=None if page is None else TurnRecords(self.clock, worker),
-        )
-        allowed = split_list(settings.image_fetch)
-        self.images = ImageFetcher(allowed) if allowed else None
-        self.pdfs = PdfReader(self.owners) if can_read_pdfs() else None
-        self.keyring = keyring_of(settings, self.clock)
-        self.usage: UsageRecorder | None = None
-        self.app: web.Application | None = None
-        self.background = BackgroundResponses(settings.max_running_turns, self.owners)
-        self.webhooks: WebhookSender | None = None
-        self.server_tools: McpToolSource | RecordedTools | None = None
-        self.mcp: McpToolSource | None = None
-        """The same, unless they are recorded."""
-        self.lease_holder: LeaseHolder | None = None
-        self.team_sync: TeamSync | None = None
-        self.store_lifecycle: StoreLifecycle | None = None
-        self.spawner: Spawner | None = None
-        self.traces: Traces | None = None
-        self.traces_note = traces_note(os.environ)
-        self.runner: Runner | None = None
-        self.host = settings.host
-        self.port = 0
+class Server(ServerParts):
+    """Call `start`, and at the end `stop`."""
 
     async def start(self) -> None:
         """Starts the server. Raises `UserError`, or the agent's `Fault`. What was started before an error goes on until
@@ -190,18 +120,9 @@ class Server:
             raise UserError(str(error)) from error
         check_has_key(self.settings, self.keyring.current())
 
-    def _configured_for(self, model: str) -> ConfiguredAgent:
-        found = self.configured.get(model.partition(MODEL_SEPARATOR)[0])
-        return next(iter(self.configured.values())) if found is None else found
-
-    def settings_without_effect(self) -> tuple[str, ...]:
-        """Returns the settings that no agent uses."""
-        first = next(iter(self.configured.values()))
-        return settings_without_effect(first.settings, self.agent.capabilities)
-
-    def owners(self) -> int:
-        """Returns how many clients share the slots."""
-        return max(1, len(self.keyring.current().keys))
+    @property
+    def traces_note(self) -> str:
+        return traces_note(os.environ)
 
     async def stop(self) -> None:
         """Refuses new turns, waits for running ones for the drain time, then ends everything, also after a failed

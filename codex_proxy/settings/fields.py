@@ -11,7 +11,7 @@ from pydantic.functional_validators import field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from codex_proxy.admission.routes import Route
-from codex_proxy.agents import registry
+from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.cassettes.settings import CassetteSettings
 from codex_proxy.core.turn import Sandbox
@@ -90,10 +90,10 @@ class Settings(SourcedSettings):
         {}, description="which model answers which requests, a table for each rule"
     )
     agent: str = Field(
-        registry.DEFAULT,
+        DEFAULT_AGENT,
         description="agent that answers; auto: the plugin's agent, else the installed Codex. If this is unset and "
         "`upstream_url` is set, the model server answers",
-        examples=[*registry.names()],
+        examples=[*names()],
     )
     acp: AcpTable = Field(AcpTable(), description="the program of an ACP agent")
     agent_confinement: Literal["auto", "codex", "bubblewrap", "landlock", "none"] = Field(
@@ -376,7 +376,7 @@ class Settings(SourcedSettings):
         if agent in info.data.get("agents", {}) or agent in info.data.get("upstreams", {}):
             return agent
         try:
-            registry.check_name(agent, info.data.get("agent_plugin"))
+            check_name(agent, info.data.get("agent_plugin"))
         except ValueError as error:
             raise PydanticCustomError("agent", "{text}", {"text": str(error)}) from error
         return agent

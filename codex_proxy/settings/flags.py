@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 
 import click
 
-from codex_proxy.agents import registry
+from codex_proxy.agents.names import names
 from codex_proxy.settings.fields import Settings
 
 KEYS_OF_TABLES: Final = {
@@ -48,7 +48,7 @@ Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 _METAVARS: Final[Mapping[str, str]] = {
-    "agent": f"[{'|'.join(registry.names())}]",
+    "agent": f"[{'|'.join(names())}]",
     "agent_plugin": "MODULE:SPEC",
     "agent_command": "COMMAND",
     "agent_env": "NAMES",

@@ -15,7 +15,7 @@ import msgspec
 
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.configured.agents import codex_settings, is_plain_only, plugin_references
-from codex_proxy.agents.registry import code_of
+from codex_proxy.agents.names import code_of
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.safety import ProtectedPath, find_endangered
 from codex_proxy.settings.fields import Settings

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from codex_proxy.store import copying
 from codex_proxy.store.checksums import checksum, item_digest
+from codex_proxy.store.copying import rows_after
 from codex_proxy.store.store import Store
+from codex_proxy.store.tables import TABLES
 from codex_proxy.store.values import CheckResult
 
 CHECKED: Final = {
@@ -22,9 +23,9 @@ CHECKED: Final = {
 
 async def check(store: Store) -> CheckResult:
     rows, damaged = 0, []
-    for table in filter(lambda table: table.name in CHECKED, copying.TABLES):
+    for table in filter(lambda table: table.name in CHECKED, TABLES):
         last = None
-        while part := await copying.rows_after(store, table, last):
+        while part := await rows_after(store, table, last):
             for last in part:
                 row = dict(zip(table.columns, last, strict=True))
                 if not _is_sound(row):
@@ -42,7 +43,7 @@ def _is_sound(row: Mapping[str, Any]) -> bool:
 
 async def _id_of(row: Mapping[str, Any], store: Store) -> object:
     if "response" in row:
-        [table] = (table for table in copying.TABLES if table.name == "responses")
+        [table] = (table for table in TABLES if table.name == "responses")
         found = await store.rows_from(table, (row["response"],), 1)
         ids = {seq: id for seq, _, id, *_ in found}
         return ids.get(row["response"], row["response"])  # it may have been deleted since

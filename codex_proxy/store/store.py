@@ -12,8 +12,7 @@ from typing import Required, TypedDict, TypeVar, Unpack
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.core.usage_sums import UsageSum
-from codex_proxy.store import copying, queries
-from codex_proxy.store.copying import CopiedTable, Row
+from codex_proxy.store import queries, tables
 from codex_proxy.store.leases import Leases
 from codex_proxy.store.queries import ABOVE_ALL, Query, SqlDialect
 from codex_proxy.store.retention import NOTHING_REMOVED, Removed, Rule, rules
@@ -26,6 +25,7 @@ from codex_proxy.store.rows import (
     item_of,
     response_of,
 )
+from codex_proxy.store.tables import CopiedTable, Row
 from codex_proxy.store.team import Team
 from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
@@ -467,12 +467,12 @@ class Store(ABC):
 
     async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
         """Returns at most `limit` rows in the order of their keys, from this key on (None: the first)."""
-        sql = copying.select(table, first=key is None)
+        sql = tables.select(table, first=key is None)
         return await self._ask(Query(sql, (*(key or ()), limit), _tuples))
 
     async def last_row(self, table: CopiedTable) -> Row | None:
         """Returns the row with the largest key, if any."""
-        rows = await self._ask(Query(copying.select_last(table), (), _tuples))
+        rows = await self._ask(Query(tables.select_last(table), (), _tuples))
         return rows[0] if rows else None
 
     @abstractmethod

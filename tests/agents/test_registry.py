@@ -14,7 +14,8 @@ import pytest
 from pydantic import ValidationError
 
 from codex_proxy.agents.configured.agents import configured_agents
-from codex_proxy.agents.registry import BUILT_IN, agent_able_to, check_name, chosen_spec, names, specs
+from codex_proxy.agents.names import BUILT_IN, check_name, names
+from codex_proxy.agents.registry import agent_able_to, chosen_spec, specs
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app.application import catalog_of
 from codex_proxy.app.server import make_server

@@ -207,7 +207,8 @@ def test_the_program_of_the_example_works_by_hand(word: str) -> None:
 def test_the_entry_point_of_its_package_is_its_spec() -> None:
     import tomllib
 
-    from codex_proxy.agents.registry import GROUP, load_plugin
+    from codex_proxy.agents.names import GROUP
+    from codex_proxy.agents.registry import load_plugin
 
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     [(name, reference)] = project["entry-points"][GROUP].items()

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from codex_proxy.core.usage_sums import Figures
-from codex_proxy.store import checking, copying
-from codex_proxy.store.copying import CopiedTable, Row
+from codex_proxy.store import checking, copying, tables
 from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
+from codex_proxy.store.tables import CopiedTable, Row
 from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
     PendingWebhook,
@@ -118,7 +118,7 @@ async def test_a_copy_that_was_interrupted_goes_on_where_it_ended(
 ) -> None:
     source, target = stores
     await fill_store(source)
-    small = tuple(table._replace(at_once=3 if table.name != "frames" else 500) for table in copying.TABLES)
+    small = tuple(table._replace(at_once=3 if table.name != "frames" else 500) for table in tables.TABLES)
     monkeypatch.setattr(copying, "TABLES", small)
     add_rows, left = target.add_rows, 0
 

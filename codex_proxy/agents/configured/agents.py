@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from codex_proxy.agents import registry
 from codex_proxy.agents.dialect import Capability
+from codex_proxy.agents.names import DEFAULT_AGENT, check_name
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.core.faults import misconfigured
@@ -77,7 +78,7 @@ def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
         default = settings.agent
         if default not in found:
             own = _settings_for_one(settings, agent=settings.agent)
-            default = CODEX if default == registry.DEFAULT else default
+            default = CODEX if default == DEFAULT_AGENT else default
             if default in found:
                 raise NoAgentError(
                     f"--agent {settings.agent} and the table of the same name, {default}, "
@@ -183,7 +184,7 @@ def _settings_for_one(settings: Settings, **more: Any) -> Settings:
 def _from_agent_table(settings: Settings, name: str, table: AgentTable) -> ConfiguredAgent:
     kind = table.agent or name
     try:
-        registry.check_name(kind, settings.agent_plugin)
+        check_name(kind, settings.agent_plugin)
     except ValueError as error:
         raise NoAgentError(f"[agents.{name}]: {error}") from error
     own = _settings_for_one(settings, agent=kind)

@@ -240,7 +240,6 @@ class UpstreamAgent(AgentBase):
         return answer
 
     def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
-        """Reports an attempt's outcome to the breaker, which counts only failures that are the upstream's fault."""
         self.attempts[outcome] += 1
         if outcome == "left":
             self.breaker.note_no_result()
@@ -255,7 +254,6 @@ class UpstreamAgent(AgentBase):
             self.breaker.note_success()
 
     def leave(self) -> None:
-        """Frees an attempt's place."""
         if self._places is not None:
             self._places.release()
 

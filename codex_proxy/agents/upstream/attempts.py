@@ -5,7 +5,7 @@ gets nothing more (`Breaker`). Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -37,6 +37,16 @@ BLAMED_KINDS: Final = frozenset(
 
 Outcome: TypeAlias = Literal["answered", "failed", "left"]
 """How an attempt ended. `left`: the client left before."""
+
+
+class AttemptOwner(Protocol):
+    """The upstream at which an attempt is made."""
+
+    def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
+        """Reports the attempt's outcome to the breaker, which counts only failures that are the upstream's fault."""
+
+    def leave(self) -> None:
+        """Frees the attempt's place."""
 
 
 class UpstreamTarget(msgspec.Struct, frozen=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from codex_proxy.agents.upstream.attempts import Outcome
+from codex_proxy.agents.upstream.attempts import AttemptOwner, Outcome
 from codex_proxy.agents.upstream.client import UpstreamClient
 from codex_proxy.agents.upstream.exchange import Exchange
 from codex_proxy.agents.upstream.failures import CLOSED, MAX_ERROR_BYTES, ErrorReader
@@ -16,9 +16,6 @@ from codex_proxy.agents.upstream.usage import PassedUsage
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.passing import Body, RestOfBody
-
-if TYPE_CHECKING:
-    from codex_proxy.agents.upstream.agent import UpstreamAgent
 
 HELD_BYTES: Final = 256 << 10
 """Bytes kept for a slow client; with more the upstream has to wait."""
@@ -36,7 +33,7 @@ class UpstreamAnswer:
     def __init__(
         self,
         client: UpstreamClient,
-        agent: UpstreamAgent,
+        agent: AttemptOwner,
         path: str,
         body: Body,
         headers: Mapping[str, str],

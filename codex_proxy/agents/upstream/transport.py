@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from codex_proxy.agents.dialect import NOTHING
 from codex_proxy.agents.processes.session import TransportReader
 from codex_proxy.agents.upstream.attempted_turn import AttemptMessage, NoAttempt, UpstreamAttempt
-from codex_proxy.agents.upstream.attempts import AttemptPlan, Outcome, UpstreamTarget
+from codex_proxy.agents.upstream.attempts import AttemptOwner, AttemptPlan, Outcome, UpstreamTarget
 from codex_proxy.agents.upstream.client import UpstreamClient
 from codex_proxy.agents.upstream.exchange import Exchange
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.core.turn import without_content
-
-if TYPE_CHECKING:
-    from codex_proxy.agents.upstream.agent import UpstreamAgent
 
 T = TypeVar("T")
 
@@ -33,8 +30,7 @@ class NotAskedError(Fault):
 class OpenAttempt(UpstreamAttempt, frozen=True):
     """An attempt, and how its requests are sent."""
 
-    agent: UpstreamAgent
-    """The agent that records the attempt's end."""
+    agent: AttemptOwner
     client: UpstreamClient
     headers: Mapping[str, str]
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Final, Unpack
 
 from codex_proxy.core.keys import Key
-from codex_proxy.store import copying
-from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.postgresql.conversations import PostgresConversations
 from codex_proxy.store.postgresql.database import Database
 from codex_proxy.store.postgresql.keyed_rows import PostgresKeyedRows
@@ -19,6 +17,7 @@ from codex_proxy.store.postgresql.team import PostgresTeam
 from codex_proxy.store.postgresql.writing import parameters
 from codex_proxy.store.retention import NOTHING_REMOVED
 from codex_proxy.store.store import StoreOptions
+from codex_proxy.store.tables import FLAGS, CopiedTable, Row
 from codex_proxy.store.values import PruneResult
 
 PRUNE_LOCK: Final = LOCK + 1
@@ -78,7 +77,7 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows)
             return await super()._prune(now)
 
     async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
-        flags = [name in copying.FLAGS for name in table.columns]
+        flags = [name in FLAGS for name in table.columns]
         converted = [
             [bool(value) if flag else value for value, flag in zip(row, flags, strict=True)] for row in rows
         ]

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar, Unpack
 
-from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.leases import Key
 from codex_proxy.store.queries import Query
 from codex_proxy.store.retention import Removed
@@ -26,6 +25,7 @@ from codex_proxy.store.sqlite.opening import (
     open_writer,
 )
 from codex_proxy.store.store import Store, StoreOptions
+from codex_proxy.store.tables import CopiedTable, Row
 from codex_proxy.store.usage import UsageEntry
 from codex_proxy.store.values import (
     UNFINISHED,

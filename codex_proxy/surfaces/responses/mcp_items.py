@@ -1,21 +1,17 @@
-"""The wire format of MCP items. The id of a call or request contains the model's call id, which has no field: prefix,
+"""Ids and errors of MCP items. The id of a call or request contains the model's call id, which has no field: prefix,
 twelve random characters, a dash, the call id.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.core.interfaces import IdSource
-from codex_proxy.core.items import McpApproval, McpCall, McpTools
 from codex_proxy.core.json_values import UNREADABLE, value_at
-from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
-
-if TYPE_CHECKING:
-    from codex_proxy.surfaces.responses.output import OutputItem
+from codex_proxy.surfaces.base import json_bytes, json_text
 
 _RANDOM_DIGITS: Final = 12
 """Number of random hexadecimal digits in an id."""
@@ -42,46 +38,6 @@ RESPONSE_TYPE: Final = "mcp_approval_response"
 CUT_OFF: Final = (
     "The call was cut off before it was answered. It may have had its effect: look before you make it again."
 )
-
-
-def list_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the tools, or an error; neither while the server is asked."""
-    item = output.item
-    assert isinstance(item, McpTools)
-    if output.status == "in_progress":
-        return {"server_label": raw_text(item.server_label), "tools": []}
-    listed = {"server_label": raw_text(item.server_label), "tools": msgspec.Raw(item.tools)}
-    return listed if item.error is None else listed | {"error": raw_text(item.error)}
-
-
-def call_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns `output` after success, `error` after failure."""
-    item = output.item
-    assert isinstance(item, McpCall)
-    asked_by = item.approval_request_id
-    text = raw_text("".join(output.printed))
-    return {
-        "approval_request_id": None if asked_by is None else raw_text(asked_by),
-        "arguments": output.text(),
-        "error": _error(text) if output.status == "failed" else None,
-        "name": raw_text(item.name),
-        "output": text if output.status == "completed" else None,
-        "server_label": raw_text(item.server_label),
-    }
-
-
-def approval_request_fields(output: OutputItem) -> dict[str, Any]:
-    item = output.item
-    assert isinstance(item, McpApproval)
-    return {
-        "arguments": output.text(),
-        "name": raw_text(item.name),
-        "server_label": raw_text(item.server_label),
-    }
-
-
-def _error(text: msgspec.Raw) -> dict[str, Any]:
-    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
 def error_text(error: Any) -> str:

@@ -192,6 +192,46 @@ def _activity(output: OutputItem) -> dict[str, Any]:
     return {"kind": output.item.kind, "text": raw_text(output.item.text), "output": output.text()}
 
 
+def _mcp_list(output: OutputItem) -> dict[str, Any]:
+    """Returns the tools, or an error; neither while the server is asked."""
+    item = output.item
+    assert isinstance(item, McpTools)
+    if output.status == "in_progress":
+        return {"server_label": raw_text(item.server_label), "tools": []}
+    listed = {"server_label": raw_text(item.server_label), "tools": msgspec.Raw(item.tools)}
+    return listed if item.error is None else listed | {"error": raw_text(item.error)}
+
+
+def _mcp_call(output: OutputItem) -> dict[str, Any]:
+    """Returns `output` after success, `error` after failure."""
+    item = output.item
+    assert isinstance(item, McpCall)
+    asked_by = item.approval_request_id
+    text = raw_text("".join(output.printed))
+    return {
+        "approval_request_id": None if asked_by is None else raw_text(asked_by),
+        "arguments": output.text(),
+        "error": _mcp_error(text) if output.status == "failed" else None,
+        "name": raw_text(item.name),
+        "output": text if output.status == "completed" else None,
+        "server_label": raw_text(item.server_label),
+    }
+
+
+def _mcp_approval(output: OutputItem) -> dict[str, Any]:
+    item = output.item
+    assert isinstance(item, McpApproval)
+    return {
+        "arguments": output.text(),
+        "name": raw_text(item.name),
+        "server_label": raw_text(item.server_label),
+    }
+
+
+def _mcp_error(text: msgspec.Raw) -> dict[str, Any]:
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
+
+
 KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     "message": _message,
     "reasoning": _reasoning,
@@ -199,9 +239,9 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     "custom_tool_call": _call,
     TOOL_SEARCH_CALL: _tool_search_call,
     **dict.fromkeys(CALL_FIELDS, _machine_call),
-    mcp_items.LIST_TYPE: mcp_items.list_fields,
-    mcp_items.CALL_TYPE: mcp_items.call_fields,
-    mcp_items.REQUEST_TYPE: mcp_items.approval_request_fields,
+    mcp_items.LIST_TYPE: _mcp_list,
+    mcp_items.CALL_TYPE: _mcp_call,
+    mcp_items.REQUEST_TYPE: _mcp_approval,
     ACTIVITY_TYPE: _activity,
 }
 """The functions that return an item's fields beside type, id and status, by kind."""

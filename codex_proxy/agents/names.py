@@ -1,0 +1,67 @@
+"""The names of agents. A built-in agent is one line (`name: "module:attribute"`, an `AgentSpec`). A plugin's name is
+that of an entry point in the group `codex_proxy.agents`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping
+from typing import Final
+
+BUILT_IN: Final[Mapping[str, str]] = {
+    "codex-app-server": "codex_proxy.agents.codex.spec:APP_SERVER",
+    "codex-proto": "codex_proxy.agents.codex.spec:PROTO",
+    "codex-exec": "codex_proxy.agents.codex.spec:EXEC",
+    "claude-code": "codex_proxy.agents.claude_code.spec:SPEC",
+    "openai-chat": "codex_proxy.agents.upstream.spec:CHAT_SPEC",
+    "openai-responses": "codex_proxy.agents.upstream.spec:RESPONSES_SPEC",
+    "gemini": "codex_proxy.agents.acp.spec:GEMINI_SPEC",
+    "qwen": "codex_proxy.agents.acp.spec:QWEN_SPEC",
+    "opencode": "codex_proxy.agents.acp.spec:OPENCODE_SPEC",
+    "copilot": "codex_proxy.agents.acp.spec:COPILOT_SPEC",
+    "claude-acp": "codex_proxy.agents.acp.spec:CLAUDE_ACP_SPEC",
+    "codex-acp": "codex_proxy.agents.acp.spec:CODEX_ACP_SPEC",
+    "acp": "codex_proxy.agents.acp.spec:ACP_SPEC",
+    "fake": "codex_proxy.agents.fake.spec:SPEC",
+}
+
+DEFAULT_AGENT: Final = "auto"
+"""The default agent: the plugin's if there is one, else Codex."""
+GROUP: Final = "codex_proxy.agents"
+
+
+def names() -> tuple[str, ...]:
+    """Returns what `--agent` accepts if there is no plugin."""
+    return (DEFAULT_AGENT, *BUILT_IN)
+
+
+def check_name(agent: str, plugin: str | None) -> None:
+    """Raises `ValueError`, which lists the known agents, if there is no `plugin` and no agent of that name."""
+    if agent not in names() and plugin is None and agent not in entry_points():
+        known = (*names(), *sorted(entry_points()))
+        close = difflib.get_close_matches(agent, known, n=1)
+        meant = f" Did you mean {close[0]}?" if close else ""
+        raise ValueError(
+            f"there is no agent {agent!r}.{meant} The agents are {', '.join(known)}; an agent "
+            "from another package is given with --agent-plugin MODULE:SPEC"
+        )
+
+
+def entry_points() -> dict[str, str]:
+    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
+
+
+def code_of(reference: str) -> tuple[str, ...]:
+    """Returns the folders (or file) of the plugin's top-level package, which it does not import. No turn may write
+    there.
+    """
+    top = reference.partition(":")[0].partition(".")[0]
+    try:
+        found = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return ()
+    if found is None:
+        return ()
+    return tuple(found.submodule_search_locations or ((found.origin,) if found.origin else ()))
