@@ -186,7 +186,7 @@ def slow_text(pattern: Pattern, *, anchored: bool) -> str:
         short = cost(pattern, text, anchored=anchored)
         if short < QUICK:
             continue
-        if short > SLOW or all(_grows(pattern, text, longer, anchored, tries) for tries in (1, 3)):
+        if short > SLOW or all(_grows(pattern, text, longer, anchored, tries) for tries in (1, 3, 9)):
             return repr(text[:80])
     return ""
 

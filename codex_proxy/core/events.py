@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import repeat
 from operator import add, sub
 from typing import Final, Literal, TypeAlias
 
@@ -68,7 +69,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     def since(self, earlier: Usage) -> Usage:
         """Returns the tokens added since an earlier usage; 0 for a count that has become smaller."""
-        return Usage(*(max(0, count) for count in astuple(self - earlier)))
+        return Usage(*map(max, astuple(self - earlier), repeat(0)))
 
 
 class Spending(msgspec.Struct, frozen=True):

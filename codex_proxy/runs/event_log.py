@@ -235,8 +235,10 @@ class EventLog:
 
     def report(self) -> None:
         """Calls `on_backlog` if the backlog, or the last reported, is at least `LOW_WATER`."""
+        if self._on_backlog is None:
+            return
         size = self.backlog
-        if self._on_backlog is not None and (size >= LOW_WATER or self._reported >= LOW_WATER):
+        if size >= LOW_WATER or self._reported >= LOW_WATER:
             self._reported = size
             self._on_backlog(size)
 

@@ -32,7 +32,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, RawHistoryItem
 from codex_proxy.core.limits import TurnLimits
-from codex_proxy.core.own_errors import breaks_off, release_all
+from codex_proxy.core.own_errors import break_off_on_error, breaks_off, release_all
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.call_ids import call_id_entry
@@ -71,12 +71,14 @@ TOO_SLOW = Failure(
 def _fails_turn_on_error(method: Callable[Concatenate[Run, P], None]) -> Callable[Concatenate[Run, P], None]:
     """Wraps a method that others call: an exception breaks the turn off, and the turn's end releases its session."""
 
-    @breaks_off
     @wraps(method)
     def guarded(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        method(run, *args, **kwargs)
-        if run._repair.ended:
-            run._release_session()
+        try:
+            method(run, *args, **kwargs)
+            if run._repair.ended:
+                run._release_session()
+        except Exception:  # noqa: BLE001 - logged
+            break_off_on_error(run)
 
     return guarded
 
@@ -140,7 +142,8 @@ class Run:
         """The types of events that the attempt needs now; None: all."""
         self._forwards = turn.forwarded is not None
         self._repair = TurnRepair()
-        self._usage = TurnUsage(turn, services.agent_of(turn).name, services.added_tokens)
+        self._agent = services.agent_of(turn)
+        self._usage = TurnUsage(turn, self._agent.name, services.added_tokens)
         self._recorder: TurnRecorder | None = None
         self._calls = ServerCalls(runner, partial(services.spawn, context=self._context))
         self._calls_running = 0
@@ -173,8 +176,7 @@ class Run:
         session: ReusedSession | AgentSession | None = None
         try:
             self.turn = await self._services.with_call_ids(self.turn)
-            agent = self._services.agent_of(self.turn)
-            self.observers, self._recorder = observe(self.turn, agent, watchers, first)
+            self.observers, self._recorder = observe(self.turn, self._agent, watchers, first)
             self.log.observe(self.observers)
             if self._recorder is not None:
                 self._calls.runner = self._recorder.runner(self._calls.runner)
@@ -186,7 +188,9 @@ class Run:
             if not self._repair.ended:
                 self._watch.start()
                 self._append(self._repair.feed(first), 0)
-            line = partial(log.info, agent=agent.name, model=model_asked(self.turn), mode=self.turn.mode)
+            line = partial(
+                log.info, agent=self._agent.name, model=model_asked(self.turn), mode=self.turn.mode
+            )
         except BaseException:
             if session is not None:
                 self._services.give_up(session)
@@ -242,7 +246,7 @@ class Run:
     def _begin_session(self, opened: ReusedSession | AgentSession) -> None:
         try:
             if not isinstance(opened, ReusedSession):
-                self._services.claim(opened, self, self._services.agent_of(self.turn).name)
+                self._services.claim(opened, self, self._agent.name)
             self._use_session(opened)
         except BaseException:  # of this server's own code
             self._services.give_up(opened)
@@ -416,7 +420,7 @@ class Run:
                 if self._session is not None:  # at once; the agent continues
                     self._session.answer(event.request_id, DECLINED)  # type: ignore[union-attr]
             elif kind is AccountLimitsReported:
-                self._services.agent_of(self.turn).limits.update(event.json)  # type: ignore[union-attr]
+                self._agent.limits.update(event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int, *, of_agent: bool = True) -> None:
         """Logs the events within the limits. `of_agent`: whether an end among them is the agent's, to be explained."""

@@ -5,7 +5,7 @@ a stream, and the bases of renderers. Source: docs/contract.md#streams.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypedDict, Unpack
 
 import msgspec
@@ -152,24 +152,21 @@ class TextRun(msgspec.Struct, frozen=True):
     texts: list[str]
 
 
-def merge_text_deltas(events: Iterable[Event]) -> Iterator[Event | TextRun]:
+def merge_text_deltas(events: Iterable[Event]) -> list[Event | TextRun]:
     """Joins consecutive `TextDelta`s of a message."""
+    merged: list[Event | TextRun] = []
     current_id: str | None = None
     texts: list[str] = []
     for event in events:
-        if isinstance(event, TextDelta):
-            if event.id != current_id:
-                if current_id is not None:
-                    yield TextRun(current_id, texts)
-                current_id, texts = event.id, []
-            texts.append(event.text)
-            continue
-        if current_id is not None:
-            yield TextRun(current_id, texts)
+        if not isinstance(event, TextDelta):
             current_id = None
-        yield event
-    if current_id is not None:
-        yield TextRun(current_id, texts)
+            merged.append(event)
+            continue
+        if event.id != current_id:
+            current_id, texts = event.id, []
+            merged.append(TextRun(event.id, texts))
+        texts.append(event.text)
+    return merged
 
 
 HANDLERS: Final[Mapping[type, str]] = {

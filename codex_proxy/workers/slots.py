@@ -28,13 +28,12 @@ class FairQueue(Generic[T]):
     def __init__(self, slots: int, owners: Callable[[], int]) -> None:
         self._limit = slots
         self._owners = owners
+        self.running = 0
+        """How many slots are taken."""
         self._running: Counter[str] = Counter()
+        """Those of each owner."""
         self._waiting: dict[str, deque[T]] = {}
         """The waiters of each owner, in order; no queue is empty."""
-
-    @property
-    def running(self) -> int:
-        return self._running.total()
 
     @property
     def waiting(self) -> int:
@@ -50,7 +49,7 @@ class FairQueue(Generic[T]):
         """Takes a slot until `leave`; False if none is free, or the owner has its share or is waiting."""
         if owner in self._waiting or not self._has_room(owner):
             return False
-        self._running[owner] += 1
+        self._take(owner)
         return True
 
     def wait(self, owner: str, waiter: T) -> None:
@@ -68,11 +67,12 @@ class FairQueue(Generic[T]):
     def leave(self, owner: str) -> list[tuple[str, T]]:
         """Frees a slot; returns the waiters that now get one."""
         subtract(self._running, owner)
+        self.running -= 1
         let_in: list[tuple[str, T]] = []
-        while (next_owner := self._next()) is not None:
+        while self._waiting and (next_owner := self._next()) is not None:
             queue = self._waiting.pop(next_owner)
             let_in.append((next_owner, queue.popleft()))
-            self._running[next_owner] += 1
+            self._take(next_owner)
             if queue:
                 self._waiting[next_owner] = queue  # behind the other owners
         return let_in
@@ -81,6 +81,10 @@ class FairQueue(Generic[T]):
         waiters = [waiter for queue in self._waiting.values() for waiter in queue]
         self._waiting.clear()
         return waiters
+
+    def _take(self, owner: str) -> None:
+        self._running[owner] += 1
+        self.running += 1
 
     def _next(self) -> str | None:
         return next((owner for owner in self._waiting if self._has_room(owner)), None)

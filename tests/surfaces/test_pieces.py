@@ -24,12 +24,12 @@ def apart(events: list[Event | TextRun]) -> list[Event]:
 
 @given(EVENT_LISTS)
 def test_pieces_are_the_deltas_that_they_were_in_their_places(events: list[Event]) -> None:
-    assert apart(list(merge_text_deltas(events))) == events
+    assert apart(merge_text_deltas(events)) == events
 
 
 @given(EVENT_LISTS)
 def test_no_run_is_cut_in_two(events: list[Event]) -> None:
-    together = list(merge_text_deltas(events))
+    together = merge_text_deltas(events)
     assert not any(isinstance(event, TextDelta) for event in together)
     ids = [event.id if isinstance(event, TextRun) else None for event in together]
     assert all(a is None or a != b for a, b in pairwise(ids))

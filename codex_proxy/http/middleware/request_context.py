@@ -81,15 +81,15 @@ async def provide_context(request: web.Request, handler: Handler) -> web.StreamR
         log.info(
             "request",
             method=request.method,
-            path=_short(request.path),
+            path=request.path[:MAX_NOTE],
             status=status,
             ms=elapsed,
-            **{name: _short(value) for name, value in request[NOTES].items()},
+            **_short(request[NOTES]),
         )
 
 
-def _short(value: object) -> object:
-    return value[:MAX_NOTE] if isinstance(value, str) else value
+def _short(notes: dict[str, object]) -> dict[str, object]:
+    return {name: value[:MAX_NOTE] if isinstance(value, str) else value for name, value in notes.items()}
 
 
 async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
