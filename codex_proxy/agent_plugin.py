@@ -9,7 +9,6 @@ from __future__ import annotations
 from codex_proxy.agents.agent import Agent, AgentBase, ProcessCounts
 from codex_proxy.agents.dialect import (
     NOTHING,
-    Capability,
     Decision,
     Dialect,
     Ended,
@@ -23,6 +22,7 @@ from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, Child
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.checks import Check
+from codex_proxy.core.options import Capability
 from codex_proxy.process.child import Command
 from codex_proxy.process.launch import SpawnError, find_program
 

@@ -8,11 +8,11 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.processes.account_limits import NewestLimits
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure
+from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -189,38 +189,3 @@ class ReopeningDialect(Protocol):
 
     def reopen(self, turn: Turn, reopen_id: str, new_items: Sequence[HistoryItem]) -> Step:
         """Starts the first turn on a closed session, which has not seen `new_items`. Replaces `begin`."""
-
-
-Capability = Literal[
-    "history",
-    "client_tools",
-    "tool_replies",
-    "structured_output",
-    "images",
-    "plain_model",
-    "web_search",
-    "effort",
-    "verbosity",
-    "service_tier",
-    "sampling",
-    "tool_choice",
-    "max_tokens",
-    "forwarding",
-    "system_prompt",
-    "sandbox",
-    "exact_usage",
-    "stop_reasons",
-    "parallel_calls",
-    "model_choice",
-]
-"""What an agent can do. `tool_replies`: the turn continues with the outputs of its calls, so the server can run
-tools. `structured_output`: the provider gets the answer's schema, not the model as text. `max_tokens`: the agent
-applies the limit. `forwarding`: the server speaks Chat Completions, and can get fields that a `Turn` lacks.
-`system_prompt`: instructions are sent as such, not as text of the user. `parallel_calls`: the calls of a step are
-reported together. `model_choice`: the turn's model is used.
-`effort`: the turn's effort is used, whatever efforts the models list.
-
-If an agent lacks one of the next three, its answers say so in `x-codex-uncertain`. `sandbox`: commands run in the
-turn's sandbox. `exact_usage`: the provider counts each request's tokens. `stop_reasons`: the agent reports why an
-answer was cut off.
-"""

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from codex_proxy.agents.agent import Agent
-    from codex_proxy.agents.dialect import Capability
     from codex_proxy.agents.upstream.agent import UpstreamAgent
     from codex_proxy.agents.upstream.config import UpstreamConfig
     from codex_proxy.core.interfaces import Clock
+    from codex_proxy.core.options import Capability
     from codex_proxy.settings.fields import Settings
 
 

@@ -12,7 +12,6 @@ import structlog
 
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.agents.agent import Agent, AgentInFront
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.cassettes.content import content_of
@@ -29,6 +28,7 @@ from codex_proxy.cassettes.player import (
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpOrigin, McpTools, Tool
+from codex_proxy.core.options import Capability
 from codex_proxy.core.tool_names import ToolServerState
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.observers import RequestRecorder, TurnRecorder

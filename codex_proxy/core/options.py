@@ -11,6 +11,41 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 Api: TypeAlias = Literal["chat", "completions", "responses", "messages", "ollama"]
 
 
+Capability = Literal[
+    "history",
+    "client_tools",
+    "tool_replies",
+    "structured_output",
+    "images",
+    "plain_model",
+    "web_search",
+    "effort",
+    "verbosity",
+    "service_tier",
+    "sampling",
+    "tool_choice",
+    "max_tokens",
+    "forwarding",
+    "system_prompt",
+    "sandbox",
+    "exact_usage",
+    "stop_reasons",
+    "parallel_calls",
+    "model_choice",
+]
+"""What an agent can do. `tool_replies`: the turn continues with the outputs of its calls, so the server can run
+tools. `structured_output`: the provider gets the answer's schema, not the model as text. `max_tokens`: the agent
+applies the limit. `forwarding`: the server speaks Chat Completions, and can get fields that a `Turn` lacks.
+`system_prompt`: instructions are sent as such, not as text of the user. `parallel_calls`: the calls of a step are
+reported together. `model_choice`: the turn's model is used.
+`effort`: the turn's effort is used, whatever efforts the models list.
+
+If an agent lacks one of the next three, its answers say so in `x-codex-uncertain`. `sandbox`: commands run in the
+turn's sandbox. `exact_usage`: the provider counts each request's tokens. `stop_reasons`: the agent reports why an
+answer was cut off.
+"""
+
+
 class Option(NamedTuple):
     field: str
     """The attribute of `Turn`, or `sampling` for an entry of that mapping."""
@@ -18,12 +53,14 @@ class Option(NamedTuple):
     """Its path in requests; in APIs that are missing nobody can ask for it."""
     also: tuple[str, ...] = ()
     """Other fields of a chat request that set it."""
-    needs: tuple[str, ...] = ()
-    """Capabilities. If an agent has none of them, `x-codex-ignored-params` names the option; if there are none here,
+    needs: tuple[Capability, ...] = ()
+    """If an agent has none of these capabilities, `x-codex-ignored-params` names the option; if there are none here,
     this server applies or refuses what an agent cannot do.
     """
     harmless: tuple[object, ...] = ()
-    """Values besides the default that change nothing where an agent has no such capability."""
+    """Values besides the default that ask for nothing an agent could lack; model servers do not get them."""
+    as_is: bool = False
+    """Whether the turn has the value of the wire model, which stands there under its path in the request."""
     only_with: str = ""
     """The field of `Turn` without which it means nothing."""
     fixes_session: bool = False
@@ -69,6 +106,7 @@ OPTIONS: Final = (
         "verbosity",
         {"chat": "verbosity", "responses": "text.verbosity"},
         needs=("verbosity",),
+        as_is=True,
         fixes_session=True,
         chat_body="verbosity",
         responses_body="text.verbosity",
@@ -162,3 +200,10 @@ SAMPLING: Final[Mapping[Api, tuple[str, ...]]] = {
     for api in _ALL
 }
 """The sampling parameters of each API."""
+AS_IS: Final[Mapping[Api, Mapping[str, tuple[str, ...]]]] = {
+    api: {
+        each.field: tuple(each.names[api].split(".")) for each in OPTIONS if each.as_is and api in each.names
+    }
+    for api in _ALL
+}
+"""The paths, in a wire model, of the options whose values become those of a turn, by its fields."""

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
+from pydantic import BaseModel
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
-from codex_proxy.core.options import NAMES
+from codex_proxy.core.options import AS_IS, NAMES, Api
 from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox, Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS, invalid_value
@@ -122,6 +123,18 @@ def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def non_null_fields(request: object, names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(request, name)) is not None}
+
+
+def options_as_given(request: BaseModel, api: Api) -> dict[str, Any]:
+    """Returns the fields of a turn that have the request's values as they are."""
+    found: dict[str, Any] = {}
+    for field, path in AS_IS[api].items():
+        value: Any = request
+        for name in path:
+            value = None if value is None else getattr(value, name)
+        if value is not None:
+            found[field] = value
+    return found
 
 
 def asked_calls(parallel: bool | None) -> frozenset[str]:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from codex_proxy.agents.agent import AgentBase, ProcessCounts
-from codex_proxy.agents.dialect import Capability, Ended, Reply, Step
+from codex_proxy.agents.dialect import Ended, Reply, Step
 from codex_proxy.agents.processes.session import AgentSession, TransportReader
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, Message
+from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.run import Run
 

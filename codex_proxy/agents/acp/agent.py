@@ -23,12 +23,12 @@ from codex_proxy.agents.acp.session_setup import SessionOptions, session_options
 from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.agents.confinement.confine import Confinement
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.process_pool.plan import NO_LIMIT, PoolLimits
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.process.child import Command

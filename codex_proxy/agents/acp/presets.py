@@ -7,9 +7,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.dialects.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.processes.claude_variables import CLAUDE_VARIABLES
+from codex_proxy.core.options import Capability
 
 UsageRule: TypeAlias = Literal["turn", "last", "session", "chunks"]
 """What an agent's token count covers: the `turn`; its `last` model call; all turns of the `session`; or one model call,

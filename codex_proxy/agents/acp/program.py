@@ -10,8 +10,8 @@ import msgspec
 from codex_proxy.agents.acp.failures import CLIENT_META
 from codex_proxy.agents.acp.messages import PROTOCOL_VERSION
 from codex_proxy.agents.acp.presets import CAPABILITIES, PRESETS, READ_ONLY_MODES, AcpPreset
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
+from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Sandbox
 
 INITIALIZE: Final[dict[str, Any]] = {

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.claude_code.messages import CLIENT_SERVER
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.processes.claude_variables import CLAUDE_VARIABLES
+from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Mode, Sandbox
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(

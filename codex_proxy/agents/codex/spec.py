@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.spec import AgentSpec, later
+from codex_proxy.core.options import Capability
 
 CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
 

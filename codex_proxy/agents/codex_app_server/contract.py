@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.core.json_values import UNREADABLE, text_at, value_at
+from codex_proxy.core.options import Capability
 
 MessageKind = Literal["request", "answer", "notification", "question", "reply"]
 """`request` and its result, `answer`, are of our requests; `question` and our result, `reply`, of the agent's."""

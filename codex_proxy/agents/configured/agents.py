@@ -13,11 +13,11 @@ import msgspec
 from pydantic import ValidationError
 
 from codex_proxy.agents import registry
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.names import DEFAULT_AGENT, check_name
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.core.faults import misconfigured
+from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.process.launch import FOLDER_REMOVED, is_folder_removed
 from codex_proxy.settings.fields import Settings

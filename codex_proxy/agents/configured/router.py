@@ -13,12 +13,12 @@ import msgspec
 from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, AgentBase, AgentInFront, ProcessCounts, ProcessFacts
 from codex_proxy.agents.configured.late_start import LateStart
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, misconfigured
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 
 Listed = tuple[tuple[AgentModel, ...], ...]

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.spec import AgentSpec, later
+from codex_proxy.core.options import Capability
 
 PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {

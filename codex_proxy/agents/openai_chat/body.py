@@ -10,7 +10,14 @@ import msgspec
 from codex_proxy.agents.dialects.conversions import NamedSchema, function_parameters, schema_words
 from codex_proxy.agents.dialects.tool_schemas import plain_parameters
 from codex_proxy.agents.openai_chat.forms import MESSAGE_FORMS, Message, with_forms
-from codex_proxy.agents.upstream.forms import NAMED_TOOL, SYSTEM_ROLE, TOOL_SCHEMAS, Forms
+from codex_proxy.agents.upstream.forms import (
+    NAMED_TOOL,
+    OPTION_FORMS,
+    SYSTEM_ROLE,
+    TOOL_SCHEMAS,
+    Forms,
+    option_fields,
+)
 from codex_proxy.core.items import Tool
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.schema_roots import allows_only_objects
@@ -21,7 +28,7 @@ OPTIONAL: Final[Mapping[str, int]] = {
     **dict.fromkeys(("json_schema", "json_object", "strict", NAMED_TOOL), 1),
     **dict.fromkeys(("parallel_tool_calls", "max_tokens", "tool_choice"), 2),
     "stream_options": 3,
-    **dict.fromkeys(("reasoning_effort", "verbosity", "service_tier", SYSTEM_ROLE), 4),
+    **dict.fromkeys((*OPTION_FORMS, SYSTEM_ROLE), 4),
 }
 """The forms that an upstream may refuse, with their ranks for `tries_of`: the lower, the less is lost and the more
 often it is refused. `max_tokens` is renamed, `json_schema` said in words; fields are left out.
@@ -46,11 +53,7 @@ def request_fields(turn: Turn, model: str, messages: Sequence[Message], refused:
 
 
 def _answer_fields(turn: Turn, refused: Forms) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "reasoning_effort": turn.effort,
-        "verbosity": turn.verbosity,
-        "service_tier": turn.service_tier,
-    }
+    fields = option_fields(turn, "chat", refused)
     if turn.stop and not turn.reports_stop:
         fields["stop"] = list(turn.stop)
     if turn.max_tokens is not None:
@@ -65,7 +68,7 @@ def _answer_fields(turn: Turn, refused: Forms) -> dict[str, Any]:
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     elif "json_object" not in refused and _wants_object(turn):
         fields["response_format"] = {"type": "json_object"}
-    return {name: value for name, value in fields.items() if value is not None and name not in refused}
+    return {name: value for name, value in fields.items() if name not in refused}
 
 
 def _wants_object(turn: Turn) -> bool:

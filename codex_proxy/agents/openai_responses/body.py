@@ -11,7 +11,15 @@ from codex_proxy.agents.dialects.conversions import NamedSchema, function_parame
 from codex_proxy.agents.dialects.response_items import history_item
 from codex_proxy.agents.dialects.tool_schemas import plain_parameters
 from codex_proxy.agents.openai_responses.forms import CUSTOM, with_forms
-from codex_proxy.agents.upstream.forms import ALTERNATING, NAMED_TOOL, SYSTEM_ROLE, TOOL_SCHEMAS, Forms
+from codex_proxy.agents.upstream.forms import (
+    ALTERNATING,
+    NAMED_TOOL,
+    OPTION_FORMS,
+    SYSTEM_ROLE,
+    TOOL_SCHEMAS,
+    Forms,
+    option_fields,
+)
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -31,9 +39,7 @@ _OPTIONAL: Final = {
     **dict.fromkeys(("json_schema", "json_object", "strict", NAMED_TOOL), 1),
     **dict.fromkeys(("parallel_tool_calls", "tool_choice", "developer_role"), 2),
     **dict.fromkeys(("include", "store"), 3),
-    **dict.fromkeys(
-        ("parts", "reasoning_effort", "verbosity", "service_tier", "web_search", SYSTEM_ROLE, *OFFICIAL), 4
-    ),
+    **dict.fromkeys(("parts", "web_search", SYSTEM_ROLE, *OPTION_FORMS, *OFFICIAL), 4),
 }
 
 
@@ -48,16 +54,18 @@ def request_fields(turn: Turn, model: str, items: Sequence[Any], refused: Forms)
     """Returns the fields of the body. `refused`: the forms that the upstream refuses."""
     if _schema_in_words(turn, refused):
         items = [*items, _schema_words(turn)]
+    options = option_fields(turn, "responses", refused)
+    if "reasoning_effort" in refused:
+        options.pop("reasoning", None)
     fields: dict[str, Any] = {
         "model": model,
         "input": with_forms(items, refused),
         "stream": True,
         "store": False,
         "include": ["reasoning.encrypted_content"],
-        "service_tier": turn.service_tier,
         "max_output_tokens": turn.max_tokens,
-        "reasoning": None if "reasoning_effort" in refused else _reasoning(turn),
-        "text": _text(turn, refused),
+        **options,
+        "text": {**options.get("text", {}), **_format(turn, refused)} or None,
         **turn.sampling,
         **_tools(turn, refused),
     }
@@ -65,22 +73,14 @@ def request_fields(turn: Turn, model: str, items: Sequence[Any], refused: Forms)
     return {name: value for name, value in fields.items() if value is not None and name not in left_out}
 
 
-def _reasoning(turn: Turn) -> dict[str, str] | None:
-    told = {"effort": turn.effort, "summary": None if turn.summary == "none" else turn.summary}
-    return {name: value for name, value in told.items() if value is not None} or None
-
-
-def _text(turn: Turn, refused: Forms) -> dict[str, Any] | None:
-    text: dict[str, Any] = {}
-    if turn.verbosity is not None and "verbosity" not in refused:
-        text["verbosity"] = turn.verbosity
+def _format(turn: Turn, refused: Forms) -> dict[str, Any]:
     if turn.output_schema is not None and "json_schema" not in refused:
         name = msgspec.json.decode(turn.output_schema, type=NamedSchema).title
         strict = {} if "strict" in refused else {"strict": True}
-        text["format"] = {"type": "json_schema", "name": name, **strict, "schema": turn.output_schema}
-    elif turn.json_object and "json_object" not in refused:
-        text["format"] = {"type": "json_object"}
-    return text or None
+        return {"format": {"type": "json_schema", "name": name, **strict, "schema": turn.output_schema}}
+    if turn.json_object and "json_object" not in refused:
+        return {"format": {"type": "json_object"}}
+    return {}
 
 
 def _schema_in_words(turn: Turn, refused: Forms) -> bool:

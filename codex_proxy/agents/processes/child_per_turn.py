@@ -10,7 +10,7 @@ from typing import Final, Literal, Self
 
 import msgspec
 
-from codex_proxy.agents.dialect import Capability, Dialect
+from codex_proxy.agents.dialect import Dialect
 from codex_proxy.agents.process_pool.plan import ONE_TURN
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
 from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
@@ -26,6 +26,7 @@ from codex_proxy.agents.processes.session import (
 )
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
+from codex_proxy.core.options import Capability
 from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, spawn

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import msgspec
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
-from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.upstream.presets import NO_PRESET, PRESETS, PresetName, UpstreamPreset
+from codex_proxy.core.options import Capability
 from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.core.safety import MIN_SECRET_CHARS
 

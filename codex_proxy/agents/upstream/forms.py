@@ -6,7 +6,12 @@ say what it changes. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from codex_proxy.core.options import OPTIONS
+from codex_proxy.core.turn import Turn
 
 Forms: TypeAlias = frozenset[str]
 
@@ -20,6 +25,8 @@ SYSTEM_ROLE: Final = "system_role"
 """Instructions as messages of the user. They weigh less there, so it is the last form, where little else is left."""
 NAMED_TOOL: Final = "named_tool"
 """`required` in place of a tool's name, which is the only one."""
+OPTION_FORMS: Final = tuple(option.chat_body for option in OPTIONS if option.chat_body)
+"""Options of the request, which are left out."""
 _WITHOUT_LOSS: Final = frozenset(
     {NAMED_TOOL, "max_tokens", "stream_options", "include", "store", "developer_role", "parts"}
 )
@@ -32,6 +39,18 @@ MAX_REMEMBERED: Final = 1000
 
 MAX_ITEMS: Final = 2000
 """The most items of a conversation that is sent in another form: to find the forms, it is written some ten times."""
+
+
+def option_fields(turn: Turn, body: Literal["chat", "responses"], refused: Forms) -> dict[str, Any]:
+    """Returns the fields of a body that have values of the turn as they are."""
+    values, fields = msgspec.structs.asdict(turn), dict[str, Any]()
+    for option in OPTIONS:
+        path = option.chat_body if body == "chat" else option.responses_body
+        value = values[option.field]
+        if path and value is not None and value not in option.harmless and option.chat_body not in refused:
+            outer, _, name = path.rpartition(".")
+            (fields.setdefault(outer, {}) if outer else fields)[name] = value
+    return fields
 
 
 def tries_of(

@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from codex_proxy.agents.dialect import Capability
+from codex_proxy.core.options import Capability
 
 PresetName: TypeAlias = Literal[
     "openai", "ollama", "vllm", "llama.cpp", "lmstudio", "groq", "openrouter", "deepseek", "mistral"
