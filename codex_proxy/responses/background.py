@@ -82,8 +82,8 @@ class BackgroundResponse(RunningResponse):
         epoch: int = FIRST_EPOCH,
         parse_again: ParseAgain | None = None,
     ) -> None:
-        super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)
         self.epoch = epoch
+        super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)
         self._client = client
         self._store = store
         self._parse_again = parse_again

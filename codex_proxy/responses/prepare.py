@@ -10,6 +10,7 @@ import msgspec
 
 from codex_proxy.admission.images import fetched_bytes
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
+from codex_proxy.core.derived_ids import DerivedIds
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
@@ -147,14 +148,20 @@ def _inline_images(
 
 
 def renderer_of(
-    service: ResponsesService, prepared: PreparedResponse, *, stream: bool = False, keep_frames: bool = False
+    service: ResponsesService,
+    prepared: PreparedResponse,
+    *,
+    stream: bool = False,
+    keep_frames: bool = False,
+    run: str = "",
 ) -> ResponsesRenderer:
+    """Returns a new renderer. `run`: see `DerivedIds`."""
     parsed = prepared.parsed
     return renderer_class(service.profile, compacts=parsed.compacts)(
         id=prepared.id,
         created_at=int(prepared.created),
         echo={**parsed.echo, "store": is_stored(service, parsed)},
-        ids=service.ids,
+        ids=DerivedIds(prepared.id, run),
         clock=service.clock,
         stream=stream,
         background=parsed.background,

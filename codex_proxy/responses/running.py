@@ -24,6 +24,7 @@ from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.observers import REQUEST_RECORDER
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of
+from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.store.values import Frame, StoreError, UnsureWrite
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.models import billed_model
@@ -53,6 +54,9 @@ class RunningResponse(ABC):
     completes.
     """
 
+    epoch = FIRST_EPOCH
+    """The epoch of its lease, if it has one."""
+
     def __init__(
         self,
         service: ResponsesService,
@@ -80,6 +84,8 @@ class RunningResponse(ABC):
         self._delivery = delivery
         self._paced = paced and self.streams
         self._observe = observe
+        self._turns = 0
+        """The number of turns that were begun for the response."""
         self._renderer = self._new_renderer()
         self._shown = False
         self._begun = False
@@ -95,7 +101,10 @@ class RunningResponse(ABC):
         """Prepares another turn, if the last one is not to be the answer."""
 
     def _new_renderer(self) -> ResponsesRenderer:
-        return renderer_of(self._service, self._prepared, keep_frames=self.streams)
+        self._turns += 1
+        return renderer_of(
+            self._service, self._prepared, keep_frames=self.streams, run=f"{self.epoch}.{self._turns}"
+        )
 
     # --- for its readers ------------------------------------------------------------------------
 
