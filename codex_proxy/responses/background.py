@@ -228,13 +228,13 @@ class BackgroundResponse(RunningResponse):
         stops = failure is not None and failure.kind is FaultKind.STOPPING
         return stops and can_run_again(self._service, self._prepared)
 
-    async def _save(self, final: dict[str, Any], frames: list[Frame], ended: TurnEnded) -> None:
+    async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
         if self._run is None:
             return
         output = output_items(self._service, final, self._run)
         while not (self._saved or self._lost):
             try:
-                await self._save_end(final, frames, output)
+                await self._save_end(final, self._renderer.untaken, output)
             except StoreDamaged:
                 raise
             except StoreUnavailable as error:
@@ -243,7 +243,7 @@ class BackgroundResponse(RunningResponse):
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _save_end(
-        self, final: dict[str, Any], frames: list[Frame], output: Sequence[StoredItem] = ()
+        self, final: dict[str, Any], frames: Sequence[Frame], output: Sequence[StoredItem] = ()
     ) -> None:
         append = conversation_append(self._prepared.parsed, final["status"])
         try:

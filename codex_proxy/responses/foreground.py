@@ -78,7 +78,7 @@ class ForegroundResponse(RunningResponse):
         else:
             await super()._finish(ended)
 
-    async def _save(self, final: dict[str, Any], frames: list[Frame], ended: TurnEnded) -> None:
+    async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
         assert self._run is not None, "a turn that never began is not saved"
         self.output = output_items(self._service, final, self._run)
         failed = final["status"] == "failed"

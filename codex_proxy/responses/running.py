@@ -28,7 +28,6 @@ from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.store.values import Frame, StoreError, UnsureWrite
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.models import billed_model
-from codex_proxy.surfaces.responses.profile import replace_end
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import TurnTokens
 
@@ -97,6 +96,8 @@ class RunningResponse(ABC):
         self._cursor: Cursor | None = None
         self._told: Failure | None = None
         """With which failure the stream was ended while the response was saved, if it was."""
+        self._ends: list[TurnEnded] = []
+        """The turn's end, and the failure that took its place, if it could not be saved."""
         self._again: Callable[[], Awaitable[PreparedResponse]] | None = None
         """Prepares another turn, if the last one is not to be the answer."""
 
@@ -240,14 +241,12 @@ class RunningResponse(ABC):
         """Renders the turn's end, saves, and releases the last frames. If saving fails, so does the response."""
         renderer = self._renderer
         self._shown = renderer.visible
-        renderer.feed([ended])
-        final, frames = renderer.response(), renderer.take_frames()
-        failure = renderer.failure
+        final = self._render_end(ended)
         self._told = None  # what was told before is in `final`
-        not_saved = await self._try_to_save(final, frames, ended) or self._told
+        not_saved = await self._try_to_save(final, ended) or self._told
         if not_saved is not None:
-            failure = not_saved
-            final, frames = replace_end(self._service.profile, final, frames, not_saved)
+            final = self._render_end(TurnEnded.with_failure(not_saved))
+        failure, frames = renderer.failure, renderer.take_frames()
         # At once: whatever breaks from here on, clients get what the store has.
         self.final, self.failure = final, failure
         if failure is None or (self._delivery == "sse" and renderer.sends_as_event(failure)):
@@ -258,12 +257,16 @@ class RunningResponse(ABC):
             recording.on_final_object(json_bytes(final))
         await self._complete(frames)
 
-    async def _try_to_save(
-        self, final: dict[str, Any], frames: list[Frame], ended: TurnEnded
-    ) -> Failure | None:
+    def _render_end(self, ended: TurnEnded) -> dict[str, Any]:
+        """Renders the turn's end, in place of an earlier one. Returns the final object."""
+        self._ends.append(ended)
+        self._renderer.feed([ended])
+        return self._renderer.response()
+
+    async def _try_to_save(self, final: dict[str, Any], ended: TurnEnded) -> Failure | None:
         try:
             async with asyncio.timeout(SAVE_SECONDS):
-                await self._save(final, frames, ended)
+                await self._save(final, ended)
         except StoreError as error:
             failure = failure_of(error)
             return NOT_SAVED if isinstance(error, UnsureWrite) else failure
@@ -310,8 +313,8 @@ class RunningResponse(ABC):
         """Renders the log for the readers until the turn's end, which it returns unrendered."""
 
     @abstractmethod
-    async def _save(self, final: dict[str, Any], frames: list[Frame], ended: TurnEnded) -> None:
-        """Saves the final object, unless `store: false`; `frames` are the last ones. Raises `StoreError`, which fails
+    async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
+        """Saves the final object, unless `store: false`. Raises `StoreError`, which fails
         the response.
         """
 

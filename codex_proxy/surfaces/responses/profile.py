@@ -18,7 +18,6 @@ from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.responses.events import ResponseEvents
 from codex_proxy.surfaces.responses.output import ARGUMENTS, TEXT, OutputItem, Part
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
-from codex_proxy.surfaces.responses.response_object import failed_response
 
 Profile: TypeAlias = Literal["openai", "open-responses-server"]
 """The form of events (`PROXY_RESPONSES_PROFILE`)."""
@@ -184,16 +183,6 @@ def leaves_out_orphans(profile: Profile) -> bool:
 
 def end_of_stream(profile: Profile) -> bytes:
     return OpenResponsesEvents.end if profile == "open-responses-server" else ResponseEvents.end
-
-
-def replace_end(
-    profile: Profile, final: dict[str, Any], frames: list[tuple[int, bytes]], failure: Failure
-) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
-    """Returns object and frames of a response that fails after it was rendered."""
-    final = failed_response({**final, "completed_at": None, "incomplete_details": None}, failure)
-    if not frames:
-        return final, []
-    return final, [*frames[:-1], *end_frames(profile, final, frames[-1][0], failure)]
 
 
 def end_frames(

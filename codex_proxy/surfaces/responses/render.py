@@ -5,7 +5,7 @@ first output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Unpack
 
 import msgspec
@@ -65,6 +65,7 @@ from codex_proxy.surfaces.responses.output_order import OutputOrder
 from codex_proxy.surfaces.responses.response_object import (
     ResponseHead,
     error_object,
+    failed_response,
     incomplete_details,
     status_of,
     usage_object,
@@ -128,15 +129,15 @@ class ResponsesRenderer(Renderer):
     # --- what an exchange asks ------------------------------------------------------------------
 
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
-        if self.ended:
-            return []
         for event in merge_text_deltas(events):
+            if self.ended:
+                if isinstance(event, TurnEnded) and not self._stream:
+                    self._end_again(event.failure)
+                continue
             self._status = "in_progress"
             handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(self, event)
-            if self.ended:
-                break
         return self._take_frames()
 
     def open(self) -> bytes:
@@ -150,11 +151,17 @@ class ResponsesRenderer(Renderer):
         taken, self._frames = self._frames or [], None if self._frames is None else []
         return taken
 
+    @property
+    def untaken(self) -> Sequence[tuple[int, bytes]]:
+        """The frames that `take_frames` would return."""
+        return self._frames or ()
+
     def _whole(self) -> bytes:
         return json_bytes(self._current())
 
     def _error(self, failure: Failure) -> bytes:
-        self._events.number -= len(self._events.take())  # the client has not got these
+        # The client has not got these.
+        self._events.number -= len(self._events.take()) + len(self.take_frames())
         if not self._events.number:
             self._events.begin(self._head.object(self._status, []))
         self._final = self._head.object("failed", [], error=error_object(failure))
@@ -189,7 +196,7 @@ class ResponsesRenderer(Renderer):
             self._frames += enumerate(frames, first)
         if not self._stream:
             return []
-        return [*frames, self._events.end] if self.ended else frames
+        return [*frames, self._events.end] if self.ended and frames else frames
 
     def _begin(self, *, visible: bool = True) -> None:
         if not self._begun:
@@ -233,6 +240,20 @@ class ResponsesRenderer(Renderer):
         )
         if event.failure is not None:
             self._events.fail(event.failure)
+        self._events.finish(self._final)
+
+    def _end_again(self, failure: Failure | None) -> None:
+        """Makes an answer fail whose last frame nobody has taken yet: it could not be saved."""
+        if failure is None or failure == self.failure:
+            return
+        assert self._final is not None
+        self.failure, self.finish_reason = failure, "failed"
+        unended = {"completed_at": None, "incomplete_details": None}
+        self._final = failed_response({**self._final, **unended}, failure)
+        if self._frames:
+            self._frames.pop()
+            self._events.number -= 1
+        self._events.fail(failure)
         self._events.finish(self._final)
 
     def sends_as_event(self, failure: Failure) -> bool:

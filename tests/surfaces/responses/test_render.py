@@ -491,6 +491,24 @@ def test_the_error_code_of_a_response_is_one_that_openai_knows(failure: Failure,
         answer.result()
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_an_end_that_could_not_be_saved_is_a_failure_in_its_place(taken: bool) -> None:
+    answer = renderer(keep_frames=True)
+    *said, ended = turn(text_item("x"))
+    answer.feed(said)
+    frames = answer.take_frames() if taken else []
+    answer.feed([ended])
+    answer.feed([TurnEnded.with_failure(Failure(kind=FaultKind.UNAVAILABLE, message="It is not stored."))])
+    frames += answer.take_frames()
+    assert [number for number, _ in frames] == [*range(len(frames))]
+    kinds = [json.loads(payload_of(frame))["type"] for _, frame in frames]
+    assert kinds[-3:] == ["response.output_item.done", "error", "response.failed"]
+    assert "response.completed" not in kinds
+    final = answer.response()
+    assert (final["status"], final["completed_at"]) == ("failed", None)
+    assert final["output"][0]["content"][0]["text"] == "x"
+
+
 def test_a_cancelled_response_never_completes() -> None:
     last = stream_events(turn(text_item("x"), stop="interrupted"))[-1]
     assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
