@@ -33,7 +33,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from codex_proxy import __version__
-from codex_proxy.agents.process_pool.group import START_WATCHER
+from codex_proxy.agents.process_pool.pool import START_WATCHER
 from codex_proxy.agents.upstream.client import TRACE_HEADERS
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput
 from codex_proxy.core.lru_cache import LruCache

@@ -575,7 +575,7 @@ async def test_without_a_sign_in_of_the_agent_every_answer_is_a_401_that_says_so
 
 
 async def test_a_sign_in_is_seen_by_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("codex_proxy.agents.process_pool.group.RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr("codex_proxy.agents.process_pool.pool.RECHECK_SECONDS", 0.0)
     async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "signed_out"}) as proxy:
         agent = agent_of(proxy)
         command = agent._launch.command

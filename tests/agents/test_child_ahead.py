@@ -97,7 +97,7 @@ async def test_a_child_does_not_wait_for_ever(proxy: Proxy, tmp_path: Path) -> N
     agent = proxy.server.agent
     assert isinstance(agent, ChildPerTurnAgent)
     for group in agent.pool._groups.values():
-        group._uses.clear()  # those of a minute ago count no longer
+        group.uses.clear()  # those of a minute ago count no longer
     agent.pool._tick()
     await eventually(lambda: agent.processes() == ProcessCounts())
     await eventually(lambda: have_ended(pids(tmp_path)))

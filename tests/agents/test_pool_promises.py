@@ -253,7 +253,7 @@ async def test_a_process_that_dies_while_it_waits_leaves_the_pool_at_once(make: 
 async def test_a_process_that_waits_too_long_is_not_used(make: Callable[[], Any]) -> None:
     rig = Rig(make)
     process = await rig.waiting_process()
-    [limits] = {group._limits for group in rig.pool._groups.values()}
+    [limits] = {group.limits for group in rig.pool._groups.values()}
     await asyncio.sleep(limits.max_age + 60)
     assert not process.alive
     assert process_of(await rig.open()) is not process
@@ -269,7 +269,7 @@ async def test_a_process_serves_a_limited_number_of_sessions(make: Callable[[], 
     for _ in range(limit):
         session = await rig.open()
         served[process_of(session)] += 1
-        [most] = {group._limits.max_turns_served for group in rig.pool._groups.values()}
+        [most] = {group.limits.max_turns_served for group in rig.pool._groups.values()}
         await rig.agent.release(session, finished=True)
         await settle()
     assert len(served) > 1

@@ -42,7 +42,7 @@ GIVE_BACK: Final = (
     "ResponseReader.close",
     "RunningResponse.cancel",
     "Child.kill",
-    "ProcessGroup._start",
+    "ProcessPool._start",
     "PooledProcess._turn_ended",
     "close_channel",
     "AgentSession.__init__",

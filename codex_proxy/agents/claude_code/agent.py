@@ -20,9 +20,8 @@ from codex_proxy.agents.claude_code.launch import CAPABILITIES, NO_MENTIONS, Lau
 from codex_proxy.agents.claude_code.process import InitializeResult, request_initialize
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.dialects.conversions import CLAUDE_MAX_OUTPUT
-from codex_proxy.agents.process_pool.group import RECHECK_SECONDS
 from codex_proxy.agents.process_pool.plan import ONE_TURN
-from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
+from codex_proxy.agents.process_pool.pool import RECHECK_SECONDS, PooledAgent, ProcessPool
 from codex_proxy.agents.processes.child_per_turn import ChildTransport
 from codex_proxy.agents.processes.session import AgentSession, missing_program
 from codex_proxy.core.account import AgentModel
