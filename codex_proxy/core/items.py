@@ -76,6 +76,8 @@ class HistoryMessage(msgspec.Struct, frozen=True):
     """JSON of Chat Completions if it has other parts than texts and images, for agents with the capability
     `forwarding`.
     """
+    named_tools: tuple[str, ...] = ()
+    """The tools that the text names in backquotes: an agent that has them under other names puts those there."""
 
 
 ToolKind: TypeAlias = Literal["function", "custom"]

@@ -115,7 +115,8 @@ def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) 
         words += " Do not answer with text."
         if again:
             words = "Your last answer had no tool call, and was thrown away. " + words
-        history = (*history, HistoryMessage("developer", (TextPart(words),)))
+        named = tuple(tool.name for tool in tools)
+        history = (*history, HistoryMessage("developer", (TextPart(words),), named_tools=named))
     return msgspec.structs.replace(turn, tools=tools, history=history)
 
 

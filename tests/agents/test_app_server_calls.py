@@ -5,14 +5,27 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from codex_proxy.agents.codex_app_server.calls import agent_name
+from codex_proxy.agents.codex_app_server.turn_params import history_items, split_input, with_raw_items
 from codex_proxy.agents.dialect import ToolReply
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event
-from codex_proxy.core.items import ImagePart, TextPart, Tool
-from tests.agents.app_server_dialogue import ASK_1, SUNNY, THREAD, TURN, Dialogue, output, tool_output_line
+from codex_proxy.core.items import HistoryCall, HistoryMessage, ImagePart, RawHistoryItem, TextPart, Tool
+from codex_proxy.core.turn import Mode, Turn
+from codex_proxy.tools.policy import with_tool_choice
+from tests.agents.app_server_dialogue import (
+    ASK_1,
+    HISTORY,
+    SUNNY,
+    THREAD,
+    TURN,
+    Dialogue,
+    output,
+    tool_output_line,
+)
 
 
 def asks(events: list[Event]) -> list[str]:
@@ -205,6 +218,55 @@ def test_a_name_that_the_agent_does_not_take_is_another_one_to_it_and_the_client
     dialogue.calls(1, name=offered)
     [ask] = [event for event in dialogue.completes() if isinstance(event, ev.ToolCallRequested)]
     assert ask.name == name
+
+
+@pytest.mark.parametrize("mode", ["model", "agent"])
+@pytest.mark.parametrize("name", ["apply_patch", "view_image", "exec_command", "get_weather"])
+def test_a_tools_name_is_the_same_to_the_agent_in_the_offer_the_history_and_the_call(
+    name: str, mode: str
+) -> None:
+    called = HistoryCall("call_0", name, "{}")
+    asked = (*HISTORY, called, output(0), HistoryMessage("user", (TextPart("And?"),)))
+    dialogue = Dialogue(tools=(Tool(name),), mode=mode, history=asked)
+    offered = dialogue.sent[0]["params"]["dynamicTools"][0]["name"]
+    assert offered == agent_name(name, plain=mode == "model")
+    dialogue.start()
+    [seen] = [item for item in dialogue.sent[1]["params"]["items"] if item["type"] == "function_call"]
+    assert seen["name"] == offered
+    dialogue.calls(1, name=offered)
+    [ask] = [event for event in dialogue.completes() if isinstance(event, ev.ToolCallRequested)]
+    assert ask.name == name
+
+
+@pytest.mark.parametrize("mode", ["model", "agent"])
+def test_a_long_history_has_the_names_that_a_short_one_has(mode: Mode) -> None:
+    """Its items are written beside the event loop."""
+    asked = (HistoryCall("call_0", "apply_patch", "{}"), output(0))
+    turn = Turn(model="m", history=asked, mode=mode)
+    long = with_raw_items(turn)
+    assert isinstance(long.history[0], RawHistoryItem)
+    items = [msgspec.json.encode(split_input(each, each.history)[0]) for each in (long, turn)]
+    assert items[0] == items[1]
+
+
+@pytest.mark.parametrize("mode", ["model", "agent"])
+def test_a_message_about_the_required_tools_has_the_agents_names(mode: Mode) -> None:
+    tools = (Tool("apply_patch"), Tool("exec_command"), Tool("client_apply_patch"))
+    asked = Turn(model="m", history=HISTORY, mode=mode, tools=tools, tool_choice="required")
+    given = with_tool_choice(asked)
+    told = json.dumps(history_items(given.history, plain=mode == "model")[-1])
+    names = ", ".join(f"`{agent_name(tool.name, plain=mode == 'model')}`" for tool in tools)
+    assert f"Call one of these tools now: {names}." in told
+
+
+@pytest.mark.parametrize("mode", ["model", "agent"])
+@pytest.mark.parametrize(("space", "of_client"), [(None, 1), ("", 1), ("functions", 1), ("mcp__files", 0)])
+def test_a_call_in_a_namespace_is_not_for_the_clients_tool_of_that_name(
+    space: str | None, of_client: int, mode: str
+) -> None:
+    dialogue = Dialogue(mode=mode).start()
+    dialogue.calls(1, namespace=space)
+    assert len(asks(dialogue.completes())) == of_client
 
 
 def test_a_raw_item_of_which_a_field_is_null_is_kept() -> None:

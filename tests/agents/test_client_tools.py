@@ -3,54 +3,67 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from codex_proxy.agents.acp.prompt import first_prompt, later_prompt
+from codex_proxy.agents.claude_code.history import conversation
 from codex_proxy.agents.codex_app_server.calls import (
     IGNORED_NAMES,
     MAX_CHARS,
+    OWN_TOOLS,
     PREFIX,
     RESERVED_PREFIX,
     agent_name,
 )
+from codex_proxy.core.items import HistoryMessage, TextPart, Tool
+from codex_proxy.core.turn import Turn
+from codex_proxy.tools.policy import with_tool_choice
 
 VALID_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 NAMES = st.text(max_size=140) | st.text("ab_.0", max_size=8) | st.text("ab", min_size=60, max_size=140)
 STARTS = st.sampled_from(["", PREFIX, RESERVED_PREFIX, PREFIX + PREFIX, PREFIX + RESERVED_PREFIX])
-NASTY = st.builds(str.__add__, STARTS, NAMES | st.sampled_from(sorted(IGNORED_NAMES)))
+TAKEN = sorted(IGNORED_NAMES | OWN_TOOLS | {"apply-patch", "clock__sleep"})
+NASTY = st.builds(str.__add__, STARTS, NAMES | st.sampled_from(TAKEN))
+PLAIN = st.booleans()
+"""Whether Codex has no tools of its own."""
 
 
 def digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-@given(NASTY)
-@example("mcp__\ud800")
-@example("weather\n")
-@example("")
-def test_every_name_is_one_that_the_agent_accepts(name: str) -> None:
-    given_name = agent_name(name)
+@given(NASTY, PLAIN)
+@example("mcp__\ud800", True)
+@example("weather\n", True)
+@example("", True)
+def test_every_name_is_one_that_the_agent_accepts(name: str, plain: bool) -> None:
+    given_name = agent_name(name, plain=plain)
     assert VALID_NAME.match(given_name)
     assert given_name not in IGNORED_NAMES
+    assert plain or given_name not in OWN_TOOLS
     assert not given_name.startswith(RESERVED_PREFIX)
     assert given_name == name or len(given_name) <= MAX_CHARS
 
 
-@given(st.sets(NASTY, max_size=20))
-def test_no_two_names_become_the_same(names: set[str]) -> None:
-    assert len({agent_name(name) for name in names}) == len(names)
+@given(st.sets(NASTY, max_size=20), PLAIN)
+def test_no_two_names_become_the_same(names: set[str], plain: bool) -> None:
+    assert len({agent_name(name, plain=plain) for name in names}) == len(names)
 
 
-@given(NASTY)
-def test_a_name_that_is_made_to_look_like_a_renamed_one_does_not_collide_with_it(name: str) -> None:
+@given(NASTY, PLAIN)
+def test_a_name_that_is_made_to_look_like_a_renamed_one_does_not_collide_with_it(
+    name: str, plain: bool
+) -> None:
     """What the agent was given for one name, less what was put in front, is itself a name."""
-    renamed = agent_name(name)
+    renamed = agent_name(name, plain=plain)
     for other in (renamed, renamed.removeprefix(PREFIX)):
         if other != name:
-            assert agent_name(other) != renamed
+            assert agent_name(other, plain=plain) != renamed
 
 
 def test_a_reserved_name_that_ends_as_another_ones_digest_does_not_collide_with_it() -> None:
@@ -66,9 +79,18 @@ def test_every_name_is_converted_back(names: set[str]) -> None:
     assert set(known.values()) == names
 
 
+@pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("name", ["get_weather", "a", "A-b_9", "x" * 128, "mcp_", "client"])
-def test_a_tool_whose_name_is_valid_keeps_it(name: str) -> None:
+def test_a_tool_whose_name_is_valid_keeps_it(name: str, plain: bool) -> None:
+    assert agent_name(name, plain=plain) == name
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(OWN_TOOLS), "apply-patch", "clock__sleep", "collaboration__x", "multi_agent_v1__x"]
+)
+def test_a_tool_named_as_one_of_the_agents_own_has_another_name_beside_it_alone(name: str) -> None:
     assert agent_name(name) == name
+    assert agent_name(name, plain=False) == f"client_{name}"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +98,7 @@ def test_a_tool_whose_name_is_valid_keeps_it(name: str) -> None:
     [
         ("exec_command", "client_exec_command"),
         ("shell_command", "client_shell_command"),
+        ("mcp", "client_mcp"),
         ("mcp__github__search", "client_mcp__github__search"),
         ("client_x", "client_client_x"),
         ("files.read", f"client_files_read_{digest('files.read')}"),
@@ -84,3 +107,14 @@ def test_a_tool_whose_name_is_valid_keeps_it(name: str) -> None:
 )
 def test_a_name_that_is_invalid_stays_readable(name: str, renamed: str) -> None:
     assert agent_name(name) == renamed
+
+
+def test_a_message_about_a_required_tool_does_not_mean_the_agents_own_of_that_name() -> None:
+    history = (HistoryMessage("user", (TextPart("List it."),)),)
+    asked = Turn(model="m", history=history, tools=(Tool("Bash"),), tool_choice="required")
+    given = with_tool_choice(asked).history
+    words = "Call the tool {} now. Do not answer with text."
+    told = json.dumps(conversation(given).lines[-1].blocks)
+    assert words.format("`mcp__client__Bash`") in told
+    for prompt in (first_prompt(given, takes_system=True), later_prompt(given), later_prompt(given[1:])):
+        assert words.format("`Bash` of the MCP server `client`") in json.dumps(prompt.blocks)

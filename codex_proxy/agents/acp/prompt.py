@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import mcp_content
+from codex_proxy.agents.acp.client_tools import SERVER, agent_name
+from codex_proxy.agents.dialects.conversions import mcp_content, message_for_agent
 from codex_proxy.agents.dialects.transcript import flatten
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart, texts_of
 
@@ -29,11 +30,11 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
     """Returns a session's first prompt. `takes_system`: whether instructions at the beginning become its system
     prompt.
     """
-    rest = list(history)
+    rest = _in_agents_words(history)
     system: list[str] = []
     while takes_system and rest and _is_instruction(rest[0]):
         system += _texts(rest.pop(0))
-    prompt = later_prompt(rest)
+    prompt = _prompt(rest)
     return Prompt(prompt.blocks, "\n\n".join(system))
 
 
@@ -41,6 +42,10 @@ def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
     """Returns the prompt for a session that has seen everything before `items`. Instructions after a single user
     message become texts that begin with `[system]`.
     """
+    return _prompt(_in_agents_words(items))
+
+
+def _prompt(items: Sequence[HistoryItem]) -> Prompt:
     first, *rest = items or (None,)
     if (
         isinstance(first, HistoryMessage)
@@ -52,6 +57,17 @@ def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
         return Prompt(mcp_content((*first.parts, *instructions)))
     text, images = flatten(items)
     return Prompt(mcp_content((TextPart(text), *images)))
+
+
+def _in_agents_words(items: Sequence[HistoryItem]) -> list[HistoryItem]:
+    """Returns the items, in which tools are named so that the agent's own of the same name is not meant."""
+    return [
+        message_for_agent(item, _words_for) if isinstance(item, HistoryMessage) else item for item in items
+    ]
+
+
+def _words_for(name: str) -> str:
+    return f"`{agent_name(name)}` of the MCP server `{SERVER}`"
 
 
 def _is_instruction(item: HistoryItem) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.agents.claude_code.messages import assistant_line, user_line
 from codex_proxy.agents.claude_code.tool_names import call_input, model_name
-from codex_proxy.agents.dialects.conversions import image_data, items_of
+from codex_proxy.agents.dialects.conversions import image_data, items_of, message_for_agent
 from codex_proxy.core.events import RawItem
 from codex_proxy.core.items import (
     HistoryCall,
@@ -106,7 +106,7 @@ def conversation(history: Sequence[HistoryItem]) -> Conversation:
     items = list(_without_raw_items(history))
     system: list[str] = []
     while items and _is_instruction(items[0]):
-        system.append(_text(items.pop(0).parts))  # type: ignore[union-attr]
+        system.append(_instruction(items.pop(0)))  # type: ignore[arg-type]
     prompt = "\n\n".join(text for text in system if text)
     if not items:  # nobody but the system speaks
         return Conversation("", (Line("user", [_text_block(prompt or CONTINUE)]),))
@@ -165,7 +165,7 @@ class _Writer:
                 self._add("assistant", [_text_block(text)] if (text := _text(item.parts)) else [])
             elif item.role == "user":
                 self._add("user", _blocks(item.parts))
-            elif text := _text(item.parts):
+            elif text := _instruction(item):
                 self._add("user", [_text_block(LATER_INSTRUCTIONS.format(text))])
         elif isinstance(item, HistoryCall):
             id = _usable_id(item.call_id)
@@ -238,6 +238,10 @@ def _is_instruction(item: HistoryItem | ThinkingBlock) -> bool:
 
 def _usable_id(call_id: str) -> str:
     return call_id if _ID.fullmatch(call_id) else re.sub(r"[^A-Za-z0-9_-]", "_", call_id) or "call"
+
+
+def _instruction(message: HistoryMessage) -> str:
+    return _text(message_for_agent(message, lambda name: f"`{model_name(name)}`").parts)
 
 
 def _text(parts: Sequence[Part]) -> str:

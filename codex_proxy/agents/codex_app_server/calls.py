@@ -1,6 +1,6 @@
 """Converts the client's tools to Codex's form, and finds their calls in the raw items of a model call. Codex accepts
-names of `[A-Za-z0-9_-]{1,128}`, reserves `mcp__`, leaves out `IGNORED_NAMES`, and has no custom tools. Raw items are
-kept until the model call ends, because a retry repeats them.
+names of `[A-Za-z0-9_-]{1,128}`, reserves `mcp__`, leaves out `IGNORED_NAMES` (in agent turns also `OWN_TOOLS`), and has
+no custom tools. Raw items are kept until the model call ends, because a retry repeats them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,23 @@ from codex_proxy.core.limits import ITEM_SIZE
 from codex_proxy.core.tool_names import generated_name
 
 VALID_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
-IGNORED_NAMES = frozenset({"exec_command", "shell_command", "functions"})
-"""Names that Codex accepts, and leaves out of the model's request."""
+IGNORED_NAMES = frozenset({"exec_command", "shell_command", "functions", "mcp"})
+"""Names that Codex refuses, or accepts and leaves out of the model's request."""
+OWN_TOOLS = frozenset(
+    {
+        *("apply_patch", "exec", "local_shell", "shell", "view_image", "wait", "write_stdin"),
+        *("create_goal", "get_goal", "update_goal", "update_plan"),
+        *("list_mcp_resource_templates", "list_mcp_resources", "read_mcp_resource"),
+        *("request_permissions", "request_plugin_install", "tool_search", "tool_suggest", "web_search"),
+        *("request_user_input", "request_user_input_async", "send_message_to_user_async"),
+        *("get_context_remaining", "new_context", "wait_for_environment"),
+        *("close_agent", "resume_agent", "send_input", "spawn_agent", "spawn_agents_on_csv", "wait_agent"),
+        *("followup_task", "interrupt_agent", "list_agents", "send_message"),
+    }
+)
+"""Names of Codex's own tools in agent turns, for some of its models, releases and settings."""
+OWN_NAMESPACES = ("clock__", "collaboration__", "multi_agent_v1__")
+"""How the names of further ones begin where the model calls tools from JavaScript."""
 RESERVED_PREFIX = "mcp__"
 PREFIX = "client_"
 """The prefix of changed names; a client's name with it is changed, too."""
@@ -39,11 +54,12 @@ MAX_KEPT_CHARS = MAX_CHARS - len(PREFIX) - 1 - DIGEST_DIGITS
 _ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
 
 
-def agent_name(name: str) -> str:
-    """Returns the same name, or with `client_` if Codex reserves or ignores it, and with a digest if it is not allowed
-    or ends like one.
+def agent_name(name: str, *, plain: bool = True) -> str:
+    """Returns the same name, or with `client_` if Codex reserves or ignores it, or has such a tool itself (never if
+    `plain`: it has no tools), and with a digest if it is not allowed or ends like one.
     """
     reserved = name in IGNORED_NAMES or name.startswith((RESERVED_PREFIX, PREFIX))
+    reserved = reserved or (not plain and _is_own(name))
     if not reserved and VALID_NAME.fullmatch(name):
         return name
     if (
@@ -55,8 +71,14 @@ def agent_name(name: str) -> str:
     return generated_name(name, PREFIX, kept=MAX_KEPT_CHARS, digits=DIGEST_DIGITS)
 
 
-def dynamic_tool(tool: Tool) -> dict[str, Any]:
-    name = agent_name(tool.name)
+def _is_own(name: str) -> bool:
+    as_identifier = name.replace("-", "_")  # as JavaScript calls it
+    return as_identifier in OWN_TOOLS or as_identifier.startswith(OWN_NAMESPACES)
+
+
+def dynamic_tool(tool: Tool, *, plain: bool = True) -> dict[str, Any]:
+    """Returns the tool for `thread/start`. `plain`: whether Codex has no tools of its own."""
+    name = agent_name(tool.name, plain=plain)
     return {
         "type": "function",
         "name": name,
@@ -82,6 +104,9 @@ KEPT_TYPES = frozenset(
 
 CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
 
+CLIENT_NAMESPACES = (None, "", "functions")
+"""The namespaces of calls of the client's tools; Codex puts them into the last for some models."""
+
 OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
 """Raw items between two model calls; a retry does not repeat them."""
 
@@ -91,7 +116,7 @@ class ModelItems:
 
     def __init__(self, tools: Sequence[Tool] = (), *, plain: bool = True) -> None:
         """`plain`: whether Codex has no tools of its own."""
-        self._tools = {agent_name(tool.name): tool for tool in tools}
+        self._tools = {agent_name(tool.name, plain=plain): tool for tool in tools}
         self._plain = plain
         self._events: list[Event] = []
         self._held = HeldSize("items of the model")
@@ -144,7 +169,8 @@ class ModelItems:
         """Adds a call of a client's tool. A call that Codex answers itself (unknown tool, invalid arguments) gets a
         `Notice`, but not an unknown tool's in agent turns.
         """
-        tool = self._tools.get(call.name)
+        # A tool of an MCP server in config.toml may have the same name: its namespace tells.
+        tool = self._tools.get(call.name) if call.namespace in CLIENT_NAMESPACES else None
         if tool is None:
             if self._plain:  # in agent mode it may be one of the agent's own tools
                 self._events.append(Notice("unoffered_call", call.name))

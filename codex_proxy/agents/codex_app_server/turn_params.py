@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -55,21 +56,22 @@ def with_raw_items(turn: Turn) -> Turn:
     *before, last = turn.history
     raw: list[HistoryItem] = []
     for index, each in enumerate(before):
-        converted = history_items([each], first=index)
+        converted = history_items([each], first=index, plain=turn.mode == "model")
         raw.append(RawHistoryItem(encode_json(converted[0])) if converted else each)
     return msgspec.structs.replace(turn, history=(*raw, last))
 
 
-def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
+def history_items(history: Sequence[HistoryItem], *, first: int = 0, plain: bool = True) -> list[Any]:
     """Converts a history to Responses items. An item without an id gets one that is made from content and position
-    (counted from `first`): an id that Codex makes would defeat the provider's cache.
+    (counted from `first`): an id that Codex makes would defeat the provider's cache. `plain`: see `agent_name`.
     """
     out: list[Any] = []
+    name_of = partial(agent_name, plain=plain)
     for index, each in enumerate(history, first):
         if isinstance(each, RawHistoryItem):
             out.append(msgspec.Raw(each.json))
         elif not isinstance(each, HistoryMessage) or each.parts:
-            item = history_item(each, detail_of=_detail, name_of=agent_name)
+            item = history_item(each, detail_of=_detail, name_of=name_of)
             given = None if isinstance(each, HistoryOutput) else each.id
             item["id"] = _usable_id(item["type"], given) or ID_PREFIXES[item["type"]] + _digest(index, item)
             out.append(item)
@@ -98,13 +100,15 @@ def split_input(
     without a `MENTION`, of at most `MAX_TURN_INPUT` characters; else nothing, so that the model sees exactly the
     client's items.
     """
-    if turn.mode == "agent" and history:
+    plain = turn.mode == "model"
+    if not plain and history:
         last = history[-1]
         if isinstance(last, HistoryMessage) and last.role == "user" and last.parts:
             texts = texts_of(last.parts)
             if sum(map(len, texts)) <= MAX_TURN_INPUT and not any(MENTION.search(text) for text in texts):
-                return history_items(history[:-1], first=first), [_input(part) for part in last.parts]
-    return history_items(history, first=first), []
+                given = [_input(part) for part in last.parts]
+                return history_items(history[:-1], first=first, plain=plain), given
+    return history_items(history, first=first, plain=plain), []
 
 
 def _input(part: Part) -> dict[str, Any]:
@@ -153,7 +157,7 @@ def thread_params(turn: Turn) -> dict[str, Any]:
         del params["sandbox"]  # Codex refuses both
         params["permissions"] = turn.permissions
     if plain or turn.tools:
-        params["dynamicTools"] = [dynamic_tool(tool) for tool in turn.tools]
+        params["dynamicTools"] = [dynamic_tool(tool, plain=plain) for tool in turn.tools]
     config = {"model_verbosity": turn.verbosity} if turn.verbosity else {}
     if turn.web_search:
         config["web_search"] = "live"  # replaces the process's setting, which is for turns without it

@@ -305,6 +305,7 @@ def check_readable(item: msgspec.Raw) -> None:
 class RawItemCall(msgspec.Struct, frozen=True):
     call_id: str
     name: str = ""
+    namespace: str | None = None
     arguments: str = ""
     input: str = ""
 

@@ -1,12 +1,12 @@
 """Converts what an agent's protocol lacks: custom tools to functions with one string `input`, raw items of the
-Responses API to other history items, the client's tools to tools of an MCP server.
+Responses API to other history items, the client's tools to tools of an MCP server, their names to the agent's.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -269,3 +269,19 @@ def _parts(content: Any) -> tuple[Part, ...]:
         elif isinstance(text := part.get("text") or part.get("refusal"), str):
             parts.append(TextPart(text))
     return tuple(parts)
+
+
+# --- names of tools -------------------------------------------------------------------------------
+
+
+def message_for_agent(message: HistoryMessage, words_for: Callable[[str], str]) -> HistoryMessage:
+    """Returns the message with the agent's words for each of its `named_tools` in place of "`NAME`"."""
+    words = {f"`{name}`": words_for(name) for name in message.named_tools}
+    if all(name == given for name, given in words.items()):
+        return message
+    either = re.compile("|".join(map(re.escape, words)))
+    parts: list[Part] = [
+        TextPart(either.sub(lambda found: words[found[0]], part.text)) if isinstance(part, TextPart) else part
+        for part in message.parts
+    ]
+    return msgspec.structs.replace(message, parts=tuple(parts))

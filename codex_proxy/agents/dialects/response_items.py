@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from codex_proxy.agents.dialects.conversions import custom_arguments
+from codex_proxy.agents.dialects.conversions import custom_arguments, message_for_agent
 from codex_proxy.core.events import RawItem, ToolCallRequested
 from codex_proxy.core.items import (
     DetailOf,
@@ -48,7 +48,8 @@ def history_item(
     """
     if isinstance(item, HistoryMessage):
         text_type = "output_text" if item.role == "assistant" else "input_text"
-        content = content_of(item.parts, text_type, detail_of)
+        told = message_for_agent(item, lambda name: f"`{name_of(name)}`")
+        content = content_of(told.parts, text_type, detail_of)
         message = {"type": "message", "role": item.role, "content": content}
         return message | ({"phase": item.phase} if item.phase else {})
     custom = item.kind == "custom" and not as_function
