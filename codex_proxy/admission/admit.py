@@ -19,13 +19,14 @@ from codex_proxy.admission.server_tools import (
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryMessage, ImagePart
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.tool_names import ToolServerState
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import approved_calls
 from codex_proxy.surfaces.named_models import models_in
 from codex_proxy.surfaces.request_options import FieldNames
 from codex_proxy.surfaces.responses.mcp_offers import combine_choices
-from codex_proxy.surfaces.responses.tools import McpOffer
+from codex_proxy.surfaces.responses.tools import HostedOffer, McpOffer, hosted_tool_fault
 from codex_proxy.workers.schema_checks import SchemaChecks, check_schemas
 
 NO_MCP = (
@@ -33,6 +34,10 @@ NO_MCP = (
     "allow the `server_url` in PROXY_MCP_ALLOWED_URLS."
 )
 MCP_NOT_ALLOWED = "This API key may not use MCP servers. Remove them from 'tools', or use another key."
+OWN_OBJECTS = (
+    "This names objects of the account that this server uses at the model server, which are not an API key's. Leave it "
+    "out, or ask the operator for another way to these data."
+)
 GONE_TOOL = (
     "The call '{}' was approved, but this request does not offer its tool. Name its MCP server "
     "in 'tools' again."
@@ -90,6 +95,7 @@ class Admission:
         image_fields: Mapping[str, str] = {},
         optional_images: Collection[str] = (),
         mcp: Sequence[McpOffer] = (),
+        hosted: Sequence[HostedOffer] = (),
         runs: int = 1,
     ) -> Turn:
         """Returns the turn with the absolute path of its folder and fetched images. Called before anything is
@@ -106,6 +112,7 @@ class Admission:
         agent = agent_for(self._agent, turn.model)
         client.check_models(agent.name, models_in(_passed_on(turn)))
         self._check_mcp(mcp, agent, client)
+        self.check_hosted(hosted, turn.model, client)
         turn = _with_mode_for_tools(turn, agent, client)
         self._check_capabilities(turn, agent, fields)
         if turn.tools or turn.output_schema is not None:
@@ -133,7 +140,7 @@ class Admission:
         found = await self._tools.offer(
             request,
             client.name,
-            operators=client.mcp and turn.tool_choice == "auto" and "tool_replies" in agent.capabilities,
+            operators=client.mcp and _is_free(turn) and "tool_replies" in agent.capabilities,
         )
         choice = combine_choices(turn.tool_choice, request.choices, found.tools)
         turn = with_server_tools(turn, found, steps=self._tools.steps, calls=request.max_calls)
@@ -156,6 +163,22 @@ class Admission:
             raise self._unsupported_fault(agent, what, "tool_replies", offers[0].param)
         if not client.mcp:
             raise Fault.of(FaultKind.NOT_ALLOWED, MCP_NOT_ALLOWED, param=offers[0].param)
+
+    def check_hosted(self, offers: Sequence[HostedOffer], model: str, client: Client) -> None:
+        """Raises `Fault` for tools that the model's server does not run, or that name models or objects which the
+        client may not use.
+        """
+        for offer in offers:
+            agent = agent_for(self._agent, model)
+            if offer.type not in agent.capabilities:
+                raise hosted_tool_fault(offer.type, offer.param)
+            client.check_models(agent.name, offer.models)
+            if offer.own_objects and client.digest:
+                raise Fault.of(FaultKind.NOT_ALLOWED, OWN_OBJECTS, param=excerpt(offer.own_objects[0]))
+
+    def may_name_containers(self, model: str, client: Client) -> bool:
+        """Whether items of the client may name containers of the model's server, where those of other keys are, too."""
+        return not client.digest and "code_interpreter" in agent_for(self._agent, model).capabilities
 
     def _check_capabilities(self, turn: Turn, agent: Agent, fields: FieldNames) -> None:
         able = agent.capabilities
@@ -183,6 +206,11 @@ class Admission:
             able = self._agent_able_to(capability)
             advice = f"To allow this, the operator must start the server with --agent {able}."
         return bad_request(f"The agent {agent.name} {what}. {advice}", field, "unsupported_by_agent")
+
+
+def _is_free(turn: Turn) -> bool:
+    """Whether the model may call any tool, or none."""
+    return turn.tool_choice == "auto" and not (turn.hosted is not None and turn.hosted.required)
 
 
 def _passed_on(turn: Turn) -> Mapping[str, msgspec.Raw]:

@@ -56,7 +56,8 @@ def content_of(turn: Turn) -> Content:
         "effort": turn.effort,
         "sampling": sampling,
         "tools": sorted(
-            (_tool(tool) for tool in turn.tools if tool.mcp is None), key=lambda tool: tool["name"]
+            (*(_tool(tool) for tool in turn.tools if tool.mcp is None), *_hosted(turn)),
+            key=lambda tool: tool["name"],
         ),
         "messages": list(_messages(turn.history, numbers)),
     }
@@ -84,6 +85,13 @@ def _tool(tool: Tool) -> dict[str, Any]:
     if tool.parameters is not None:
         found["parameters"] = _decode(bytes(tool.parameters))
     return found
+
+
+def _hosted(turn: Turn) -> Iterator[dict[str, Any]]:
+    """Yields the tools that the model server runs, with a digest of what is said of them all, which may be secret."""
+    if turn.hosted is not None:
+        digest = hashlib.sha256(msgspec.json.encode(turn.hosted)).hexdigest()
+        yield from ({"name": name, "description": f"sha256:{digest}"} for name in turn.hosted.tools)
 
 
 def _messages(history: Iterable[object], numbers: dict[str, int]) -> Iterator[dict[str, Any]]:

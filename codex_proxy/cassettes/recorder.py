@@ -37,7 +37,7 @@ from codex_proxy.cassettes.stable_values import TurnIds, zero_numbers
 from codex_proxy.cassettes.turn_recorder import MAX_BYTES, CassetteTurnRecorder
 from codex_proxy.core.events import Event, ItemStarted, Stop
 from codex_proxy.core.items import McpTools
-from codex_proxy.core.json_values import UNREADABLE, is_json
+from codex_proxy.core.json_values import UNREADABLE, is_json, object_at, objects_in
 from codex_proxy.core.safety import MIN_SECRET_CHARS
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import create, make_folder
@@ -157,7 +157,7 @@ class Recorder:
         return None
 
     def _write(self, recorded: CassetteTurnRecorder, exchange: ExchangeContent) -> Path:
-        secrets = {*exchange.keys, *_mcp_secrets(exchange.body)}
+        secrets = {*exchange.keys, *_tool_secrets(exchange.body)}
         keys = [
             spelling
             for key in sorted(secrets, key=len, reverse=True)  # one may be the beginning of another
@@ -328,14 +328,17 @@ class ExchangeContent(msgspec.Struct):
         )
 
 
-def _mcp_secrets(body: bytes) -> list[str]:
-    found = []
-    tools = _fields_of(body).get("tools") if b'"mcp"' in body else None
-    for tool in tools if isinstance(tools, list) else ():
-        if isinstance(tool, dict):
-            headers = tool.get("headers")
-            found += list(headers.values()) if isinstance(headers, dict) else []
-            found.append(tool.get("authorization"))
+def _tool_secrets(body: bytes) -> list[str]:
+    """Returns the secrets for MCP servers, and for containers of the model server."""
+    found: list[Any] = []
+    has_any = b'"mcp"' in body or b'"code_interpreter"' in body
+    for tool in objects_in(_fields_of(body).get("tools")) if has_any else ():
+        policy = object_at(tool, "container", "network_policy")
+        found += [
+            *object_at(tool, "headers").values(),
+            tool.get("authorization"),
+            *(each.get("value") for each in objects_in(policy.get("domain_secrets"))),
+        ]
     return [value for value in found if isinstance(value, str)]
 
 

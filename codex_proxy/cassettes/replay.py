@@ -154,7 +154,11 @@ class ReplayAgent(AgentInFront):
             found = self.folder.cassettes.get(turn.name)
             if found is None:
                 raise _fault(f"There is no cassette {turn.name} in {self.folder.path.name}.")
-            offered = {tool.name for tool in turn.requested.tools}
+            requested = turn.requested
+            offered = {
+                *(tool.name for tool in requested.tools),
+                *(requested.hosted.tools if requested.hosted else ()),
+            }
             lacking = [each["name"] for each in found.content["tools"] if each["name"] not in offered]
             if lacking:
                 raise _fault(

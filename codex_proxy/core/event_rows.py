@@ -22,6 +22,7 @@ from codex_proxy.core.events import (
     FullArguments,
     FullReasoning,
     FullText,
+    HostedEvent,
     InputRequested,
     ItemEnded,
     ItemStarted,
@@ -73,6 +74,11 @@ class _StoredAnnotation(_Json, tag="annotation_added", frozen=True):
     id: str
 
 
+class _StoredHosted(_Json, tag="hosted_event", frozen=True):
+    id: str
+    type: str
+
+
 class _StoredLimits(_Json, tag="account_limits_reported", frozen=True):
     pass
 
@@ -97,6 +103,7 @@ StoredEvent: TypeAlias = (
     Deltas
     | _StoredRawItem
     | _StoredAnnotation
+    | _StoredHosted
     | _StoredLimits
     | _StoredMcpTools
     | _StoredDetails
@@ -208,6 +215,7 @@ _TO_STORED: Final[Mapping[type, Callable[[Any], StoredEvent]]] = {
     AnswerDetails: _stored_details,
     RawItem: lambda event: _StoredRawItem(_raw(event.json), event.type),
     AnnotationAdded: lambda event: _StoredAnnotation(_raw(event.json), event.id),
+    HostedEvent: lambda event: _StoredHosted(_raw(event.json), event.id, event.type),
     AccountLimitsReported: lambda event: _StoredLimits(_raw(event.json)),
 }
 
@@ -218,6 +226,8 @@ def _event_of(stored: _Stored) -> Event:
             return RawItem(kind, bytes(json))
         case _StoredAnnotation(json, id):
             return AnnotationAdded(id, bytes(json))
+        case _StoredHosted(json, id, kind):
+            return HostedEvent(id, kind, bytes(json))
         case _StoredLimits(json):
             return AccountLimitsReported(bytes(json))
         case _StoredMcpTools(id, server_label, tools, error, choice):

@@ -178,6 +178,16 @@ class FullArguments(_Event, tag="full_arguments", frozen=True, gc=False):
     text: str
 
 
+class HostedEvent(_Event, tag="hosted_event", frozen=True, gc=False):
+    """What the model server says of a tool that it runs, in the open `Activity` `id`: an event of the Responses API, or
+    with an empty `type` the item as it is now. `json` is an object without the numbers and ids of the server's answer.
+    """
+
+    id: str
+    type: str
+    json: bytes
+
+
 class StepCompleted(_Event, tag="step_completed", frozen=True, gc=False):
     """A model call has ended, with its items. `usage`: None if not reported."""
 
@@ -303,6 +313,7 @@ Event: TypeAlias = (
     | FullText
     | FullReasoning
     | FullArguments
+    | HostedEvent
     | StepCompleted
     | UsageReported
     | Retrying

@@ -270,12 +270,15 @@ ActivityKind: TypeAlias = Literal[
 
 
 class Activity(_Item, tag="activity", frozen=True, gc=False):
-    """What the agent did with its own tools; `text` is one line: command, file, query."""
+    """What the agent did with its own tools; `text` is one line: command, file, query. `hosted`: the type of its item
+    in the Responses API if the client asked for the tool; `HostedEvent`s then tell the rest.
+    """
 
     id: str
     kind: ActivityKind
     text: str
     choice: int | None = None
+    hosted: str = ""
 
 
 Item: TypeAlias = Message | Reasoning | ToolCall | McpCall | McpApproval | McpTools | Activity

@@ -13,6 +13,7 @@ from codex_proxy.core.events import (
     MODEL_DELTAS,
     AnnotationAdded,
     Event,
+    HostedEvent,
     ItemEnded,
     ItemStarted,
     OutputDelta,
@@ -179,7 +180,7 @@ class MaxSize:
                 left -= len(event.text) // 8 + 1  # type: ignore[union-attr]
             elif kind is RawItem:
                 left -= len(event.json)  # type: ignore[union-attr]
-            elif kind is AnnotationAdded:
+            elif kind is AnnotationAdded or kind is HostedEvent:
                 left -= len(event.json) + DELTA_SIZE  # type: ignore[union-attr]
             elif kind is ItemStarted:
                 left -= ITEM_SIZE

@@ -19,6 +19,9 @@ Capability = Literal[
     "images",
     "plain_model",
     "web_search",
+    "code_interpreter",
+    "file_search",
+    "image_generation",
     "effort",
     "verbosity",
     "service_tier",
@@ -38,7 +41,8 @@ tools. `structured_output`: the provider gets the answer's schema, not the model
 applies the limit. `forwarding`: the server speaks Chat Completions, and can get fields that a `Turn` lacks.
 `system_prompt`: instructions are sent as such, not as text of the user. `parallel_calls`: the calls of a step are
 reported together. `model_choice`: the turn's model is used.
-`effort`: the turn's effort is used, whatever efforts the models list.
+`effort`: the turn's effort is used, whatever efforts the models list. `code_interpreter`, `file_search`,
+`image_generation`: the model server runs these tools of OpenAI's servers.
 
 If an agent lacks one of the next three, its answers say so in `x-codex-uncertain`. `sandbox`: commands run in the
 turn's sandbox. `exact_usage`: the provider counts each request's tokens. `stop_reasons`: the agent reports why an
@@ -168,6 +172,7 @@ OPTIONS: Final = (
         },
         fixes_session=True,
     ),
+    Option("hosted", fixes_session=True),
     Option("json_object"),
     Option("choices", _named("n", ("chat", "completions"))),
     Option("stop", _named("stop") | {"messages": "stop_sequences", "ollama": "options.stop"}),

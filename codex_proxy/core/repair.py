@@ -25,6 +25,7 @@ from codex_proxy.core.events import (
     FullArguments,
     FullReasoning,
     FullText,
+    HostedEvent,
     InputRequested,
     ItemEnded,
     ItemStarted,
@@ -429,6 +430,13 @@ class TurnRepair:
         elif held.repetition is None:  # one that is repeated was sent before
             self._out.append(AnnotationAdded(held.id, event.json))
 
+    def _on_hosted_event(self, event: HostedEvent) -> None:
+        held = self._items.get(event.id)
+        if held is None or not held.open or type(held.item) is not Activity:
+            self._out.append(Notice("late_delta", "hosted"))
+        else:
+            self._out.append(HostedEvent(held.id, event.type, event.json))
+
     def _on_reasoning_delta(self, event: ReasoningDelta) -> None:
         if self._step.mutes_reasoning:
             return
@@ -476,7 +484,10 @@ def _delta_of(id: str, key: TextKey, text: str) -> Event:
 
 
 def _has_content(held: SentItem) -> bool:
-    return isinstance(held.item, CALLS) or bool(held.sent.get(TEXT) or held.sent.get(REFUSAL))
+    item = held.item
+    if isinstance(item, CALLS) or (isinstance(item, Activity) and item.hosted):
+        return True
+    return bool(held.sent.get(TEXT) or held.sent.get(REFUSAL))
 
 
 _DELTAS: Final[dict[str, Callable[[str, str], Event]]] = {
@@ -495,6 +506,7 @@ HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
     FullText: TurnRepair._on_full_text,
     RefusalDelta: TurnRepair._on_refusal_delta,
     AnnotationAdded: TurnRepair._on_annotation_added,
+    HostedEvent: TurnRepair._on_hosted_event,
     ReasoningDelta: TurnRepair._on_reasoning_delta,
     FullReasoning: TurnRepair._on_full_reasoning,
     ArgumentsDelta: TurnRepair._on_arguments_delta,

@@ -54,6 +54,19 @@ class Origin(msgspec.Struct, frozen=True):
         return f"Origin(hops={self.hops!r})"
 
 
+class HostedTools(msgspec.Struct, frozen=True):
+    """Tools that the model server itself runs, as the client gave them."""
+
+    tools: Mapping[str, tuple[msgspec.Raw, ...]]
+    """The tools that may be called, as JSON, by their type."""
+    required: bool = False
+    """Whether one of these, or of the turn's other tools, must be called."""
+    include: tuple[str, ...] = ()
+    """What their items are to have besides, by the names of the Responses API."""
+    max_calls: int | None = None
+    """Maximum calls of these tools; None: the model server's."""
+
+
 class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A Chat Completions request whose bytes go to the model server, and whose answer to the client, unchanged."""
 
@@ -88,6 +101,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     web_search: bool = False
     """Whether the agent's own web search, which its provider runs, is offered."""
+    hosted: HostedTools | None = None
+    """Further tools that the model server runs, where the agent has the capability of their name."""
     max_server_steps: int = 25
     """Steps whose MCP calls are run here; later ones get an output that tells the model to answer."""
     max_server_calls: int | None = None
@@ -131,6 +146,17 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     def must_call(self) -> bool:
         choice = self.tool_choice
         return choice.required if isinstance(choice, NamedTools) else choice == "required"
+
+
+def after_a_call(turn: Turn) -> Turn:
+    """Returns the turn for its next model call, which need not call a tool any more."""
+    if isinstance(turn.tool_choice, NamedTools):
+        turn = msgspec.structs.replace(turn, tool_choice=NamedTools(turn.tool_choice.names))
+    elif turn.tool_choice == "required":
+        turn = msgspec.structs.replace(turn, tool_choice="auto")
+    if turn.hosted is not None:
+        turn = msgspec.structs.replace(turn, hosted=msgspec.structs.replace(turn.hosted, required=False))
+    return turn
 
 
 def without_content(turn: Turn) -> Turn:

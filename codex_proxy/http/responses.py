@@ -329,6 +329,7 @@ async def _parse(request: web.Request, *, counting: bool = False) -> ParsedConte
         ),
     )
     name_ignored(request, parsed.ignored)
+    request.app[RESPONSES].admission.check_hosted(parsed.hosted, parsed.agent_model, request[CLIENT])
     return parsed
 
 

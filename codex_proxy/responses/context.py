@@ -30,6 +30,7 @@ from codex_proxy.surfaces.responses.history import (
     orphaned_outputs,
     outlasts_compaction,
 )
+from codex_proxy.surfaces.responses.hosted_items import without_container
 from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of, with_earlier_updates
 from codex_proxy.surfaces.responses.response_object import (
     previous_not_found,
@@ -206,6 +207,26 @@ def without_orphans(context: Context) -> tuple[Context, tuple[str, ...]]:
         f"input[{index}]" for index, item in enumerate(context.fresh) if id(item.shown) in orphans
     )
     return msgspec.structs.replace(context, earlier=earlier, fresh=fresh), left_out
+
+
+def without_containers(context: Context) -> tuple[Context, tuple[str, ...]]:
+    """Returns the context without the containers that items name which this server has not stored as the model
+    generated them, and the names of these fields of the request.
+    """
+    earlier, fresh = (tuple(map(_without_container, part)) for part in (context.earlier, context.fresh))
+    left_out = tuple(
+        f"input[{index}].container_id"
+        for index, (given, item) in enumerate(zip(context.fresh, fresh, strict=True))
+        if item is not given
+    )
+    return msgspec.structs.replace(context, earlier=earlier, fresh=fresh), left_out
+
+
+def _without_container(item: ContextItem) -> ContextItem:
+    if item.model is not None or item.shown is None:
+        return item
+    shown = without_container(item.shown)
+    return item if shown is item.shown else ContextItem(shown)
 
 
 # --- the turn -----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from codex_proxy.responses.context import (
     ContextItem,
     read_context,
     turn_in_context,
+    without_containers,
     without_orphans,
 )
 from codex_proxy.responses.service import ResponsesService
@@ -112,18 +113,23 @@ async def prepare_in_context(
     conversation_turn: ConversationLease | None = None,
 ) -> PreparedResponse:
     """Prepares a response in a known context. If it raises, the caller releases `conversation_turn`."""
+    client = service.clients.by_name(owner)
     if leaves_out_orphans(service.profile):
         context, left_out = without_orphans(context)
+        parsed = msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *left_out))
+    if not service.admission.may_name_containers(parsed.turn.model, client):
+        context, left_out = without_containers(context)
         parsed = msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *left_out))
     turn, replay = turn_in_context(parsed, context, service.runs.services.agent_and_model(parsed.turn))
     admitted = await service.admission.admit(
         turn,
-        service.clients.by_name(owner),
+        client,
         parsed.fields,
         model=parsed.model_asked,
         workdir_field=parsed.workdir_param,
         image_fields=parsed.web_images,
         mcp=() if parsed.compacts else parsed.mcp,
+        hosted=parsed.hosted,
     )
     return PreparedResponse(
         id=id,

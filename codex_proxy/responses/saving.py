@@ -18,6 +18,7 @@ from codex_proxy.store.store import Store
 from codex_proxy.store.values import UNFINISHED, Frame, StoredItem, StoredResponse, StoreUnavailable
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.responses.hosted_items import HOSTED_TYPES
 from codex_proxy.surfaces.responses.mcp_items import call_id_of
 from codex_proxy.surfaces.responses.output import WHOLE_CALLS
 from codex_proxy.surfaces.responses.parse import ParsedResponse
@@ -181,9 +182,11 @@ class _OutputItems:
 
 
 def _id_of(head: ItemHead) -> str | None:
-    """Returns the id by which an item is found; None for a message, found by its place."""
+    """Returns the id by which an item is found; None for a message, found by its place, the type for another item."""
     if head.kind == "call":
         return head.call_id
+    if head.kind == "other":
+        return head.type
     return head.id if head.kind == "reasoning" else None
 
 
@@ -194,6 +197,8 @@ def _key_of(item: ItemDict) -> _Key | None:
         return "call", item.get("call_id")
     if kind in ("mcp_call", "mcp_approval_request"):
         return "call", call_id_of(item["id"])
+    if kind in HOSTED_TYPES:
+        return "other", kind
     if kind == "message":
         return "message", None
     return ("reasoning", item["id"]) if kind == "reasoning" else None

@@ -250,11 +250,21 @@ class WebSearchCallItem(NativeItem):
     action: dict[str, Any] | None = None
 
 
+class CodeCallItem(NativeItem):
+    type: Literal["code_interpreter_call"]
+    id: Annotated[str, Field(min_length=1)]
+
+
+class FileSearchCallItem(NativeItem):
+    type: Literal["file_search_call"]
+    id: Annotated[str, Field(min_length=1)]
+
+
 class ImageCallItem(NativeItem):
     type: Literal["image_generation_call"]
     id: Annotated[str, Field(min_length=1)]
     status: str
-    result: str
+    result: str | None
 
 
 def _is_a_command(action: dict[str, Any]) -> dict[str, Any]:
@@ -390,6 +400,8 @@ AnyItem: TypeAlias = Annotated[
     | CompactionTriggerItem
     | ConfigurationUpdateItem
     | WebSearchCallItem
+    | CodeCallItem
+    | FileSearchCallItem
     | ImageCallItem
     | LocalShellCallItem
     | LocalShellOutputItem

@@ -35,6 +35,8 @@ PREFIXES: Final = {
     "compaction_trigger": "cmpt_",
     "configuration_update": "cu_",
     "web_search_call": "ws_",
+    "code_interpreter_call": "ci_",
+    "file_search_call": "fs_",
     "image_generation_call": "ig_",
     "local_shell_call": "lsh_",
     "local_shell_call_output": "lsho_",
@@ -221,6 +223,10 @@ def _native_form(item: wire.NativeItem, param: str, pdfs: PdfTexts | None) -> It
     return _with_optional({}, **item.model_dump())
 
 
+def _hosted_form(item: wire.NativeItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
+    return item.model_dump(exclude_unset=True)
+
+
 def _local_shell_output_form(item: wire.LocalShellOutputItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     call_id = item.call_id or item.id
     if not call_id:
@@ -278,7 +284,7 @@ _FORMS: Final[dict[type, Callable[[Any, str, PdfTexts | None], ItemDict]]] = {
     wire.AgentMessageItem: _agent_message_form,
     wire.ConfigurationUpdateItem: _update_form,
     wire.WebSearchCallItem: _native_form,
-    wire.ImageCallItem: _native_form,
+    **dict.fromkeys((wire.CodeCallItem, wire.FileSearchCallItem, wire.ImageCallItem), _hosted_form),
     wire.LocalShellCallItem: _native_form,
     wire.LocalShellOutputItem: _local_shell_output_form,
     **dict.fromkeys(

@@ -76,16 +76,17 @@ def models_in(fields: Mapping[str, msgspec.Raw]) -> Iterator[tuple[str, str]]:
         if field == "tools" and isinstance(value, list):
             for tool in value:
                 if isinstance(tool, dict):
-                    yield from _below(
+                    yield from models_below(
                         {name: each for name, each in tool.items() if name not in _OF_TOOLS}, field
                     )
         elif folded(field) in _AT_THE_TOP:
             yield from ((field, text) for text in _texts(value))
         else:
-            yield from _below({field: value}, "")
+            yield from models_below({field: value}, "")
 
 
-def _below(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def models_below(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yields the paths of all fields in a value that may name models, and these names. `path`: the value's."""
     waiting = [(path, value)]
     while waiting:
         path, value = waiting.pop()

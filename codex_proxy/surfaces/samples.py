@@ -14,6 +14,7 @@ from codex_proxy.core.events import (
     AnnotationAdded,
     ArgumentsDelta,
     Event,
+    HostedEvent,
     ItemEnded,
     ItemStarted,
     OutputDelta,
@@ -28,7 +29,14 @@ from codex_proxy.core.events import (
 from codex_proxy.surfaces.usage import TurnTokens
 
 ItemEvent: TypeAlias = (
-    TextDelta | RefusalDelta | AnnotationAdded | ReasoningDelta | ArgumentsDelta | OutputDelta | ItemEnded
+    TextDelta
+    | RefusalDelta
+    | AnnotationAdded
+    | ReasoningDelta
+    | ArgumentsDelta
+    | OutputDelta
+    | HostedEvent
+    | ItemEnded
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import aiohttp
+import msgspec
 import pytest
 
 from codex_proxy.agents.agent import AgentBase
@@ -29,7 +30,7 @@ from codex_proxy.cassettes.turn_recorder import CassetteTurnRecorder
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.items import McpOrigin, Tool
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import HostedTools, Turn
 from tests.cassettes.talking import chat_loop, openai_client, running_server
 from tests.upstreams.cases import text
 from tests.upstreams.serving import upstream
@@ -373,3 +374,14 @@ def test_what_is_compared_of_a_turn_has_no_tool_that_this_server_runs() -> None:
     tools = (Tool("add", "Adds"), Tool("desk__look", "Looks", mcp=McpOrigin("desk", "look")))
     content = content_of(Turn(model="m", history=(), tools=tools))
     assert [tool["name"] for tool in content["tools"]] == ["add"]
+
+
+def test_tools_of_the_model_server_are_compared_without_what_they_were_given() -> None:
+    def told(secret: bytes) -> list[dict[str, Any]]:
+        hosted = HostedTools({"code_interpreter": (msgspec.Raw(b'{"key":"%b"}' % secret),)})
+        tools: list[dict[str, Any]] = content_of(Turn(model="m", history=(), hosted=hosted))["tools"]
+        return tools
+
+    assert [tool["name"] for tool in told(b"one")] == ["code_interpreter"]
+    assert told(b"one") == told(b"one") != told(b"two")
+    assert "one" not in str(told(b"one")).replace("code_interpreter", "")

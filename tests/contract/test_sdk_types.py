@@ -23,8 +23,10 @@ from openai.types.responses.response_input_item_param import ResponseInputItemPa
 from openai.types.responses.tool_param import ToolParam
 from typing_extensions import TypedDict
 
+from codex_proxy.agents.openai_responses.answer import HOSTED_EVENTS
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.surfaces.responses import mcp_items
+from codex_proxy.surfaces.responses.hosted_items import HOSTED_TYPES
 from codex_proxy.surfaces.responses.output import KINDS
 from tests.pictures import PIXEL
 from tests.sdk_types import kinds, smallest
@@ -124,7 +126,8 @@ OTHER_HALVES: Final[Mapping[str, dict[str, Any]]] = {
 def choice_is_read(kind: str, choice: Any) -> None:
     own = {"custom": {"type": "custom", "name": "x"}, "mcp": {**MCP, "server_label": "x"}}
     others = [own[kind]] if kind in own else [responses.function_tool("x")]
-    if kind in ("local_shell", "shell", "apply_patch") or kind.startswith("web_search"):
+    hosted = {name.removesuffix("_call") for name in HOSTED_TYPES}
+    if kind in ("local_shell", "shell", "apply_patch", *hosted) or kind.startswith("web_search"):
         others = [{"type": kind}]
     responses.turn(tools=others, tool_choice=choice)
 
@@ -246,7 +249,7 @@ def test_a_type_is_served_or_refused_as_the_page_says(union: str, kind: str, all
 
 def test_the_page_names_the_items_that_answers_are_made_of() -> None:
     own = {"codex:activity"}
-    assert set(row("output items")[0]) == {*KINDS, "compaction"} - own
+    assert set(row("output items")[0]) == {*KINDS, *HOSTED_TYPES, "compaction"} - own
 
 
 def test_the_page_names_the_events_that_are_sent() -> None:
@@ -257,7 +260,7 @@ def test_the_page_names_the_events_that_are_sent() -> None:
         f"response.{kind}.{stage}" for kind in STAGED for stage in ("in_progress", "completed", "failed")
     }
     made = {f"response.{end}" for end in ("completed", "incomplete", "failed")} | staged
-    sent = {name for name in kinds(ResponseStreamEvent) if f'"{name}"' in source} | made
+    sent = {name for name in kinds(ResponseStreamEvent) if f'"{name}"' in source} | made | {*HOSTED_EVENTS}
     assert set(row("events")[0]) == sent
 
 

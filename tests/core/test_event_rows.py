@@ -42,7 +42,7 @@ ITEMS: list[Item] = [
     McpCall("d", "call", "server", "tool", "apr", 0, old_form=True),
     McpApproval("e", "call", "server", "tool", 0),
     McpTools("f", "server", b'[{"name":"x"}]', "an error", 0),
-    Activity("g", "command", "ls", 0),
+    Activity("g", "command", "ls", 0, hosted="file_search_call"),
 ]
 EVENTS: list[Event] = [
     ev.TurnStarted("thread", "gpt"),
@@ -53,6 +53,7 @@ EVENTS: list[Event] = [
     ev.TextDelta("b", "other"),
     ev.RefusalDelta("b", "no"),
     ev.AnnotationAdded("a", b'{"type":"url_citation"}'),
+    ev.HostedEvent("g", "response.file_search_call.searching", b'{"queries":["who?"]}'),
     ev.ReasoningDelta("r", "x"),
     ev.ReasoningDelta("r", "y"),
     ev.ReasoningDelta("r", "z", 1),
@@ -152,6 +153,7 @@ def test_the_stored_names_of_events_and_items_stay() -> None:
         "FullText": "full_text",
         "FullReasoning": "full_reasoning",
         "FullArguments": "full_arguments",
+        "HostedEvent": "hosted_event",
         "StepCompleted": "step_completed",
         "UsageReported": "usage_reported",
         "Retrying": "retrying",

@@ -13,6 +13,7 @@ from codex_proxy.core.events import (
     AnnotationAdded,
     ArgumentsDelta,
     Event,
+    HostedEvent,
     ItemEnded,
     ItemStarted,
     OutputDelta,
@@ -217,6 +218,7 @@ KEPT: list[Event] = [
     OutputDelta("m", "a" * 8 * 99),
     RawItem("r", b"a" * 100),
     AnnotationAdded("m", WORDS.encode()),
+    HostedEvent("m", "response.code_interpreter_call.completed", WORDS.encode()),
 ]
 
 

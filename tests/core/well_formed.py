@@ -12,6 +12,7 @@ from codex_proxy.core.events import (
     FullArguments,
     FullReasoning,
     FullText,
+    HostedEvent,
     ItemEnded,
     ItemStarted,
     Notice,
@@ -33,6 +34,7 @@ HOMES: dict[type, type] = {
     ReasoningDelta: Reasoning,
     ArgumentsDelta: ToolCall,
     OutputDelta: Activity,
+    HostedEvent: Activity,
 }
 """Which delta may stand in which item."""
 
@@ -84,7 +86,7 @@ def _of_the_items(events: Sequence[Event]) -> list[str]:
                 open_ids.remove(event.id)
         elif isinstance(event, tuple(HOMES)):
             id = event.id  # type: ignore[union-attr]
-            text = event.json if isinstance(event, AnnotationAdded) else event.text  # type: ignore[union-attr]
+            text = event.json if isinstance(event, AnnotationAdded | HostedEvent) else event.text  # type: ignore[union-attr]
             if id not in open_ids:
                 wrong.append(f"{name} outside {id}")
             elif kinds[id] is not HOMES[type(event)]:

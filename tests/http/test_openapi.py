@@ -230,8 +230,8 @@ def test_what_chat_always_refuses_is_no_part_of_its_schema(fields: dict[str, Any
         {"include": ["message.output_text.logprobs"]},
         {"conversation": "x"},
         {"conversation": {"id": "x"}},
-        {"tools": [{"type": "code_interpreter"}]},
-        {"tools": SEARCH, "tool_choice": {"type": "code_interpreter"}},
+        {"tools": [{"type": "computer"}]},
+        {"tools": SEARCH, "tool_choice": {"type": "computer"}},
     ],
     ids=str,
 )

@@ -22,7 +22,7 @@ from codex_proxy.core.items import (
     Tool,
 )
 from codex_proxy.core.options import OPTIONS, Option
-from codex_proxy.core.turn import NamedTools, Turn
+from codex_proxy.core.turn import HostedTools, NamedTools, Turn
 from codex_proxy.runs.idle_sessions import (
     CLOSED_SECONDS,
     ClosedSession,
@@ -464,6 +464,7 @@ DIFFERENT = {
     "tools": (Tool("f", strict=True),),
     "tool_choice": NamedTools(("f",)),
     "web_search": True,
+    "hosted": HostedTools({"file_search": (msgspec.Raw(b"{}"),)}),
     "verbosity": "low",
     "workdir": "/",
     "sandbox": "workspace-write",

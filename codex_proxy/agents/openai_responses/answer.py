@@ -4,7 +4,7 @@ fullest word counts: the last event, the complete item, the events `.done`, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +27,7 @@ from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
     FullArguments,
+    HostedEvent,
     ItemEnded,
     ItemStarted,
     RawItem,
@@ -80,6 +81,21 @@ _TEXT_EVENTS: Final = {
 }
 
 
+HOSTED_EVENTS: Final = {
+    f"response.{event}": f"{event.partition('_call')[0]}_call"
+    for event in (
+        *("code_interpreter_call.in_progress", "code_interpreter_call.interpreting"),
+        *("code_interpreter_call.completed", "code_interpreter_call_code.delta"),
+        *("code_interpreter_call_code.done", "file_search_call.in_progress", "file_search_call.searching"),
+        *("file_search_call.completed", "image_generation_call.in_progress"),
+        *("image_generation_call.generating", "image_generation_call.partial_image"),
+        "image_generation_call.completed",
+    )
+}
+"""The types of items by the events of tools that the server runs."""
+_PLACES: Final = frozenset({"type", "item_id", "output_index", "sequence_number"})
+
+
 class Call(msgspec.Struct, frozen=True):
     call_id: str
     name: str
@@ -92,8 +108,12 @@ class Call(msgspec.Struct, frozen=True):
 class ResponsesAnswer:
     """Converts an answer to events. Private methods append to `out`."""
 
-    def __init__(self, new_id: Callable[[str], str], *, streamed: Mapping[str, ToolKind]) -> None:
-        """`streamed`: kinds of tools whose calls are events while they arrive, by name; others are only in `calls`."""
+    def __init__(
+        self, new_id: Callable[[str], str], *, streamed: Mapping[str, ToolKind], hosted: Collection[str] = ()
+    ) -> None:
+        """`streamed`: kinds of tools whose calls are events while they arrive, by name; others are only in `calls`.
+        `hosted`: the types of items of tools that the client lets the server run.
+        """
         self.usage: Usage | None = None
         self.status = ""
         """The answer's status (see `_final_status`); empty before the end."""
@@ -104,6 +124,7 @@ class ResponsesAnswer:
         """Whether the server has said something else than what was sent, or it cannot be known which call it meant."""
         self._new_id = new_id
         self._streamed = streamed
+        self._hosted = hosted
         self._items = OutputItems()
         self._ended: list[OutputItem] = []
         """The items that are complete, as they ended."""
@@ -153,6 +174,8 @@ class ResponsesAnswer:
             self._on_item_done(event, out)
         elif kind == "response.output_text.annotation.added":
             self._on_annotation_added(event, out)
+        elif HOSTED_EVENTS.get(kind) in self._hosted:
+            self._on_hosted(kind, event, out)
         return out
 
     # --- texts ------------------------------------------------------------------------------------
@@ -240,6 +263,16 @@ class ResponsesAnswer:
                 item.cited += 1
                 out.append(AnnotationAdded(item.id, encode_json(annotation)))
 
+    def _on_hosted(self, kind: str, event: Mapping[str, Any], out: list[Event]) -> None:
+        """Passes on an event of a tool that the server runs. What the server says of no item that it has announced is
+        left out: the complete item has it all.
+        """
+        index = _index_of(event)
+        found = self._items.of_event(text_at(event, "item_id"), index, HOSTED_EVENTS[kind])
+        if found is not None and len(found) == 1:
+            fields = {name: value for name, value in event.items() if name not in _PLACES}
+            out.append(HostedEvent(found[0].id, kind, encode_json(fields)))
+
     # --- items ------------------------------------------------------------------------------------
 
     def _on_item_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
@@ -253,6 +286,8 @@ class ResponsesAnswer:
         item.implied = False
         if item.family == CALL:
             self._tell(item, out)
+        elif item.family in self._hosted:
+            self._begin_hosted(item, out)
         elif (opened := _new_item(form, item.id)) is not None:
             out.append(ItemStarted(opened))
 
@@ -357,8 +392,15 @@ class ResponsesAnswer:
                     texts = [item.text(key) for key in sorted(item.pieces) if key[0] == field]
                     form[field] = [{"type": _REASONING_PARTS[kind], "text": text} for text in texts]
             out.append(ItemEnded(item.id))
+        elif item.family in self._hosted:
+            self._begin_hosted(item, out)
+            out.append(ItemEnded(item.id))
         elif (activity := _new_item(form, item.id)) is not None:
             out += (ItemStarted(activity), ItemEnded(item.id))
+
+    def _begin_hosted(self, item: OutputItem, out: list[Event]) -> None:
+        started = Activity(item.id, "other", item.family.removesuffix("_call"), hosted=item.family)
+        out += (ItemStarted(started), HostedEvent(item.id, "", encode_json(item.form)))
 
     def _finish_call(self, item: OutputItem, form: dict[str, Any], out: list[Event]) -> None:
         """Ends a call. Its item gets what it lacks from the events before. A call without a name is ignored."""

@@ -62,7 +62,7 @@ def request_fields(turn: Turn, model: str, items: Sequence[Any], refused: Forms)
         "input": with_forms(items, refused),
         "stream": True,
         "store": False,
-        "include": ["reasoning.encrypted_content"],
+        "include": ["reasoning.encrypted_content", *(turn.hosted.include if turn.hosted else ())],
         "max_output_tokens": turn.max_tokens,
         **options,
         "text": {**options.get("text", {}), **_format(turn, refused)} or None,
@@ -94,13 +94,21 @@ def _schema_words(turn: Turn) -> dict[str, Any]:
 
 
 def _tools(turn: Turn, refused: Forms) -> dict[str, Any]:
-    tools = [_tool(tool, refused) for tool in turn.tools]
+    tools: list[Any] = [_tool(tool, refused) for tool in turn.tools]
     if turn.web_search and "web_search" not in refused:
         tools.append({"type": "web_search"})
+    hosted = turn.hosted.tools if turn.hosted is not None else {}
+    for given in hosted.values():
+        tools += given
     if not tools:
         return {}
     fields: dict[str, Any] = {"tools": tools, "parallel_tool_calls": turn.parallel_tool_calls}
-    if turn.must_call:
+    if turn.hosted is not None and turn.hosted.max_calls is not None:
+        fields["max_tool_calls"] = turn.hosted.max_calls
+    if turn.hosted is not None and turn.hosted.required:
+        is_only = len(hosted) == 1 and not (turn.tools or turn.web_search or NAMED_TOOL in refused)
+        fields["tool_choice"] = {"type": next(iter(hosted))} if is_only else "required"
+    elif turn.must_call:
         # The turn has only tools that may be called.
         only = turn.tools[0] if len(turn.tools) == 1 and NAMED_TOOL not in refused else None
         kind = "function" if only is None or CUSTOM in refused else only.kind

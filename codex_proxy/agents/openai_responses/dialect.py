@@ -56,7 +56,9 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
     # --- one exchange -----------------------------------------------------------------------------
 
     def _new_answer(self) -> ResponsesAnswer:
-        return ResponsesAnswer(self._context.new_id, streamed=self._streamed)
+        hosted = () if self._turn.hosted is None else self._turn.hosted.tools
+        types = frozenset(f"{tool}_call" for tool in hosted)
+        return ResponsesAnswer(self._context.new_id, streamed=self._streamed, hosted=types)
 
     def _request(self) -> bytes:
         return encode_json(self._fields(self._refused))

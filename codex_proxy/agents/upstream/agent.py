@@ -134,15 +134,17 @@ class UpstreamAgent(AgentBase):
             self._transports.discard(transport)
 
     def _targets(self, turn: Turn) -> list[UpstreamTarget]:
-        """Returns this upstream, then its fallbacks that the client may use and that can pass on a request unchanged,
-        each with its own name for the model.
+        """Returns this upstream, then its fallbacks that the client may use and that can pass on a request unchanged
+        and run its hosted tools, each with its own name for the model.
         """
         targets = [self._target(turn, turn.model)]
+        needed = {*(turn.hosted.tools if turn.hosted is not None else ())}
+        needed |= {"forwarding"} if turn.forwarded is not None else set()
         for fallback in self.config.fallback:
             name, _, model = fallback.partition("/")
             peer = self._peers[name]
             is_allowed = turn.origin.agents is None or name in turn.origin.agents
-            if is_allowed and (turn.forwarded is None or "forwarding" in peer.capabilities):
+            if is_allowed and needed <= peer.capabilities:
                 targets.append(peer._target(turn, model or peer._same_model(turn.model)))
         return targets
 

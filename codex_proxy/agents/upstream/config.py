@@ -82,6 +82,7 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
     key_file: str = "key_file of [upstreams.default]"
     ca_file: str = "ca_file of [upstreams.default]"
     model: str = "CODEX_MODEL"
+    hosted_tools: str = "hosted_tools of [upstreams.default]"
     wire: str = "which API it speaks (--agent openai-chat or openai-responses)"
 
     @classmethod
@@ -97,6 +98,7 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
             key_file=f"key_file of {table}",
             ca_file=f"ca_file of {table}",
             model=f"default_model of {table}",
+            hosted_tools=f"hosted_tools of {table}",
             wire=f"which API it speaks (wire of {table})",
         )
 
@@ -119,6 +121,7 @@ def _check_path(path: str) -> str:
     return path
 
 
+HostedToolName = Literal["code_interpreter", "file_search", "image_generation"]
 PassedPath = Annotated[str, AfterValidator(_check_path)]
 HeaderName = Annotated[str, AfterValidator(_check_header)]
 ForwardedName = Annotated[str, AfterValidator(_check_forwarded)]
@@ -147,6 +150,10 @@ class UpstreamConfig(BaseModel, extra="forbid", frozen=True):
     )
     cannot: tuple[Capability, ...] = Field(
         (), description="capabilities (docs/agents.md) that it lacks, besides those of the preset"
+    )
+    hosted_tools: tuple[HostedToolName, ...] = Field(
+        (),
+        description="tools that it runs itself for clients of Responses, if its `wire` is `responses`",
     )
     paths: tuple[PassedPath, ...] | None = Field(
         None,
@@ -202,7 +209,8 @@ class UpstreamConfig(BaseModel, extra="forbid", frozen=True):
     @property
     def capabilities(self) -> frozenset[Capability]:
         """The capabilities of the upstream. A request that needs another one is refused."""
-        return self.api.capabilities - frozenset(self.cannot) - self.kind.cannot
+        offered = frozenset(self.hosted_tools) if self.api is RESPONSES else frozenset()
+        return (self.api.capabilities | offered) - frozenset(self.cannot) - self.kind.cannot
 
     @property
     def kind(self) -> UpstreamPreset:

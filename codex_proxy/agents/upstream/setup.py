@@ -15,7 +15,7 @@ from yarl import URL
 
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.agents.upstream.agent import UpstreamAgent
-from codex_proxy.agents.upstream.config import SettingNames, Upstream, UpstreamApi, UpstreamConfig
+from codex_proxy.agents.upstream.config import RESPONSES, SettingNames, Upstream, UpstreamApi, UpstreamConfig
 from codex_proxy.agents.upstream.server import ModelServer, request_models_once
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import misconfigured
@@ -91,6 +91,10 @@ def upstream_of(context: AgentContext) -> Upstream:
         raise NoAgentError(
             f"--agent {api.agent} needs the address of a server that speaks {api.api}: give it with "
             "--upstream-url (PROXY_UPSTREAM_URL), like http://127.0.0.1:11434/v1."
+        )
+    if config.hosted_tools and api is not RESPONSES:
+        raise NoAgentError(
+            f"{names.hosted_tools} needs an upstream with the Responses API: set {names.wire}."
         )
     checked = _normalise_url(url, api, names)
     key = _key_of(config, settings.upstream_key, context.environ, names)

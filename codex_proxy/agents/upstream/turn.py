@@ -43,7 +43,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Part, TextPart, ToolKind
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import Turn, after_a_call
 
 A = TypeVar("A")
 
@@ -225,6 +225,8 @@ class UpstreamTurn(ExchangeTurn[A]):
         if request_id not in self._waiting_calls or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
         output = self._put_output(self._waiting_calls.pop(request_id), reply.parts)
+        if reply.success:
+            self._turn = after_a_call(self._turn)
         return Step([output], b"" if self._waiting_calls else self._next_request())
 
     # --- what an API fills in ---------------------------------------------------------------------

@@ -17,7 +17,7 @@ from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, Include, ResponseRequest
 
 ALWAYS_REFUSED: Final = frozenset(
-    {"ChatAudioPart", "AudioPart", "ChatOtherPart", "ChosenHosted", "ContainerEnvironment", "HostedTool"}
+    {"ChatAudioPart", "AudioPart", "ChatOtherPart", "ChosenOpenAIs", "ContainerEnvironment", "OpenAIsTool"}
 )
 """Members of unions that exist only for errors."""
 

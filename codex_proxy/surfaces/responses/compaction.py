@@ -41,6 +41,7 @@ def compaction_turn(turn: Turn, history: tuple[HistoryItem, ...]) -> Turn:
         tools=(),
         tool_choice="auto",
         web_search=False,
+        hosted=None,
         output_schema=None,
         verbosity=None,
         stop=(),

@@ -24,7 +24,7 @@ from codex_proxy.surfaces.responses.history import (
     orphaned_outputs,
 )
 from codex_proxy.surfaces.responses.parse import INSTRUCTING, check_input, conversation_of, format_of
-from codex_proxy.surfaces.responses.tools import offered_tools
+from codex_proxy.surfaces.responses.tools import HostedOffer, offered_tools
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields
 from codex_proxy.surfaces.usage import tokens_in
 
@@ -41,6 +41,8 @@ class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str | None
     tokens_beside: int
     """The tokens of tools and schemas."""
+    hosted: tuple[HostedOffer, ...]
+    """The tools that the model server is to run."""
     ignored: tuple[str, ...]
     """Fields without effect."""
 
@@ -76,6 +78,7 @@ def parse_context(
         previous_response_id=request.previous_response_id,
         conversation=conversation,
         tokens_beside=estimate_all(bytes(each or b"").decode() for each in (shown, schema)),
+        hosted=offered.hosted_offers,
         ignored=ignored,
     )
 

@@ -164,6 +164,12 @@ class ResponseEvents:
             position = {"item_id": raw_text(output.id), "output_index": output.index}
             self._add(f"response.{output.kind}.{stage}", **position)
 
+    def send_hosted(self, output: OutputItem, type: str, fields: dict[str, msgspec.Raw]) -> None:
+        """Adds an event of a tool that the model server runs. Nobody here has chosen the names of its fields."""
+        place = {"item_id": raw_text(output.id), "output_index": output.index, "sequence_number": self.number}
+        body = json_bytes({**fields, "type": type, **place})
+        self._send_frame(b"event: %b\ndata: %b\n\n" % (type.encode(), body))
+
     def send_compacting(self, output: OutputItem) -> None:
         """Sends that the summary of a compaction is being written."""
         position = {"item_id": raw_text(output.id), "output_index": output.index}

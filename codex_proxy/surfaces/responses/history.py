@@ -22,6 +22,7 @@ from codex_proxy.core.items import (
     Role,
     TextPart,
 )
+from codex_proxy.core.json_values import objects_in, text_at
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses import mcp_history
@@ -49,6 +50,7 @@ def decode_summary(content: str) -> str | None:
 
 SUMMARY_WORDS: Final = "What was said before, in a summary:\n"
 _APPROVED: Final = "The user has approved this call. It has yet to be made."
+_NOT_KEPT: Final = "[output: not kept]"
 _ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant"}
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
@@ -280,6 +282,26 @@ def _unchanged_item(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     return _raw(item)
 
 
+def _code_call(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+    """Converts a call of `code_interpreter`: without a container, which model servers want, as one of a function."""
+    if item.get("container_id"):
+        return _raw(item)
+    arguments = json_bytes({"code": item.get("code")}).decode()
+    outputs = [
+        text_at(each, "logs") or f"[{text_at(each, 'type')}]" for each in objects_in(item.get("outputs"))
+    ]
+    output = TextPart("\n".join(outputs) or _NOT_KEPT)
+    return [
+        HistoryCall(item["id"], "code_interpreter", arguments, by_server=True),
+        HistoryOutput(item["id"], (output,), by_server=True),
+    ]
+
+
+def _image_call(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+    # Without its image it would name one that the account at the model server has.
+    return _raw(item) if item.get("result") else []
+
+
 def _nothing(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     return []
 
@@ -300,7 +322,9 @@ _CONVERSIONS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]
     "tool_search_call": _nothing,
     "tool_search_output": _nothing,
     "web_search_call": _unchanged_item,
-    "image_generation_call": _unchanged_item,
+    "code_interpreter_call": _code_call,
+    "file_search_call": _unchanged_item,
+    "image_generation_call": _image_call,
     "local_shell_call": _unchanged_item,
 }
 STAND_ALONE: Final = frozenset(_CONVERSIONS)

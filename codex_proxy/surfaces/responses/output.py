@@ -266,8 +266,13 @@ def output_item(
     prefix, own = PREFIXES[kind], item.id
     if isinstance(item, McpCall | McpApproval):
         return OutputItem(item, kind, mcp_items.new_item_id(prefix, item.call_id, ids))
+    return OutputItem(item, kind, new_item_id(own, prefix, ids), called)
+
+
+def new_item_id(own: str, prefix: str, ids: IdSource) -> str:
+    """Returns the agent's id of an item if it has the form of OpenAI's, else a new one."""
     keep = own.startswith(prefix) and len(own) >= _OWN_ID_LENGTH and "~" not in own
-    return OutputItem(item, kind, own if keep else ids.new(prefix), called)
+    return own if keep else ids.new(prefix)
 
 
 def _kind_of(item: Item, activity: str) -> str | None:

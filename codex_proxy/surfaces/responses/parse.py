@@ -16,7 +16,7 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.options import NAMES, SAMPLING
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import Mode, Turn
+from codex_proxy.core.turn import HostedTools, Mode, Turn
 from codex_proxy.surfaces.body import check_length, parse_as, validate
 from codex_proxy.surfaces.field_lists import ignored_fields
 from codex_proxy.surfaces.item_wire import ConfigurationUpdateItem
@@ -49,7 +49,7 @@ from codex_proxy.surfaces.request_options import (
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.response_object import echo_of, summary_of
 from codex_proxy.surfaces.responses.response_types import ResponseEcho
-from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, offered_tools
+from codex_proxy.surfaces.responses.tools import HostedOffer, McpChoice, McpOffer, offered_tools
 from codex_proxy.surfaces.responses.wire import (
     ContextFields,
     JsonObjectFormat,
@@ -62,6 +62,8 @@ from codex_proxy.surfaces.unions import ByKind
 from codex_proxy.surfaces.wire_types import JsonSchemaFormat, TextFormat
 
 CONVERSATION_PREFIX: Final = "conv_"
+HOSTED_FIELDS: Final = ("file_search_call.results", "code_interpreter_call.outputs")
+"""The values of `include` for tools of the model server."""
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 
 FIELDS: Final = FieldNames(
@@ -95,6 +97,8 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     mcp: tuple[McpOffer, ...]
     mcp_choice: tuple[McpChoice, ...]
     """The only MCP tools that may be called (see `ResponsesTools`)."""
+    hosted: tuple[HostedOffer, ...]
+    """The tools that the model server is to run, also those that may not be called."""
     max_tool_calls: int | None
     truncation: Literal["auto", "disabled"]
     format: Format
@@ -132,6 +136,7 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
         tool_choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         web_search=offered.web_search and context.settings.web_search,
+        hosted=_with_limits(offered.hosted, request),
         output_schema=wanted.schema,
         sampling=non_null_fields(request, SAMPLING["responses"]),
         stop=stops_of(request.stop),
@@ -152,6 +157,7 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
         include=frozenset(request.include or ()),
         mcp=offered.mcp,
         mcp_choice=offered.mcp_choice,
+        hosted=offered.hosted_offers,
         max_tool_calls=request.max_tool_calls,
         truncation=request.truncation or "disabled",
         format=wanted,
@@ -168,6 +174,14 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
         workdir_param=place.workdir_param,
         web_images=web_images(items),
     )
+
+
+def _with_limits(hosted: HostedTools | None, request: ResponseRequest) -> HostedTools | None:
+    """Returns the tools with the fields that their items are to have besides, and their maximum calls."""
+    if hosted is None:
+        return None
+    include = tuple(name for name in HOSTED_FIELDS if name in (request.include or ()))
+    return msgspec.structs.replace(hosted, include=include, max_calls=request.max_tool_calls)
 
 
 def _with_updates(request: ResponseRequest) -> ResponseRequest:

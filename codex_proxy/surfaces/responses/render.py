@@ -15,6 +15,7 @@ from codex_proxy.core.events import (
     AnswerDetails,
     ArgumentsDelta,
     Event,
+    HostedEvent,
     ItemEnded,
     ItemStarted,
     OutputDelta,
@@ -47,6 +48,7 @@ from codex_proxy.surfaces.base import (
     merge_text_deltas,
 )
 from codex_proxy.surfaces.responses.events import ResponseEvents
+from codex_proxy.surfaces.responses.hosted_items import HostedItem, event_fields
 from codex_proxy.surfaces.responses.output import (
     ACTIVITY_TYPE,
     ANNOTATION,
@@ -279,7 +281,11 @@ class ResponsesRenderer(Renderer):
         item = event.item
         if item.choice or isinstance(item, self.unshown):
             return  # a response has one answer, so another choice has no place in it
-        output = output_item(item, self._ids, activity=self._activity, client_names=self._client_names)
+        output: OutputItem | None
+        if isinstance(item, Activity) and item.hosted:
+            output = HostedItem(item, self._ids)
+        else:
+            output = output_item(item, self._ids, activity=self._activity, client_names=self._client_names)
         if output is None:
             return
         self._step_began = self._step_began or not output.made_by_server
@@ -304,8 +310,8 @@ class ResponsesRenderer(Renderer):
         is wanted; `WHOLE_CALLS` at their end.
         """
         item = output.item
-        if output.kind in WHOLE_CALLS:
-            return  # its arguments are not known yet
+        if output.kind in WHOLE_CALLS or isinstance(output, HostedItem):
+            return  # its arguments or fields are not known yet
         if isinstance(item, ToolCall | McpCall):
             self._announce(output)
             self._new_part(output, ARGUMENTS)
@@ -419,6 +425,17 @@ class ResponsesRenderer(Renderer):
             output.printed.append(event.text)
         elif self._activity == "items":
             self._add_text(event.id, OUTPUT, event.text)
+
+    def _on_hosted(self, event: HostedEvent) -> None:
+        output = self._items.get(event.id)
+        if not isinstance(output, HostedItem):
+            return
+        if not event.type:
+            output.set(event.json)
+        if output.index is None:
+            self._announce(output)
+        if event.type:
+            self._events.send_hosted(output, event.type, event_fields(event.json))
 
     # --- encrypted reasoning --------------------------------------------------------------------
 

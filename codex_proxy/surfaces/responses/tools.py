@@ -1,11 +1,11 @@
-"""Reads tools and `tool_choice`: the client's tools, MCP servers, web search. Raises `Fault` INVALID_REQUEST, also for
-tools that only OpenAI's servers run. Sources: docs/contract.md#tools-of-a-response,
-docs/wire-rules.md#the-context-of-a-turn.
+"""Reads tools and `tool_choice`: the client's tools, MCP servers, web search, tools of the model server. Raises `Fault`
+INVALID_REQUEST, also for tools that only OpenAI's servers run; admission refuses what the agent's server does not run.
+Sources: docs/contract.md#tools-of-a-response, docs/wire-rules.md#the-context-of-a-turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,8 +13,10 @@ import msgspec
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import NamedTools, ToolChoice
+from codex_proxy.core.turn import HostedTools, NamedTools, ToolChoice
+from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.body import RequestModel, missing_parameter
+from codex_proxy.surfaces.named_models import folded, models_below
 from codex_proxy.surfaces.responses import wire_tools as wire
 from codex_proxy.surfaces.responses.client_tools import TOOL_SEARCH, client_tools, name_of
 from codex_proxy.surfaces.tools import OfferedTools, known_tool, refuse_duplicates
@@ -27,6 +29,17 @@ class McpOffer(msgspec.Struct, frozen=True):
 
     server: wire.McpServerTool
     param: str
+
+
+class HostedOffer(msgspec.Struct, frozen=True):
+    """A tool that the model server is to run. `own_objects`: the fields in which the request names what the account at
+    that server has. `models`: the fields that may name models, with the names.
+    """
+
+    type: str
+    param: str
+    own_objects: tuple[str, ...]
+    models: tuple[tuple[str, str], ...]
 
 
 class McpChoice(msgspec.Struct, frozen=True):
@@ -44,6 +57,10 @@ class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
     mcp_choice: tuple[McpChoice, ...]
     """The only MCP tools that may be called; empty: all."""
     web_search: bool
+    hosted: HostedTools | None
+    """The tools of the model server that may be called."""
+    hosted_offers: tuple[HostedOffer, ...]
+    """All of its tools that the request has, also those that may not be called."""
     shown: list[Any]
     shown_choice: Any
     left_out: tuple[str, ...] = ()
@@ -56,10 +73,10 @@ def offered_tools(
     """Returns the tools that the request offers. `input_tools`: tools in input items (`client_tools.tools_in`)."""
     given = given or ()
     for index, tool in enumerate(given):
-        if isinstance(tool, wire.HostedTool):
-            raise _hosted_tool_fault(tool.type, f"tools[{index}]")
+        if isinstance(tool, wire.OpenAIsTool):
+            raise hosted_tool_fault(tool.type, f"tools[{index}]")
         if wire.runs_in_container(tool):
-            raise _hosted_tool_fault("shell", f"tools[{index}].environment")
+            raise hosted_tool_fault("shell", f"tools[{index}].environment")
     named = list(client_tools(given))
     refuse_duplicates([each.tool for each in named], [each.param for each in named])
     tools = join_tools(tuple(each.tool for each in named if not each.deferred), input_tools)
@@ -73,13 +90,20 @@ def offered_tools(
     )
     _refuse_same_labels(mcp)
     searching = any(isinstance(tool, wire.WebSearchTool) for tool in given)
-    chosen, mcp_choice, search_too = _Chooser(tools, mcp, searching, bool(given)).choose(choice)
+    hosted = [tool for tool in given if isinstance(tool, wire.HostedTool)]
+    chosen = _Chooser(tools, mcp, searching, hosted, bool(given)).choose(choice)
     return ResponsesTools(
         tools=tools,
-        choice=chosen,
+        choice=chosen.names,
         mcp=mcp,
-        mcp_choice=mcp_choice,
-        web_search=searching and search_too,
+        mcp_choice=chosen.mcp,
+        web_search=searching and chosen.web_search,
+        hosted=_hosted_tools(hosted, chosen),
+        hosted_offers=tuple(
+            _hosted_offer(tool, f"tools[{index}]")
+            for index, tool in enumerate(given)
+            if isinstance(tool, wire.HostedTool)
+        ),
         shown=[_tool_echo(tool) for tool in given],
         shown_choice=_choice_echo(choice),
         left_out=(f"tools[{TOOL_SEARCH}]",) if searched_by_server else (),
@@ -92,7 +116,36 @@ def join_tools(tools: tuple[Tool, ...], input_tools: Iterable[Tool]) -> tuple[To
     return (*tools, *(tool for tool in input_tools if tool.name not in names))
 
 
-def _hosted_tool_fault(kind: str, param: str) -> Fault:
+def _hosted_tools(given: Sequence[wire.HostedTool], chosen: _Choice) -> HostedTools | None:
+    tools: dict[str, tuple[msgspec.Raw, ...]] = {}
+    for tool in given:
+        if tool.type in chosen.hosted:
+            as_given = msgspec.Raw(json_bytes(tool.model_dump(exclude_unset=True)))
+            tools[tool.type] = (*tools.get(tool.type, ()), as_given)
+    return HostedTools(tools, chosen.hosted_required) if tools else None
+
+
+def _hosted_offer(tool: wire.HostedTool, param: str) -> HostedOffer:
+    given = _dump(tool)
+    return HostedOffer(tool.type, param, tuple(_own_objects(given, param)), tuple(models_below(given, param)))
+
+
+def _own_objects(value: Any, path: str) -> Iterator[str]:
+    """Yields the paths of ids: of files, vector stores, skills, and containers."""
+    if isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _own_objects(each, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            kind = folded(name)
+            is_id = kind.endswith(("id", "ids")) or (kind == "container" and isinstance(each, str))
+            if is_id and each:
+                yield f"{path}.{name}"
+            else:
+                yield from _own_objects(each, f"{path}.{name}")
+
+
+def hosted_tool_fault(kind: str, param: str) -> Fault:
     message = (
         f"The tool '{kind}' belongs to OpenAI's own servers and models and is not available here: use 'function', "
         "'custom', 'mcp' or 'web_search'."
@@ -139,64 +192,88 @@ def _refuse_same_labels(offers: Sequence[McpOffer]) -> None:
         labels.add(label)
 
 
+class _Choice(msgspec.Struct, frozen=True):
+    """A choice among the client's tools, MCP tools, web search, and tools of the model server by their types.
+    `hosted_required`: one of all of them must be called, and that may be one of the model server's.
+    """
+
+    names: ToolChoice
+    mcp: tuple[McpChoice, ...] = ()
+    web_search: bool = False
+    hosted: Collection[str] = ()
+    hosted_required: bool = False
+
+
 class _Chooser:
     def __init__(
-        self, tools: tuple[Tool, ...], mcp: tuple[McpOffer, ...], searching: bool, any_given: bool
+        self,
+        tools: tuple[Tool, ...],
+        mcp: tuple[McpOffer, ...],
+        searching: bool,
+        hosted: Sequence[wire.HostedTool],
+        any_given: bool,
     ) -> None:
         self._tools = tools
         self._labels = [offer.server.server_label for offer in mcp]
         self._searching = searching
+        self._hosted = {tool.type for tool in hosted}
         self._any = any_given
 
-    def choose(self, choice: wire.ToolChoice | None) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
-        """Returns the choice among the client's tools, the choices among MCP tools, and whether web search may be
-        used."""
+    def choose(self, choice: wire.ToolChoice | None) -> _Choice:
         if choice is None or choice == "auto":
-            return "auto", (), True
+            return _Choice("auto", web_search=True, hosted=self._hosted)
         if choice == "none":
-            return "none", (), False
+            return _Choice("none")
         if not self._any:
             raise bad_request("'tool_choice' is only allowed when 'tools' are given.", "tool_choice")
         if choice == "required":
-            return "required", (), True
+            # Only the model server sees whether it has called a tool of its own.
+            names: ToolChoice = "auto" if self._hosted else "required"
+            return _Choice(names, web_search=True, hosted=self._hosted, hosted_required=bool(self._hosted))
         if isinstance(choice, wire.ChosenAllowed):
             return self._allowed_choice(choice)
         return self._choose_one(choice, "tool_choice", required=True)
 
-    def _allowed_choice(self, choice: wire.ChosenAllowed) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
-        names: list[str] = []
-        mcp: list[McpChoice] = []
-        search = False
+    def _allowed_choice(self, choice: wire.ChosenAllowed) -> _Choice:
         required = choice.mode == "required"
-        for index, tool in enumerate(choice.tools):
-            one, servers, searched = self._choose_one(tool, f"tool_choice.tools[{index}]", required=required)
-            names += one.names if isinstance(one, NamedTools) else ()
-            mcp += servers
-            search = search or searched
-        return NamedTools(tuple(dict.fromkeys(names)), required and bool(names)), tuple(mcp), search
+        chosen = [
+            self._choose_one(tool, f"tool_choice.tools[{index}]", required=required)
+            for index, tool in enumerate(choice.tools)
+        ]
+        names = [name for one in chosen if isinstance(one.names, NamedTools) for name in one.names.names]
+        hosted = {kind for one in chosen for kind in one.hosted}
+        return _Choice(
+            NamedTools(tuple(dict.fromkeys(names)), required and bool(names) and not hosted),
+            tuple(server for one in chosen for server in one.mcp),
+            any(one.web_search for one in chosen),
+            hosted,
+            required and bool(hosted),
+        )
 
-    def _choose_one(
-        self, choice: wire.Allowed, param: str, *, required: bool
-    ) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
+    def _choose_one(self, choice: wire.Allowed, param: str, *, required: bool) -> _Choice:
+        if isinstance(choice, wire.ChosenOpenAIs) or (
+            isinstance(choice, wire.ChosenHosted) and choice.type not in self._hosted
+        ):
+            raise hosted_tool_fault(choice.type, param)
         if isinstance(choice, wire.ChosenHosted):
-            raise _hosted_tool_fault(choice.type, param)
+            return _Choice(NamedTools(()), hosted=(choice.type,), hosted_required=required)
         if isinstance(choice, wire.ChosenTool):
             named = name_of(choice.namespace, choice.name)
             name = known_tool(named, choice.type, self._tools, f"{param}.name")
-            return NamedTools((name,), required), (), False
+            return _Choice(NamedTools((name,), required))
         if isinstance(choice, wire.ChosenMachineTool):
             name = known_tool(choice.type, "function", self._tools, f"{param}.type")
-            return NamedTools((name,), required), (), False
+            return _Choice(NamedTools((name,), required))
         if isinstance(choice, wire.ChosenMcp):
             if choice.server_label not in self._labels:
                 raise bad_request(
                     f"No MCP server '{excerpt(choice.server_label)}' was given.", f"{param}.server_label"
                 )
             server = McpChoice(choice.server_label, choice.name, required)
-            return NamedTools(()), (server,), False
+            return _Choice(NamedTools(()), (server,))
         if not self._searching:
             raise bad_request(f"No tool '{choice.type}' was given.", f"{param}.type")
-        return NamedTools(()), (), True
+        return _Choice(NamedTools(()), web_search=True)
 
 
 # --- how the response object shows them ---------------------------------------------------------
@@ -216,7 +293,17 @@ def _tool_echo(tool: wire.AnyTool) -> dict[str, Any]:
         shown = _dump(tool, {"headers", "authorization"})
         return {"require_approval": "never"} | shown
     shown = _dump(tool)
+    if isinstance(tool, wire.HostedTool):
+        return _without_secrets(shown)
     return shown | ({"format": shown.get("format", {"type": "text"})} if tool.type == "custom" else {})
+
+
+def _without_secrets(shown: dict[str, Any]) -> dict[str, Any]:
+    container = shown.get("container")
+    if not isinstance(container, dict) or not isinstance(policy := container.get("network_policy"), dict):
+        return shown
+    public = {name: value for name, value in policy.items() if name != "domain_secrets"}
+    return shown | {"container": container | {"network_policy": public}}
 
 
 def _choice_echo(choice: wire.ToolChoice | None) -> Any:

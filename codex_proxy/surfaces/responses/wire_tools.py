@@ -16,10 +16,8 @@ from codex_proxy.surfaces.wire_types import Name, TextFormat
 WebSearch: TypeAlias = Literal[
     "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"
 ]
-Hosted: TypeAlias = Literal[
-    "code_interpreter",
-    "file_search",
-    "image_generation",
+Hosted: TypeAlias = Literal["code_interpreter", "file_search", "image_generation"]
+OpenAIs: TypeAlias = Literal[
     "computer",
     "computer_use",
     "computer_use_preview",
@@ -174,10 +172,16 @@ class WebSearchTool(RequestModel):
     external_web_access: Annotated[bool | None, Ignored("tools[]", also_false=True)] = None
 
 
-class HostedTool(RequestModel):
-    """A tool that only OpenAI's servers run, listed so that the refusal can name it."""
+class HostedTool(RequestModel, extra="allow"):
+    """A tool that the model server runs, where the operator says that it may."""
 
     type: Hosted
+
+
+class OpenAIsTool(RequestModel):
+    """A tool that only OpenAI's servers run, listed so that the refusal can name it."""
+
+    type: OpenAIs
 
 
 AnyTool: TypeAlias = Annotated[
@@ -190,7 +194,8 @@ AnyTool: TypeAlias = Annotated[
     | LocalShellTool
     | ShellTool
     | ApplyPatchTool
-    | HostedTool,
+    | HostedTool
+    | OpenAIsTool,
     ByKind(),
 ]
 
@@ -221,8 +226,12 @@ class ChosenHosted(RequestModel):
     type: Hosted
 
 
+class ChosenOpenAIs(RequestModel):
+    type: OpenAIs
+
+
 Allowed: TypeAlias = Annotated[
-    ChosenTool | ChosenMcp | ChosenWebSearch | ChosenMachineTool | ChosenHosted, ByKind()
+    ChosenTool | ChosenMcp | ChosenWebSearch | ChosenMachineTool | ChosenHosted | ChosenOpenAIs, ByKind()
 ]
 
 
@@ -239,6 +248,7 @@ ToolChoice: TypeAlias = Annotated[
     | ChosenWebSearch
     | ChosenMachineTool
     | ChosenHosted
+    | ChosenOpenAIs
     | ChosenAllowed,
     ByKind(),
 ]

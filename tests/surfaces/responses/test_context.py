@@ -108,7 +108,7 @@ def test_a_context_may_be_all_in_the_past() -> None:
         ({}, "input"),
         ({"input": []}, "input"),
         ({"input": "x", "conversation": "x"}, "conversation"),
-        ({"input": "x", "tools": [{"type": "file_search"}]}, "tools[0]"),
+        ({"input": "x", "tools": [{"type": "computer"}]}, "tools[0]"),
         ({"input": "x", "model": None}, "model"),
     ],
 )

@@ -302,5 +302,5 @@ def test_messages_without_a_word_are_left_out() -> None:
 
 def test_a_kind_that_the_agent_cannot_take_is_refused() -> None:
     with pytest.raises(Fault) as raised:
-        history_of([{"type": "file_search_call"}])
-    assert "'file_search_call'" in raised.value.failure.message
+        history_of([{"type": "computer_call"}])
+    assert "'computer_call'" in raised.value.failure.message

@@ -351,14 +351,21 @@ def test_web_search_turns_on_the_agents_own(kind: str) -> None:
     assert ("tools[web_search]" in forbidden.ignored, forbidden.turn.web_search) == (True, False)
 
 
-@pytest.mark.parametrize(
-    "kind", ["code_interpreter", "file_search", "image_generation", "computer_use_preview", "computer"]
-)
+@pytest.mark.parametrize("kind", ["programmatic_tool_calling", "computer_use_preview", "computer"])
 def test_tools_of_openais_own_servers_are_refused_by_name(kind: str) -> None:
     failure = refusal_of(tools=[function_tool(), {"type": kind}])
     assert (failure.param, failure.code) == ("tools[1]", "unsupported_tool")
     assert f"'{kind}'" in failure.message
-    assert ("X-Codex-Mode: agent" in failure.message) == (kind == "code_interpreter")
+    assert ("give a function with the actions" in failure.message) == kind.startswith("computer")
+
+
+@pytest.mark.parametrize("kind", ["code_interpreter", "file_search", "image_generation"])
+def test_tools_of_the_model_server_are_for_admission_to_judge(kind: str) -> None:
+    parsed = ask(tools=[function_tool(), {"type": kind, "tomorrow": {"file_ids": ["f"]}}], tool_choice="none")
+    (offer,) = parsed.hosted
+    assert (offer.type, offer.param, offer.own_objects) == (kind, "tools[1]", ("tools[1].tomorrow.file_ids",))
+    assert parsed.turn.hosted is None
+    assert not parsed.ignored
 
 
 @pytest.mark.parametrize("environment", [{"type": "container_auto"}, {"type": "container_reference"}])
