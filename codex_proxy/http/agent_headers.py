@@ -14,6 +14,8 @@ from codex_proxy.core.options import OPTIONS, Option
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 from codex_proxy.surfaces.request_options import ParsedRequest
 
+IGNORED_HEADER: Final = "x-codex-ignored-params"
+
 
 class _TurnFacts(NamedTuple):
     agent: Agent
@@ -116,7 +118,7 @@ def _uncertain_fields(facts: _TurnFacts) -> Iterator[str]:
 
 
 _HEADERS: Final[dict[str, Callable[[_TurnFacts], Iterator[str]]]] = {
-    "x-codex-ignored-params": _ignored_fields,
+    IGNORED_HEADER: _ignored_fields,
     "x-codex-history": _history_changes,
     "x-codex-mode": _changed_mode,
     "x-codex-uncertain": _uncertain_fields,

@@ -7,7 +7,7 @@ for its bytes it is not kept. Each turn has the limits that its key has now. Sou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from codex_proxy.core.empty_answers import EMPTY_HEADER
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
+from codex_proxy.http.agent_headers import IGNORED_HEADER, agent_headers
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import BODY_BUDGET, HeldBytes, hints_of, parse_body
 from codex_proxy.http.middleware.access import KEY_PROTOCOL, subprotocols
@@ -279,7 +280,8 @@ class _ResponsesSocket:
             raise
         self._empty = ""
         response, reader = await start_foreground(self._responses, prepared, "websocket", self._note_empty)
-        await self._send_events(reader)
+        made = agent_headers(self._responses.runs.agent, prepared.parsed, prepared.turn)
+        await self._send_events(reader, {name: made[name] for name in made if name == IGNORED_HEADER})
         if response.failure is not None or response.final is None:
             self._forget_failed(parsed.previous_response_id)
             return
@@ -303,7 +305,8 @@ class _ResponsesSocket:
         if events and isinstance(events[-1], TurnEnded):
             self._empty = events[-1].empty
 
-    async def _send_events(self, reader: ResponseReader) -> None:
+    async def _send_events(self, reader: ResponseReader, about: Mapping[str, str]) -> None:
+        """`about`: members of the last event, which has no header that could say it."""
         try:
             while not reader.finished:
                 await reader.wait()
@@ -312,12 +315,9 @@ class _ResponsesSocket:
                     raise Fault(reader.refusal)
                 for _, frame in frames:
                     payload = payload_of(frame)
-                    if self._empty and is_last(frame):  # it has no header and no comment that could say it
-                        payload = b'%b,"%b":"%b"}' % (
-                            payload[:-1],
-                            EMPTY_HEADER.encode(),
-                            self._empty.encode(),
-                        )
+                    if is_last(frame):
+                        said = {**about, **({EMPTY_HEADER: self._empty} if self._empty else {})}
+                        payload = payload[:-1] + b"," + json_bytes(said)[1:] if said else payload
                     await self._send(payload)
         except (Fault, ConnectionError):
             raise

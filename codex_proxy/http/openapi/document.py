@@ -40,7 +40,8 @@ _DESCRIPTION: Final = (
 )
 TURN_HEADERS: Final = {
     "x-codex-agent": "The agent that ran the turn.",
-    "x-codex-ignored-params": "Parameters of the request that have no effect, separated by commas.",
+    "x-codex-ignored-params": "Parameters of the request that have no effect, separated by commas; on a WebSocket "
+    "a field of the last event.",
     "x-codex-mode": "`agent`: the agent has no plain model, so a request with tools was run as a read-only agent turn.",
     "x-codex-passed-params": "Unknown parameters that were passed to the upstream, separated by commas.",
     "x-codex-changed-params": "What the upstream refused, so that it was left out or sent in another form, "
