@@ -286,9 +286,9 @@ def _event_types() -> dict[Any, Any]:
     from codex_proxy.agents.acp import messages
 
     types = (
-        *(messages.ToolsListed, messages.ToolCalled, messages.ToolsSettled, messages.ToolDropped),
+        messages.ToolsListed, messages.ToolCalled, messages.ToolsSettled, messages.ToolDropped,
         messages.ModelCallFailed,
-    )
+    )  # fmt: skip
     return {each.__name__: each for each in types}
 
 

@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from codex_proxy.settings.fields import Settings
 
 
-PROGRAM_SETTINGS: Final = frozenset(
-    {
-        *("workdir", "workdir_roots", "sandbox", "builtin_tools", "show_activity"),
-        *("child_env", "child_limits"),
-        *("kept_threads", "kept_thread_seconds"),
-    }
-)
+PROGRAM_SETTINGS: Final = frozenset({
+    "workdir", "workdir_roots", "sandbox", "builtin_tools", "show_activity",
+    "child_env", "child_limits",
+    "kept_threads", "kept_thread_seconds",
+})  # fmt: skip
 
 
 class NoAgentError(UserError):

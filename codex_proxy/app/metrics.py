@@ -38,11 +38,11 @@ OTHER = "other"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 FINISH_REASONS = frozenset(
     (
-        *("stop", "length", "tool_calls", "function_call", "content_filter"),
-        *("completed", "incomplete", "failed"),
+        "stop", "length", "tool_calls", "function_call", "content_filter",
+        "completed", "incomplete", "failed",
         *STOP_REASONS,
     )
-)
+)  # fmt: skip
 CHOICES_BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 128)
 """Buckets up to the largest `n` that can be configured."""
 SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)

@@ -26,9 +26,9 @@ from codex_proxy.surfaces.usage_report import usage_figures
 
 _COLUMNS = ("turns", "failed", "input", "cached", "output", "reasoning")
 _FIGURES = (
-    *("num_model_requests", "num_failed_requests", "input_tokens", "input_cached_tokens"),
-    *("output_tokens", "output_reasoning_tokens"),
-)
+    "num_model_requests", "num_failed_requests", "input_tokens", "input_cached_tokens",
+    "output_tokens", "output_reasoning_tokens",
+)  # fmt: skip
 
 
 async def usage_of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:

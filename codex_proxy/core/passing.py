@@ -11,10 +11,10 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.turn import Origin
 
 PASSED_PATHS: Final = (
-    *("/completions", "/embeddings", "/rerank", "/moderations"),
-    *("/audio/speech", "/audio/transcriptions", "/audio/translations"),
-    *("/images/generations", "/images/edits", "/images/variations"),
-)
+    "/completions", "/embeddings", "/rerank", "/moderations",
+    "/audio/speech", "/audio/transcriptions", "/audio/translations",
+    "/images/generations", "/images/edits", "/images/variations",
+)  # fmt: skip
 """The paths that are passed on, without `/v1`."""
 
 Body: TypeAlias = bytes | tuple[memoryview, ...]

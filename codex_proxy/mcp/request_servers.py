@@ -37,13 +37,11 @@ MAX_SESSIONS: Final = 64
 
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]{0,16384}")
-_FORBIDDEN_HEADERS: Final = frozenset(
-    {
-        *("host", "connection", "content-length", "content-type", "transfer-encoding", "te", "trailer"),
-        *("upgrade", "accept", "accept-encoding", "expect", "proxy-authorization", "proxy-connection"),
-        *("mcp-session-id", "mcp-protocol-version", "last-event-id"),
-    }
-)
+_FORBIDDEN_HEADERS: Final = frozenset({
+    "host", "connection", "content-length", "content-type", "transfer-encoding", "te", "trailer",
+    "upgrade", "accept", "accept-encoding", "expect", "proxy-authorization", "proxy-connection",
+    "mcp-session-id", "mcp-protocol-version", "last-event-id",
+})  # fmt: skip
 """Headers that redirect the message (`Host`), or belong to the connection or the protocol."""
 
 

@@ -37,9 +37,9 @@ OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
 READ_OPTION = "--read"
 
 DEVICES = (
-    *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"),
-    *("/dev/tty", "/dev/ptmx", "/dev/pts"),
-)
+    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
+    "/dev/tty", "/dev/ptmx", "/dev/pts",
+)  # fmt: skip
 
 
 class NotConfinedError(Exception):

@@ -226,19 +226,17 @@ def is_folder_removed() -> bool:
 # read, so it does not matter here either.
 FORBIDDEN_PREFIX = "PROXY_"
 
-ALLOWED_NAMES = frozenset(
-    {
-        # to find programs, files and the user
-        *("PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "SHELL", "TERM", "LANG"),
-        # to trust the certificates that the user's machine trusts
-        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
-        # to reach the internet through the user's network proxy
-        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
-        *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
-        # the fake agent of the tests waits for this file
-        "STREAM_RELEASE_FILE",
-    }
-)
+ALLOWED_NAMES = frozenset({
+    # to find programs, files and the user
+    "PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "SHELL", "TERM", "LANG",
+    # to trust the certificates that the user's machine trusts
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
+    # to reach the internet through the user's network proxy
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
+    "http_proxy", "https_proxy", "all_proxy", "no_proxy",
+    # the fake agent of the tests waits for this file
+    "STREAM_RELEASE_FILE",
+})  # fmt: skip
 
 ALLOWED_PREFIXES = ("LC_", "CODEX_", "FAKE_CODEX_")
 

@@ -8,14 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-STRICT_KEYWORDS = frozenset(
-    {
-        *("$schema", "$id", "$defs", "definitions", "$ref", "$comment", "title", "description"),
-        *("type", "enum", "const", "anyOf", "properties", "required", "additionalProperties", "items"),
-        *("pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-        *("minItems", "maxItems"),
-    }
-)
+STRICT_KEYWORDS = frozenset({
+    "$schema", "$id", "$defs", "definitions", "$ref", "$comment", "title", "description",
+    "type", "enum", "const", "anyOf", "properties", "required", "additionalProperties", "items",
+    "pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "minItems", "maxItems",
+})  # fmt: skip
 """Keywords that OpenAI documents. With any other, this server enforces the schema instead of the provider."""
 
 STRICT_FORMATS = frozenset(

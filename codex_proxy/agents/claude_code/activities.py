@@ -38,8 +38,8 @@ PERMISSIONS: Final[Mapping[ActivityKind, ApprovalKind]] = {
     "mcp_call": "mcp",
 }
 DESCRIBING: Final = (
-    *("command", "file_path", "notebook_path", "url", "query", "pattern", "path", "description"),
-)
+    "command", "file_path", "notebook_path", "url", "query", "pattern", "path", "description",
+)  # fmt: skip
 """The arguments that may describe a call; the first text among them is shown."""
 
 

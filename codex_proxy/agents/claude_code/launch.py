@@ -16,30 +16,28 @@ from codex_proxy.agents.processes.claude_variables import CLAUDE_VARIABLES
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Mode, Sandbox
 
-CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {
-        *("history", "client_tools", "tool_replies", "structured_output", "images", "plain_model"),
-        *("system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice", "effort"),
-    }
-)
+CAPABILITIES: Final[frozenset[Capability]] = frozenset({
+    "history", "client_tools", "tool_replies", "structured_output", "images", "plain_model",
+    "system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice", "effort",
+})  # fmt: skip
 
 COMMON_ARGUMENTS: Final = (
-    *("-p", "--input-format", "stream-json", "--output-format", "stream-json"),
+    "-p", "--input-format", "stream-json", "--output-format", "stream-json",
     "--include-partial-messages",  # deltas, not whole messages alone
     "--verbose",  # without it the program prints the result alone
     "--no-session-persistence",  # nothing of a client's conversation is written to the user's home
-    *("--allowedTools", f"mcp__{CLIENT_SERVER}"),  # the client's own tools are the client's affair
-)
+    "--allowedTools", f"mcp__{CLIENT_SERVER}",  # the client's own tools are the client's affair
+)  # fmt: skip
 PLAIN_ARGUMENTS: Final = (
-    *("--tools", ""),
+    "--tools", "",
     "--strict-mcp-config",  # no MCP server of the user's
-    *("--setting-sources", ""),  # no hooks, no permissions, no instructions
+    "--setting-sources", "",  # no hooks, no permissions, no instructions
     "--disable-slash-commands",
-)
+)  # fmt: skip
 AGENT_ARGUMENTS: Final = (
-    *("--setting-sources", "user"),
-    *("--permission-prompt-tool", "stdio"),  # what needs permission is asked of us
-)
+    "--setting-sources", "user",
+    "--permission-prompt-tool", "stdio",  # what needs permission is asked of us
+)  # fmt: skip
 READ_TOOLS: Final = ("Read", "Glob", "Grep")
 WORK_TOOLS: Final = (*READ_TOOLS, "Edit", "Write", "NotebookEdit", "Bash", "Agent", "Skill")
 """The agent's own tools in turns that may write: none that asks the user, and none that outlives the turn."""
@@ -65,13 +63,13 @@ mentions, and adds nothing for words. It also leaves out the CLAUDE.md of subfol
 
 ALLOWED_NAMES: Final = (
     "CLAUDE_CONFIG_DIR",
-    *("ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL"),
-    *("ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL"),
-    *("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
-    *("ANTHROPIC_BEDROCK_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL", "ANTHROPIC_VERTEX_PROJECT_ID"),
-    *("AWS_REGION", "AWS_PROFILE", "CLOUD_ML_REGION"),
-    *("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "MAX_THINKING_TOKENS"),
-)
+    "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+    "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY",
+    "ANTHROPIC_BEDROCK_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL", "ANTHROPIC_VERTEX_PROJECT_ID",
+    "AWS_REGION", "AWS_PROFILE", "CLOUD_ML_REGION",
+    "CLAUDE_CODE_MAX_OUTPUT_TOKENS", "MAX_THINKING_TOKENS",
+)  # fmt: skip
 """Variables for the provider's addresses and the program's home; no keys, which would be charged in place of the user's
 sign-in.
 """

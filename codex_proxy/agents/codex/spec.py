@@ -19,8 +19,8 @@ PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"images", "effort", "sandbox", "exact_usage", "stop_reasons", "model_choice"}
 )
 EXEC_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
-    *("structured_output", "plain_model", "web_search", "verbosity", "service_tier")
-}
+    "structured_output", "plain_model", "web_search", "verbosity", "service_tier",
+}  # fmt: skip
 
 
 def _spec(name: Literal["auto"] | CodexAgentName, make: str, summary: str, **more: Any) -> AgentSpec:

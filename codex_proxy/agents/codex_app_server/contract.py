@@ -140,13 +140,11 @@ class Clause(NamedTuple):
         return dict(each.split(": ") for each in self.needed.split(", ") if each)
 
 
-CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {
-        *("history", "client_tools", "tool_replies", "structured_output"),
-        *("images", "plain_model", "web_search", "effort", "verbosity", "service_tier"),
-        *("system_prompt", "sandbox", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
-    }
-)
+CAPABILITIES: Final[frozenset[Capability]] = frozenset({
+    "history", "client_tools", "tool_replies", "structured_output",
+    "images", "plain_model", "web_search", "effort", "verbosity", "service_tier",
+    "system_prompt", "sandbox", "exact_usage", "stop_reasons", "parallel_calls", "model_choice",
+})  # fmt: skip
 
 ANY: Final = "any"
 

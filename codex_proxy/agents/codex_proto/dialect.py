@@ -57,12 +57,10 @@ DELTA = "agent_message_delta"
 
 NO_FUNCTION = Function()
 
-NEEDED_EVENTS = frozenset(
-    {
-        *("task_complete", "turn_aborted", "error", "stream_error"),
-        *("exec_approval_request", "apply_patch_approval_request"),
-    }
-)
+NEEDED_EVENTS = frozenset({
+    "task_complete", "turn_aborted", "error", "stream_error",
+    "exec_approval_request", "apply_patch_approval_request",
+})  # fmt: skip
 """Events that count even if nothing else of them can be read: else the turn would hang, or its answer come twice."""
 TEXT_EVENTS = frozenset({"agent_message_delta", "agent_message"})
 """Events with the answer's text, which is lost if they cannot be read. The turn fails then."""

@@ -19,9 +19,9 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 STATE_VARIABLES: Final = (
-    *("CLAUDE_CONFIG_DIR", "CODEX_HOME", "CODEX_SQLITE_HOME"),
-    *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
-)
+    "CLAUDE_CONFIG_DIR", "CODEX_HOME", "CODEX_SQLITE_HOME",
+    "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME",
+)  # fmt: skip
 
 UNCONFINED_WARNING: Final = "Nothing keeps plain-model turns of {title} from reading your files: {why}."
 NOT_SIGNED_IN: Final = "{title} finds its sign-in only without it"

@@ -14,12 +14,12 @@ from codex_proxy.process.child import Command
 from codex_proxy.process.launch import find_program
 
 SYSTEM: Final = (
-    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/etc", "/proc"),
-    *("/sys/devices/system", "/sys/fs/cgroup"),
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/etc", "/proc",
+    "/sys/devices/system", "/sys/fs/cgroup",
     # where /etc/resolv.conf leads to
-    *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf"),
-    *("/var/lib/ca-certificates", "/nix/store", "/run/current-system", "/snap", "/home/linuxbrew/.linuxbrew"),
-)
+    "/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf",
+    "/var/lib/ca-certificates", "/nix/store", "/run/current-system", "/snap", "/home/linuxbrew/.linuxbrew",
+)  # fmt: skip
 """Folders with nothing of a user. /proc reveals nothing of other processes to a confined one."""
 VARIABLES_NOT_READ: Final = frozenset({"HOME", "PWD", "OLDPWD", "PATH", "TMPDIR", "SHELL"})
 """Variables that name folders to search; a program does not have to read all that is there."""

@@ -9,17 +9,15 @@ from typing import Final
 from codex_proxy.agents.spec import AgentSpec, later
 from codex_proxy.core.options import Capability
 
-PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {
-        *("history", "client_tools", "structured_output", "images", "plain_model"),
-        *("system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice", "effort"),
-        "sandbox",  # it runs nothing
-    }
-)
+PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset({
+    "history", "client_tools", "structured_output", "images", "plain_model",
+    "system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice", "effort",
+    "sandbox",  # it runs nothing
+})  # fmt: skip
 """The capabilities with `codex proto`. Without `tool_replies`: a turn ends when it has calls."""
 APP_SERVER_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
-    *("tool_replies", "web_search", "verbosity", "service_tier")
-}
+    "tool_replies", "web_search", "verbosity", "service_tier",
+}  # fmt: skip
 
 ACP_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"client_tools", "tool_replies", "images", "model_choice"}

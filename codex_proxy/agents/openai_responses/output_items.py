@@ -38,21 +38,9 @@ class OutputItem:
     """An item, from its first event on."""
 
     __slots__ = (
-        *(
-            "begun",
-            "call_id",
-            "cited",
-            "echo",
-            "family",
-            "finished",
-            "form",
-            "id",
-            "implied",
-            "index",
-            "item_id",
-        ),
-        *("kind", "name", "pieces", "reader", "told", "vouched"),
-    )
+        "begun", "call_id", "cited", "echo", "family", "finished", "form", "id", "implied", "index", "item_id",
+        "kind", "name", "pieces", "reader", "told", "vouched",
+    )  # fmt: skip
 
     def __init__(self, id: str, kind: str) -> None:
         self.id = id

@@ -111,12 +111,10 @@ CLIENT_TOOLS: Final[Mapping[str, ClientTool]] = {
 }
 """The tools by their types."""
 
-SERVED_FIELDS: Final = frozenset(
-    {
-        *("type", "name", "cache_control", "defer_loading", "allowed_callers", "strict", "max_characters"),
-        *("display_width_px", "display_height_px", "display_number", "enable_zoom"),
-    }
-)
+SERVED_FIELDS: Final = frozenset({
+    "type", "name", "cache_control", "defer_loading", "allowed_callers", "strict", "max_characters",
+    "display_width_px", "display_height_px", "display_number", "enable_zoom",
+})  # fmt: skip
 """The fields that such tools may have; others are ignored and named."""
 
 

@@ -15,13 +15,13 @@ SIGNATURE: Final = "cxp1"
 """The signature by which this server knows its thinking blocks."""
 
 BLOCK_TYPES: Final = (
-    *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result"),
-)
+    "text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result",
+)  # fmt: skip
 """The types of blocks that are ever sent: some SDKs fail on others."""
 EVENT_TYPES: Final = (
-    *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
-    *("message_delta", "message_stop", "ping", "error"),
-)
+    "message_start", "content_block_start", "content_block_delta", "content_block_stop",
+    "message_delta", "message_stop", "ping", "error",
+)  # fmt: skip
 """The types of events that are ever sent: some SDKs fail on others."""
 
 STOP_REASONS: Final = ("end_turn", "tool_use", "max_tokens", "refusal", "stop_sequence")

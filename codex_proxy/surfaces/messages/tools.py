@@ -103,9 +103,9 @@ def loaded_names(
 
 
 _SEARCH_OPTIONS: Final = (
-    *("max_uses", "allowed_domains", "blocked_domains"),
-    *("user_location", "response_inclusion", "allowed_callers"),
-)
+    "max_uses", "allowed_domains", "blocked_domains",
+    "user_location", "response_inclusion", "allowed_callers",
+)  # fmt: skip
 """Options of web search for which the agent has no setting."""
 
 

@@ -133,10 +133,8 @@ BLOCK_FIELDS: Final[Mapping[str, frozenset[str]]] = {
 }
 """The served fields of each type of block; others are ignored and named, but for `cache_control`."""
 
-TOOL_FIELDS: Final = frozenset(
-    {
-        *("type", "name", "description", "input_schema"),
-        *("strict", "defer_loading", "allowed_callers", "cache_control"),
-    }
-)
+TOOL_FIELDS: Final = frozenset({
+    "type", "name", "description", "input_schema",
+    "strict", "defer_loading", "allowed_callers", "cache_control",
+})  # fmt: skip
 """The served fields of tools; others are ignored and named."""
