@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -89,7 +90,11 @@ def find_client(name: str, settings: Settings, environ: Mapping[str, str]) -> st
     """
     search_path = environ.get("PATH", os.defpath)
     if name not in ("codex", "claude"):
-        return shutil.which(name, path=search_path)
+        program = _program_of_acp(name, settings) or name
+        found = shutil.which(program, path=search_path)
+        if found is None and program != name:
+            raise UserError(f"There is no program {program}, which the setting acp.command names.")
+        return found
     if name == "codex":
         agents = (*codex_settings(settings), settings)
         named = next((each.codex_bin for each in agents if each.codex_bin), None)
@@ -101,6 +106,16 @@ def find_client(name: str, settings: Settings, environ: Mapping[str, str]) -> st
     if named and (found is None or not (os.path.isfile(found) and os.access(found, os.X_OK))):
         raise UserError(f"There is no program {named}, which the setting {name}_bin names.")
     return found
+
+
+def _program_of_acp(name: str, settings: Settings) -> str | None:
+    """Returns the program in the ACP command of an agent whose file has this name: `/opt/qwen` of `/opt/qwen --acp`."""
+    for each in (*settings_with(settings, "acp"), settings):
+        with contextlib.suppress(ValueError):  # a quote without its end: `serve` says it
+            program, *_ = shlex.split(each.acp.command or "") or ("",)
+            if os.path.basename(program) == name:
+                return program
+    return None
 
 
 def _how_to_get(name: str, program: ClientProgram) -> str:

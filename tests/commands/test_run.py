@@ -175,6 +175,28 @@ def test_a_program_of_the_settings_is_run_though_none_is_on_path(home: Home, nam
     )  # the probe has begun; this is no client of its variables
 
 
+@pytest.mark.parametrize("name", ["opencode", "qwen"])
+def test_a_client_that_speaks_acp_is_run_from_where_its_command_says(home: Home, name: str) -> None:
+    """Of which the arguments are those of an agent."""
+    shutil.copy(home.programs / "probe", home.programs / name)
+    (named := home.path / "opt" / name).parent.mkdir()
+    shutil.copy(home.programs / "probe", named)
+
+    def found(**settings: Any) -> str | None:
+        return find_client(name, settings_of(home.temporary, **settings), {"PATH": str(home.programs)})
+
+    command = {"command": f"'{named}' --acp --model x"}
+    assert found() == str(home.programs / name)
+    assert found(agent=name, acp=command) == str(named)
+    assert found(agents={"mine": AgentTable.model_validate({"agent": name, "acp": command})}) == str(named)
+    for other in (f"{name} --acp", "npx -y a-package --acp", "'", str(home.programs / "probe")):
+        assert found(agent=name, acp={"command": other}) == str(home.programs / name)
+    with pytest.raises(
+        UserError, match=f"There is no program /nowhere/{name}, which the setting acp.command"
+    ):
+        found(agent=name, acp={"command": f"/nowhere/{name} --acp"})
+
+
 def test_a_server_that_does_not_start_is_reported(home: Home) -> None:
     done = home.run("--agent", "nobody", "probe")
     assert done.returncode == 1
