@@ -52,9 +52,9 @@ TURN_HEADERS: Final = {
     "`finish_reason`: it is `stop` even if the answer was cut off. `sandbox`: no sandbox confined the agent's "
     "commands.",
     "x-codex-empty": "Why a successful answer is empty: `no-output` (the model wrote nothing), `reasoning-only`, "
-    "`activity-only` (the agent only ran tools), `stop-sequence` (the answer began with one). `cancelled`: the agent "
-    "itself ended its turn early; what it had written is in the answer. In a stream that has begun, a comment has the "
-    "reason, on a WebSocket and in Ollama's API a field of the last event or line.",
+    "`activity-only` (the agent only ran tools), `stop-sequence` (the answer began with one). Also with a text: "
+    "`cancelled` (the agent itself ended its turn early; what it had written is the answer). In a stream that has "
+    "begun, a comment has the reason, on a WebSocket and in Ollama's API a field of the last event or line.",
     "x-codex-upstream": "The upstream that answered, if there are several.",
     "x-codex-route": "The table `[routes.NAME]` of the settings that chose the model.",
     "x-codex-attempts": "The number of requests to upstreams for this answer.",
