@@ -173,6 +173,8 @@ class Plant:
     """Whether it is a fault of servers that share a database."""
     pauses: Sequence[float] = ()
     """Seconds for which a server hangs; empty: as in a run without a plant. With them nothing else happens to it."""
+    only_crashes: bool = False
+    """Whether the database crashes in each round, and nothing else happens."""
     database_settings: Sequence[str] = ()
     """Settings of PostgreSQL that show the fault sooner."""
 
@@ -191,7 +193,9 @@ PLANTS = {
         acknowledge_before_the_disk,
         *("lost", "acknowledged"),
         database=True,
-        database_settings=("wal_writer_delay = '10s'",),
+        only_crashes=True,
+        # What is written to the disk meanwhile outlives a crash.
+        database_settings=("wal_writer_delay = '10s'", "wal_writer_flush_after = '1GB'"),
     ),
     "shared-lease": Plant(lease_to_everybody, "wrong", "at once", database=True),
     "no-fence": Plant(leave_the_fence_out, "lost", "at once", database=True, pauses=(2.5,)),

@@ -19,6 +19,8 @@ from scripts.torture_lib.report import Report
 from scripts.torture_lib.servers import killed_server
 from tests.postgres import PostgresServer
 
+CRASH_AFTER = (2.0, 4.0)
+"""Seconds between two crashes of the database, if nothing else happens: less than a round."""
 PAUSES = (1.0, 4.0, 33.0)
 """Seconds for which a server hangs: the last are longer than the leases of its background responses."""
 
@@ -35,6 +37,7 @@ class Team:
         planted = PLANTS.get(plant)
         self._planted_pauses = () if planted is None else planted.pauses
         """The pauses of a planted fault, if it wants any: nothing else happens then."""
+        self._only_crashes = planted is not None and planted.only_crashes
         self.models = one.models
         self.evil_models: Sequence[str] = ()
         self.keys = one.keys
@@ -81,6 +84,8 @@ class Team:
         """Until `end`, kills, stops or pauses one server after the other."""
         while (wait := self._random.uniform(0.5, 5)) < end - time.monotonic():
             await asyncio.sleep(wait)
+            if self._only_crashes:
+                continue
             member = self._one()
             weights = (0, 0, 1) if self._planted_pauses else (6, 2, 1)
             [what] = self._random.choices(("proxy", "stop", "pause"), weights)
@@ -95,12 +100,14 @@ class Team:
 
     async def restart_database(self, report: Report, end: float) -> None:
         """Until `end`, stops the database again and again, at once or after its statements, for up to 3 seconds."""
-        while (wait := self._random.uniform(4, 12)) < end - time.monotonic():
+        between = CRASH_AFTER if self._only_crashes else (4, 12)
+        modes = ("immediate",) if self._only_crashes else ("fast", "immediate")
+        while (wait := self._random.uniform(*between)) < end - time.monotonic():
             await asyncio.sleep(wait)
             if self._planted_pauses:
                 continue
             with self._counted(report, "database"):
-                await asyncio.to_thread(self._database.stop, self._random.choice(("fast", "immediate")))
+                await asyncio.to_thread(self._database.stop, self._random.choice(modes))
                 await asyncio.sleep(self._random.uniform(0, 3))
                 await asyncio.to_thread(self._database.start)
 
