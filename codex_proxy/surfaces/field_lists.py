@@ -80,6 +80,11 @@ class Ignored:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_after_validator_function(self._note, handler(source))
 
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), "description": "Has no effect; `x-codex-ignored-params` names it."}
+
     def _note(self, value: Any, info: ValidationInfo) -> Any:
         if info.context is not None and (value or (self._also_false and value is False)):
             info.context.ignored[f"{self._place}{self._name or info.field_name}"] = None
@@ -104,7 +109,8 @@ class Refused:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return {"enum": [None, False, 0, "", [], {}]}
+        begin = "Refused, unless a model server gets it" if self._noted else "Refused"
+        return {"enum": [None, False, 0, "", [], {}], "description": f"{begin}: {self.message}."}
 
     def _refuse(self, value: Any, info: ValidationInfo) -> Any:
         if not value:

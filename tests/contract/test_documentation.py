@@ -1,27 +1,99 @@
-"""docs/chat-completions.md names the parameters that the code ignores."""
+"""The lists of fields in the pages of the APIs, and in the schemas of bodies, are those of the code."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from codex_proxy.core.options import SAMPLING
+import pytest
+from pydantic import BaseModel
+
+from codex_proxy.core.options import NAMES, OPTIONS, SAMPLING, Api
+from codex_proxy.http.openapi.bodies import body_schemas
 from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.field_lists import Ignored
+from codex_proxy.surfaces.completions import CompletionRequest
+from codex_proxy.surfaces.field_lists import Ignored, Refused
+from codex_proxy.surfaces.messages.wire import MessagesRequest
+from codex_proxy.surfaces.ollama.wire import OllamaChatRequest, OllamaGenerateRequest, Options
+from codex_proxy.surfaces.responses.wire import ResponseRequest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "chat-completions.md").read_text()
+REQUESTS: dict[Api, type[BaseModel]] = {
+    "chat": ChatRequest,
+    "completions": CompletionRequest,
+    "responses": ResponseRequest,
+    "messages": MessagesRequest,
+    "ollama": OllamaChatRequest,
+}
 
 
-def section(title: str) -> str:
-    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+def page(name: str) -> str:
+    return (ROOT / "docs" / f"{name}.md").read_text()
 
 
-def test_the_parameters_that_are_ignored_are_all_named() -> None:
-    paragraph = section("What is ignored").strip().split("\n\n")[1]
-    ignored = [
-        name
-        for name, field in ChatRequest.model_fields.items()
-        if name in SAMPLING["chat"] or any(isinstance(mark, Ignored) for mark in field.metadata)
-    ]
-    assert sorted(re.findall(r"`(\w+)`", paragraph)) == sorted(ignored)
+def marked(model: type[BaseModel], mark: type) -> set[str]:
+    fields = model.model_fields.items()
+    return {name for name, field in fields if any(isinstance(each, mark) for each in field.metadata)}
+
+
+def names_behind(text: str, begin: str, end: str) -> set[str]:
+    """The code words of a page from one text to another."""
+    return set(re.findall(r"`([\w.]+)`", text.partition(begin)[2].partition(end)[0]))
+
+
+def test_the_parameters_of_chat_that_are_ignored_are_all_named() -> None:
+    section = page("chat-completions").partition("\n## What is ignored\n")[2].partition("\n## ")[0]
+    named = re.findall(r"`(\w+)`", section.strip().split("\n\n")[1])
+    assert sorted(named) == sorted({*SAMPLING["chat"], *marked(ChatRequest, Ignored)})
+
+
+def test_the_fields_of_responses_that_are_ignored_are_all_named() -> None:
+    named = names_behind(page("responses"), "- **Ignored fields**", ", options of")
+    inner = {"reasoning.context", "reasoning.mode"}
+    assert named == {*marked(ResponseRequest, Ignored), *inner}
+    refused = names_behind(page("responses"), "and unknown fields. ", " and unknown fields with")
+    assert refused == marked(ResponseRequest, Refused)
+
+
+def test_the_fields_of_messages_that_are_ignored_or_refused_are_all_named() -> None:
+    lines = page("messages").splitlines()
+    (ignored,) = (line for line in lines if line.startswith("- `cache_control`") and "ignored" in line)
+    assert set(re.findall(r"`(\w+)`", ignored)) == marked(MessagesRequest, Ignored)
+    (refused,) = (line for line in lines if line.startswith("- `thread`"))
+    assert names_behind(refused, "- ", ": a 400") == marked(MessagesRequest, Refused)
+    assert "- " + ", ".join(f"`{name}`" for name in SAMPLING["messages"]) + ": passed" in page("messages")
+
+
+def test_the_fields_of_ollama_that_are_ignored_and_its_options_are_all_named() -> None:
+    (ignored,) = (line for line in page("ollama").splitlines() if line.endswith("any other: ignored"))
+    assert set(re.findall(r"`(\w+)`", ignored)) >= marked(OllamaGenerateRequest, Ignored) - {"top_logprobs"}
+    options = names_behind(page("ollama"), "- `options`: ", " where the agent")
+    assert options == {*Options.model_fields} == {*SAMPLING["ollama"], "num_predict", "stop"}
+
+
+@pytest.mark.parametrize("api", REQUESTS)
+def test_each_option_of_the_table_stands_in_the_wire_model_at_its_path(api: Api) -> None:
+    fields = REQUESTS[api].model_fields
+    names = {
+        *NAMES[api].values(),
+        *(f"options.{name}" if api == "ollama" else name for name in SAMPLING[api]),
+    }
+    if api == "completions":
+        names -= {"reasoning_effort", "reasoning.summary"}  # of the model's name alone
+    assert {re.split(r"[.\[]", name)[0] for name in names} <= {*fields}
+    if api == "chat":
+        assert {name for option in OPTIONS for name in option.also} <= {*fields}
+
+
+def test_the_schemas_of_bodies_say_what_is_ignored_refused_or_needs_a_capability() -> None:
+    schemas = body_schemas(max_choices=5)
+    for name in ("ChatRequest", "ResponseRequest", "MessagesRequest", "OllamaChatRequest"):
+        for field, schema in schemas[name]["properties"].items():
+            model = {each.__name__: each for each in REQUESTS.values()}[name]
+            described = schema.get("description", "")
+            assert described.startswith("Has no effect") is (field in marked(model, Ignored)), field
+            assert described.startswith("Refused") is (field in marked(model, Refused)), field
+    chat, text = schemas["ChatRequest"]["properties"], schemas["TextOptions"]["properties"]
+    options = schemas["OllamaOptions"]["properties"]
+    for schema in (chat["verbosity"], chat["seed"], text["verbosity"], options["top_k"]):
+        assert schema["description"].startswith("Needs an agent with the capability")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
+from codex_proxy.core.options import OPTIONS, Api, Option
 from codex_proxy.http.endpoint import NULL, Schema
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.conversations import AddItemsBody, CreateBody, UpdateBody
@@ -56,6 +57,15 @@ NOT_WITHOUT_TYPE: Final[Schema] = {
 }
 
 
+REQUESTS: Final[Mapping[Api, tuple[str, ...]]] = {
+    "chat": ("ChatRequest",),
+    "responses": ("ResponseRequest",),
+    "messages": ("MessagesRequest",),
+    "ollama": ("OllamaChatRequest", "OllamaGenerateRequest"),
+}
+"""The schemas of requests for turns, without the one that is passed on."""
+
+
 def body_schemas(*, max_choices: int) -> dict[str, Schema]:
     """Returns the schemas by name. `max_choices` is the largest `n`."""
     found: dict[str, Schema] = {}
@@ -86,7 +96,33 @@ def body_schemas(*, max_choices: int) -> dict[str, Schema]:
     }
     for name in ALWAYS_REFUSED:
         del found[name]
+    for option in OPTIONS:
+        if option.needs and option.field != "model":
+            _describe(option, found)
     return found
+
+
+def _describe(option: Option, found: dict[str, Schema]) -> None:
+    """Says, where the requests have the option, what an agent needs for it."""
+    able = " or ".join(f"`{each}`" for each in option.needs)
+    for api, name in option.names.items():
+        path = f"options.{name}" if api == "ollama" and option.field == "sampling" else name
+        for model in REQUESTS.get(api, ()):
+            place = _property_at(path, found[model], found)
+            if place is not None:
+                place["description"] = (
+                    f"Needs an agent with the capability {able}; else `x-codex-ignored-params` names it."
+                )
+
+
+def _property_at(path: str, schema: Schema, found: dict[str, Schema]) -> Schema | None:
+    """Returns the schema of the field at a path; None where there is none, as in a model's name."""
+    name, _, rest = path.partition(".")
+    place: Schema | None = schema.get("properties", {}).get(name)
+    if place is None or not rest:
+        return place
+    inner = [found[each["$ref"].rpartition("/")[2]] for each in place.get("anyOf", ()) if "$ref" in each]
+    return _property_at(rest, inner[0], found) if inner else None
 
 
 def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
