@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import msgspec
 
 from codex_proxy.agents.acp.agent import AcpLaunch
@@ -14,22 +12,15 @@ from codex_proxy.agents.acp.program import DeclaredFeatures, Program
 from codex_proxy.agents.acp.session_setup import session_options_of
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.confinement.setup import confinement_check
-from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.process.child import Command
 
 
-async def check_program(
-    preset: AcpPreset, launch_of: Callable[[], Awaitable[AcpLaunch]], command_setting: str
-) -> list[Check]:
-    """Starts the program, opens a session, and ends the program, without a turn. `launch_of` may raise `NoAgentError`;
-    `command_setting` names the setting with the command.
+async def check_program(preset: AcpPreset, launch: AcpLaunch, command_setting: str) -> list[Check]:
+    """Starts the program, opens a session, and ends the program, without a turn. `command_setting` names the setting
+    with the command.
     """
-    try:
-        launch = await launch_of()
-    except NoAgentError as error:
-        return [failed_check("agent", str(error))]
     process = AcpProcess(preset)
     try:
         scope = launch.scope_of(launch.workdir, launch.sandbox)

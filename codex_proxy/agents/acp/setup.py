@@ -17,7 +17,7 @@ from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.codex.skills import skills_check
 from codex_proxy.agents.confinement.setup import plain_confinement, state_folders, wanted_confinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.core.checks import Check
+from codex_proxy.core.checks import Check, failed_check
 from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.process.child import Command
 from codex_proxy.settings.fields import split_list
@@ -169,9 +169,12 @@ async def make(preset: AcpPreset, context: AgentContext) -> AcpAgent:
 
 
 async def check(preset: AcpPreset, context: AgentContext) -> list[Check]:
-    found = await check_program(
-        preset, lambda: _find_launch(preset, context), context.where_set("agent_command", "acp.command")
-    )
+    try:
+        launch = await _find_launch(preset, context)
+    except NoAgentError as error:
+        found = [failed_check("agent", str(error))]
+    else:
+        found = await check_program(preset, launch, context.where_set("agent_command", "acp.command"))
     if not preset.adds_skills:
         return found
     settings, home = context.settings, context.environ.get("HOME", "")

@@ -96,6 +96,7 @@ def activity_of(item: ThreadItem) -> Activity | None:
 MESSAGE: Final = "agentMessage"
 REASONING: Final = "reasoning"
 COMMAND: Final = "commandExecution"
+ITEMS_OF_DELTAS: Final = {MESSAGE: items.Message, REASONING: items.Reasoning}
 
 
 class ItemReader:
@@ -136,14 +137,14 @@ class ItemReader:
 
     def message_of(self, id: str | None) -> str:
         """Returns the message of a delta; empty for a delta of an ended one."""
-        return self._item_of_delta(id or "", MESSAGE, items.Message)
+        return self._item_of_delta(id or "", MESSAGE)
 
-    def _item_of_delta(self, id: str, type: str, make: Callable[[str], items.Item]) -> str:
+    def _item_of_delta(self, id: str, type: str) -> str:
         if self._has_ended(type, id):
             return ""
         found = self._find_open(id, type)
         if found or not id or id in self._used:
-            return found or self._start(id, type, make)
+            return found or self._start(ITEMS_OF_DELTAS[type](self._free_id(id, type)), type)
         self._used.add(id)
         self.open_items[id] = type  # the delta implies its beginning
         return id
@@ -196,26 +197,30 @@ class ItemReader:
     def _begin(self, item: ThreadItem) -> str:
         """Begins an item. Returns its id; empty for a type that no event has."""
         if item.type == MESSAGE:
-            return self._start(item.id, MESSAGE, lambda id: items.Message(id, phase=item.phase))
+            return self._start(items.Message(self._free_id(item.id, MESSAGE), phase=item.phase), MESSAGE)
         if item.type == REASONING:
-            return self._start(item.id, REASONING, items.Reasoning)
+            return self._start(items.Reasoning(self._free_id(item.id, REASONING)), REASONING)
         activity = activity_of(item)
         if activity is None:
             return ""
         self.ran_commands |= activity.kind == "command"
-        id = self._start(item.id, item.type, lambda id: msgspec.structs.replace(activity, id=id))
+        activity = msgspec.structs.replace(activity, id=self._free_id(item.id, item.type))
+        id = self._start(activity, item.type)
         self._lines[id] = activity.text
         return id
 
-    def _start(self, id: str, type: str, make: Callable[[str], items.Item]) -> str:
-        """Begins an item. Its id is the agent's, unless that is missing or another open item has it."""
-        if not id or id in self.open_items:
-            self._nameless += 1
-            id = f"{id or type}~{self._nameless}"
-        self._used.add(id)
-        self.open_items[id] = type
-        self.events.append(ItemStarted(make(id)))
-        return id
+    def _free_id(self, id: str, type: str) -> str:
+        """Returns the agent's id of an item; a new one if that is missing or another open item has it."""
+        if id and id not in self.open_items:
+            return id
+        self._nameless += 1
+        return f"{id or type}~{self._nameless}"
+
+    def _start(self, item: items.Item, type: str) -> str:
+        self._used.add(item.id)
+        self.open_items[item.id] = type
+        self.events.append(ItemStarted(item))
+        return item.id
 
     def on_item_completed(self, params: Params) -> None:
         """Adds an item's text or output, its end, and a missing beginning. Ignores an end that comes again."""
@@ -254,7 +259,7 @@ class ItemReader:
         self._add_reasoning(params, params.content_index, "raw")
 
     def _add_reasoning(self, params: Params, part: int, kind: ReasoningKind) -> None:
-        if params.delta and (id := self._item_of_delta(params.item_id or "", REASONING, items.Reasoning)):
+        if params.delta and (id := self._item_of_delta(params.item_id or "", REASONING)):
             self.events.append(ReasoningDelta(id, params.delta, part, kind))
 
     def on_output_delta(self, params: Params) -> None:

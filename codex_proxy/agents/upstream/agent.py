@@ -217,8 +217,8 @@ class UpstreamAgent(AgentBase):
         async def pass_on_to(target: UpstreamTarget, may_wait: bool) -> UpstreamAnswer:
             return await self._peers[target.name]._pass_on_once(request, target.model, may_wait=may_wait)
 
-        rest, plan = request.rest, AttemptPlan(self._targets(turn), random.random)
-        answer = await make_attempt(plan, pass_on_to, may_repeat=lambda: rest is None or not rest.begun)
+        plan = AttemptPlan(self._targets(turn), random.random)
+        answer = await make_attempt(plan, pass_on_to, rest=request.rest)
         assert answer is not None
         answer.attempts = plan.attempts
         return answer

@@ -16,6 +16,7 @@ from codex_proxy.agents.upstream.client import UpstreamClient
 from codex_proxy.agents.upstream.exchange import Exchange
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.own_errors import breaks_off
+from codex_proxy.core.passing import RestOfBody
 from codex_proxy.core.turn import without_content
 
 T = TypeVar("T")
@@ -41,12 +42,12 @@ async def make_attempt(
     *,
     wait: float | None = 0.0,
     failure: Failure | None = None,
-    may_repeat: Callable[[], bool] = lambda: True,
+    rest: RestOfBody | None = None,
 ) -> T | None:
     """Makes the plan's attempt after `wait` seconds, then later ones until one succeeds, and returns its result.
     `make`'s second argument: whether it waits if too many turns are running. `failure`: that of the attempt before,
     if there was one. If no attempt is left, returns None after such a `failure`, and else raises the last `Fault`,
-    as it does if `may_repeat` returns False.
+    as it does if `rest`, which can be sent once only, has begun.
     """
     while wait is not None:
         if wait:
@@ -58,7 +59,7 @@ async def make_attempt(
             wait = plan.choose_next(fault.failure, not_asked=refused)
             # What an upstream has said tells more than that this server did not ask another one.
             is_final = wait is None and (failure is None or not refused)
-            if is_final or not may_repeat():
+            if is_final or (rest is not None and rest.begun):
                 raise
     return None
 
