@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from itertools import count
 
 
 class DerivedIds:
@@ -12,8 +11,9 @@ class DerivedIds:
     def __init__(self, id: str, run: str = "") -> None:
         """`run` tells several runs of one response apart, so that none has the ids of another."""
         self._seed = f"{id} {run} ".encode()
-        self._numbers = count()
+        self._count = 0
 
     def new(self, prefix: str) -> str:
-        seed = b"%b%d" % (self._seed, next(self._numbers))
+        seed = b"%b%d" % (self._seed, self._count)
+        self._count += 1
         return prefix + blake2b(seed, digest_size=16).hexdigest()

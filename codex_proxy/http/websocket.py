@@ -31,7 +31,6 @@ from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.routing import ROUTED, next_target
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.responses.context import Context, ContextItem, context_item, read_context
-from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
 from codex_proxy.surfaces.base import json_bytes
@@ -39,6 +38,7 @@ from codex_proxy.surfaces.body import decode_object
 from codex_proxy.surfaces.request_options import ParseContext
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
+from codex_proxy.surfaces.responses.profile import is_last
 
 MAX_SECONDS = 3600.0
 """The longest time of a connection, as in Open Responses."""

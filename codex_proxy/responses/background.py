@@ -15,8 +15,9 @@ import msgspec
 import structlog
 
 from codex_proxy.admission.clients import Client
-from codex_proxy.core.events import TurnEnded
-from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.events import Stop, TurnEnded
+from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.own_errors import trace_of
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import (
     PreparedResponse,
@@ -35,6 +36,7 @@ from codex_proxy.responses.saving import (
     take_back,
 )
 from codex_proxy.responses.service import ResponsesService
+from codex_proxy.responses.stored_log import StoredLog, end_for_another
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of, require_store, store_errors_as_faults
@@ -54,6 +56,7 @@ from codex_proxy.store.values import (
 )
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.surfaces.responses.kept_log import LogWriter
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 from codex_proxy.surfaces.responses.response_object import cancelled_response
 from codex_proxy.workers.slots import Slot
@@ -71,7 +74,7 @@ ParseAgain: TypeAlias = Callable[[Failure], Awaitable[ParsedResponse | None]]
 
 
 class BackgroundResponse(RunningResponse):
-    """Runs a `queued` response, and stores its frames and final object."""
+    """Runs a `queued` response, and stores the log of its stream and its final object."""
 
     def __init__(
         self,
@@ -88,7 +91,9 @@ class BackgroundResponse(RunningResponse):
         self._store = store
         self._parse_again = parse_again
         self._slot: Slot | None = None
-        self._unstored: list[Frame] = []
+        self._log = LogWriter()
+        self._unreleased: list[Frame] = []
+        """Frames whose events are not stored yet."""
         self._next_write = 0.0
         """When events may be written again, in seconds of the event loop."""
         self._saved = False
@@ -149,20 +154,24 @@ class BackgroundResponse(RunningResponse):
         return None
 
     async def _render_log(self, cursor: Cursor) -> TurnEnded:
+        if self.streams:
+            self._log.begin(self._rendering)
         await self._mark_running()
         size = 0
         while True:
             await cursor.wait()
             await cursor.wait_for_end(until=self._next_write)
-            ended = self._render_next(cursor)
+            events, ended = self._render_next(cursor)
             frames = self._renderer.take_frames()
-            self._unstored += frames
-            if ended is not None:  # the last frames are written with the final object
+            if self.streams:
+                self._log.add(self._renderer.events_to_keep(events))
+            self._unreleased += frames
+            if ended is not None:  # the last events are written with the final object
                 await asyncio.sleep(0)  # a long text is in several of them: not all in one go
                 return ended
             size += sum([len(frame) for _, frame in frames])
             if cursor.at_end or size > MAX_UNSTORED:
-                await self._store_frames()
+                await self._store_events()
                 size = 0
 
     async def _mark_running(self) -> None:
@@ -170,32 +179,41 @@ class BackgroundResponse(RunningResponse):
         json = json_bytes({**self._renderer.snapshot(), "status": status})
         try:
             marked = await self._store.update_response(
-                self.owner, self.id, status=status, json=json, only_from=UNFINISHED, epoch=self.epoch
+                self.owner,
+                self.id,
+                status=status,
+                json=json,
+                only_from=UNFINISHED,
+                frames=self._log.rows(),
+                epoch=self.epoch,
             )
         except StoreUnavailable:
-            return  # it shows as queued; nothing depends on it
+            return  # it shows as queued, and its log begins with the first events
         except StoreConflict:
             marked = False
-        if not marked:
+        if marked:
+            self._log.note_stored()
+        else:
             self.on_lease_lost()
 
-    # --- its frames -----------------------------------------------------------------------------
+    # --- its events -----------------------------------------------------------------------------
 
-    async def _store_frames(self) -> None:
-        if not self._unstored or self._lost:
+    async def _store_events(self) -> None:
+        if not self._unreleased or self._lost:
             return
         self._next_write = asyncio.get_running_loop().time() + PAUSE_SECONDS
         try:
-            await self._store.append_frames(self.owner, self.id, tuple(self._unstored), epoch=self.epoch)
+            await self._store.append_frames(self.owner, self.id, self._log.rows(), epoch=self.epoch)
         except StoreUnavailable:
             return
         except (StoreConflict, NotStored):
             self.on_lease_lost()
         else:
-            self._pass_unstored([])
+            self._log.note_stored()
+            self._release([])
 
-    def _pass_unstored(self, frames: list[Frame]) -> None:
-        ready, self._unstored = [*self._unstored, *frames], []
+    def _release(self, frames: Sequence[Frame]) -> None:
+        ready, self._unreleased = [*self._unreleased, *frames], []
         self.buffer.append(ready)
 
     # --- its end --------------------------------------------------------------------------------
@@ -234,7 +252,7 @@ class BackgroundResponse(RunningResponse):
         output = output_items(self._service, final, self._run)
         while not (self._saved or self._lost):
             try:
-                await self._save_end(final, self._renderer.untaken, output)
+                await self._save_end(final, output)
             except StoreDamaged:
                 raise
             except StoreUnavailable as error:
@@ -242,9 +260,7 @@ class BackgroundResponse(RunningResponse):
                 log.warning("background_end_not_saved", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _save_end(
-        self, final: dict[str, Any], frames: Sequence[Frame], output: Sequence[StoredItem] = ()
-    ) -> None:
+    async def _save_end(self, final: dict[str, Any], output: Sequence[StoredItem] = ()) -> None:
         append = conversation_append(self._prepared.parsed, final["status"])
         try:
             self._saved = await end_stored_response(
@@ -254,7 +270,7 @@ class BackgroundResponse(RunningResponse):
                 final,
                 output=output,
                 append=append,
-                frames=[*self._unstored, *frames],
+                frames=self._log.ended_by(self._ends, self._renderer) if self.streams else (),
                 epoch=self.epoch,
                 turn_epoch=self._prepared.turn_epoch,
             )
@@ -267,12 +283,34 @@ class BackgroundResponse(RunningResponse):
         assert self.final is not None
         while not (self._saved or self._lost):
             try:
-                await self._save_end(self.final, frames)
+                await self._save_end(self.final)
             except StoreError as error:
                 log.error("background_end_not_saved", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
         if self._saved:
-            self._pass_unstored(frames)
+            self._release(frames)
+
+    async def _break_off(self) -> None:
+        if self.streams and self.final is None:
+            # What broke has no place in the log: a reader would break, too.
+            try:
+                await self._render_anew()
+            except Exception as error:  # noqa: BLE001 - as in `RunningResponse._break_off`
+                log.error("internal_error", **trace_of(error))
+                self.failure = UNFORESEEN
+        else:
+            await super()._break_off()
+
+    async def _render_anew(self) -> None:
+        """Ends the stream behind the last events that could be rendered."""
+        stored = StoredLog(self._store, self.owner, self.id, after=self.buffer.next - 1)
+        self._unreleased, self._ends = [], []
+        while (frames := await stored.read()) is not None:
+            self._unreleased += frames
+        self._unreleased += stored.read_unstored(self._log.rows())
+        if stored.rendered is not None:
+            self._renderer = stored.rendered
+        await self._finish(TurnEnded.with_failure(UNFORESEEN))
 
     def _close(self) -> None:
         try:
@@ -412,6 +450,5 @@ async def cancel_in_background(service: ResponsesService, store: Store, stored: 
     if live is not None:
         await live.cancel_and_wait()
     with store_errors_as_faults():  # also of a turn that another server has taken over
-        await end_stored_response(
-            service, store, stored.owner, cancelled_response(msgspec.json.decode(stored.json))
-        )
+        object = cancelled_response(msgspec.json.decode(stored.json))
+        await end_for_another(service, store, stored.owner, object, TurnEnded(Stop.INTERRUPTED))

@@ -1,6 +1,6 @@
 """Follows the stream of a background response from any event on (`GET
-/v1/responses/{id}?stream=true&starting_after=N`): reads stored frames, then those of the response if this server runs
-it; stored ones again, if `MAX_UNREAD` bytes wait.
+/v1/responses/{id}?stream=true&starting_after=N`): renders its stored log anew, then reads the frames of the response if
+this server runs it; the log again, if `MAX_UNREAD` bytes wait.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from collections.abc import Mapping
 
 import msgspec
 
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.responses.background import BackgroundResponse
 from codex_proxy.responses.service import ResponsesService
+from codex_proxy.responses.stored_log import StoredLog, has_stream
 from codex_proxy.runs.event_log import Push
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.leases import Watch
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import UNFINISHED, Frame, NotStored, StoredResponse
 from codex_proxy.surfaces.body import invalid_value, number_in
-from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream, new_events
+from codex_proxy.surfaces.responses.kept_log import NotRenderableError
+from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream, is_last, new_events
 from codex_proxy.surfaces.responses.response_object import not_found, not_resumable
 
 HEARTBEAT = b": heartbeat\n\n"
 """The comment that is sent in a silent stream."""
-FRAMES_AT_ONCE = 500
-"""Maximum frames that are read in one call."""
 MAX_UNREAD = 1 << 20
-"""Maximum bytes that wait, or are read from the store at once."""
-LAST_FRAMES = (
-    b"event: response.completed",
-    b"event: response.incomplete",
-    b"event: response.failed",
-    b'data: {"type":"response.completed"',
+"""Maximum bytes that wait."""
+OTHER_RELEASE = Failure(
+    FaultKind.UNAVAILABLE,
+    "This response is streamed by a server of another release. Ask for it without its stream, or for the stream when "
+    "it has ended.",
+    retry_after=10,
 )
 _MAX_DIGITS = 18  # digits of a number that the store takes
 
@@ -57,10 +57,10 @@ async def check_followable(store: Store, stored: StoredResponse, live: Backgroun
         return
     try:
         with store_errors_as_faults():
-            first = await store.frames(stored.owner, stored.id, limit=1)
+            follows = await has_stream(store, stored.owner, stored.id)
     except NotStored as error:  # deleted a moment ago
         raise not_found(stored.id) from error
-    if not first:
+    if not follows:
         raise not_resumable(stored.id)
 
 
@@ -83,6 +83,7 @@ class Follower:
         """The response, if this server runs it, until its end."""
         self._behind = live is None or live.buffer.next > after + 1
         """Whether the next frame is to be read from the store."""
+        self._stored = StoredLog(self._store, owner, id, after)
         self._fetched: list[Frame] | None = None
         self._watch: Watch | None = None
         self._deleted = False
@@ -142,47 +143,45 @@ class Follower:
         while True:
             if self._live is None and self._watch is None:
                 self._watch = self._store.leases.watch(self._id)
-            frames: list[Frame] | None = await self._store.frames(
-                self._owner, self._id, after=self._after, limit=FRAMES_AT_ONCE, max_bytes=MAX_UNREAD
-            )
-            if not frames and self._live is not None:
-                self._behind = False
-            elif not frames:
-                frames = await self._make_end(self._after)
-                self.finished = frames is not None
+            frames = await self._read()
+            if frames is None and self._live is not None:
+                self._behind, frames = False, []
+            elif frames is None:
+                frames = await self._read_end()
+            elif not any(number > self._after for number, _ in frames):
+                continue  # the client has these
             if frames is not None:
                 self._fetched = frames
                 return
             assert self._watch is not None, "it is not this server's"
             await self._watch.wait()
 
-    async def _make_end(self, after: int) -> list[Frame] | None:
-        """Makes the last frames of a stream whose end could not be stored from the stored object; none if it is
-        complete. Returns None if the response goes on or has further frames.
+    async def _read(self) -> list[Frame] | None:
+        try:
+            return await self._stored.read()
+        except NotRenderableError:
+            found = await self._store.response(self._owner, self._id)
+            if found is not None and found.status in UNFINISHED:
+                raise Fault(OTHER_RELEASE) from None
+            return self._end_of(found, self._after + 1)
+
+    async def _read_end(self) -> list[Frame] | None:
+        """Returns the rest of a stream that has ended: of one whose end is not in its log, the final object's. Returns
+        None if the response goes on.
         """
         found = await self._store.response(self._owner, self._id)
         if found is not None and found.status in UNFINISHED:
             return None
-        last = await self._last_frame()
-        if found is None or (last is not None and is_last(last[1])):
-            return [] if last is None or last[0] <= after else None
-        first = 0 if last is None else last[0] + 1
+        rest = await self._read()  # the end may have been stored since
+        if rest is not None:
+            return rest
+        self.finished = True
+        return [] if self._stored.ended else self._end_of(found, self._stored.next)
+
+    def _end_of(self, found: StoredResponse | None, first: int) -> list[Frame]:
+        """Returns the frames from the number `first` on that end a stream with the stored object."""
+        self.finished = True
+        if found is None:
+            return []
         frames = end_frames(self._service.profile, msgspec.json.decode(found.json), first)
-        return [each for each in frames if each[0] > after]
-
-    async def _last_frame(self) -> Frame | None:
-        last = None
-        while frames := await self._store.frames(
-            self._owner,
-            self._id,
-            after=-1 if last is None else last[0],
-            limit=FRAMES_AT_ONCE,
-            max_bytes=MAX_UNREAD,
-        ):
-            last = frames[-1]
-        return last
-
-
-def is_last(frame: bytes) -> bool:
-    """Whether a frame is the last event, such as `response.completed`."""
-    return frame.startswith(LAST_FRAMES)
+        return [each for each in frames if each[0] > self._after]

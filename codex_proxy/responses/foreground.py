@@ -11,7 +11,6 @@ from typing import Any
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.own_errors import release_all
-from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.prepare import PreparedResponse, prepare_again, shorter_context, start_run
 from codex_proxy.responses.running import NOT_SAVED, Delivery, Observe, RunningResponse
 from codex_proxy.responses.saving import output_items, save_response, take_back
@@ -20,7 +19,7 @@ from codex_proxy.runs.event_log import Cursor, Push
 from codex_proxy.runs.run import Run
 from codex_proxy.store.values import Frame, StoredItem, StoreError
 from codex_proxy.surfaces.base import json_bytes
-from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream
+from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream, is_last
 
 TAKE_BACK_SECONDS = 1.0
 """Seconds for which a client waits until its response, which may be stored after all, is removed."""
@@ -54,7 +53,7 @@ class ForegroundResponse(RunningResponse):
     async def _render_log(self, cursor: Cursor) -> TurnEnded:
         while True:
             await cursor.wait(self._push)
-            ended = self._render_next(cursor)
+            _, ended = self._render_next(cursor)
             self.buffer.append(self._renderer.take_frames())
             if ended is not None:
                 await asyncio.sleep(0)  # a long text is in several of the last frames: not all in one go

@@ -10,7 +10,6 @@ import msgspec
 
 from codex_proxy.admission.images import fetched_bytes
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
-from codex_proxy.core.derived_ids import DerivedIds
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
@@ -27,7 +26,8 @@ from codex_proxy.runs.run import Run
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.leases import ConversationLease
 from codex_proxy.store.store import Store
-from codex_proxy.surfaces.responses.compaction import renderer_class
+from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.responses.kept_log import RENDERER, Rendering
 from codex_proxy.surfaces.responses.mcp_offers import newest_lists
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
 from codex_proxy.surfaces.responses.profile import leaves_out_orphans
@@ -153,30 +153,40 @@ def _inline_images(
     return tuple(inlined.get(item, item) for item in replay)
 
 
+def rendering_of(service: ResponsesService, prepared: PreparedResponse, run: str = "") -> Rendering:
+    """Returns what a renderer needs besides the events. `run`: see `DerivedIds`."""
+    parsed = prepared.parsed
+    echo: dict[str, object] = {**parsed.echo, "store": is_stored(service, parsed)}
+    return Rendering(
+        renderer=RENDERER,
+        id=prepared.id,
+        run=run,
+        created_at=int(prepared.created),
+        profile=service.profile,
+        compacts=parsed.compacts,
+        background=parsed.background,
+        activity=parsed.activity,
+        encrypted_reasoning=ENCRYPTED_REASONING in parsed.include,
+        max_tokens=prepared.turn.max_tokens,
+        client_names={tool.name: tool.client_name for tool in prepared.turn.tools if tool.client_name},
+        echo={name: schema_json(value) for name, value in echo.items()},
+    )
+
+
 def renderer_of(
     service: ResponsesService,
     prepared: PreparedResponse,
     *,
     stream: bool = False,
     keep_frames: bool = False,
-    run: str = "",
+    rendering: Rendering | None = None,
 ) -> ResponsesRenderer:
-    """Returns a new renderer. `run`: see `DerivedIds`."""
-    parsed = prepared.parsed
-    return renderer_class(service.profile, compacts=parsed.compacts)(
-        id=prepared.id,
-        created_at=int(prepared.created),
-        echo={**parsed.echo, "store": is_stored(service, parsed)},
-        ids=DerivedIds(prepared.id, run),
+    """Returns a new renderer. `rendering`: that of the response, if it is known."""
+    return (rendering or rendering_of(service, prepared)).new_renderer(
         clock=service.clock,
-        stream=stream,
-        background=parsed.background,
-        activity=parsed.activity,
-        encrypted_reasoning=ENCRYPTED_REASONING in parsed.include,
         prompt_tokens=partial(tokens_in, prepared.turn.history),
-        max_tokens=prepared.turn.max_tokens,
+        stream=stream,
         keep_frames=keep_frames,
-        client_names={tool.name: tool.client_name for tool in prepared.turn.tools if tool.client_name},
     )
 
 

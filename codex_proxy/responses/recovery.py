@@ -12,14 +12,16 @@ import msgspec
 import structlog
 
 from codex_proxy.admission.routes import with_model_asked
+from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.own_errors import repeat
 from codex_proxy.responses.background import BackgroundResponse, Recovery
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import prepare_in_context
-from codex_proxy.responses.saving import RETRY_SECONDS, end_stored_response
+from codex_proxy.responses.saving import RETRY_SECONDS
 from codex_proxy.responses.service import ResponsesService
+from codex_proxy.responses.stored_log import end_for_another
 from codex_proxy.runs.turn_records import note_model_asked
 from codex_proxy.store.leases import Node, ResponseLease
 from codex_proxy.store.store import Store
@@ -176,5 +178,6 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
 
 async def _fail(service: ResponsesService, store: Store, found: StoredResponse, epoch: int) -> None:
     object = failed_response(msgspec.json.decode(found.json), CUT_OFF)
-    await end_stored_response(service, store, found.owner, object, epoch=epoch)
+    ended = TurnEnded.with_failure(CUT_OFF)
+    await end_for_another(service, store, found.owner, object, ended, epoch=epoch)
     log.warning("background_cut_off", id=found.id)

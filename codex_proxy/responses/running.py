@@ -18,7 +18,7 @@ from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultK
 from codex_proxy.core.own_errors import release_all, trace_of
 from codex_proxy.responses.frame_buffer import FrameBuffer
 from codex_proxy.responses.live import ServerTasks
-from codex_proxy.responses.prepare import PreparedResponse, renderer_of
+from codex_proxy.responses.prepare import PreparedResponse, renderer_of, rendering_of
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.observers import REQUEST_RECORDER
@@ -103,9 +103,8 @@ class RunningResponse(ABC):
 
     def _new_renderer(self) -> ResponsesRenderer:
         self._turns += 1
-        return renderer_of(
-            self._service, self._prepared, keep_frames=self.streams, run=f"{self.epoch}.{self._turns}"
-        )
+        self._rendering = rendering_of(self._service, self._prepared, f"{self.epoch}.{self._turns}")
+        return renderer_of(self._service, self._prepared, keep_frames=self.streams, rendering=self._rendering)
 
     # --- for its readers ------------------------------------------------------------------------
 
@@ -223,13 +222,15 @@ class RunningResponse(ABC):
                 raise  # the server stops
             return None
 
-    def _render_next(self, cursor: Cursor) -> TurnEnded | None:
+    def _render_next(self, cursor: Cursor) -> tuple[Sequence[Event], TurnEnded | None]:
+        """Returns the events that were rendered, and the turn's end, which was not."""
         events = cursor.take(passed_on=not self._paced)
         if self._observe is not None:
             self._observe(events)
         ended = events[-1] if isinstance(events[-1], TurnEnded) else None
-        self._renderer.feed(events if ended is None else events[:-1])
-        return ended
+        rendered = events if ended is None else events[:-1]
+        self._renderer.feed(rendered)
+        return rendered, ended
 
     def _on_drained(self) -> None:
         if self._cursor is not None:

@@ -345,13 +345,13 @@ SELECT seq, NULL, NULL FROM found UNION ALL SELECT * FROM (
 
 
 def frames(owner: str, id: str, after: int, limit: int, max_bytes: int | None) -> Query[list[Frame]]:
-    """Returns events after the number `after`, which a client chooses: any integer."""
+    """Returns rows after the number `after`, which a client may choose: any integer."""
 
     def convert(rows: Iterator[Row]) -> list[Frame]:
         _require_row(rows, "response", id)
         return frames_of(rows, id, max_bytes)
 
-    return Query(_FRAMES, (owner, id, max(-1, min(after, ABOVE_ALL)), limit), convert)
+    return Query(_FRAMES, (owner, id, max(-ABOVE_ALL, min(after, ABOVE_ALL)), limit), convert)
 
 
 # --- the step memory ------------------------------------------------------------------------------

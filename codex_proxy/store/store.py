@@ -202,8 +202,8 @@ class Store(ABC):
     async def append_frames(
         self, owner: str, response_id: str, frames: Sequence[Frame], *, epoch: int | None = None
     ) -> None:
-        """Adds the events whose numbers the stream does not have. Raises `NotStored`, or `StoreConflict` if this node
-        does not hold it with this epoch (None: any node may write).
+        """Adds the rows whose numbers the stream's log does not have. Raises `NotStored`, or `StoreConflict` if this
+        node does not hold it with this epoch (None: any node may write).
         """
 
     async def frames(
@@ -215,7 +215,7 @@ class Store(ABC):
         limit: int = 1000,
         max_bytes: int | None = None,
     ) -> list[Frame]:
-        """Returns at most `limit` events above the number `after`, of at most `max_bytes`, but at least one. Raises
+        """Returns at most `limit` rows above the number `after`, of at most `max_bytes`, but at least one. Raises
         `NotStored`.
         """
         return await self._ask(queries.frames(owner, response_id, after, limit, max_bytes))

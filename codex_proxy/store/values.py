@@ -209,7 +209,7 @@ class ResponseUpdate(NamedTuple):
     only_from: Collection[str] | None = None
     webhooks: Sequence[PendingWebhook] = ()
     frames: Sequence[Frame] = ()
-    """The last events of the stream."""
+    """The last rows of the stream's log."""
     epoch: int | None = None
     turn_epoch: int | None = None
 
@@ -223,7 +223,9 @@ class ChainTurn(msgspec.Struct, frozen=True):
 
 
 Frame: TypeAlias = tuple[int, bytes]
-"""An event of a response's stream: its `sequence_number`, and the event as SSE."""
+"""A row of the log of a response's stream: its number, and its data. From number 0 on these are the stream's events as
+SSE, which releases before rows of events have stored.
+"""
 
 
 class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,13 @@ from openai import AsyncOpenAI
 
 from tests.http.serving import Proxy, fake_proxy
 from tests.http_responses.asking import client_of
+from tests.rerendered import all_rendered_anew
+
+
+@pytest.fixture(autouse=True)
+def _rendered_anew() -> Iterator[None]:
+    with all_rendered_anew():
+        yield
 
 
 @pytest.fixture

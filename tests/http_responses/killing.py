@@ -28,8 +28,11 @@ async def server_process(
     *,
     port: int = 0,
     dies_at_commit: int | None = None,
+    code: Path = Path(__file__).parents[2],
 ) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """The server's address and its process, which is gone at the end. `settings` are environment variables."""
+    """The server's address and its process, which is gone at the end. `settings` are environment variables;
+    `code` is the folder of the code that runs.
+    """
     module = (
         ("codex_proxy",) if dies_at_commit is None else ("tests.http_responses.killing", str(dies_at_commit))
     )
@@ -44,7 +47,7 @@ async def server_process(
             "PROXY_STATE_DIR": str(folder / "state"),
             **(settings or {}),
         },
-        cwd=Path(__file__).parents[2],
+        cwd=code,
     )
     assert process.stdout is not None
     reading = None

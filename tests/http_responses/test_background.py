@@ -16,8 +16,11 @@ from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault
 from codex_proxy.responses import background
 from codex_proxy.responses.live import BackgroundResponses
+from codex_proxy.responses.stored_log import BEFORE_ALL
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoredResponse, StoreUnavailable
+from codex_proxy.surfaces.responses import kept_log
+from codex_proxy.surfaces.responses.kept_log import LAST
 from tests.faults.scene import agent_of, write_program
 from tests.http.serving import ENVIRONMENT, Proxy, proxy_of, until
 from tests.http_responses.asking import (
@@ -258,6 +261,56 @@ def test_responses_that_are_about_to_begin_count_for_their_key_too() -> None:
         """The first has not begun: its room is free again."""
 
 
+async def test_a_stream_of_another_renderer_goes_on_with_the_final_object_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with proxy_with_held_turns(tmp_path) as (proxy, client, release):
+        events = await client.responses.create(
+            model="codex-5", input=HELD_PROMPT, background=True, stream=True
+        )
+        id = (await anext(aiter(events))).response.id  # type: ignore[union-attr]
+        await events.close()
+        await until(lambda: proxy.streams == 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(kept_log, "RENDERER", 2)
+            refused = await proxy.send("GET", f"/v1/responses/{id}?stream=true")
+            assert (refused.status, "another release" in refused.text) == (503, True)
+        release.write_text("go")
+        object = (await wait_for_end(client, id)).model_dump()
+        whole = await stream_of(proxy, id)
+        monkeypatch.setattr(kept_log, "RENDERER", 2)
+        [last] = await stream_of(proxy, id, 3)
+    assert (last["type"], last["sequence_number"]) == ("response.completed", 4)
+    assert last["response"] == whole[-1]["response"]
+    assert last["response"]["id"] == object["id"]
+
+
+async def test_a_log_whose_first_rows_were_removed_is_no_stream_any_more(proxy: Proxy) -> None:
+    id = events_of((await create(proxy, background=True, stream=True)).text)[0]["response"]["id"]
+    assert proxy.server.store_lifecycle is not None
+    store = proxy.server.store_lifecycle.store
+    assert len(await store.frames("local", id, after=BEFORE_ALL)) > 1
+    await store._remove_oldest("frames", 1e12, 1)
+    assert await store.frames("local", id, after=BEFORE_ALL)
+    refused = await proxy.send("GET", f"/v1/responses/{id}?stream=true")
+    assert (refused.status, refused.error["code"]) == (400, "stream_not_resumable")
+
+
+async def test_what_a_stream_does_not_show_is_not_in_its_log(tmp_path: Path) -> None:
+    async with proxy_and_client(tmp_path) as (proxy, _):
+        prompt = "[[fake:exec]]"
+        answer = await create(proxy, prompt, background=True, stream=True)
+        events = events_of(answer.text)
+        assert proxy.server.store_lifecycle is not None
+        rows = await proxy.server.store_lifecycle.store.frames(
+            "local", events[0]["response"]["id"], after=BEFORE_ALL
+        )
+    text = b"".join(data for _, data in rows)
+    for kind in (b"raw_item", b"notice", b"account_limits", b"output_delta", b'"kind":"raw"'):
+        assert kind not in text
+    assert sum(len(data) for _, data in rows) < len(answer.text)
+
+
 # --- over a restart -----------------------------------------------------------------------------
 
 
@@ -361,14 +414,19 @@ async def test_a_response_that_a_kill_cut_off_is_failed_with_the_reason(tmp_path
     assert "was restarted" in response.error.message
 
 
-async def test_a_stream_that_a_kill_cut_off_still_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["rows", "frames of an earlier release"])
+async def test_a_stream_that_a_kill_cut_off_still_ends(tmp_path: Path, form: str) -> None:
     async with proxy_with_held_turns(tmp_path) as (proxy, _, _):
         assert proxy.server.store_lifecycle is not None
         store = proxy.server.store_lifecycle.store
         answer = await create(proxy, prompt_for("one two"), background=True, stream=True)
         events = events_of(answer.text)
         id = events[0]["response"]["id"]
-        frames = await store.frames("local", id)
+        rows = await store.frames("local", id, after=BEFORE_ALL)
+        frames = [f"{each}\n\n".encode() for each in answer.text.split("\n\n")]
+        kept = rows[:-1] if form == "rows" else list(enumerate(frames[:5]))
+        count = 2 if form == "rows" else 5
+        assert rows[-1][0] == LAST
         stored = await store.response("local", id)
         assert stored is not None
         await store.delete_response("local", id)
@@ -378,8 +436,10 @@ async def test_a_stream_that_a_kill_cut_off_still_ends(tmp_path: Path) -> None:
                 owner="local", id=id, status="in_progress", created=1.0, json=unfinished, background=True
             )
         )
-        await store.append_frames("local", id, frames[:5])
+        await store.append_frames("local", id, kept)
     async with proxy_with_held_turns(tmp_path) as (proxy, _, _):
         rest = await stream_of(proxy, id)
-    assert [event["type"] for event in rest[5:]] == ["error", "response.failed"]
-    assert rest[:5] == events[:5]
+        object = (await proxy.send("GET", f"/v1/responses/{id}")).body
+    assert check_events(rest)[:count] == events[:count]
+    assert types_of(rest)[-2:] == ["error", "response.failed"]
+    assert rest[-1]["response"] == object

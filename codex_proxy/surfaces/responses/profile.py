@@ -199,3 +199,16 @@ def end_frames(
         events.fail(failure)
     events.finish(final)
     return list(enumerate(events.take(), first))
+
+
+_LAST_FRAMES: Final = (
+    b"event: response.completed",
+    b"event: response.incomplete",
+    b"event: response.failed",
+    b'data: {"type":"response.completed"',
+)
+
+
+def is_last(frame: bytes) -> bool:
+    """Whether a frame is the last event, such as `response.completed`."""
+    return frame.startswith(_LAST_FRAMES)

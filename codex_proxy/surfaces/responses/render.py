@@ -5,7 +5,7 @@ first output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Unpack
 
 import msgspec
@@ -23,6 +23,7 @@ from codex_proxy.core.events import (
     ReasoningDelta,
     RefusalDelta,
     StepCompleted,
+    TextDelta,
     TurnEnded,
     UsageReported,
 )
@@ -39,6 +40,7 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.surfaces.base import (
+    HANDLERS,
     Renderer,
     RenderOptions,
     SerialOutput,
@@ -80,6 +82,10 @@ EMPTY_MESSAGE: Final = Message("")
 class _RawReasoning(msgspec.Struct, frozen=True):
     id: str | None = None
     encrypted_content: str | None = None
+
+
+_RENDERED: Final = frozenset({*HANDLERS, TextDelta})
+_OF_THE_TURN: Final = frozenset({UsageReported, StepCompleted, TurnEnded})
 
 
 class ResponsesRenderer(Renderer):
@@ -153,10 +159,34 @@ class ResponsesRenderer(Renderer):
         taken, self._frames = self._frames or [], None if self._frames is None else []
         return taken
 
-    @property
-    def untaken(self) -> Sequence[tuple[int, bytes]]:
-        """The frames that `take_frames` would return."""
-        return self._frames or ()
+    def events_to_keep(self, events: Iterable[Event]) -> list[Event]:
+        """Returns what another rendering needs of these events, which were rendered: what the response shows."""
+        return [kept for event in events if (kept := self._to_keep(event)) is not None]
+
+    def _to_keep(self, event: Event) -> Event | None:
+        kind = type(event)
+        if kind not in _RENDERED:
+            return None
+        if isinstance(event, RawItem):
+            if event.type != "reasoning" or not self._encrypted:
+                return None
+            return RawItem(event.type, json_bytes(msgspec.json.decode(event.json, type=_RawReasoning)))
+        if isinstance(event, AnswerDetails):
+            return AnswerDetails(
+                {name: value for name, value in event.fields.items() if name == "service_tier"}
+            )
+        if kind in _OF_THE_TURN:
+            return event
+        output = self._items.get(event.item.id if isinstance(event, ItemStarted) else event.id)  # type: ignore[union-attr]
+        if output is None or (isinstance(event, ReasoningDelta) and event.kind == "raw"):
+            return None
+        if isinstance(event, OutputDelta) and not (output.made_by_server or self._activity == "items"):
+            return None
+        return event
+
+    def estimated_prompt(self) -> int:
+        """Returns the estimate of the prompt's tokens in the usage; 0 if the agent has told them."""
+        return self._prompt_tokens() if self.spent.is_estimated else 0
 
     def _whole(self) -> bytes:
         return json_bytes(self._current())
@@ -249,6 +279,7 @@ class ResponsesRenderer(Renderer):
         if failure is None or failure == self.failure:
             return
         assert self._final is not None
+        self._take_frames()
         self.failure, self.finish_reason = failure, "failed"
         unended = {"completed_at": None, "incomplete_details": None}
         self._final = failed_response({**self._final, **unended}, failure)

@@ -491,14 +491,16 @@ def test_the_error_code_of_a_response_is_one_that_openai_knows(failure: Failure,
         answer.result()
 
 
-@pytest.mark.parametrize("taken", [True, False])
-def test_an_end_that_could_not_be_saved_is_a_failure_in_its_place(taken: bool) -> None:
+@pytest.mark.parametrize("taken", [True, False, None])
+def test_an_end_that_could_not_be_saved_is_a_failure_in_its_place(taken: bool | None) -> None:
+    """`taken`: whether the frames before the end were taken; None: all events come at once."""
     answer = renderer(keep_frames=True)
     *said, ended = turn(text_item("x"))
-    answer.feed(said)
+    failed = TurnEnded.with_failure(Failure(kind=FaultKind.UNAVAILABLE, message="It is not stored."))
+    answer.feed([*said, ended, failed] if taken is None else said)
     frames = answer.take_frames() if taken else []
     answer.feed([ended])
-    answer.feed([TurnEnded.with_failure(Failure(kind=FaultKind.UNAVAILABLE, message="It is not stored."))])
+    answer.feed([failed])
     frames += answer.take_frames()
     assert [number for number, _ in frames] == [*range(len(frames))]
     kinds = [json.loads(payload_of(frame))["type"] for _, frame in frames]
