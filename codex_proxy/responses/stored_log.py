@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ from codex_proxy.surfaces.responses.render import ResponsesRenderer
 ROWS_AT_ONCE: Final = 500
 SLICE: Final = 1 << 16
 """Bytes of rows that are read and rendered at once, in some 20 ms."""
+LARGE: Final = 1 << 20
+"""Bytes of a log above which the rest is rendered in a thread: its last frames have whole texts."""
 MAX_FRAMES: Final = 1 << 20
 """Bytes of frames that are read at once, of a log from before there were rows."""
 BEFORE_ALL: Final = FIRST - 1
@@ -38,6 +41,10 @@ class StoredLog:
         self._id = id
         self._after = after
         self._replay = LogReplay()
+        self._size = 0
+        """Bytes of the rows that were read."""
+        self._rendering: asyncio.Task[list[Frame]] | None = None
+        """The rendering of the next rows in a thread."""
         self._ended = False
         self._has_frames = False
         """Whether a release before rows has written the log: as frames, which are read until they are removed."""
@@ -63,15 +70,26 @@ class StoredLog:
         """
         if self._has_frames:
             return await self._read_frames()
-        rows = await self._store.frames(
-            self._owner, self._id, after=self._replay.last, limit=ROWS_AT_ONCE, max_bytes=SLICE
-        )
-        if rows and rows[0][0] >= 0 and self._replay.renderer is None:
-            self._has_frames = True
-            return await self._read_frames()
-        if not rows:
-            return None
-        return [frame for frame in self._replay.read(rows) if frame[0] > self._after]
+        if self._rendering is None:
+            rows = await self._store.frames(
+                self._owner, self._id, after=self._replay.last, limit=ROWS_AT_ONCE, max_bytes=SLICE
+            )
+            if rows and rows[0][0] >= 0 and self._replay.renderer is None:
+                self._has_frames = True
+                return await self._read_frames()
+            if not rows:
+                return None
+            self._size += sum([len(data) for _, data in rows])
+            if self._size < LARGE:
+                return self._new(self._replay.read(rows))
+            self._rendering = asyncio.create_task(asyncio.to_thread(self._replay.read, rows))
+        rendering = self._rendering
+        frames = await asyncio.shield(rendering)  # whoever waits may be cancelled, and calls again
+        self._rendering = None
+        return self._new(frames)
+
+    def _new(self, frames: list[Frame]) -> list[Frame]:
+        return [frame for frame in frames if frame[0] > self._after]
 
     async def _read_frames(self) -> list[Frame] | None:
         frames = await self._store.frames(
@@ -90,7 +108,7 @@ class StoredLog:
     def read_unstored(self, rows: Sequence[Frame]) -> list[Frame]:
         """Returns the frames of rows that are not stored yet."""
         new = [row for row in rows if row[0] > self.last]
-        return [frame for frame in self._replay.read(new) if frame[0] > self._after]
+        return self._new(self._replay.read(new))
 
     async def renderer(self) -> ResponsesRenderer | None:
         """Returns the renderer that has rendered the whole log; None if there is none that it can render."""

@@ -14,13 +14,14 @@ from openai import AsyncOpenAI, NotFoundError
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault
-from codex_proxy.responses import background
+from codex_proxy.responses import background, stored_log
 from codex_proxy.responses.live import BackgroundResponses
 from codex_proxy.responses.stored_log import BEFORE_ALL
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoredResponse, StoreUnavailable
 from codex_proxy.surfaces.responses import kept_log
 from codex_proxy.surfaces.responses.kept_log import LAST
+from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from tests.faults.scene import agent_of, write_program
 from tests.http.serving import ENVIRONMENT, Proxy, proxy_of, until
 from tests.http_responses.asking import (
@@ -309,6 +310,47 @@ async def test_what_a_stream_does_not_show_is_not_in_its_log(tmp_path: Path) -> 
     for kind in (b"raw_item", b"notice", b"account_limits", b"output_delta", b'"kind":"raw"'):
         assert kind not in text
     assert sum(len(data) for _, data in rows) < len(answer.text)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_stream_whose_renderer_breaks_ends_behind_what_it_could_render(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    render_text = ResponsesRenderer._on_text
+
+    def broken(self: ResponsesRenderer, pieces: Any) -> None:
+        if "three" in "".join(pieces.texts):
+            raise ZeroDivisionError
+        render_text(self, pieces)
+
+    handlers = {
+        kind: broken if each is render_text else each for kind, each in ResponsesRenderer._handlers.items()
+    }
+    monkeypatch.setattr(ResponsesRenderer, "_handlers", handlers)
+    async with proxy_with_held_turns(tmp_path) as (proxy, _, release):
+        prompt = HELD_PROMPT if begun else prompt_for("one two three")
+        body = {"model": "codex-5", "input": prompt, "background": True, "stream": True}
+        async with proxy.session.post(f"{proxy.url}/v1/responses", json=body) as reply:
+            sent = b""
+            while begun and b"output_text.delta" not in sent:
+                sent += await reply.content.readany()
+            release.write_text("go")
+            sent += await reply.content.read()
+        events = check_events(events_of(sent.decode()))
+        id = events[0]["response"]["id"]
+        assert types_of(events)[-2:] == ["error", "response.failed"]
+        assert await stream_of(proxy, id) == events
+        assert (await proxy.send("GET", f"/v1/responses/{id}")).body == events[-1]["response"]
+
+
+@pytest.mark.exhaustive
+async def test_a_large_log_is_rendered_beside_the_event_loop_to_the_same_stream(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = await create(proxy, "[[fake:count n=2000 size=100]]", background=True, stream=True)
+    events = events_of(answer.text)
+    monkeypatch.setattr(stored_log, "LARGE", 1000)
+    assert await stream_of(proxy, events[0]["response"]["id"]) == events
 
 
 # --- over a restart -----------------------------------------------------------------------------
