@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -12,6 +13,10 @@ from codex_proxy.core.items import HistoryItem, images_in, texts_in
 from codex_proxy.core.media import url_tokens
 from codex_proxy.core.tokens import estimate_all, estimate_tokens
 
+_ENOUGH: Final = 128 * 1024
+"""The bytes of JSON strings that are decoded to estimate their tokens: megabytes of escapes take up to a second."""
+_LONGEST_ESCAPE: Final = 12
+"""The bytes of a surrogate pair in escapes."""
 _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
 
 
@@ -26,8 +31,24 @@ def text_tokens(json: bytes) -> int:
 
 
 def json_tokens(texts: Iterable[bytes]) -> int:
-    """Estimates the tokens of JSON strings, decoded."""
-    return sum(estimate_tokens(msgspec.json.decode(text, type=str)) for text in texts)
+    """Estimates the tokens of JSON strings, decoded. Behind `_ENOUGH` bytes they are taken to be like those before."""
+    tokens = counted = rest = 0
+    for text in texts:
+        size = min(len(text), _ENOUGH - counted)
+        tokens += estimate_tokens(_beginning(text, size))
+        counted += size
+        rest += len(text) - size
+    return tokens + tokens * rest // max(1, counted)
+
+
+def _beginning(text: bytes, size: int) -> str:
+    """Decodes the first `size` bytes of a JSON string, without the character or escape that this cuts."""
+    if size == len(text):
+        return msgspec.json.decode(text, type=str)
+    for end in range(size, max(0, size - _LONGEST_ESCAPE), -1):
+        with suppress(ValueError):
+            return msgspec.json.decode(text[:end] + b'"', type=str)
+    return ""
 
 
 class TurnTokens:
