@@ -20,6 +20,7 @@ import pytest
 from codex_proxy.core.options import OPTIONS, Api, Option
 from codex_proxy.core.turn import Turn
 from codex_proxy.http import agent_headers
+from codex_proxy.http.openapi.bodies import REQUESTS, body_schemas, property_at
 from codex_proxy.surfaces import request_options
 from tests.examples.test_oneshot_agent import EXAMPLE, PLUGIN
 from tests.http.serving import Answer, Proxy, fake_proxy
@@ -49,7 +50,6 @@ class WatchedTurn(Turn, frozen=True, kw_only=True):
 VALUES: Final[dict[str, Any]] = {
     "effort": "high",
     "summary": "auto",
-    "verbosity": "low",
     "service_tier": "flex",
     "web_search_options": {},
     "parallel_tool_calls": True,
@@ -62,7 +62,7 @@ VALUES: Final[dict[str, Any]] = {
     "prediction": {"type": "content", "content": "x"},
     "top_k": 5,
 }
-"""Values of options, by the field of the turn or the name in the request; other sampling is 0.5."""
+"""Values of options, by the field of the turn or the name in the request; others are the last of an enumeration."""
 FUNCTION: Final = {"name": "f", "parameters": {"type": "object"}}
 TOOLS: Final[dict[Api, dict[str, Any]]] = {
     "chat": {"type": "function", "function": FUNCTION},
@@ -101,6 +101,13 @@ def optional_in(api: Api) -> Iterator[Option]:
             yield option
 
 
+def last_value(path: str, api: Api) -> Any:
+    schemas = body_schemas(max_choices=1)
+    schema = property_at(path, schemas[REQUESTS[api][0]], schemas) or {}
+    (values,) = (each["enum"] for each in schema["anyOf"] if "enum" in each)
+    return values[-1]
+
+
 def put(body: dict[str, Any], option: Option, api: Api) -> None:
     """Asks for an option in a request."""
     name = option.names[api]
@@ -111,7 +118,9 @@ def put(body: dict[str, Any], option: Option, api: Api) -> None:
         body.setdefault("tools", []).append(TOOLS[api])
     if api == "ollama" and option.field == "sampling":
         name = f"options.{name}"
-    value = VALUES.get(name, VALUES.get(option.field, VALUES.get(option.names[api], 0.5)))
+    value = VALUES.get(name, VALUES.get(option.field, VALUES.get(option.names[api])))
+    if value is None:
+        value = 0.5 if option.field == "sampling" else last_value(name, api)
     inside = body
     for part in name.split(".")[:-1]:
         inside = inside.setdefault(part, {"type": "auto"} if part == "tool_choice" else {})
@@ -182,6 +191,7 @@ async def lost_options(
             answer = await proxy.send("POST", path, body)
         if answer.status == 200:
             break
+        assert "does not support" in answer.text
         error = answer.error  # of Anthropic's API: without `param`, so its message names the field
         param = error.get("param") or next(name for name in ("tools",) if name in error["message"])
         refused = [each for each in wanted if param in (each.only_with, each.names[api].split("[")[0])]

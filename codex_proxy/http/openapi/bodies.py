@@ -108,21 +108,21 @@ def _describe(option: Option, found: dict[str, Schema]) -> None:
     for api, name in option.names.items():
         path = f"options.{name}" if api == "ollama" and option.field == "sampling" else name
         for model in REQUESTS.get(api, ()):
-            place = _property_at(path, found[model], found)
+            place = property_at(path, found[model], found)
             if place is not None:
                 place["description"] = (
                     f"Needs an agent with the capability {able}; else `x-codex-ignored-params` names it."
                 )
 
 
-def _property_at(path: str, schema: Schema, found: dict[str, Schema]) -> Schema | None:
+def property_at(path: str, schema: Schema, found: dict[str, Schema]) -> Schema | None:
     """Returns the schema of the field at a path; None where there is none, as in a model's name."""
     name, _, rest = path.partition(".")
     place: Schema | None = schema.get("properties", {}).get(name)
     if place is None or not rest:
         return place
     inner = [found[each["$ref"].rpartition("/")[2]] for each in place.get("anyOf", ()) if "$ref" in each]
-    return _property_at(rest, inner[0], found) if inner else None
+    return property_at(rest, inner[0], found) if inner else None
 
 
 def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
