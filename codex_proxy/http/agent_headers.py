@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import msgspec
@@ -49,36 +50,40 @@ def agent_headers(
 
 
 def _ignored_fields(facts: _TurnFacts) -> Iterator[str]:
-    values, able, names = msgspec.structs.asdict(facts.turn), _abilities(facts), facts.parsed.fields.options
-    named = [] if "sampling" in able else [*facts.turn.sampling]
+    names = facts.parsed.fields.options
+    named = [] if facts.can("sampling") else [*facts.turn.sampling]
     named += facts.parsed.ignored
-    for option in _OPTIONAL:
-        if able.isdisjoint(option.needs) and _is_asked(option, values, facts.parsed):
-            named.append(names.get(option.field, ""))
+    if facts.parsed.asked or _optional_values(facts.turn) != _UNASKED:
+        named += [names.get(option.field, "") for option in _options_without_effect(facts)]
+    if not facts.can("model_choice") and facts.names_unknown_model():
+        named.append(names["model"])
     return filter(None, dict.fromkeys(named))
+
+
+def _options_without_effect(facts: _TurnFacts) -> Iterator[Option]:
+    able, values = _abilities(facts), msgspec.structs.asdict(facts.turn)
+    for option in _OPTIONAL:
+        value, default = values[option.field], _DEFAULTS[option.field]
+        asked = option.field in facts.parsed.asked or (value != default and value not in option.harmless)
+        if asked and able.isdisjoint(option.needs) and (not option.only_with or values[option.only_with]):
+            yield option
 
 
 def _abilities(facts: _TurnFacts) -> set[str]:
     """Returns the agent's capabilities, as far as the turn's model has them."""
-    able, model, effort = {str(each) for each in facts.agent.capabilities}, facts.model, facts.turn.effort
+    able, model, effort = set[str](facts.agent.capabilities), facts.model, facts.turn.effort
     if model.efforts and effort in (None, *model.efforts):
         able.add("effort")
     if not model.verbosity:
         able.discard("verbosity")
-    if not facts.names_unknown_model():
-        able.add("model_choice")
     return able
 
 
-def _is_asked(option: Option, values: Mapping[str, object], parsed: ParsedRequest) -> bool:
-    if option.only_with and not values[option.only_with]:
-        return False
-    value = values[option.field]
-    return option.field in parsed.asked or (value != _DEFAULTS[option.field] and value not in option.harmless)
-
-
-_OPTIONAL: Final = tuple(option for option in OPTIONS if option.needs and option.field != "sampling")
-_DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(Turn)}
+_OPTIONAL: Final = tuple(each for each in OPTIONS if each.needs and each.field not in ("model", "sampling"))
+_optional_values: Final = attrgetter(*(option.field for option in _OPTIONAL))
+_PLAIN: Final = Turn(model="", history=())
+_UNASKED: Final = _optional_values(_PLAIN)
+_DEFAULTS: Final = msgspec.structs.asdict(_PLAIN)
 
 
 def _history_changes(facts: _TurnFacts) -> Iterator[str]:

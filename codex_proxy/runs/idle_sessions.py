@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -204,11 +205,12 @@ class ReusedSession(msgspec.Struct, frozen=True):
     hidden: tuple[HiddenOutput, ...]
 
 
+_fixed_values: Final = attrgetter(*(option.field for option in OPTIONS if option.fixes_session))
+
+
 def session_key(owner: str, turn: Turn) -> bytes:
     """Returns a digest of what must be equal to continue a session."""
-    values = msgspec.structs.asdict(turn)
-    fixed = (owner, *(values[option.field] for option in OPTIONS if option.fixes_session))
-    return hashlib.sha256(msgspec.json.encode(fixed)).digest()
+    return hashlib.sha256(msgspec.json.encode((owner, _fixed_values(turn)))).digest()
 
 
 class IdleSessions:

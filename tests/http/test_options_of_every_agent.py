@@ -33,6 +33,8 @@ from tests.waiting import PATIENCE
 CODE: Final = Path(request_options.__file__).parents[1]
 OWN_WORK: Final = tuple(str(CODE / name) for name in ("admission", "core", "responses", "runs", "tools"))
 AGENTS: Final = (str(CODE / "agents"), str(EXAMPLE))
+NO_EFFECT: Final = "idle_sessions.py"
+"""Compares the options of turns, and does nothing with them."""
 FIELDS: Final = frozenset(Turn.__struct_fields__)
 reads: set[tuple[str, str]] = set()
 """The fields of turns that were read, each with the file of the code that did."""
@@ -171,7 +173,8 @@ def has_effect(option: Option, name: str, sent: dict[str, Any]) -> bool:
     if any(path and has_path(sent, path) for path in (name, option.chat_body, option.responses_body)):
         return True
     folders = AGENTS if option.needs and option.field not in SERVED_HERE else (*AGENTS, *OWN_WORK)
-    return any(field == option.field and file.startswith(folders) for field, file in reads)
+    files = {file for field, file in reads if field == option.field and not file.endswith(NO_EFFECT)}
+    return any(file.startswith(folders) for file in files)
 
 
 async def lost_options(
