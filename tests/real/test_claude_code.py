@@ -129,6 +129,28 @@ async def test_both_calls_of_a_step_reach_the_client_and_its_outputs_the_model(
     assert model.texts_for_model()[-2][1].count("<call mcp__client__get_weather") == 2
 
 
+@pytest.mark.parametrize("name", ["Bash", "Read", "WebSearch"])
+async def test_a_tool_named_as_one_of_the_agent_s_own_is_called_and_answered_beside_it(
+    client: AsyncOpenAI, model: AnthropicModel, tmp_path: Path, name: str
+) -> None:
+    own = {"name": "Read", "args": {"file_path": str(tmp_path / "missing")}}
+    mine = {"name": f"mcp__client__{name}", "args": {"city": "Oslo"}}
+    tools: Any = [{**CHAT_WEATHER, "function": {**CHAT_WEATHER["function"], "name": name}}]
+    messages: list[Any] = [user("Go.", {"tools": [own]}, {"tools": [mine]}, {"text": "Done."})]
+    asked: dict[str, Any] = {"model": "codex-5", "tools": tools, "extra_headers": {"X-Codex-Mode": "agent"}}
+    first = await client.chat.completions.create(messages=messages, **asked)
+    [call] = first.choices[0].message.tool_calls or []
+    assert (call.function.name, call.function.arguments) == (name, '{"city": "Oslo"}')
+    messages.append(first.choices[0].message.model_dump(exclude_none=True))
+    messages.append({"role": "tool", "tool_call_id": call.id, "content": "of the client"})
+    last = await client.chat.completions.create(messages=messages, **asked)
+    assert last.choices[0].message.content == "Done."
+    seen = [text for _, text in model.texts_for_model()]
+    assert [text.partition(" ")[0] for text in seen[-3:]] == ["<output", "<call", "<output"]
+    assert "of the client" in seen[-1]
+    assert {"Read", f"mcp__client__{name}"} <= {tool["name"] for tool in model.last["tools"]}
+
+
 async def test_tools_of_the_client_by_responses(client: AsyncOpenAI, model: AnthropicModel) -> None:
     first = await client.responses.create(
         model="codex-5",
