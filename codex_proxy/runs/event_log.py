@@ -1,6 +1,6 @@
 """The log of a turn: batches of events, read by any number of cursors, and dropped when all have taken them. If the
 slowest falls too far behind, the agent is paused, or the turn fails. Observers (the page's record, spans) take each
-batch at once, so that they are never behind; one that raises is dropped, and the turn goes on.
+batch at once, so that they are never behind; one that raises gets only the end after it, and the turn goes on.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from codex_proxy.core.events import (
     MODEL_DELTAS,
     Event,
     OutputDelta,
+    TurnEnded,
 )
 from codex_proxy.core.own_errors import trace_of
 
@@ -145,6 +146,15 @@ class TurnObserver(Protocol):
         """Takes the next events, after the repair, until a `TurnEnded`."""
 
 
+def _has_taken(observer: TurnObserver, events: list[Event]) -> bool:
+    try:
+        observer.add(events)
+    except Exception as error:  # noqa: BLE001 - what looks on must not end a turn
+        logger.error("internal_error", **trace_of(error))
+        return False
+    return True
+
+
 class EventLog:
     """A turn's events and readers. The backlog is the bytes that the slowest reader has not delivered;
     `on_backlog(bytes)` is called when it changes above `LOW_WATER`, and once when it falls below.
@@ -158,6 +168,8 @@ class EventLog:
         """Number of batches that every reader has seen."""
         self._cursors: list[Cursor] = []
         self._observers: list[TurnObserver] = []
+        self._broken: list[TurnObserver] = []
+        """Observers that have raised."""
         self._on_backlog = on_backlog
         self._reported = 0
 
@@ -181,11 +193,12 @@ class EventLog:
 
     def _tell_observers(self, events: list[Event]) -> None:
         for observer in tuple(self._observers):
-            try:
-                observer.add(events)
-            except Exception as error:  # noqa: BLE001 - what looks on must not end a turn
+            if not _has_taken(observer, events):
                 self._observers.remove(observer)
-                logger.error("internal_error", **trace_of(error))
+                self._broken.append(observer)
+        if type(events[-1]) is TurnEnded:  # without it they would have the turn run for ever
+            for observer in self._broken:
+                _has_taken(observer, events[-1:])
 
     def observe(self, observers: Iterable[TurnObserver]) -> None:
         """Adds observers of later events."""
