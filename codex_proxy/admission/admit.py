@@ -172,9 +172,9 @@ class Admission:
             agent = agent_for(self._agent, model)
             if offer.type not in agent.capabilities:
                 raise hosted_tool_fault(offer.type, offer.param)
-            client.check_models(agent.name, offer.models)
-            if offer.own_objects and client.digest:
-                raise Fault.of(FaultKind.NOT_ALLOWED, OWN_OBJECTS, param=excerpt(offer.own_objects[0]))
+            client.check_models(agent.name, offer.models())
+            if client.digest and (field := offer.own_object()):
+                raise Fault.of(FaultKind.NOT_ALLOWED, OWN_OBJECTS, param=excerpt(field))
 
     def may_name_containers(self, model: str, client: Client) -> bool:
         """Whether items of the client may name containers of the model's server, where those of other keys are, too."""

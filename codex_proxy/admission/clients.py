@@ -16,6 +16,7 @@ from codex_proxy.core.safety import ProtectedPath, find_endangered, is_inside
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, SANDBOXES, Turn
 from codex_proxy.surfaces.models import ModelCatalog, Names, resolve
+from codex_proxy.surfaces.named_models import Place
 from codex_proxy.surfaces.request_options import RequestSettings
 
 
@@ -84,7 +85,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         in_any = self.models is None or any(model == allowed for allowed, _ in self.models)
         return in_any and self._may_use_agent(model)
 
-    def check_models(self, agent: str, named: Iterable[tuple[str, str]]) -> None:
+    def check_models(self, agent: str, named: Iterable[tuple[Place | str, str]]) -> None:
         """Raises `Fault` NOT_ALLOWED for a field whose name of a model, in the words of the agent's server, is not that
         of a model that the client may use.
         """
@@ -93,7 +94,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         prefix = f"{agent}{MODEL_SEPARATOR}" if self.catalog.members else ""
         for field, name in named:
             if not self.allows_some_effort(name if name.startswith(prefix) else prefix + name):
-                raise model_not_allowed(name, field)
+                raise model_not_allowed(name, str(field))
 
     def _may_use_agent(self, model: str) -> bool:
         return self.catalog.only is None or model.partition(MODEL_SEPARATOR)[0] in self.catalog.members

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -67,8 +68,23 @@ def models_in_form(fields: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str
         yield from ((field, name.strip()) for name in _texts(decoded))
 
 
-def models_in(fields: Mapping[str, msgspec.Raw]) -> Iterator[tuple[str, str]]:
-    """Yields the paths of all fields of a JSON object that may name models, but for `model` itself, and these names."""
+class Place(msgspec.Struct, frozen=True):
+    """Where a value is in a body: a link to what it is in, since as texts all places would be longer than the body."""
+
+    outer: Place | None
+    step: str | int
+
+    def __str__(self) -> str:
+        steps: list[str] = []
+        place: Place | None = self
+        while place is not None:
+            steps.append(f"[{place.step}]" if isinstance(place.step, int) else f".{place.step}")
+            place = place.outer
+        return "".join(reversed(steps)).removeprefix(".")
+
+
+def models_in(fields: Mapping[str, msgspec.Raw]) -> Iterator[tuple[Place | str, str]]:
+    """Yields the places of all fields of a JSON object that may name models, but for `model` itself, and the names."""
     for field, raw in fields.items():
         if field == MODEL or field in _CONTENT:
             continue
@@ -76,29 +92,39 @@ def models_in(fields: Mapping[str, msgspec.Raw]) -> Iterator[tuple[str, str]]:
         if field == "tools" and isinstance(value, list):
             for tool in value:
                 if isinstance(tool, dict):
-                    yield from models_below(
-                        {name: each for name, each in tool.items() if name not in _OF_TOOLS}, field
-                    )
+                    named = {name: each for name, each in tool.items() if name not in _OF_TOOLS}
+                    yield from models_below(named, field)
         elif folded(field) in _AT_THE_TOP:
             yield from ((field, text) for text in _texts(value))
         else:
-            yield from models_below({field: value}, "")
+            yield from models_below({field: value})
 
 
-def models_below(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yields the paths of all fields in a value that may name models, and these names. `path`: the value's."""
-    waiting = [(path, value)]
+def models_below(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[Place, str]]:
+    """Yields the places of all fields in an object that may name models, and these names. `path`: the object's."""
+    for place, each in fields_below(value, path, lambda name, _: may_name_models(name)):
+        yield from ((place, text) for text in _texts(each))
+
+
+def fields_below(
+    value: Mapping[str, Any], path: str, is_wanted: Callable[[str, Any], bool]
+) -> Iterator[tuple[Place, Any]]:
+    """Yields the wanted fields in an object, by their names and values, and does not look into them."""
+    waiting: deque[tuple[Place | None, Any]] = deque([(Place(None, path) if path else None, value)])
     while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, dict):
-            for name, each in value.items():
-                inner = f"{path}.{name}" if path else name
-                if may_name_models(name):
-                    yield from ((inner, text) for text in _texts(each))
-                else:
-                    waiting.append((inner, each))
-        elif isinstance(value, list):
-            waiting += [(f"{path}[{index}]", each) for index, each in enumerate(value)]
+        outer, value = waiting.popleft()
+        if isinstance(value, list):
+            waiting += [
+                (Place(outer, index), each)
+                for index, each in enumerate(value)
+                if isinstance(each, (dict, list))
+            ]
+            continue
+        for name, each in value.items():
+            if is_wanted(name, each):
+                yield Place(outer, name), each
+            elif isinstance(each, (dict, list)):
+                waiting.append((Place(outer, name), each))
 
 
 def _texts(value: Any) -> Iterator[str]:

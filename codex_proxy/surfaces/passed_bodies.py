@@ -13,7 +13,7 @@ from codex_proxy.core.passing import Body
 from codex_proxy.surfaces.base import json_text
 from codex_proxy.surfaces.body import decode_object, missing_parameter, wrong_type
 from codex_proxy.surfaces.forms import FormReader
-from codex_proxy.surfaces.named_models import models_in, models_in_form
+from codex_proxy.surfaces.named_models import Place, models_in, models_in_form
 
 JSON: Final = "application/json"
 _STEP: Final = 1 << 20
@@ -54,7 +54,7 @@ class PassedBody(msgspec.Struct, frozen=True):
             raise missing_parameter("model")
         return msgspec.structs.replace(self, body=self.name_model(name), model=name) if name else self
 
-    def other_models(self) -> Iterator[tuple[str, str]]:
+    def other_models(self) -> Iterator[tuple[Place | str, str]]:
         """Yields the other fields that may name models, and these names."""
         return models_in_form(self.named) if self.fields is None else models_in(self.fields)
 

@@ -10,16 +10,20 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 import pytest
 from mcp_types import CallToolResult
 
+from codex_proxy.admission.clients import Client, Workspace
 from codex_proxy.core.faults import Fault
 from codex_proxy.mcp.results import result_of
 from codex_proxy.mcp.values import McpLimits
+from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.chat.parse import parse as parse_chat
 from codex_proxy.surfaces.messages.count import count_tokens
+from codex_proxy.surfaces.named_models import models_in
 from codex_proxy.surfaces.passed_bodies import form_body
-from codex_proxy.surfaces.request_options import ParseContext
+from codex_proxy.surfaces.request_options import ParseContext, RequestSettings
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import turn_of
 from tests.growth import assert_linear
@@ -286,6 +290,7 @@ RESPONSES: Final[dict[str, tuple[int, Make]]] = {
     ),
     "unknown fields": (1000, lambda n: {f"field_{i}": i for i in range(n)}),
     "includes": (1000, lambda n: {"include": [f"field_{i}" for i in range(n)]}),
+    "a hosted tool": (1000, lambda n: {"tools": [{"type": "code_interpreter", "a" * n: [0] * n}]}),
     "nested": (40, lambda n: {"metadata": [deep(1)] * n}),
 }
 
@@ -330,6 +335,47 @@ def test_a_request_takes_time_proportional_to_its_size(api: str, shape: str) -> 
     refusal = read(body_of(make(4 * size), api))
     assert not isinstance(refusal, str) or size < 100 or "too long" not in refusal, "not read to its end"
     assert_linear(lambda count: body_of(make(count), api), read, size)
+
+
+# --- the names that a key may use ----------------------------------------------------------------
+
+NAMING: Final[dict[str, tuple[int, Make]]] = {
+    "values below a long name": (3000, lambda n: {"a" * n: [0] * n}),
+    "lists below a long name": (2000, lambda n: {"a" * n: [[]] * n}),
+    "fields below a long name": (1000, lambda n: {"a" * n: {f"f{i}": {} for i in range(n)}}),
+    "models below a long name": (1000, lambda n: {"a" * n: [{"model": "m"}] * n}),
+}
+OF_A_KEY: Final = Client(
+    name="limited",
+    digest="0",
+    settings=RequestSettings(),
+    workspace=Workspace("/", ()),
+    rpm=0,
+    concurrency=0,
+    models=frozenset({("m", None)}),
+    catalog=chat.CATALOG,
+)
+
+
+def check_passed_fields(fields: Fields) -> None:
+    OF_A_KEY.check_models(
+        "a", models_in({name: msgspec.Raw(json_bytes(each)) for name, each in fields.items()})
+    )
+
+
+def check_hosted_tool(fields: Fields) -> None:
+    (offer,) = responses.ask(tools=[{"type": "code_interpreter", **fields}]).hosted
+    OF_A_KEY.check_models("a", offer.models())
+    assert not offer.own_object()
+
+
+@pytest.mark.parametrize("check", [check_passed_fields, check_hosted_tool])
+@pytest.mark.parametrize("shape", NAMING)
+def test_what_a_key_may_name_is_looked_for_in_time_proportional_to_the_request(
+    shape: str, check: Callable[[Fields], None]
+) -> None:
+    size, make = NAMING[shape]
+    assert_linear(make, check, size)
 
 
 # --- results of tools of MCP ----------------------------------------------------------------------

@@ -16,7 +16,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import HostedTools, NamedTools, ToolChoice
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.body import RequestModel, missing_parameter
-from codex_proxy.surfaces.named_models import folded, models_below
+from codex_proxy.surfaces.named_models import Place, fields_below, folded, models_below
 from codex_proxy.surfaces.responses import wire_tools as wire
 from codex_proxy.surfaces.responses.client_tools import TOOL_SEARCH, client_tools, name_of
 from codex_proxy.surfaces.tools import OfferedTools, known_tool, refuse_duplicates
@@ -32,14 +32,19 @@ class McpOffer(msgspec.Struct, frozen=True):
 
 
 class HostedOffer(msgspec.Struct, frozen=True):
-    """A tool that the model server is to run. `own_objects`: the fields in which the request names what the account at
-    that server has. `models`: the fields that may name models, with the names.
-    """
+    """A tool that the model server is to run, as given, maybe with secrets, and its path in the request."""
 
     type: str
     param: str
-    own_objects: tuple[str, ...]
-    models: tuple[tuple[str, str], ...]
+    given: dict[str, Any]
+
+    def own_object(self) -> str:
+        """Returns a field in which the request names what the account at that server has; empty if there is none."""
+        return next((str(place) for place, _ in fields_below(self.given, self.param, _names_own_object)), "")
+
+    def models(self) -> Iterator[tuple[Place, str]]:
+        """Yields the fields that may name models, and the names."""
+        return models_below(self.given, self.param)
 
 
 class McpChoice(msgspec.Struct, frozen=True):
@@ -100,7 +105,7 @@ def offered_tools(
         web_search=searching and chosen.web_search,
         hosted=_hosted_tools(hosted, chosen),
         hosted_offers=tuple(
-            _hosted_offer(tool, f"tools[{index}]")
+            HostedOffer(tool.type, f"tools[{index}]", _dump(tool))
             for index, tool in enumerate(given)
             if isinstance(tool, wire.HostedTool)
         ),
@@ -125,24 +130,10 @@ def _hosted_tools(given: Sequence[wire.HostedTool], chosen: _Choice) -> HostedTo
     return HostedTools(tools, chosen.hosted_required) if tools else None
 
 
-def _hosted_offer(tool: wire.HostedTool, param: str) -> HostedOffer:
-    given = _dump(tool)
-    return HostedOffer(tool.type, param, tuple(_own_objects(given, param)), tuple(models_below(given, param)))
-
-
-def _own_objects(value: Any, path: str) -> Iterator[str]:
-    """Yields the paths of ids: of files, vector stores, skills, and containers."""
-    if isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from _own_objects(each, f"{path}[{index}]")
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            kind = folded(name)
-            is_id = kind.endswith(("id", "ids")) or (kind == "container" and isinstance(each, str))
-            if is_id and each:
-                yield f"{path}.{name}"
-            else:
-                yield from _own_objects(each, f"{path}.{name}")
+def _names_own_object(name: str, value: Any) -> bool:
+    """Whether a field has ids: of files, vector stores, skills, and containers."""
+    kind = folded(name)
+    return bool(value) and (kind.endswith(("id", "ids")) or (kind == "container" and isinstance(value, str)))
 
 
 def hosted_tool_fault(kind: str, param: str) -> Fault:

@@ -363,7 +363,7 @@ def test_tools_of_openais_own_servers_are_refused_by_name(kind: str) -> None:
 def test_tools_of_the_model_server_are_for_admission_to_judge(kind: str) -> None:
     parsed = ask(tools=[function_tool(), {"type": kind, "tomorrow": {"file_ids": ["f"]}}], tool_choice="none")
     (offer,) = parsed.hosted
-    assert (offer.type, offer.param, offer.own_objects) == (kind, "tools[1]", ("tools[1].tomorrow.file_ids",))
+    assert (offer.type, offer.param, offer.own_object()) == (kind, "tools[1]", "tools[1].tomorrow.file_ids")
     assert parsed.turn.hosted is None
     assert not parsed.ignored
 
