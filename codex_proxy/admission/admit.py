@@ -5,6 +5,7 @@ NOT_ALLOWED for the key, UNAVAILABLE if a check is impossible now.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -42,6 +43,15 @@ GONE_TOOL = (
     "The call '{}' was approved, but this request does not offer its tool. Name its MCP server "
     "in 'tools' again."
 )
+
+
+class Containers(NamedTuple):
+    """The containers that a request may name: those of `agent`. `stored`: only in items that this server has stored as
+    the model generated them, because those of other keys are there, too.
+    """
+
+    agent: str
+    allowed: Literal["none", "stored", "any"]
 
 
 class Admission:
@@ -176,9 +186,11 @@ class Admission:
             if client.digest and (field := offer.own_object()):
                 raise Fault.of(FaultKind.NOT_ALLOWED, OWN_OBJECTS, param=excerpt(field))
 
-    def may_name_containers(self, model: str, client: Client) -> bool:
-        """Whether items of the client may name containers of the model's server, where those of other keys are, too."""
-        return not client.digest and "code_interpreter" in agent_for(self._agent, model).capabilities
+    def containers_for(self, model: str, client: Client) -> Containers:
+        agent = agent_for(self._agent, model)
+        if "code_interpreter" not in agent.capabilities:
+            return Containers(agent.name, "none")
+        return Containers(agent.name, "stored" if client.digest else "any")
 
     def _check_capabilities(self, turn: Turn, agent: Agent, fields: FieldNames) -> None:
         able = agent.capabilities

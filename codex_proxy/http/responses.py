@@ -44,7 +44,12 @@ from codex_proxy.responses.background import (
     create_in_background,
     queued_json,
 )
-from codex_proxy.responses.context import measure_context, read_context, without_orphans
+from codex_proxy.responses.context import (
+    measure_context,
+    read_context,
+    without_containers,
+    without_orphans,
+)
 from codex_proxy.responses.follow import HEARTBEAT, Follower, check_followable, starting_after
 from codex_proxy.responses.foreground import start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, needs_saving, prepare, renderer_of, start_run
@@ -311,9 +316,12 @@ async def _read_conversation(request: web.Request) -> tuple[ParsedContext, tuple
     parsed = await _parse(request)
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
     request[HELD].grow_by(context.size)
+    left_out: tuple[str, ...] = ()
     if leaves_out_orphans(service.profile):
         context, left_out = without_orphans(context)
-        name_ignored(request, (*parsed.ignored, *left_out))
+    containers = service.admission.containers_for(parsed.agent_model, request[CLIENT])
+    context, without = without_containers(context, containers)
+    name_ignored(request, (*parsed.ignored, *left_out, *without))
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     return parsed, contexts.context_history(parsed, [*earlier, *fresh], earlier=len(earlier))

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
 
+from codex_proxy.admission.admit import Containers
 from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.hosted_calls import CODE_CALL
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 from codex_proxy.runs.model_items import ModelItem, as_history, with_whole_calls
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.store import Store
@@ -129,7 +132,9 @@ async def _own_items(
             except ContextTooLarge as error:
                 raise references_too_large(str(error)) from None
     whole = resolve_references(given, {id: _decode_item(item) for id, item in found.items()})
-    return [(item, found.get(item["id"])) for item in _with_distinct_ids(with_ids(whole, ids), ids)]
+    # An item that only has the id of a stored one is the client's, not the model's.
+    stored = [found[item["id"]] if item["type"] == "item_reference" else None for item in given]
+    return _with_distinct_ids(zip(with_ids(whole, ids), stored, strict=True), set(references), ids)
 
 
 def context_item(stored: StoredItem) -> ContextItem:
@@ -180,14 +185,18 @@ def _decode_item(item: StoredItem) -> ItemDict:
     return _dict_decoder.decode(item.json)
 
 
-def _with_distinct_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
+def _with_distinct_ids(
+    items: Iterable[tuple[ItemDict, StoredItem | None]], taken: Collection[str], ids: IdSource
+) -> list[tuple[ItemDict, StoredItem | None]]:
+    """Gives items that are not stored new ids in place of those that are `taken` or that an earlier item has."""
     seen: set[str] = set()
     out = []
-    for item in items:
-        if item["id"] in seen:
+    for item, stored in items:
+        if item["id"] in seen or (stored is None and item["id"] in taken):
             (item,) = with_ids([{key: value for key, value in item.items() if key != "id"}], ids)
+            stored = None
         seen.add(item["id"])
-        out.append(item)
+        out.append((item, stored))
     return out
 
 
@@ -209,24 +218,28 @@ def without_orphans(context: Context) -> tuple[Context, tuple[str, ...]]:
     return msgspec.structs.replace(context, earlier=earlier, fresh=fresh), left_out
 
 
-def without_containers(context: Context) -> tuple[Context, tuple[str, ...]]:
-    """Returns the context without the containers that items name which this server has not stored as the model
-    generated them, and the names of these fields of the request.
-    """
-    earlier, fresh = (tuple(map(_without_container, part)) for part in (context.earlier, context.fresh))
-    left_out = tuple(
-        f"input[{index}].container_id"
-        for index, (given, item) in enumerate(zip(context.fresh, fresh, strict=True))
-        if item is not given
+def without_containers(context: Context, rights: Containers) -> tuple[Context, tuple[str, ...]]:
+    """Returns the context without containers that the request may not name, and the names of these fields of it."""
+    keep = partial(_keep_container, rights=rights)
+    earlier, fresh = (tuple(map(keep, part)) for part in (context.earlier, context.fresh))
+    named = any(
+        item is not given and given.model is None for given, item in zip(context.fresh, fresh, strict=True)
     )
+    left_out = ("input[].container_id",) if named else ()
     return msgspec.structs.replace(context, earlier=earlier, fresh=fresh), left_out
 
 
-def _without_container(item: ContextItem) -> ContextItem:
-    if item.model is not None or item.shown is None:
+def _keep_container(item: ContextItem, rights: Containers) -> ContextItem:
+    """Returns the item if it names no container or an allowed one; else without container and the model's form."""
+    if item.model is not None:
+        kind = item.model.head.type if item.shown is None else item.shown["type"]
+        is_own = item.model.model.partition(MODEL_SEPARATOR)[0] == rights.agent
+        if kind != CODE_CALL or (is_own and rights.allowed != "none"):
+            return item
+    elif item.shown is None or rights.allowed == "any":
         return item
-    shown = without_container(item.shown)
-    return item if shown is item.shown else ContextItem(shown)
+    shown = None if item.shown is None else without_container(item.shown)
+    return item if shown is item.shown and item.model is None else ContextItem(shown)
 
 
 # --- the turn -----------------------------------------------------------------------------------

@@ -117,9 +117,9 @@ async def prepare_in_context(
     if leaves_out_orphans(service.profile):
         context, left_out = without_orphans(context)
         parsed = msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *left_out))
-    if not service.admission.may_name_containers(parsed.turn.model, client):
-        context, left_out = without_containers(context)
-        parsed = msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *left_out))
+    containers = service.admission.containers_for(parsed.turn.model, client)
+    context, left_out = without_containers(context, containers)
+    parsed = msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *left_out))
     turn, replay = turn_in_context(parsed, context, service.runs.services.agent_and_model(parsed.turn))
     admitted = await service.admission.admit(
         turn,

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
+from codex_proxy.core.hosted_calls import without_containers
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -26,6 +27,7 @@ from codex_proxy.core.items import (
     texts_of,
 )
 from codex_proxy.core.json_values import is_json
+from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.tools.policy import ToolPolicy
 
 CUT_OFF = (
@@ -317,7 +319,9 @@ def _all_among(items: Iterable[_Identity], others: Sequence[_Identity]) -> bool:
 
 def _items_of(memory: RememberedTurn, model: str) -> list[HistoryItem]:
     same = memory.model == model
-    return [RawHistoryItem(bytes(raw)) for raw in memory.items if same or _identity(raw).type != "reasoning"]
+    items = [RawHistoryItem(bytes(raw)) for raw in memory.items if same or _identity(raw).type != "reasoning"]
+    agent, own = (each.partition(MODEL_SEPARATOR)[0] for each in (memory.model, model))
+    return [*(items if agent == own else without_containers(items))]
 
 
 def _shares(memories: Sequence[RememberedTurn], given: Sequence[HistoryItem]) -> list[list[HistoryOutput]]:

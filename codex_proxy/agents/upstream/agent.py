@@ -32,6 +32,7 @@ from codex_proxy.agents.upstream.server import ModelServer
 from codex_proxy.agents.upstream.transport import NotAskedError, OpenAttempt, UpstreamTransport, make_attempt
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.hosted_calls import without_containers
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.passing import PassedRequest
 from codex_proxy.core.turn import Turn
@@ -111,7 +112,9 @@ class UpstreamAgent(AgentBase):
         """
 
         async def open_attempt(target: UpstreamTarget, may_wait: bool) -> OpenAttempt:
-            return await self._peers[target.name].open_attempt(turn, target.model, may_wait=may_wait)
+            own = target.name == self.name
+            peer = self._peers[target.name]
+            return await peer.open_attempt(turn, target.model, may_wait=may_wait, containers=own)
 
         transport = UpstreamTransport(AttemptPlan(self._targets(turn), random.random), open_attempt)
         self._transports.add(transport)
@@ -158,22 +161,25 @@ class UpstreamAgent(AgentBase):
             return model
         return self.config.default_model or ""
 
-    async def open_attempt(self, turn: Turn, model: str, *, may_wait: bool) -> OpenAttempt:
+    async def open_attempt(
+        self, turn: Turn, model: str, *, may_wait: bool, containers: bool = True
+    ) -> OpenAttempt:
         """Opens an attempt at this upstream. `may_wait`: whether to wait for another turn's end if too many are
-        running. Raises `NotAskedError` if it has not started, its breaker is open, or too many turns are running;
-        `Fault` if it cannot be asked for this turn.
+        running. `containers`: whether those that the history names are this upstream's. Raises `NotAskedError` if it
+        has not started, its breaker is open, or too many turns are running; `Fault` if it cannot be asked for this
+        turn.
         """
         server = await self._enter(may_wait=may_wait)
         try:
-            begin = partial(self._begin, server, turn, model)
+            begin = partial(self._begin, server, turn, model, containers)
             return await beside_the_loop(turn.history, begin)
         except BaseException:
             self._give_up()
             raise
 
-    def _begin(self, server: ModelServer, turn: Turn, model: str) -> OpenAttempt:
+    def _begin(self, server: ModelServer, turn: Turn, model: str, containers: bool) -> OpenAttempt:
         """Returns the attempt, with its first request. Any thread may call it."""
-        history = turn.history
+        history = turn.history if containers else without_containers(turn.history)
         if self._table_name:
             history = OriginMarks(self._table_name).unmark(history)
         own, dialect, headers = server.prepare(msgspec.structs.replace(turn, model=model, history=history))

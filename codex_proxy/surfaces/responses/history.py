@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Final, NamedTuple
 
 from codex_proxy.core.faults import bad_request
+from codex_proxy.core.hosted_calls import code_call
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -22,7 +23,6 @@ from codex_proxy.core.items import (
     Role,
     TextPart,
 )
-from codex_proxy.core.json_values import objects_in, text_at
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses import mcp_history
@@ -50,7 +50,6 @@ def decode_summary(content: str) -> str | None:
 
 SUMMARY_WORDS: Final = "What was said before, in a summary:\n"
 _APPROVED: Final = "The user has approved this call. It has yet to be made."
-_NOT_KEPT: Final = "[output: not kept]"
 _ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant"}
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
@@ -286,15 +285,7 @@ def _code_call(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     """Converts a call of `code_interpreter`: without a container, which model servers want, as one of a function."""
     if item.get("container_id"):
         return _raw(item)
-    arguments = json_bytes({"code": item.get("code")}).decode()
-    outputs = [
-        text_at(each, "logs") or f"[{text_at(each, 'type')}]" for each in objects_in(item.get("outputs"))
-    ]
-    output = TextPart("\n".join(outputs) or _NOT_KEPT)
-    return [
-        HistoryCall(item["id"], "code_interpreter", arguments, by_server=True),
-        HistoryOutput(item["id"], (output,), by_server=True),
-    ]
+    return code_call(item)
 
 
 def _image_call(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
