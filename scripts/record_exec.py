@@ -4,7 +4,7 @@
     TEST_CODEX=/path/to/codex .venv/bin/python -m scripts.record_exec
 
 The model's answers come from the scripted model server of tests/real, by the marker in the prompt. The process is
-started with the arguments that the agent `codex-exec` starts it with. The files are cassettes without a request.
+started with the arguments that the agent `codex-exec` starts it with. The files are captures (`tests/captures.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from codex_proxy.agents.codex.shadow_home import plan_shadow_home
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, provider_pairs
 from codex_proxy.agents.codex_exec.launch import exec_argv
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.cassettes.format import Capture, Line, Session, text_of
+from codex_proxy.cassettes.format import OLD_VERSION, Capture
+from codex_proxy.cassettes.old_format import OldLine, OldSession
 from codex_proxy.core.turn import Turn
+from tests.captures import text_of_capture
 from tests.real.codex_home import MODEL, CodexHome, make_codex_home
 from tests.real.model_server import model_server
 from tests.real.release import codex_path
@@ -93,14 +95,15 @@ async def record(name: str, prompt: str, home: CodexHome, version: str, model_ur
         printed, errors = await asyncio.gather(read(process.stdout), read(process.stderr))
         status = await process.wait()
     ended = Ended(code=status, stderr_tail="\n".join(text for _, text in errors))
-    lines = [Line(ms, "from", text.encode()) for ms, text in printed]
-    lines.append(Line(at(), "ended", msgspec.structs.asdict(ended)))
+    lines = [OldLine(ms, "from", text.encode()) for ms, text in printed]
+    lines.append(OldLine(at(), "ended", msgspec.structs.asdict(ended)))
     return Capture(
+        cassette=OLD_VERSION,
         name=f"{name}_{version}",
         agent="codex-exec",
         version=version,
         settings={"argv": ["codex", *map(clean, argv[1:])], "prompt": prompt},
-        sessions=[Session("exec", {}, lines)],
+        old_sessions=[OldSession("exec", {}, lines)],
     )
 
 
@@ -112,8 +115,8 @@ async def main() -> None:
                 version = str(await find_version(str(codex_path()), home.environment()))
                 found = await record(name, prompt, home, version, server.base_url)
                 path = FOLDER / f"{found.name}.jsonl"
-                path.write_bytes(b"".join(text_of(found)))
-                sys.stdout.write(f"{found.name}: {len(found.sessions[0].lines)} lines\n")
+                path.write_bytes(text_of_capture(found))
+                sys.stdout.write(f"{found.name}: {len(found.old_sessions[0].lines)} lines\n")
 
 
 if __name__ == "__main__":

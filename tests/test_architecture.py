@@ -160,7 +160,6 @@ PROGRAMS = frozenset(
 IMPORT_LATE = frozenset(
     {
         "agents.codex.program",  # a package that is found to be installed by importing it
-        "agents.recorded",  # what the agent that is served has imported
         "http.metrics",  # what the server's metrics have imported
         "http.server_info",  # the schemas of GET /openapi.json
         "mcp.servers",  # the MCP package, with 290 modules
@@ -202,6 +201,8 @@ CACHES = frozenset({"cache", "lru_cache", "LruCache", "OwnedEntries"})
 
 NAMES_AGENTS = "codex_proxy.agents."
 """The list of names and the modules of agents."""
+NAMES_DIALECTS = "codex_proxy.cassettes.old_format"
+"""The names of dialects in cassettes of version 1; it goes with them."""
 NAMES_CLIENTS = "codex_proxy.commands.connect."
 """What configures clients, of which some are also agents."""
 
@@ -408,7 +409,7 @@ def budgets(module: Module) -> list[str]:
 
 def agent_names(module: Module) -> list[str]:
     """Only the list of names and an agent's own modules name an agent; others ask its spec or the agent itself."""
-    own = (NAMES_AGENTS, NAMES_CLIENTS)
+    own = (NAMES_AGENTS, NAMES_CLIENTS, NAMES_DIALECTS)
     if module.name.startswith(own) or not module.name.startswith("codex_proxy"):
         return []
     documented = {node.value for node in module.nodes if isinstance(node, ast.Expr)}

@@ -53,7 +53,7 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.agents.spec:possible_capabilities": "the names of settings in a spec",
     "codex_proxy.agents.spec:call": "the constants that specs pass to `later`",
     "codex_proxy.agents.upstream.server:__init__": "the constants `make_dialect` of the two APIs",
-    "codex_proxy.agents.recorded:class_of": "the values of DIALECTS",
+    "codex_proxy.cassettes.old_format:_class_of": "the values of DIALECTS",
     "codex_proxy.mcp.servers:_start": "a constant",
     "codex_proxy.mcp.servers:_transports": "constants",
     "codex_proxy.settings.protected_paths:_code": "the packages of this project and its plugin; none is imported",
@@ -63,7 +63,6 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.process.warden:become_child": "the bytes of the server for its own child; marshal makes no objects",
     "codex_proxy.commands.connect.documents:_parse_yaml": "a round-trip loader, which makes no objects of its tags",
     # Attributes of a value, not of a module:
-    "codex_proxy.agents.registry:dialects_of": "the module of the operator's plugin",
     "codex_proxy.agents.acp.reported_calls:merge": "the fields of a class",
     "codex_proxy.agents.upstream.failures:_failure_in": "constants",
     "codex_proxy.app.server_parts:seconds": "constants",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, Self, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -88,10 +88,8 @@ class ChannelConnection(Protocol):
 
     def close_channel(self, channel: int) -> bytes: ...
 
-    def receive(
-        self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
-    ) -> ReceivedMessages:
-        """Sorts lines by channel. Never raises. `routed`: a dictionary to which the lines are added by channel."""
+    def receive(self, lines: Sequence[bytes]) -> ReceivedMessages:
+        """Sorts lines by channel. Never raises."""
 
 
 L_contra = TypeVar("L_contra", contravariant=True)
@@ -129,28 +127,7 @@ class Dialect(Protocol[L_contra]):
         """Handles the child's end: the turn has failed, or after `interrupt` was interrupted."""
 
 
-class RemakeContext(msgspec.Struct, frozen=True):
-    """What a dialect needs, beside its facts, to be made again for a recording."""
-
-    model: str
-    new_id: Callable[[str], str]
-    now: Callable[[], float]
-
-
-class Remakeable:
-    """A dialect that can be made again from its recorded `facts`, to read a recording."""
-
-    def facts(self) -> dict[str, Any]:
-        """Returns the arguments that it was made with, as JSON, without defaults."""
-        return {}
-
-    @classmethod
-    def remake(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
-        """Makes the dialect with these facts. Raises `ValueError`, `TypeError` or `KeyError`."""
-        return cls(**facts)
-
-
-class SingleTurn(Remakeable):
+class SingleTurn:
     """The common part of `Dialect`s that serve one turn. A subclass sets `_ended`."""
 
     _ended = False

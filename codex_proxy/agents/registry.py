@@ -7,8 +7,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.names import BUILT_IN, DEFAULT_AGENT, entry_points, names
@@ -102,23 +100,6 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
             f"--agent {spec.name}."
         )
     return spec
-
-
-def dialects_of(reference: str) -> Mapping[str, type]:
-    """Returns the dialects of the plugin that the operator has named, by their names in recordings: the classes in the
-    module of its spec that have a dialect's methods. Raises `NoAgentError`.
-    """
-    load_plugin(reference, source="the agent plugin", wanted=None)
-    module_name = reference.partition(":")[0]
-    found = (each for each in vars(sys.modules[module_name]).values() if isinstance(each, type))
-    return {
-        f"{each.__module__}:{each.__qualname__}": each
-        for each in found
-        if not each.__module__.startswith("codex_proxy.") and set(dir(each)) >= _DIALECT_METHODS
-    }
-
-
-_DIALECT_METHODS: Final = frozenset({"begin", "receive", "eof", "interrupt", "answer"})
 
 
 async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:

@@ -17,7 +17,7 @@ import msgspec
 
 from codex_proxy.app.logs import configure
 from codex_proxy.app.server import Server, make_server
-from codex_proxy.cassettes.content import CONTENT_FIELDS, Content, content_of, differences
+from codex_proxy.cassettes.content import CONTENT_FIELDS, content_of, differences, turn_of
 from codex_proxy.cassettes.events import diff, events_of, ids_of
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import (
@@ -28,11 +28,14 @@ from codex_proxy.cassettes.format import (
     sent_data,
     text_of,
 )
+from codex_proxy.cassettes.line_types import UnplayableError
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
+from codex_proxy.cassettes.player import lines_of_turn
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.cassettes.stable_values import zero_numbers, zero_times
 from codex_proxy.core.json_values import is_json
+from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import replace_file
 from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.settings.fields import Settings
@@ -50,7 +53,7 @@ class CassetteCheck(msgspec.Struct, frozen=True):
 
     cassette: Cassette
     answer: Answer
-    content: Content | None
+    turn: Turn | None
     """The turn that today's code has read; None if none was started."""
     read: list[str]
     """The parts of the request that are read differently."""
@@ -60,6 +63,10 @@ class CassetteCheck(msgspec.Struct, frozen=True):
     @property
     def same(self) -> bool:
         return not self.read and not self.diff
+
+    @property
+    def is_to_update(self) -> bool:
+        return not self.same or bool(self.cassette.old_sessions)
 
 
 async def check_folder(folder: Folder) -> list[CassetteCheck]:
@@ -77,10 +84,16 @@ async def check_folder(folder: Folder) -> list[CassetteCheck]:
 
 
 def update(folder: Folder, result: CassetteCheck) -> None:
-    """Writes today's answer into the cassette. Raises `OSError`."""
-    cassette = msgspec.structs.replace(
-        result.cassette, answer=result.answer, content=result.content or result.cassette.content
-    )
+    """Writes today's answer into the cassette, which then has today's format. Raises `OSError`, and `CassetteError` if
+    an old one cannot be played.
+    """
+    cassette, turn = result.cassette, result.turn
+    content = cassette.content if turn is None else content_of(turn)
+    try:
+        lines = lines_of_turn(folder.chain(cassette), turn or turn_of(content))
+    except UnplayableError as error:
+        raise CassetteError(f"{cassette.name} cannot be played: {error}. Record it anew.") from error
+    cassette = msgspec.structs.replace(cassette, answer=result.answer, content=content, lines=lines)
     path = folder.path if folder.path.is_file() else folder.path / f"{cassette.name}{SUFFIX}"
     beside = cassette.name.rpartition("/")[0]
     after = cassette.after.removeprefix(f"{beside}/") if beside else cassette.after
@@ -98,7 +111,6 @@ async def _replay_server(
             store="memory",
             heartbeat_interval=0,
             cassettes={"replay": folder.path},
-            agent_plugin=folder.plugin or None,
             **recorded,
         )
         server = await make_server(settings, {})
@@ -146,7 +158,7 @@ class _Answers:
         return CassetteCheck(
             cassette,
             self._with_recorded_ids(answer),
-            content,
+            turn,
             read,
             diff(events_of(recorded), events_of(answer)),
         )

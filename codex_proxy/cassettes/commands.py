@@ -17,7 +17,7 @@ FOLDER = click.Path(path_type=Path)
 def _folder(path: Path) -> Any:
     from codex_proxy.cassettes.folder import Folder
 
-    return Folder(path, plugin=click.get_current_context().obj or "")
+    return Folder(path)
 
 
 def _chain(path: Path) -> Any:
@@ -30,23 +30,12 @@ def _chain(path: Path) -> Any:
     return folder.chain(folder.cassettes[file.name.removesuffix(SUFFIX)])
 
 
-PLUGIN = click.option(
-    "--agent-plugin",
-    envvar="PROXY_AGENT_PLUGIN",
-    metavar="MODULE:SPEC",
-    help="Plugin whose turns are recorded.",
-)
-
-
 def group(say: Callable[..., None]) -> click.Group:
     """Returns the group of commands. `say` prints a text."""
 
     @click.group(name="cassettes", cls=_Group, short_help="Check, show and compare recordings of turns.")
-    @PLUGIN
-    @click.pass_context
-    def cassettes(ctx: click.Context, agent_plugin: str | None) -> None:
+    def cassettes() -> None:
         """Check, show and compare cassettes: recordings of turns, made with `serve --record`."""
-        ctx.obj = agent_plugin
 
     @cassettes.command()
     @click.argument("folder", type=FOLDER)
@@ -66,7 +55,7 @@ def group(say: Callable[..., None]) -> click.Group:
         from codex_proxy.cassettes.check import update as write_anew
 
         found = _folder(folder)
-        for each in (changed := [each for each in run(check_folder(found)) if not each.same]):
+        for each in (changed := [each for each in run(check_folder(found)) if each.is_to_update]):
             write_anew(found, each)
             say(f"updated {each.cassette.name}")
         say(f"{len(found.cassettes)} cassettes, {len(changed)} updated.")

@@ -6,12 +6,23 @@ Ids, sampling, the order of keys and of tools, and model aliases do not count; c
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, ImagePart, Part, Tool, texts_of
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    ImagePart,
+    Part,
+    TextPart,
+    Tool,
+    texts_of,
+)
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import NamedTools, Turn
 
@@ -61,6 +72,29 @@ def content_of(turn: Turn) -> Content:
         ),
         "messages": list(_messages(turn.history, numbers)),
     }
+
+
+def turn_of(content: Content) -> Turn:
+    """Returns a turn with this content, as far as it is recorded."""
+    history: list[HistoryItem] = []
+    for each in content["messages"]:
+        parts = (TextPart(str(each.get("text", ""))),)
+        if "role" in each:
+            history.append(HistoryMessage(each["role"], parts))
+        elif "call" in each:
+            history.append(HistoryCall(f"call_{each['call']}", each["tool"], json.dumps(each["arguments"])))
+        else:
+            history.append(HistoryOutput(f"call_{each['output']}", parts))
+    tools = tuple(
+        Tool(
+            each["name"],
+            each.get("description", ""),
+            msgspec.Raw(msgspec.json.encode(each["parameters"])) if "parameters" in each else None,
+            kind=each.get("kind", "function"),
+        )
+        for each in content["tools"]
+    )
+    return Turn(model=content["model"], history=tuple(history), tools=tools, mode=content["mode"])
 
 
 def _format_of(turn: Turn) -> Any:
@@ -122,11 +156,11 @@ def _image(url: str) -> str:
     return f"sha256:{hashlib.sha256(url.encode()).hexdigest()}" if url.startswith("data:") else url
 
 
-def _decode(json: bytes) -> Any:
+def _decode(text: bytes) -> Any:
     try:
-        return msgspec.json.decode(json)
+        return msgspec.json.decode(text)
     except UNREADABLE:
-        return json.decode("utf-8", "replace")
+        return text.decode("utf-8", "replace")
 
 
 def key_of(content: Content, matched: Sequence[str]) -> bytes:

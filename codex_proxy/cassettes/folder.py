@@ -57,15 +57,12 @@ def paths_in(folder: Path) -> list[Path]:
 class Folder:
     """The cassettes of a folder, read at the start; `refresh` reads those recorded since."""
 
-    def __init__(
-        self, path: Path, matched: Sequence[str] = (), *, may_be_missing: bool = False, plugin: str = ""
-    ) -> None:
+    def __init__(self, path: Path, matched: Sequence[str] = (), *, may_be_missing: bool = False) -> None:
         """Reads the folder. `matched`: the fields by which a cassette is found; if empty, those that the recording
-        names. `plugin`: the operator's. Raises `CassetteError` if the folder is missing (unless it may be), or a
+        names. Raises `CassetteError` if the folder is missing (unless it may be), or a
         cassette cannot be read.
         """
         self._may_be_missing = may_be_missing
-        self.plugin = plugin
         self.path = path
         self.matched = tuple(matched)
         self.cassettes: dict[str, Cassette] = {}
@@ -81,7 +78,7 @@ class Folder:
         names = {str(path.relative_to(base)).removesuffix(SUFFIX): path for path in paths}
         new = [name for name in names if name not in self.cassettes]
         for name in new:
-            cassette = read(names[name], self.plugin)
+            cassette = read(names[name])
             beside, _, _ = name.rpartition("/")
             after = f"{beside}/{cassette.after}" if beside and cassette.after else cassette.after
             self.cassettes[name] = msgspec.structs.replace(cassette, name=name, after=after)

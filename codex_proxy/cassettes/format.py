@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -10,33 +9,32 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.recorded import UnknownDialectError, check_facts, class_of
-from codex_proxy.agents.registry import dialects_of
 from codex_proxy.cassettes.content import Content, format_content
 from codex_proxy.cassettes.line_types import (
+    LINE_KINDS,
+    Line,
     check_answer,
     check_head,
-    check_line,
     check_message,
     check_request,
     check_tool,
     check_turn,
-    milliseconds_of,
+    encode_line,
+    line_of,
 )
-from codex_proxy.cassettes.pieces import group_similar_lines, is_utf8, with_text
+from codex_proxy.cassettes.old_format import KINDS as OLD_KINDS
+from codex_proxy.cassettes.old_format import OldSession, OldSessions, content_of_line
+from codex_proxy.cassettes.pieces import group_similar_lines, with_text
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.json_values import UNREADABLE, is_json
 from codex_proxy.files.private import create, read_regular
 
-VERSION: Final = 1
+VERSION: Final = 2
+OLD_VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
 MAX_FILE_BYTES: Final = 256 << 20
 SLICE_BYTES: Final = 1 << 18
 """About how many bytes of a file are made at once."""
-BYTE_KINDS: Final = frozenset({"to", "from", "data", "body"})
-"""The kinds of lines with bytes of the agent. Bytes that are no JSON are written as `KIND_text`, or in base64 as
-`KIND_bytes`.
-"""
 EMPTY_CONTENT: Final[Content] = {
     "mode": "agent",
     "format": "text",
@@ -46,32 +44,6 @@ EMPTY_CONTENT: Final[Content] = {
     "sampling": {},
 }
 """The content of a turn as far as a cassette does not say it, without tools and messages."""
-SESSION_KINDS: Final = frozenset(
-    {
-        *(f"{kind}{form}" for kind in BYTE_KINDS for form in ("", "_text", "_bytes")),
-        *("head", "line", "over", "event"),
-        *("begin", "resume", "reopen", "answer", "call", "ended", "failed"),
-    }
-)
-
-
-class Line(msgspec.Struct, frozen=True, gc=False):
-    ms: int
-    kind: str
-    value: Any
-    """The agent's line as bytes if the kind is in `BYTE_KINDS`, else the decoded JSON."""
-
-
-class Session(
-    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"dialect": "session"}
-):
-    """A session with the agent: its dialect's name and facts (`agents.recorded`), and its lines."""
-
-    dialect: str
-    facts: dict[str, Any] = {}
-    lines: list[Line] = []
-    origin: str = ""
-    """The name that marked its encrypted content, if any."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -93,11 +65,11 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, rename={"line": "
     socket: bool = False
 
 
-class CassetteHead(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="cassette", tag=VERSION
-):
+class CassetteHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first line of a file."""
 
+    cassette: int
+    """The version of the format."""
     agent: str
     version: str = ""
     proxy: str = ""
@@ -115,13 +87,14 @@ class CassetteHead(
 
 
 class Capture(CassetteHead, frozen=True, kw_only=True):
-    """A recording of an agent's program with another client, for tests of its dialect."""
+    """A recording of an agent's program with another client, for tests of its dialect: in version 1, without a
+    request.
+    """
 
     name: str
     """The name of the file, without the suffix."""
-    sessions: list[Session]
-    plugin: str = ""
-    """The plugin that the operator has named, whose dialects may be in the file."""
+    old_sessions: list[OldSession] = []
+    """The sessions of version 1."""
 
 
 class Cassette(Capture, frozen=True, kw_only=True):
@@ -130,22 +103,25 @@ class Cassette(Capture, frozen=True, kw_only=True):
     request: Request
     content: Content
     answer: Answer
+    lines: list[Line] = []
+    """What was said in the turn; none of version 1."""
 
     @property
     def calls(self) -> list[dict[str, Any]]:
         """Returns the MCP calls that the server made, with their outputs."""
-        return [line.value for session in self.sessions for line in session.lines if line.kind == "call"]
+        old = [line.value for session in self.old_sessions for line in session.lines if line.kind == "call"]
+        return old or [line.value for line in self.lines if line.kind == "call"]
 
 
 def text_of(
-    capture: Capture, scrub: Callable[[bytes], bytes] = bytes, replace_ids: Callable[[bytes], bytes] = bytes
+    cassette: Cassette, scrub: Callable[[bytes], bytes] = bytes, replace_ids: Callable[[bytes], bytes] = bytes
 ) -> Iterator[bytes]:
     """Yields the text of a file in slices, so that other threads can run between. `scrub` returns a text as it is
     written, without secrets; a secret in several lines makes them one. `replace_ids` returns lines as they are written:
     after `scrub`, which would not find a secret of which a part looked like an id.
     """
     count, some, size = 0, list[bytes](), 0
-    for line in _short_lines(capture, scrub):
+    for line in _short_lines(cassette, scrub):
         some.append(line)
         count, size = count + 1, size + len(line)
         if size >= SLICE_BYTES:
@@ -154,28 +130,26 @@ def text_of(
     yield replace_ids(scrub(b"\n".join([*some, b'{"end":%d}' % count]))) + b"\n"
 
 
-def _short_lines(capture: Capture, scrub: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    for group in group_similar_lines(lines_of(capture)):
+def _short_lines(cassette: Cassette, scrub: Callable[[bytes], bytes]) -> Iterator[bytes]:
+    for group in group_similar_lines(lines_of(cassette)):
         text = group.text()
         scrubbed = scrub(text) if text else text
         yield from group.lines() if scrubbed == text else (group.with_text(scrubbed),)
 
 
-def lines_of(capture: Capture) -> Iterator[bytes]:
+def lines_of(cassette: Cassette) -> Iterator[bytes]:
     """Yields the lines of the file, none of them shortened, without the last one, which has their number."""
-    yield encode(CassetteHead(**{name: getattr(capture, name) for name in CassetteHead.__struct_fields__}))
-    if isinstance(capture, Cassette):
-        yield encode(capture.request)
-        turn = {name: value for name, value in capture.content.items() if value not in (None, {}, "")}
-        tools, messages = turn.pop("tools"), turn.pop("messages")
-        yield encode({"turn": turn})
-        yield from (encode({"tool": each}) for each in tools)
-        yield from (encode({"message": each}) for each in messages)
-    for session in capture.sessions:
-        yield encode(msgspec.structs.replace(session, lines=[]))
-        yield from map(_encode_line, session.lines)
-    if isinstance(capture, Cassette):
-        yield from _answer_lines(capture.answer)
+    head = {name: getattr(cassette, name) for name in CassetteHead.__struct_fields__}
+    yield encode(CassetteHead(**head | {"cassette": VERSION}))
+    yield encode(cassette.request)
+    turn = {name: value for name, value in cassette.content.items() if value not in (None, {}, "")}
+    tools, messages = turn.pop("tools"), turn.pop("messages")
+    yield encode({"turn": turn})
+    yield from (encode({"tool": each}) for each in tools)
+    yield from (encode({"message": each}) for each in messages)
+    for line in cassette.lines:
+        yield from encode_line(line)
+    yield from _answer_lines(cassette.answer)
 
 
 encode: Final = msgspec.json.Encoder().encode
@@ -189,18 +163,6 @@ def _answer_lines(answer: Answer) -> Iterator[bytes]:
         yield from (encode({"sent": each}) for each in answer.sent)
     if answer.final is not None:
         yield encode({"final": answer.final})
-
-
-def _encode_line(line: Line) -> bytes:
-    kind, value = line.kind, line.value
-    if kind in BYTE_KINDS:
-        if is_json(value):
-            value = msgspec.Raw(msgspec.json.format(value, indent=-1) if b"\n" in value else value)
-        elif is_utf8(value):
-            kind, value = f"{kind}_text", value.decode()
-        else:
-            kind, value = f"{kind}_bytes", base64.b64encode(value).decode()
-    return encode({"ms": line.ms, kind: value})
 
 
 def sent_data(event: bytes) -> Any:
@@ -243,15 +205,14 @@ class _WrongLineError(Exception):
     """A line is not allowed at its place. The text says why, and what to do."""
 
 
-def read(path: Path, plugin: str = "") -> Cassette:
-    """Reads a cassette. `plugin`: that of the operator, if any. Raises `CassetteError` with file and line."""
-    return parse(_read_bytes(path), path, plugin)
+def read(path: Path) -> Cassette:
+    """Reads a cassette. Raises `CassetteError` with file and line."""
+    return parse(_read_bytes(path), path)
 
 
 def read_capture(path: Path) -> Capture:
-    """Reads a capture, or a cassette as one. Raises `CassetteError`, as `read` does."""
-    found = _parse_lines(_read_bytes(path), path)
-    return Capture(**_fields_of(found, path))
+    """Reads a capture. Raises `CassetteError`, as `read` does."""
+    return Capture(**_fields_of(_parse_lines(_read_bytes(path), path), path))
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -267,9 +228,9 @@ def _read_bytes(path: Path) -> bytes:
         ) from error
 
 
-def parse(data: bytes, path: Path, plugin: str = "") -> Cassette:
+def parse(data: bytes, path: Path) -> Cassette:
     """Parses a cassette's bytes. `path` is for its name, and for errors. Raises `CassetteError`."""
-    found = _parse_lines(data, path, plugin)
+    found = _parse_lines(data, path)
     request, content, answer = found.request, found.content, found.answer
     if request is None or content is None or answer is None:
         missing = "request" if request is None else "turn" if content is None else "answer"
@@ -279,27 +240,26 @@ def parse(data: bytes, path: Path, plugin: str = "") -> Cassette:
         check_head(found.head.settings, found.head.mcp, found.head.match)
     except (ValueError, TypeError) as error:
         raise CassetteError(f"{path}, line 1: {error}. {_CORRECT_THE_LINE}") from error
-    return Cassette(**_fields_of(found, path), request=request, content=content, answer=answer)
+    own: dict[str, Any] = {"request": request, "content": content, "answer": answer, "lines": found.lines}
+    return Cassette(**_fields_of(found, path) | own)
 
 
 def _fields_of(found: _ParsedLines, path: Path) -> dict[str, Any]:
     head = msgspec.structs.asdict(found.head) if found.head else {}
-    own = {"name": path.name.removesuffix(SUFFIX), "sessions": found.sessions, "plugin": found.plugin}
+    own = {"name": path.name.removesuffix(SUFFIX), "old_sessions": found.old.sessions}
     return {**head, **own}
 
 
-def _parse_lines(data: bytes, path: Path, plugin: str = "") -> _ParsedLines:
+def _parse_lines(data: bytes, path: Path) -> _ParsedLines:
     lines = data.split(b"\n")
     cut = lines.pop()
-    found = _ParsedLines(plugin=plugin)
+    found = _ParsedLines()
     for line in [*lines, cut] if cut else lines:
         found.count += 1
         try:
             found.take(line)
         except _WrongLineError as error:
             wrong = str(error)
-        except UnknownDialectError as error:
-            wrong = f"{error}."
         except UNREADABLE as error:
             wrong = (
                 f"the file is half-written. {_RECORD_ANEW}"
@@ -321,12 +281,13 @@ def _parse_lines(data: bytes, path: Path, plugin: str = "") -> _ParsedLines:
 class _ParsedLines(msgspec.Struct):
     """The lines of a file that have been read so far."""
 
-    plugin: str = ""
     count: int = 0
     head: CassetteHead | None = None
     request: Request | None = None
     content: Content | None = None
-    sessions: list[Session] = []
+    lines: list[Line] = []
+    has_session: bool = False
+    old: OldSessions = msgspec.field(default_factory=OldSessions)
     answer: Answer | None = None
     last_line: bytes = b""
     """The line before, if a `next` line can change it."""
@@ -344,39 +305,42 @@ class _ParsedLines(msgspec.Struct):
             self.head = _head_of(line, value)
         elif kind == "next":
             self._take_line(self.last_kind, _line_with_texts(before, value[kind]), value)
-        elif kind == "sent" or (kind in SESSION_KINDS and "ms" in value):
-            base, _, form = kind.partition("_")
-            is_changeable = kind == "sent" or base in BYTE_KINDS
-            content = _bytes_of(value[kind], form) if is_changeable else msgspec.json.decode(value[kind])
-            self._take_line(base, content, value)
+        elif kind == "sent" or (kind in self._line_kinds and "ms" in value):
+            self._take_line(*self._kind_and_content(kind, value[kind]), value)
         elif kind == "request":
             self.request = msgspec.json.decode(line, type=Request)
             check_request(self.request.line, self.request.headers)
-        elif kind == "session":
-            session = msgspec.json.decode(line, type=Session)
-            if session.dialect or session.facts:  # without an agent only MCP calls are recorded
-                class_of(session.dialect, dialects_of(self.plugin) if self.plugin else None)
-            elif session.origin:
-                raise _WrongLineError("a session has a dialect. " + _CORRECT_THE_LINE)
-            if self.request is not None:  # a capture of another client has none of our facts
-                check_facts(session.dialect, session.facts)
-            self.sessions.append(session)
+        elif kind == "session" and self._is_old:
+            self.old.add_session(line, of_capture=self.request is None)
         else:
             self._take_json(kind, {name: msgspec.json.decode(each) for name, each in value.items()})
 
+    @property
+    def _is_old(self) -> bool:
+        return self.head is not None and self.head.cassette == OLD_VERSION
+
+    @property
+    def _line_kinds(self) -> frozenset[str]:
+        return OLD_KINDS if self._is_old else LINE_KINDS
+
+    def _kind_and_content(self, kind: str, value: msgspec.Raw) -> tuple[str, Any]:
+        return content_of_line(kind, value) if self._is_old and kind != "sent" else (kind, bytes(value))
+
     def _take_line(self, kind: str, content: Any, value: dict[str, msgspec.Raw]) -> None:
-        """Takes a line of a session or a stream. If `content` is bytes, a `next` line may follow."""
+        """Takes a line of the turn or of a stream. If `content` is bytes, a `next` line may follow."""
         if isinstance(content, bytes):
             self.last_line, self.last_kind = content, kind
         if kind == "sent":
             if self.answer is None or self.answer.sent is None:
                 raise _WrongLineError(f"there is no stream before it. {_CORRECT_THE_LINE}")
             self.answer.sent.append(msgspec.json.decode(content))
-        elif self.sessions:
-            check_line(self.sessions[-1].dialect, kind, content)
-            self.sessions[-1].lines.append(Line(milliseconds_of(value["ms"]), kind, content))
+        elif self._is_old:
+            self.old.add_line(kind, content, value["ms"])
+        elif self.has_session or kind in ("session", "call"):
+            self.has_session = self.has_session or kind == "session"
+            self.lines.append(line_of(kind, content, value["ms"]))
         else:
-            raise _WrongLineError(f"there is no session before it. {_CORRECT_THE_LINE}")
+            raise _WrongLineError(f"there is no `session` before it. {_CORRECT_THE_LINE}")
 
     def _take_json(self, kind: str, value: dict[str, Any]) -> None:
         if kind == "turn":
@@ -407,19 +371,11 @@ def _head_of(line: bytes, value: dict[str, msgspec.Raw]) -> CassetteHead:
             "it is no cassette: its first line does not begin with `cassette`. Remove it from the folder."
         )
     version = msgspec.json.decode(value["cassette"])
-    if not isinstance(version, int) or version > VERSION:
+    if not isinstance(version, int) or isinstance(version, bool) or not OLD_VERSION <= version <= VERSION:
         raise _WrongLineError(
             f"the cassette has format {version}, and this codex-proxy reads up to {VERSION}. Update codex-proxy."
         )
     return msgspec.json.decode(line, type=CassetteHead)
-
-
-def _bytes_of(value: msgspec.Raw, form: str) -> bytes:
-    """Returns the bytes of a line that was written as JSON, as a text (`text`) or in base64 (`bytes`)."""
-    if not form:
-        return bytes(value)
-    text = msgspec.json.decode(value, type=str)
-    return text.encode() if form == "text" else base64.b64decode(text, validate=True)
 
 
 def _line_with_texts(before: bytes, texts: msgspec.Raw) -> bytes:

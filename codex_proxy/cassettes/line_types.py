@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.agents.dialect import Decision, Ended
-from codex_proxy.agents.recorded import DIALECTS, message_of_object
 from codex_proxy.cassettes.content import CONTENT_FIELDS
 from codex_proxy.cassettes.settings import RELEVANT_SETTINGS
+from codex_proxy.core.event_rows import StoredEvent, events_of, stored_events
+from codex_proxy.core.events import (
+    AccountLimitsReported,
+    AnnotationAdded,
+    AnswerDetails,
+    Event,
+    ItemStarted,
+    RawItem,
+    ServedBy,
+)
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import McpOrigin, ToolKind
+from codex_proxy.core.items import ImagePart, McpOrigin, McpTools, Part, TextPart, ToolKind
+from codex_proxy.core.json_values import encode_json
 
 REQUEST_LINE: Final = re.compile(r"(?:POST|GET) /[!-~]{0,2000}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
+_NAME: Final = re.compile(r"[ -~]{0,200}")
 _VALUE: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]{0,20000}")
 
-UPSTREAM_KINDS: Final = frozenset({"head", "data", "line", "body", "over"})
-"""The kinds of lines that are an upstream's answer."""
+
+class UnplayableError(Exception):
+    """The events of a cassette cannot be played. The text says why."""
+
+
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """What was said in a turn. `value`: of `session` how the turn has begun on it (`begin`, `resume`, `reopen`), of
+    `events` the agent's events, of `reply` a `ReplyLine`, of `call` an MCP call as JSON, of `failed` a `Failure`.
+    """
+
+    ms: int
+    kind: str
+    value: Any
 
 
 class _Turn(msgspec.Struct, frozen=True):
@@ -58,7 +79,7 @@ class _Output(msgspec.Struct, frozen=True):
     images: list[str] = []
 
 
-class _Part(msgspec.Struct, frozen=True):
+class _Part(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str | msgspec.UnsetType = msgspec.UNSET
     url: str | msgspec.UnsetType = msgspec.UNSET
     detail: str | None = None
@@ -68,14 +89,18 @@ class _Part(msgspec.Struct, frozen=True):
             raise ValueError("a part has either a text or a url")
 
 
-class _Parts(msgspec.Struct, frozen=True):
+class ReplyParts(msgspec.Struct, frozen=True):
     parts: list[_Part]
     success: bool = True
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class ReplyLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """This server's answer to a request of the agent: a call's output, or (without `parts`) a decision."""
+
     to: str
-    reply: dict[str, Any]
+    parts: list[_Part] | None = None
+    success: bool = True
+    approve: bool = False
 
 
 class _ToolOutput(msgspec.Struct, frozen=True):
@@ -84,7 +109,7 @@ class _ToolOutput(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-class _McpCall(msgspec.Struct, frozen=True):
+class McpCallLine(msgspec.Struct, frozen=True):
     tool: str
     arguments: str
     output: _ToolOutput
@@ -98,7 +123,7 @@ class _McpTool(msgspec.Struct, frozen=True):
     listed: dict[str, Any] | None = None
 
 
-_Status = Annotated[int, msgspec.Meta(ge=100, le=599)]
+Status = Annotated[int, msgspec.Meta(ge=100, le=599)]
 _Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=7 * 24 * 3_600_000)]
 
 
@@ -141,7 +166,7 @@ def check_message(message: Any) -> None:
 
 
 def check_answer(status: Any) -> None:
-    msgspec.convert(status, _Status)
+    msgspec.convert(status, Status)
 
 
 def milliseconds_of(value: msgspec.Raw) -> int:
@@ -149,33 +174,72 @@ def milliseconds_of(value: msgspec.Raw) -> int:
     return msgspec.json.decode(value, type=_Milliseconds)
 
 
-def check_line(dialect: str, kind: str, value: Any) -> None:
-    """Checks a line of a session with this dialect. Raises `ValueError` or `LookupError`."""
-    if not dialect and kind != "call":
-        raise ValueError("a session without a dialect has calls alone")
-    is_upstream = dialect in ("chat", "responses")
-    if dialect in DIALECTS and (
-        (kind in UPSTREAM_KINDS and not is_upstream)
-        or (kind == "from" and is_upstream)
-        or (kind == "event" and dialect != "acp")
-    ):
-        raise ValueError(f"the dialect {dialect} has no such line")
-    if kind in ("head", "over", "event"):
-        message = message_of_object(kind, value)
-        if kind == "head":
-            check_answer(message.status)
-    elif kind == "line":
-        msgspec.convert(value, str)
-    elif kind == "answer":
-        reply = msgspec.convert(value, _Answer).reply
-        msgspec.convert(reply, _Parts if "parts" in reply else Decision)
-    elif kind == "reopen":
-        msgspec.convert(value, str)
-    elif kind in ("begin", "resume"):
-        msgspec.convert(value, dict[str, Any])
+_DECODE: Final = {
+    "session": msgspec.json.Decoder(Literal["begin", "resume", "reopen"]),
+    "events": msgspec.json.Decoder(list[StoredEvent]),
+    "reply": msgspec.json.Decoder(ReplyLine),
+    "call": msgspec.json.Decoder(McpCallLine),
+    "failed": msgspec.json.Decoder(Failure),
+}
+"""The kinds of lines with what was said in a turn, and their decoders."""
+LINE_KINDS: Final = frozenset(_DECODE)
+
+
+def line_of(kind: str, content: bytes, ms: msgspec.Raw) -> Line:
+    """Reads a line of what was said. Raises `ValueError` or another error of decoding."""
+    value: Any = _DECODE[kind].decode(content)
+    if kind == "events":
+        value = events_of(value)
+        for event in value:
+            _check_event(event)
     elif kind == "call":
-        msgspec.convert(value, _McpCall)
-    elif kind == "ended":
-        msgspec.convert(value, Ended)
-    elif kind == "failed":
-        msgspec.convert(value, Failure)
+        value = msgspec.json.decode(content)
+    return Line(milliseconds_of(ms), kind, value)
+
+
+def _check_event(event: Event) -> None:
+    """Checks what an event's type leaves open: the types of its JSON, and texts for headers. Raises `ValueError`."""
+    if isinstance(event, ServedBy):
+        if not all(map(_NAME.fullmatch, (event.upstream, *event.changed))):
+            raise ValueError("the names of an upstream and of fields are one line of ASCII")
+    elif isinstance(event, RawItem):
+        is_call = msgspec.json.decode(event.json, type=_Raw).type == "function_call"
+        if is_call:
+            msgspec.json.decode(event.json, type=_RawCall)
+    elif isinstance(event, AnnotationAdded | AccountLimitsReported):
+        msgspec.json.decode(event.json, type=dict[str, Any])
+    elif isinstance(event, ItemStarted) and isinstance(event.item, McpTools):
+        msgspec.json.decode(event.item.tools, type=list[dict[str, Any]])
+    elif isinstance(event, AnswerDetails) and event.annotations:
+        msgspec.json.decode(event.annotations, type=list[dict[str, Any]])
+
+
+class _Raw(msgspec.Struct, frozen=True):
+    type: str = ""
+    id: str | None = None
+    status: str | None = None
+
+
+class _RawCall(msgspec.Struct, frozen=True):
+    name: str
+    call_id: str
+    arguments: str
+
+
+def encode_line(line: Line) -> Iterator[bytes]:
+    """Yields a line as JSON. Each event is a line of its own: how they came together differs in each recording."""
+    if line.kind != "events":
+        yield encode_json({"ms": line.ms, line.kind: line.value})
+        return
+    for event in line.value:
+        written = encode_json({"ms": line.ms, "events": stored_events((event,))})
+        # JSON of an agent may have several lines.
+        yield msgspec.json.format(written, indent=-1) if b"\n" in written else written
+
+
+def parts_of(parts: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
+    """Returns an output's parts from their JSON."""
+    return tuple(
+        TextPart(part["text"]) if "text" in part else ImagePart(part["url"], part.get("detail"))
+        for part in parts
+    )

@@ -18,8 +18,8 @@ _MIN_COMMON_BYTES: Final = 27
 """The fewest bytes that a line has in common with the whole one, to be shortened."""
 _COMPARED: Final = 128
 """The bytes of two lines that are compared at once to find the first difference."""
-_KIND: Final = re.compile(rb'"(?:from|to|data|body|sent)":\{')
-"""Matches the kind of a line that may be shortened."""
+_KIND: Final = re.compile(rb'"(?:sent|from|to)":\{|"events":\[\{')
+"""Matches the kind of a line that may be shortened; `from` and `to` are those of captures."""
 
 
 class SimilarLines:
@@ -130,14 +130,6 @@ def _end_of_string(line: bytes, start: int) -> int:
     while (found := _STRING.match(line, end, end + _STEP)) is not None and found.end() > end:
         end = found.end()
     return end
-
-
-def is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def common_prefix_length(one: bytes, other: bytes) -> int:

@@ -23,6 +23,7 @@ from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.cassettes.content import content_of, key_of
 from codex_proxy.cassettes.format import (
     SUFFIX,
+    VERSION,
     Answer,
     Cassette,
     Request,
@@ -171,6 +172,7 @@ class Recorder:
         content = content_of(recorded.turn)
         ids = TurnIds(self._ids, key_of(content, ("messages", "tools", "mode")), exchange.body)
         cassette = Cassette(
+            cassette=VERSION,
             name="",
             agent=agent.name,
             version=agent.version,
@@ -183,7 +185,7 @@ class Recorder:
             match=self._match,
             request=exchange.request(),
             content=content,
-            sessions=recorded.sessions(),
+            lines=recorded.lines(),
             answer=exchange.answer(),
         )
         words = scrub(_last_words(content).encode("utf-8", "replace")).lower()

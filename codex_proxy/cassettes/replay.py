@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -12,18 +11,18 @@ import structlog
 
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.agents.agent import Agent, AgentInFront
-from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.cassettes.content import content_of
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import Cassette
+from codex_proxy.cassettes.line_types import Line, UnplayableError, parts_of
 from codex_proxy.cassettes.player import (
     Pace,
     PlayedSession,
-    UnplayableError,
     invalid,
+    lines_of_turn,
     make_played_session,
-    parts_of,
+    sessions_of,
 )
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
@@ -48,7 +47,8 @@ class ReplayedTurn(msgspec.Struct):
     name: str = ""
     """The cassette that the request names; empty: it is found by content."""
     cassette: Cassette | None = None
-    next_session: int = 0
+    sessions: list[list[Line]] = []
+    """The cassette's sessions that were not played yet."""
     calls: list[dict[str, Any]] = []
     """The cassette's recorded calls that were not made yet."""
 
@@ -126,23 +126,26 @@ class ReplayAgent(AgentInFront):
 
     async def open(self, turn: Turn) -> AgentSession:
         replayed = REPLAYED_TURN.get() or ReplayedTurn(turn)
-        cassette, index = replayed.cassette, replayed.next_session
-        if cassette is None or index >= len(cassette.sessions):
-            cassette, index = await self._cassette(replayed), 0
+        if not replayed.sessions:
+            cassette = await self._cassette(replayed)
             if cassette is None:
                 assert self.missing is not None
                 return await self.missing.open(turn)
             replayed.cassette, replayed.calls = cassette, cassette.calls
+            replayed.sessions = self._sessions(cassette, turn)
             self._last = replayed.requested
-        replayed.next_session = index + 1
+        assert replayed.cassette is not None
+        lines, is_last = replayed.sessions.pop(0), not replayed.sessions
+        return make_played_session(replayed.cassette, lines, turn, self._pace, is_last=is_last)
+
+    def _sessions(self, cassette: Cassette, turn: Turn) -> list[list[Line]]:
         try:
-            chain = self.folder.chain(cassette)
-            session = make_played_session(chain, index, turn, self._pace, time.time)
+            found = sessions_of(lines_of_turn(self.folder.chain(cassette), turn))
         except UnplayableError as error:
             raise Fault(invalid(cassette.name, str(error))) from error
-        if cassette.sessions[index].origin:
-            session.origin = OriginMarks(cassette.sessions[index].origin)
-        return session
+        if not found:
+            raise Fault(invalid(cassette.name, "it has no session with an agent"))
+        return found
 
     def take_last(self) -> Turn | None:
         """Returns the last turn that a cassette has answered since the last call, as asked."""

@@ -15,7 +15,6 @@ from pydantic import SecretStr
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import is_plain_only, make_agent
-from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.cassettes.content import KEY
 from codex_proxy.cassettes.folder import Folder, names_to_match
@@ -69,11 +68,6 @@ SPEC = AgentSpec(
 )
 
 
-def plugin_of(settings: Any) -> str:
-    """Returns the plugin that the operator has named, if any."""
-    return settings.agent_plugin or plugin_reference(settings) or ""
-
-
 def folder_of(settings: Any) -> Folder:
     """Returns the cassettes of `--replay`. Raises `CassetteError` if they, `--match` or `--pace` are invalid."""
     own = settings.cassettes
@@ -84,9 +78,7 @@ def folder_of(settings: Any) -> Folder:
             f"--pace {own.pace} is not known. Give none, recorded, or a factor such as 2."
         ) from None
     path = own.replay
-    folder = Folder(
-        path, names_to_match(own.match), may_be_missing=own.record is not None, plugin=plugin_of(settings)
-    )
+    folder = Folder(path, names_to_match(own.match), may_be_missing=own.record is not None)
     if not folder.cassettes and own.record is None:
         raise CassetteError(
             f"--replay {path} has no cassettes. Record some with `codex-proxy serve --record {path}`."
@@ -145,7 +137,7 @@ class Cassettes(msgspec.Struct, frozen=True):
             asked = "" if missing is None else f"; {missing.name} is asked for what they lack"
             lines.append(f"  REPLAYS    the cassettes in {folder.path} ({len(folder.cassettes)}){asked}")
         if self.recorder is not None:
-            kept = "prompts, answers and the agent's lines"
+            kept = "prompts, answers and what the agent says"
             lines.append(f"  RECORDS    every turn into {self.recorder.folder}: {kept}")
         return lines
 

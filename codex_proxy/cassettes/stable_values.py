@@ -73,7 +73,7 @@ _RESET_HEADER: Final = re.compile(rb'("x-ratelimit-reset[a-z-]{0,40}":")[^"\\]{1
 _ARGUMENTS: Final = re.compile(rb'"(?:arguments|input|rawInput|args)":\s?\{')
 """Matches the beginning of a call's arguments, which are content, whatever they look like."""
 _BRACE: Final = re.compile(rb'[{}]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_AFTER_REQUEST: Final = re.compile(rb'^\{"(?:session|answer)":', re.MULTILINE)
+_AFTER_REQUEST: Final = re.compile(rb'^\{"(?:ms|answer)":', re.MULTILINE)
 """Matches the beginning of the first line after the request."""
 MAX_IDS: Final = 100_000
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.cassettes.content import Content
+from codex_proxy.cassettes.content import turn_of
 from codex_proxy.cassettes.format import Cassette
-from codex_proxy.cassettes.player import UnplayableError, offline_events
+from codex_proxy.cassettes.line_types import UnplayableError
+from codex_proxy.cassettes.player import events_in, lines_of_turn
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.events import (
     RefusalDelta,
@@ -22,19 +23,12 @@ from codex_proxy.core.events import (
 from codex_proxy.core.item_texts import ItemTexts
 from codex_proxy.core.items import (
     Activity,
-    HistoryCall,
-    HistoryItem,
-    HistoryMessage,
-    HistoryOutput,
     Item,
     Message,
     Reasoning,
-    TextPart,
-    Tool,
     ToolCall,
 )
 from codex_proxy.core.repair import TurnRepair
-from codex_proxy.core.turn import Turn
 
 
 class ShownItem(msgspec.Struct):
@@ -59,9 +53,10 @@ class TurnOutput(msgspec.Struct, frozen=True):
 def turn_output(chain: Sequence[Cassette]) -> TurnOutput:
     """Returns the output of the last cassette of `chain`, which continues those before. Raises `CassetteError`."""
     try:
-        events = TurnRepair().feed(list(offline_events(chain, turn_of(chain[-1].content))))
+        lines = lines_of_turn(chain, turn_of(chain[-1].content))
     except UnplayableError as error:
         raise CassetteError(f"{chain[-1].name} cannot be played: {error}. Record it anew.") from error
+    events = TurnRepair().feed(events_in(lines))
     said = ItemTexts()
     said.add(events)
     refusals = {event.id for event in events if isinstance(event, RefusalDelta)}
@@ -91,29 +86,6 @@ def _kind_and_name(item: Item) -> tuple[str, str]:
         case Activity():
             return "activity", f"{item.kind}: {item.text}"
     return "activity", ""
-
-
-def turn_of(content: Content) -> Turn:
-    """Returns a turn with this content, as far as it is recorded."""
-    history: list[HistoryItem] = []
-    for each in content["messages"]:
-        parts = (TextPart(str(each.get("text", ""))),)
-        if "role" in each:
-            history.append(HistoryMessage(each["role"], parts))
-        elif "call" in each:
-            history.append(HistoryCall(f"call_{each['call']}", each["tool"], json.dumps(each["arguments"])))
-        else:
-            history.append(HistoryOutput(f"call_{each['output']}", parts))
-    tools = tuple(
-        Tool(
-            each["name"],
-            each.get("description", ""),
-            msgspec.Raw(msgspec.json.encode(each["parameters"])) if "parameters" in each else None,
-            kind=each.get("kind", "function"),
-        )
-        for each in content["tools"]
-    )
-    return Turn(model=content["model"], history=tuple(history), tools=tools, mode=content["mode"])
 
 
 # --- as a conversation ----------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from codex_proxy.agents.acp.messages import (
 from codex_proxy.agents.acp.presets import PRESETS, AcpPreset
 from codex_proxy.agents.acp.program import DeclaredFeatures, Program, read_declared_features
 from codex_proxy.agents.dialect import Decision, Step
-from codex_proxy.agents.recorded import message_of_object
+from codex_proxy.cassettes.old_format import message_of_object
 from codex_proxy.core.events import (
     ApprovalRequested,
     Event,
@@ -66,7 +66,7 @@ def lines_of_recording(name: str) -> tuple[dict[str, Any], ...]:
     """The lines of one recording: `dir` is `out` for what went to the agent, `in` for what came from it, `event` for a
     call at the tool server."""
     found: list[dict[str, Any]] = []
-    for line in capture("acp", name).sessions[0].lines:
+    for line in capture("acp", name).old_sessions[0].lines:
         if line.kind == "event":
             found.append({"dir": "event", "msg": line.value})
         else:

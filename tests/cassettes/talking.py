@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anthropic
 import openai
 
 from codex_proxy.app.server import Server, make_server
+from codex_proxy.cassettes.recorder import RecordedExchange, Recorder
+from codex_proxy.cassettes.scrubbing import Scrubber
+from codex_proxy.core.events import Event, TurnEnded
+from codex_proxy.core.turn import Turn
 from codex_proxy.settings.fields import Settings
 
 WEATHER = {
@@ -22,6 +27,23 @@ WEATHER = {
 FUNCTION = {"name": "get_weather", "description": "Get the weather", "parameters": WEATHER}
 SYSTEM = "Be brief."
 PROMPT = "[[fake:tool_calls]] What is the weather in Paris and in Rome?"
+
+
+def record_steps(folder: Path, steps: Sequence[Sequence[Event]], sent: Sequence[bytes] = ()) -> None:
+    """Records a turn of an agent with these events into a folder. `sent`: the lines of its answer."""
+    agent: Any = SimpleNamespace(name="fake", version="", capabilities=())
+    session: Any = SimpleNamespace(recorder=None, origin=None)
+    recorder = Recorder(folder, Scrubber({"<user>": ["jplanted"]}), {})
+    exchange = RecordedExchange(recorder, "POST /v1/chat/completions", {}, ())
+    exchange.add_content("request", b"{}")
+    turn = exchange.turn(Turn(model="m", history=()), agent, ())
+    turn.on_session(session)
+    session.recorder.on_step("begin", (turn.turn,), (), 0)
+    for events in steps:
+        session.recorder.on_step("receive", (), events, 100)
+    exchange.add_content("answer", b"".join(b"data: %b\n\n" % line for line in sent))
+    turn.on_end(TurnEnded(stop="completed"))
+    exchange.end(200)
 
 
 @asynccontextmanager

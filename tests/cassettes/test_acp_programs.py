@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from codex_proxy.cassettes.format import read_capture
 
-lines = read_capture(Path({recording!r})).sessions[0].lines
+lines = read_capture(Path({recording!r})).old_sessions[0].lines
 said = [(line.kind, json.loads(line.value)) for line in lines if line.kind in ("to", "from")]
 asked = [(at, message) for at, (kind, message) in enumerate(said) if kind == "to" and "id" in message]
 

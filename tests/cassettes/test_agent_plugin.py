@@ -1,4 +1,4 @@
-"""A turn of a plug-in's agent is recorded, and replayed where the operator names the plug-in again."""
+"""A turn of a plug-in's agent is recorded, and replayed without the plug-in."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import aiohttp
 import pytest
-from click.testing import CliRunner
 
 from codex_proxy.app.server import Server
-from codex_proxy.cli import main
-from codex_proxy.core.faults import UserError
+from codex_proxy.cassettes.check import check_folder, report
+from codex_proxy.cassettes.folder import Folder
+from codex_proxy.cassettes.settings import CassetteError
 from tests.cassettes.talking import running_server
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "oneshot_agent"
@@ -36,13 +36,7 @@ async def ask(server: Server, path: str) -> str:
     return said
 
 
-def run(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(main, ["cassettes", *arguments])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
-
-
-async def test_a_turn_of_a_plugin_is_replayed_with_the_plugin_and_an_error_without(
+async def test_a_turn_of_a_plugin_is_replayed_without_the_plugin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(EXAMPLE)
@@ -50,40 +44,26 @@ async def test_a_turn_of_a_plugin_is_replayed_with_the_plugin_and_an_error_witho
     environ = {"PATH": "/usr/bin:/bin"}
     async with running_server(tmp_path, environ, **PLUGIN, cassettes={"record": folder}) as server:
         assert "You wrote 1 word" in await ask(server, "v1/chat/completions")
-    async with running_server(tmp_path, {"PATH": ""}, **PLUGIN, cassettes={"replay": folder}) as server:
-        for path in REQUESTS:
-            assert "You wrote 1 word" in await ask(server, path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "oneshot_agent"]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(UserError, match=r"line 5: there is no dialect 'oneshot_agent.*--agent-plugin"):
-        async with running_server(tmp_path, {"PATH": ""}, cassettes={"replay": folder}):
-            pass
+    assert "oneshot_agent" not in (folder / next(iter(folder.iterdir())).name).read_text("utf-8")
+    async with running_server(tmp_path, {"PATH": ""}, cassettes={"replay": folder}) as server:
+        for path in REQUESTS:
+            assert "You wrote 1 word" in await ask(server, path)
+    (result,) = await check_folder(Folder(folder))
+    assert result.same, report([result])
     assert "oneshot_agent" not in sys.modules
 
 
-def test_the_commands_read_a_turn_of_a_plugin_with_the_plugin_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(EXAMPLE)
+def test_an_old_cassette_of_a_plugin_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     lines = (
         '{"cassette":1,"agent":"oneshot"}',
-        '{"request":"POST /v1/chat/completions","body":{"model":"any","messages":[{"role":"user","content":"Hi"}]}}',
+        '{"request":"POST /v1/chat/completions","body":{"model":"any","messages":[]}}',
         '{"turn":{"mode":"agent","model":"any"}}',
-        '{"message":{"role":"user","text":"Hi"}}',
         '{"session":"oneshot_agent.dialect:OneShotTurn"}',
-        '{"ms":1,"begin":{}}',
-        '{"ms":2,"from_text":"Hello."}',
-        '{"ms":3,"ended":{"code":0,"signal":null,"stderr_tail":""}}',
-        '{"answer":200,"body":{}}',
-        '{"end":9}',
+        '{"end":4}',
     )
     file.write_text("\n".join(lines) + "\n")
-    named = ("--agent-plugin", PLUGIN["agent_plugin"])
-    status, said = run(*named, "show", str(tmp_path / "x"))
-    assert (status, "Hello." in said) == (0, True), said
-    assert run(*named, "update", str(tmp_path))[0] == 0
-    assert run(*named, "check", str(tmp_path)) == (0, "1 cassettes: as recorded.\n")
-    for command, given in (("show", "x"), ("to-scenario", "x"), ("check", "."), ("update", ".")):
-        status, said = run(command, str(tmp_path / given))
-        assert (status, "x.jsonl, line 5: there is no dialect" in said) == (1, True), said
+    with pytest.raises(CassetteError, match=r"x\.jsonl, line 4: there is no dialect .*record the turn anew"):
+        Folder(file)

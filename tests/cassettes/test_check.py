@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from codex_proxy.cli import main
 from codex_proxy.core.events import TextDelta
 from codex_proxy.surfaces.chat import render
 from tests.cassettes.talking import chat_loop, messages_loop, openai_client, responses_loop, running_server
+from tests.cassettes.test_hostile_files import OLD
 
 
 async def record_turns(folder: Path, **settings: Any) -> Path:
@@ -80,13 +82,23 @@ def test_a_change_of_a_renderer_is_shown_as_exactly_that_diff_and_can_be_accepte
     assert [name for name in before if after[name] != before[name]] == ["0002-fake-tool-calls-output.jsonl"]
 
 
-def test_a_change_of_a_dialect_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_a_dialect_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _run(record_turns(tmp_path))
     monkeypatch.setattr(dialect, "TextDelta", lambda id, text: TextDelta(id, text.upper()))
-    result = command("check", folder)
-    assert result.exit_code == 1
-    assert "IT IS SUNNY." in result.output
-    assert "7 cassettes, 3 of them differ." in result.output
+    assert command("check", folder).output == "7 cassettes: as recorded.\n"
+
+
+def test_an_old_cassette_is_checked_and_updated_to_todays_format(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    shutil.copytree(OLD, folder)
+    names = sorted(path.name for path in folder.iterdir())
+    assert command("check", folder).output == "2 cassettes: as recorded.\n"
+    assert command("update", folder).output.endswith("2 cassettes, 2 updated.\n")
+    texts = [(folder / name).read_text("utf-8") for name in names]
+    assert [text[:14] for text in texts] == ['{"cassette":2,'] * 2
+    assert not [text for text in texts if '"from"' in text or "app-server" in text]
+    assert command("check", folder).output == "2 cassettes: as recorded.\n"
+    assert command("update", folder).output == "2 cassettes, 0 updated.\n"
 
 
 def test_a_cassette_is_shown_as_a_conversation(tmp_path: Path) -> None:
@@ -127,8 +139,8 @@ def test_two_recordings_of_the_same_requests_are_compared(tmp_path: Path) -> Non
     [
         (lambda data: data[: len(data) // 2], "the file is half-written"),
         (lambda data: data[: data.rindex(b'{"end"')], "it has no end"),
-        (lambda data: data.replace(b'"cassette":1', b'"cassette":9', 1), "format 9, and this codex-proxy reads"),
-        (lambda data: data.replace(b'"begin":{}', b'"begun":{}', 1), "line 8: a line that begins with `begun`"),
+        (lambda data: data.replace(b'"cassette":2', b'"cassette":9', 1), "format 9, and this codex-proxy reads"),
+        (lambda data: data.replace(b'"session":', b'"sessions":', 1), "line 7: a line that begins with `sessions`"),
         (lambda data: b"not json\n" + data, "line 1"),
         (lambda data: data.replace(b'{"turn"', b'{"turns"', 1), "line 3"),
     ],

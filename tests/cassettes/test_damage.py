@@ -14,13 +14,15 @@ import pytest
 from codex_proxy.cassettes import player
 from codex_proxy.cassettes.check import check_folder, update
 from codex_proxy.cassettes.folder import Folder
-from codex_proxy.cassettes.format import Cassette, parse
+from codex_proxy.cassettes.format import EMPTY_CONTENT, Answer, Cassette, Request, lines_of, parse
+from codex_proxy.cassettes.line_types import Line
 from codex_proxy.cassettes.replay import NAME
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.cassettes.views import as_conversation, scenario
 from tests.captures import FOLDER
 from tests.cassettes.talking import running_server
-from tests.cassettes.test_hostile_files import RECORDED, recorded_lines, write
+from tests.cassettes.test_hostile_files import OLD, RECORDED, recorded_lines, write
+from tests.core.test_event_rows import EVENTS
 
 Damaged = tuple[str, str]
 """What is damaged, and the text of the file."""
@@ -126,16 +128,18 @@ def damaged(lines: list[dict[str, Any]]) -> Iterator[Damaged]:
             yield f"line {at + 1} {what}", "\n".join([*left, f'{{"end":{len(left)}}}'])
 
 
-def made(agent: str, session: dict[str, Any], *said: dict[str, Any], **head: Any) -> list[dict[str, Any]]:
+def made(
+    agent: str, session: dict[str, Any], *said: dict[str, Any], version: int = 1, **head: Any
+) -> list[dict[str, Any]]:
     """Returns the lines of a cassette of one question."""
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello?"}]}
     lines = [
-        {"cassette": 1, "agent": agent, **head},
+        {"cassette": version, "agent": agent, **head},
         {"request": "POST /v1/chat/completions", "headers": {"x-codex-note": "a"}, "body": body},
         {"turn": {"mode": "model", "format": "text", "model": "m", "tool_choice": "auto"}},
         {"message": {"role": "user", "text": "Hello?"}},
         session,
-        {"ms": 1, "begin": {}},
+        *([{"ms": 1, "begin": {}}] if version == 1 else []),
         *said,
         {"answer": 200, "body": {"choices": [{"index": 0, "message": {"content": "Hello."}}]}},
     ]
@@ -180,14 +184,38 @@ MCP: Final = {
 }
 
 
-def _continued() -> list[dict[str, Any]]:
-    (file,) = RECORDED.glob("0002-*.jsonl")
+def _continued(folder: Path = RECORDED) -> list[dict[str, Any]]:
+    (file,) = folder.glob("0002-*.jsonl")
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 
+def _every_event() -> list[dict[str, Any]]:
+    turn = Cassette(
+        cassette=2,
+        name="x",
+        agent="fake",
+        request=Request("POST /v1/responses"),
+        content={**EMPTY_CONTENT, "tools": [], "messages": []},
+        answer=Answer(200),
+        lines=[Line(2, "events", [event]) for event in EVENTS],
+    )
+    events = [json.loads(line) for line in lines_of(turn) if b'"events"' in line]
+    said = [*events[:-1], {"ms": 3, "reply": REPLY}, {"ms": 3, "call": CALL}, events[-1]]
+    return made(
+        "fake", {"ms": 1, "session": "begin"}, *said, {"ms": 4, "failed": FAILED}, version=2, mcp=[MCP]
+    )
+
+
+REPLY: Final = {"to": "1", "parts": OUTPUT["parts"], "success": False}
+FAILED: Final = {"kind": "timed_out", "message": "It was too slow.", "retry_after": 1.5}
+
+
 CASSETTES: Final[dict[str, list[dict[str, Any]]]] = {
-    "app-server": recorded_lines(),
+    "version 2": recorded_lines(),
     "continued": _continued(),
+    "every event": _every_event(),
+    "app-server": recorded_lines(OLD),
+    "old continued": _continued(OLD),
     "exec": captured("exec", "text"),
     "proto": captured("proto", "text"),
     "claude-code": captured("claude-code", "text"),
@@ -261,10 +289,10 @@ def readable(name: str, every: int, first: int = 0) -> Iterator[tuple[str, str, 
 def test_a_damaged_file_is_an_error_with_its_line_or_is_shown(name: str, part: int) -> None:
     before = [
         parse("".join(f"{json.dumps(line)}\n" for line in CASSETTES[each]).encode(), Path("before.jsonl"))
-        for each in ("app-server", name)
+        for each in ("version 2", "app-server", name)
     ]
     for what, _, cassette in readable(name, 6, part):
-        for chain in ([cassette], *([each, cassette] for each in before), [cassette, before[1]]):
+        for chain in ([cassette], *([each, cassette] for each in before), [cassette, before[-1]]):
             try:
                 as_conversation(chain)
                 scenario([chain])
@@ -338,5 +366,8 @@ async def test_damaged_cassettes_are_checked_and_updated(
     for result in await check_folder(found):
         what = asked.get(result.cassette.name, "whole")
         assert result.answer.status < 500 or name == "calls alone", (what, result.answer)
-        update(found, result)
+        try:
+            update(found, result)
+        except CassetteError:
+            assert result.cassette.old_sessions, what
     assert Folder(folder).cassettes.keys() == found.cassettes.keys()

@@ -23,14 +23,16 @@ from tests.cassettes.talking import running_server
 
 ROOT: Final = Path(__file__).parents[2]
 RECORDED: Final = ROOT / "examples/tests_with_openai/cassettes/two-cities"
+OLD: Final = ROOT / "tests/golden/old_cassettes"
+"""Cassettes of version 1."""
 NAME: Final = "0001-fake-tool-calls-is-it-sunny-in-paris-an"
 COMMANDS: Final = ("show", "check", "to-scenario", "update", "diff")
 SESSION: Final = 5
 """The line of the session, from 0."""
 
 
-def recorded_lines() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (RECORDED / f"{NAME}.jsonl").read_text("utf-8").splitlines()]
+def recorded_lines(folder: Path = RECORDED) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{NAME}.jsonl").read_text("utf-8").splitlines()]
 
 
 def write(folder: Path, lines: list[dict[str, Any]], name: str = "x") -> Path:
@@ -106,7 +108,7 @@ def test_a_session_that_names_no_dialect_of_the_table_is_an_error_with_its_line(
     monkeypatch.syspath_prepend(ROOT / "examples/oneshot_agent")
     for name in ("planted_module", "oneshot_agent", "oneshot_agent.dialect"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    lines = recorded_lines()
+    lines = recorded_lines(OLD)
     lines[SESSION] = json.loads(json.dumps(SESSIONS[what]).replace("MARK", str(mark)))
     file = write(tmp_path / "cassettes", lines)
     before = set(sys.modules)
@@ -121,7 +123,7 @@ def test_a_session_that_names_no_dialect_of_the_table_is_an_error_with_its_line(
 
 
 def test_a_session_without_a_dialect_has_calls_alone(tmp_path: Path) -> None:
-    lines = recorded_lines()
+    lines = recorded_lines(OLD)
     lines[SESSION] = {"session": ""}
     file = write(tmp_path / "cassettes", lines)
     for command in COMMANDS:
@@ -132,13 +134,52 @@ def test_a_session_without_a_dialect_has_calls_alone(tmp_path: Path) -> None:
 
 
 def test_deep_facts_are_an_error_with_their_line(tmp_path: Path) -> None:
-    file = write(tmp_path / "cassettes", recorded_lines())
+    file = write(tmp_path / "cassettes", recorded_lines(OLD))
     deep = '{"session":"acp","facts":{"preset":' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "}}"
     lines = file.read_text("utf-8").splitlines()
     lines[SESSION] = deep
     file.write_text("\n".join(lines) + "\n", "utf-8")
     status, said = run("show", file.parent)
     assert (status, f"line {SESSION + 1}: " in said) == (1, True)
+
+
+LINES: Final[dict[str, dict[str, Any]]] = {
+    "a session of a dialect": {"ms": 1, "session": "app-server"},
+    "a session of a class": {"ms": 1, "session": "oneshot_agent.dialect:OneShotTurn"},
+    "a session with facts": {"ms": 1, "session": {"name": "acp", "facts": {"preset": "gemini"}}},
+    "a line of an agent": {"ms": 1, "from": {"method": "turn/completed"}},
+    "an end of a program": {"ms": 1, "ended": {"code": 0}},
+    "an event that is not known": {"ms": 1, "events": [{"event": "subprocess:Popen", "args": ["touch"]}]},
+    "an event without a name": {"ms": 1, "events": [{"id": "a"}]},
+    "a delta that is not known": {"ms": 1, "events": [{"event": "deltas", "first": {"event": "notice"}}]},
+    "forwarded bytes": {"ms": 1, "events": [{"event": "forwarded_bytes", "data": "e30="}]},
+    "an item that is not known": {"ms": 1, "events": [{"event": "item_started", "item": {"item": "os"}}]},
+    "events that are an object": {"ms": 1, "events": {"event": "notice", "code": "a"}},
+    "a reply to a number": {"ms": 1, "reply": {"to": 1}},
+    "a reply with another part": {"ms": 1, "reply": {"to": "a", "parts": [{"file": "/etc/passwd"}]}},
+    "a failure of another kind": {"ms": 1, "failed": {"kind": "os:system", "message": "x"}},
+    "a time before the turn": {"ms": -1, "events": []},
+}
+
+
+@pytest.mark.parametrize("what", LINES)
+def test_a_line_that_no_recording_writes_is_an_error_with_its_number(tmp_path: Path, what: str) -> None:
+    lines = recorded_lines()
+    lines.insert(SESSION + 1, LINES[what])
+    file = write(tmp_path / "cassettes", lines)
+    for command in COMMANDS:
+        status, said = run(command, file.parent)
+        assert (status, f"{file}, line {SESSION + 2}: " in said) == (1, True), said
+    with pytest.raises(UserError, match=f"line {SESSION + 2}: "):
+        asyncio.run(start_replay(file.parent))
+
+
+def test_events_without_a_session_are_an_error_with_their_line(tmp_path: Path) -> None:
+    lines = recorded_lines()
+    del lines[SESSION]
+    file = write(tmp_path / "cassettes", lines)
+    status, said = run("show", file.parent)
+    assert (status, f"{file}, line {SESSION + 1}: there is no `session`" in said) == (1, True), said
 
 
 HEADS: Final[dict[str, Any]] = {

@@ -11,11 +11,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.recorded import DIALECTS
 from codex_proxy.cassettes import format, pieces
 from codex_proxy.cassettes.content import Content
-from codex_proxy.cassettes.format import Answer, Cassette, Line, Request, Session, parse, sent_data, text_of
+from codex_proxy.cassettes.format import VERSION, Answer, Cassette, Request, parse, sent_data, text_of
+from codex_proxy.cassettes.line_types import Line, ReplyLine
+from codex_proxy.cassettes.player import events_in
 from codex_proxy.cassettes.settings import CassetteError
+from codex_proxy.core.event_rows import decode_row, encode_row
+from codex_proxy.core.events import Event, ItemEnded, RawItem, TextDelta, ToolCallRequested
+from codex_proxy.core.faults import Failure, FaultKind
+from tests.core.strategies import EVENT_LISTS
 
 CONTENT: dict[str, Any] = {
     "mode": "agent",
@@ -29,37 +34,42 @@ CONTENT: dict[str, Any] = {
 
 def cassette(lines: list[Line], sent: list[bytes]) -> Cassette:
     content: Content = {**CONTENT, "tools": [], "messages": []}
-    sessions = [Session(next(iter(DIALECTS)), {}, lines)]
     return Cassette(
+        cassette=VERSION,
         name="a",
         agent="fake",
         request=Request("POST /v1/responses"),
         content=content,
-        sessions=sessions,
+        lines=[Line(0, "session", "begin"), *lines],
         answer=Answer(200, None, list(map(sent_data, sent))),
     )
+
+
+def said(*events: Event) -> list[Line]:
+    """Returns a line for each event."""
+    return [Line(1, "events", [event]) for event in events]
 
 
 def texts_of(found: Cassette) -> list[bytes]:
     return list(text_of(found))
 
 
-def written_lines(lines: list[bytes]) -> list[bytes]:
-    return b"".join(texts_of(cassette(lines_from_agent(lines), []))).split(b"\n")
-
-
-def lines_from_agent(lines: list[bytes]) -> list[Line]:
-    return [Line(1, "from", line) for line in lines]
+def written_lines(*events: Event) -> list[bytes]:
+    return b"".join(texts_of(cassette(said(*events), []))).split(b"\n")
 
 
 def delta(text: object, **more: object) -> bytes:
     return msgspec.json.encode({"method": "delta", "params": {"id": "a", "delta": text}, **more})
 
 
-def lines_after_reading(lines: list[bytes], sent: list[bytes]) -> tuple[list[bytes], list[object]]:
-    again = parse(b"".join(texts_of(cassette(lines_from_agent(lines), sent))), Path("a.jsonl"))
+def sent_after_reading(sent: list[bytes]) -> list[object]:
+    again = parse(b"".join(texts_of(cassette([], sent))), Path("a.jsonl"))
     assert again.answer.sent is not None
-    return [line.value for line in again.sessions[0].lines], again.answer.sent
+    return again.answer.sent
+
+
+def events_after_reading(lines: list[Line]) -> list[Event]:
+    return events_in(parse(b"".join(texts_of(cassette(lines, []))), Path("a.jsonl")).lines)
 
 
 values = st.one_of(
@@ -78,68 +88,91 @@ lines_of_an_agent = st.lists(
 )
 
 
-@given(lines_of_an_agent, lines_of_an_agent)
-@example([], [b'{"a":"x"}', b'{"a":"\\ud83d"}'])  # half a surrogate pair
-def test_shortened_lines_are_read_as_they_were_written(lines: list[bytes], sent: list[bytes]) -> None:
-    read, answered = lines_after_reading(lines, sent)
-    assert read == lines
+@given(lines_of_an_agent)
+@example([b'{"a":"x"}', b'{"a":"\\ud83d"}'])  # half a surrogate pair
+def test_shortened_lines_are_read_as_they_were_written(sent: list[bytes]) -> None:
     decoded = []
     for each in sent:
         try:
             decoded.append(msgspec.json.decode(each))
         except (msgspec.DecodeError, UnicodeDecodeError):
             decoded.append(each.decode("utf-8", "replace"))
-    assert answered == decoded
+    assert sent_after_reading(sent) == decoded
+
+
+@given(st.lists(EVENT_LISTS, max_size=6))
+def test_events_are_read_as_they_were_written(batches: list[list[Event]]) -> None:
+    lines = [Line(number, "events", batch) for number, batch in enumerate(batches)]
+    stored = [event for batch in batches for event in decode_row(encode_row(batch))]
+    assert events_after_reading(lines) == stored
+
+
+def test_json_of_an_agent_with_line_ends_is_one_line() -> None:
+    item = RawItem("message", b'{\n "a": [\r\n1]\n}')
+    assert events_after_reading(said(item)) == [RawItem("message", b'{"a":[1]}')]
 
 
 def test_long_texts_and_many_lines_are_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "_STEP", 3)
-    lines = [delta(text) for text in ('a\\"b\n' * 5, "", '"' * 4, "é\\" * 3, "z" * 9, "y")]
-    lines += [b'{"method":"other"}', delta("x"), delta("w" * 4)]
-    assert lines_after_reading(lines, lines) == (lines, [msgspec.json.decode(line) for line in lines])
-    assert sum(b'"from":' in line for line in written_lines(lines)) == 3
+    texts = ['a\\"b\n' * 5, "", '"' * 4, "é\\" * 3, "z" * 9, "y"]
+    events: list[Event] = [TextDelta("a", text) for text in texts]
+    events += [ItemEnded("a"), TextDelta("b", "x"), TextDelta("b", "w" * 4)]
+    assert events_after_reading(said(*events)) == events
+    assert sum(b'"events":' in line for line in written_lines(*events)) == 3
+    lines = [*map(delta, texts), b'{"method":"other"}', delta("x")]
+    assert sent_after_reading(lines) == [msgspec.json.decode(line) for line in lines]
 
 
 def test_the_deltas_of_a_text_are_short_lines_and_ids_are_not() -> None:
-    lines = [delta("It"), delta(" is"), delta(' "so".\n'), b'{"id":"a1"}', b'{"id":"a2"}']
-    assert written_lines(lines)[4:9] == [
-        b'{"ms":1,"from":' + lines[0] + b"}",
-        b'{"ms":1,"next":{"delta":" is"}}',
-        b'{"ms":1,"next":{"delta":" \\"so\\".\\n"}}',
-        b'{"ms":1,"from":{"id":"a1"}}',
-        b'{"ms":1,"from":{"id":"a2"}}',
+    texts = (TextDelta("a", "It"), TextDelta("a", " is"), TextDelta("a", ' "so".\n'))
+    batch = Line(2, "events", [*texts[1:], ItemEnded("a1"), ItemEnded("a2")])
+    lines = b"".join(texts_of(cassette([*said(texts[0]), batch, *said(ItemEnded("a3"))], []))).split(b"\n")
+    assert lines[4:10] == [
+        b'{"ms":1,"events":[{"event":"text_delta","id":"a","text":"It"}]}',
+        b'{"ms":2,"next":{"text":" is"}}',
+        b'{"ms":2,"next":{"text":" \\"so\\".\\n"}}',
+        b'{"ms":2,"events":[{"event":"item_ended","id":"a1"}]}',
+        b'{"ms":2,"events":[{"event":"item_ended","id":"a2"}]}',
+        b'{"ms":1,"events":[{"event":"item_ended","id":"a3"}]}',
     ]
 
 
 @pytest.mark.parametrize(
     ("before", "line", "says"),
     [
-        ("from", b'{"ms":1,"next":{"other":"x"}}', 'the line before has no text "other"'),
-        ("from", b'{"next":{"delta":"x"}}', "it does not fit the lines before it"),
-        ("begin", b'{"ms":1,"next":{"delta":"x"}}', "no line before it has a text that it could change"),
+        ("events", b'{"ms":1,"next":{"other":"x"}}', 'the line before has no text "other"'),
+        ("events", b'{"next":{"text":"x"}}', "it does not fit the lines before it"),
+        ("answer", b'{"next":{"text":"x"}}', "no line before it has a text that it could change"),
     ],
 )
 def test_a_short_line_that_is_like_none_is_named(before: str, line: bytes, says: str) -> None:
-    data = b"".join(texts_of(cassette([Line(1, before, delta("It") if before == "from" else {})], [])))
-    with pytest.raises(CassetteError, match=f"line 6: {says}"):
-        parse(data.replace(b'{"answer"', line + b'\n{"answer"'), Path("a.jsonl"))
+    data = b"".join(texts_of(cassette(said(TextDelta("a", "It")), [])))
+    number = 6 if before == "events" else 7
+    at = b'{"answer"' if before == "events" else b'{"end"'
+    with pytest.raises(CassetteError, match=f"line {number}: {says}"):
+        parse(data.replace(at, line + b"\n" + at), Path("a.jsonl"))
 
 
-@pytest.mark.parametrize("more", [{}, {"n": 0}])
-def test_a_long_turn_is_written_in_pieces_of_a_limited_size(more: dict[str, int]) -> None:
-    lines = [delta("word", **dict.fromkeys(more, number)) for number in range(40_000)]
-    texts = texts_of(cassette(lines_from_agent(lines), lines))
+@pytest.mark.parametrize("items", [1, 40_000])
+def test_a_long_turn_is_written_in_pieces_of_a_limited_size(items: int) -> None:
+    events: list[Event] = [TextDelta(f"a{number % items}", "word") for number in range(40_000)]
+    texts = texts_of(cassette(said(*events), [delta("word")] * 40_000))
     assert max(map(len, texts)) <= 2 * format.SLICE_BYTES
-    assert [line.value for line in parse(b"".join(texts), Path("a.jsonl")).sessions[0].lines] == lines
+    assert events_in(parse(b"".join(texts), Path("a.jsonl")).lines) == events
 
 
 VALUES = [None, 5, "x", [], {}, [1], {"a": 1}, True]
 LINES = [delta(text) for text in ("It", " is")] + [b"no JSON"]
+SAID = [
+    *said(TextDelta("a", "It"), TextDelta("a", " is"), ToolCallRequested("r", "r", "add", "{}")),
+    Line(2, "reply", ReplyLine("r", [])),
+    Line(2, "failed", Failure(FaultKind.TIMED_OUT, "too slow")),
+]
 
 
 @given(st.data())
 def test_a_damaged_file_is_read_or_is_an_error_that_names_the_line(data: st.DataObject) -> None:
-    lines = b"".join(texts_of(cassette(lines_from_agent(LINES), LINES))).split(b"\n")
+    lines = b"".join(texts_of(cassette(SAID, LINES))).split(b"\n")
     at = data.draw(st.integers(0, len(lines) - 2))
     damage = data.draw(st.sampled_from(["without", "twice", "cut", "other value"]))
     if damage == "without":

@@ -11,27 +11,23 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
 
 import aiohttp
 import msgspec
 import pytest
 
-from codex_proxy.agents.agent import AgentBase
 from codex_proxy.cassettes import format, recorder
 from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.content import content_of
 from codex_proxy.cassettes.folder import Folder
-from codex_proxy.cassettes.format import Capture, lines_of, read, write_new
-from codex_proxy.cassettes.pieces import group_similar_lines
+from codex_proxy.cassettes.format import read, write_new
 from codex_proxy.cassettes.turn_recorder import CassetteTurnRecorder
-from codex_proxy.core.events import TurnEnded
+from codex_proxy.core.events import ArgumentsDelta, OutputDelta, ReasoningDelta, RefusalDelta, TextDelta
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.items import McpOrigin, Tool
 from codex_proxy.core.turn import HostedTools, Turn
-from tests.cassettes.talking import chat_loop, openai_client, running_server
+from tests.cassettes.talking import chat_loop, openai_client, record_steps, running_server
 from tests.upstreams.cases import text
 from tests.upstreams.serving import upstream
 from tests.waiting import eventually
@@ -283,7 +279,7 @@ async def test_a_secret_that_the_model_says_in_pieces_is_in_no_file(
             assert '"p_planted"' in await reply.text()
     (file,) = folder.iterdir()
     _, agent = file.read_text("utf-8").split('"begin"')
-    assert '"delta":"Take <key> and go."' in agent
+    assert '"text":"Take <key> and go."' in agent.partition('{"answer":200')[0]
     assert f'{said}"Take <key> and go."' in agent.partition('{"answer":200')[2]
     assert [line for line in agent.splitlines() if "planted" in line and "fake:text" not in line] == []
 
@@ -298,23 +294,28 @@ async def test_a_secret_that_a_model_server_says_in_pieces_is_in_no_file(tmp_pat
             await chat_loop(server, model="small", asked="Hello?")
     (file,) = folder.iterdir()
     recorded = file.read_text("utf-8")
-    assert '"obfuscation"' in recorded
-    assert '"content":"Take <key> and go."' in recorded.partition('"answer"')[0]
+    assert '"text":"Take <key> and go."' in recorded.partition('"answer"')[0]
     assert "planted" not in recorded
 
 
-def test_a_secret_that_claude_code_says_in_pieces_is_joined() -> None:
-    line = '{"type":"stream_event","event":{"delta":{"type":"text_delta","text":"%s"}},"session_id":"a","uuid":"%s"}'
-    lines = [(line % (text, uuid4())).encode() for text in ("gh", "p_pla", "nted")]
-    agent: Any = AgentBase()
-    session: Any = SimpleNamespace(recorder=None, origin=None)
-    turn = CassetteTurnRecorder(Turn(model="m", history=()), agent, (), lambda: None)
-    turn.on_session(session)
-    session.recorder.dialect = "claude-code"
-    session.recorder.on_lines(lines)
-    turn.on_end(TurnEnded(stop="completed"))
-    capture = Capture(name="a", agent="claude-code", sessions=turn.sessions())
-    assert [run.text() for run in group_similar_lines(lines_of(capture)) if run.text()] == [b"ghp_planted"]
+PIECES = ("Take gh", "p_planted", "plantedplanted0123", " and go.")
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta],
+    ids=lambda kind: kind.__name__,
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_secret_that_any_agent_says_in_pieces_is_in_no_file(
+    delta: Any, at_once: bool, tmp_path: Path
+) -> None:
+    events = [delta("a", text) for text in PIECES]
+    record_steps(tmp_path, [events] if at_once else [[event] for event in events])
+    (file,) = tmp_path.iterdir()
+    recorded = file.read_text("utf-8")
+    assert '"text":"Take <key> and go."' in recorded
+    assert "planted" not in recorded
 
 
 async def test_turns_are_recorded_while_contents_are_logged(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -13,11 +13,12 @@ import pytest
 
 from codex_proxy.app.server import Server
 from codex_proxy.cassettes import recorder
-from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import write_new
-from codex_proxy.cassettes.player import LineReader, PlayedTransport
-from codex_proxy.cassettes.views import turn_output
-from codex_proxy.core.faults import UserError
+from codex_proxy.cassettes.player import PlayedTransport, events_in, sessions_of
+from codex_proxy.cassettes.turn_recorder import CassetteTurnRecorder
+from codex_proxy.core.events import TextDelta, TurnEnded, TurnStarted
+from codex_proxy.core.faults import Failure, FaultKind, UserError
+from codex_proxy.core.turn import Turn
 from tests.cassettes.talking import (
     LOOPS,
     chat_loop,
@@ -105,7 +106,7 @@ async def test_repeats_get_the_recordings_in_order_and_then_the_last_one_again(t
         for _ in range(2):
             await _ask(server, "[[fake:text say=first]]")
     _, again = sorted(folder.iterdir())
-    head, begin, rest = again.read_bytes().partition(b'{"session"')
+    head, begin, rest = again.read_bytes().partition(b'"session"')
     again.write_bytes(head + begin + rest.replace(b"first", b"second"))
     async with running_server(tmp_path, cassettes={"replay": folder}) as server:
         said = [await _ask(server, "[[fake:text say=first]]") for _ in range(3)]
@@ -211,42 +212,38 @@ async def _ask(server: Server, text: str) -> str:
     return answer.choices[0].message.content or ""
 
 
-async def test_todays_dialect_writes_what_the_recorded_one_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_turn_that_was_recorded_with_a_stop_ends_there_or_says_that_more_was_not_recorded(
+    tmp_path: Path,
 ) -> None:
-    cassettes = tmp_path / "cassettes"
-    async with (
-        running_server(tmp_path, cassettes={"record": cassettes}) as server,
-        openai_client(server) as client,
-    ):
-        messages: list[Any] = [{"role": "user", "content": "[[fake:text]] One?"}]
-        for begun in ([], [{"role": "assistant", "content": "It is"}]):  # the rest of an answer, too
-            messages += begun
-            answer = await client.chat.completions.create(model="codex-5", messages=messages)
-            messages += [{"role": "assistant", "content": answer.choices[0].message.content}]
-            messages += [{"role": "user", "content": "[[fake:text]] And now?"}]
-        refused: list[Any] = [{"role": "user", "content": "[[fake:approval]] Go."}]
-        await client.chat.completions.create(model="codex-5", messages=refused)
-    written: list[bytes] = []
-    note_written = LineReader.note_written
+    folder = tmp_path / "cassettes"
+    messages: Any = [
+        {"role": "user", "content": '[[fake:text delay=100 pieces=\'["One,", " two,", " three."]\']]'}
+    ]
 
-    def note(reader: LineReader, writes: bytes) -> None:
-        written.extend(writes.splitlines())
-        note_written(reader, writes)
+    async def ask(server: Server, stop: list[str]) -> str:
+        async with openai_client(server) as client:
+            answer = await client.chat.completions.create(model="codex-5", messages=messages, stop=stop)
+        return answer.choices[0].message.content or ""
 
-    monkeypatch.setattr(LineReader, "note_written", note)
-    folder = Folder(cassettes)
-    chains = [folder.chain(cassette) for cassette in folder.cassettes.values()]
-    assert [len(chain) for chain in chains] == [1, 2, 1]
-    for chain in chains:
-        written.clear()
-        turn_output(chain)
-        lines = [line for each in chain for session in each.sessions for line in session.lines]
-        assert list(map(_essence, written)) == [_essence(line.value) for line in lines if line.kind == "to"]
+    async with running_server(tmp_path, cassettes={"record": folder}) as server:
+        assert await ask(server, [" two"]) == "One,"
+    async with running_server(tmp_path, cassettes={"replay": folder}) as server:
+        assert await ask(server, [" two", "x"]) == "One,"
+        assert await ask(server, ["ne"]) == "O"
+        with pytest.raises(openai.BadRequestError, match="the recording ends here") as caught:
+            await ask(server, ["three"])
+    assert caught.value.code == "cassette_invalid"
 
 
-def _essence(written: bytes) -> tuple[Any, ...]:
-    """What counts in a line to the agent: neither ids nor folders."""
-    message = json.loads(written)
-    items = message.get("params", {}).get("items", ())
-    return message.get("method"), message.get("result"), [item["role"] for item in items]
+def test_a_session_whose_process_ended_without_output_is_not_recorded() -> None:
+    agent: Any = SimpleNamespace(name="fake", version="", capabilities=())
+    turn = CassetteTurnRecorder(Turn(model="m", history=()), agent, (), lambda: None)
+    gone = TurnEnded.with_failure(Failure(FaultKind.AGENT_CRASHED, "It has ended."))
+    for events in ([TurnStarted(), gone], [TurnStarted(), TextDelta("a", "Hello.")]):
+        session: Any = SimpleNamespace(recorder=None)
+        turn.on_session(session)
+        session.recorder.on_step("begin", (), (), 0)
+        session.recorder.on_step("receive", (), events, 10)
+    turn.on_end(TurnEnded(stop="stop"))
+    assert [len(lines) for lines in sessions_of(turn.lines())] == [1]
+    assert events_in(turn.lines()) == [TurnStarted(), TextDelta("a", "Hello.")]

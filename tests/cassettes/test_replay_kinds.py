@@ -60,7 +60,7 @@ async def test_calls_of_the_operators_mcp_servers_are_replayed_on_every_api(tmp_
         recorded = await _items(server)
     assert recorded[-1] == FINAL_TEXT
     (file,) = folder.iterdir()
-    calls = [line.value for line in read(file).sessions[0].lines if line.kind == "call"]
+    calls = [line.value for line in read(file).lines if line.kind == "call"]
     assert [(call["tool"], call["output"]["text"]) for call in calls] == [
         ("desk__get_weather", "Sunny in Paris.")
     ]
@@ -173,7 +173,7 @@ async def test_a_replay_keeps_the_pace_that_is_asked_for(tmp_path: Path) -> None
         await _ask(server, "[[fake:text]]")
     (file,) = folder.iterdir()
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    from_first = [index for index, line in enumerate(lines) if "from" in line or "next" in line]
+    from_first = [index for index, line in enumerate(lines) if "events" in line or "next" in line]
     for index in from_first[-3:]:
         lines[index]["ms"] = lines[from_first[0]]["ms"] + 2000
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")

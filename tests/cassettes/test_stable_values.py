@@ -8,22 +8,21 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import msgspec
 import pytest
 
-from codex_proxy.agents.recorded import is_recorded, without_varying_fields
 from codex_proxy.app.server import Server
-from codex_proxy.cassettes.format import Line, Session, text_of
+from codex_proxy.cassettes.format import text_of
+from codex_proxy.cassettes.line_types import Line
 from codex_proxy.cassettes.stable_values import TurnIds
-from tests.captures import capture, names_of
+from codex_proxy.core.events import Event, RawItem
+from tests.cassettes.golden_turns import DIALECTS, Change, events_of, names_of_turns
 from tests.cassettes.talking import LOOPS, openai_client, running_server
 from tests.cassettes.test_pieces import cassette
-
-DIALECTS: Final = ("acp", "app-server", "claude-code", "exec", "proto")
 
 
 def _hex(found: re.Match[bytes], salt: bytes = b"") -> str:
@@ -76,35 +75,32 @@ MUTATIONS: Final[dict[str, tuple[re.Pattern[bytes], Callable[[re.Match[bytes]], 
 """What another recording of the same turn has in other words."""
 
 
-def written(dialect: str, lines: list[tuple[str, bytes]]) -> bytes:
-    """Returns the file of a turn with these lines of a real program."""
-    kept = [
-        Line(0, kind, without_varying_fields(dialect, line))
-        for kind, line in lines
-        if is_recorded(dialect, line)
-    ]
-    recorded = msgspec.structs.replace(cassette([], []), sessions=[Session(dialect, {}, kept)])
-    return b"".join(text_of(recorded, replace_ids=TurnIds({}, b"key", b"{}").replace))
+def written(events: list[Event]) -> bytes:
+    """Returns the file of a turn with these events."""
+    turn = cassette([Line(0, "events", events)], [])
+    return b"".join(text_of(turn, replace_ids=TurnIds({}, b"key", b"{}").replace))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_differs_in_another_recording_of_a_real_turn_is_not_written(dialect: str) -> None:
     wrong: list[Any] = []
-    for name in set(names_of(dialect)) - {"fork_resume"}:  # it lists threads, as this server never does
-        session = capture(dialect, name).sessions[0]
-        lines = [(line.kind, line.value) for line in session.lines if line.kind in ("from", "to")]
-        once = written(dialect, lines).splitlines()
+    for name in names_of_turns(dialect):
+        once = _written_turn(dialect, name)
         for what, (pattern, other) in MUTATIONS.items():
-            again = written(dialect, [(kind, pattern.sub(other, line)) for kind, line in lines]).splitlines()
+            again = _written_turn(dialect, name, partial(pattern.sub, other))
             wrong += [(name, what, *pair) for pair in zip(once, again, strict=True) if pair[0] != pair[1]]
     assert not wrong
+
+
+def _written_turn(dialect: str, name: str, change: Change = bytes) -> list[bytes]:
+    return written(events_of(dialect, name, change)).splitlines()
 
 
 def test_times_and_ids_of_codex_are_the_same_in_each_recording() -> None:
     def written(uuid: str, number: int) -> bytes:
         item: dict[str, object] = {"id": f"fco_{uuid}", "message": f"msg_{uuid}"}
         item |= {"durationMs": number, "create_time": 1790000000.5 + number}
-        text = b'{"session":"app-server"}\n' + json.dumps(item, separators=(",", ":")).encode()
+        text = b'{"ms":1,"session":"begin"}\n' + json.dumps(item, separators=(",", ":")).encode()
         return TurnIds({}, b"key", b"{}").replace(text)
 
     one = written("019f0000-0000-7000-8000-00000000000a", 1)
@@ -113,7 +109,7 @@ def test_times_and_ids_of_codex_are_the_same_in_each_recording() -> None:
 
 
 UPSTREAM_LINES: Final = {
-    "OpenAI": '{"id":"chatcmpl-%(word)s","created":%(seconds)d,"obfuscation":"%(word)s","choices":[]}',
+    "OpenAI": '{"id":"chatcmpl-%(word)s","created":%(seconds)d,"choices":[]}',
     "vLLM": '{"id": "chatcmpl-%(hex)s", "created": %(seconds)d, "choices": [{"delta": {"tool_calls": [{"id": '
     '"chatcmpl-tool-%(hex)s"}]}}]}',
     "a UUID": '{"id": "chatcmpl-%(uuid)s", "choices": [{"delta": {"tool_calls": [{"id": "call_%(uuid)s"}]}}]}',
@@ -124,7 +120,7 @@ UPSTREAM_LINES: Final = {
     '"predicted_per_second":%(number)d.5e-1}}',
     "Ollama": '{"id":"call_%(short)s","total_duration":%(number)d,"created_at":"2026-11-29T04:05:06.%(number)d+01:00"}',
     "Mistral": '{"choices":[{"delta":{"tool_calls":[{"id":"D%(short)s","index":0}]}}]}',
-    "Responses": '{"type":"response.output_text.delta","item_id":"msg_%(hex)s","sequence_number":%(number)d}',
+    "Responses": '{"type":"response.output_text.delta","item_id":"msg_%(hex)s"}',
 }
 """Lines of model servers; what stands in brackets differs in each answer."""
 
@@ -143,8 +139,7 @@ def test_what_differs_in_each_answer_of_a_model_server_is_not_written(server: st
         }
         return (UPSTREAM_LINES[server] % values).encode()
 
-    dialect = "responses" if server == "Responses" else "chat"
-    assert written(dialect, [("from", line(1))]) == written(dialect, [("from", line(22))])
+    assert written([RawItem("message", line(1))]) == written([RawItem("message", line(22))])
 
 
 KEPT: Final[dict[str, dict[str, Any]]] = {
@@ -170,10 +165,8 @@ KEPT: Final[dict[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("blanks", [False, True])
 def test_what_is_content_is_written_as_it_is(what: str, blanks: bool) -> None:
     line = json.dumps({"v": KEPT[what]}, separators=None if blanks else (",", ":")).encode()
-    assert (
-        json.dumps(KEPT[what]).encode()
-        in json.dumps([json.loads(each) for each in written("acp", [("from", line)]).splitlines()]).encode()
-    )
+    lines = [json.loads(each) for each in written([RawItem("message", line)]).splitlines()]
+    assert json.dumps(KEPT[what]) in json.dumps(lines)
 
 
 @pytest.mark.parametrize("dialect", ["app-server", "proto", "acp"])

@@ -88,16 +88,14 @@ class AcpConnection:
 
     # --- received messages ----------------------------------------------------------------------
 
-    def receive(
-        self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
-    ) -> ReceivedMessages:
-        """Sorts messages by channel, and adds their lines to `routed`; answers come last, since some agents send a
-        turn's last text behind the answer that ends it. Refuses, in `writes`, requests of no channel.
+    def receive(self, lines: Sequence[bytes]) -> ReceivedMessages:
+        """Sorts messages by channel; answers come last, since some agents send a turn's last text behind the answer
+        that ends it. Refuses, in `writes`, requests of no channel.
         """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
-        found: list[tuple[int, Message, bytes]] = []
-        answers: list[tuple[int, Message, bytes]] = []
+        found: list[tuple[int, Message]] = []
+        answers: list[tuple[int, Message]] = []
         lost = ""
         for line in divided(lines):
             message = decode(line)
@@ -109,11 +107,9 @@ class AcpConnection:
                 if _is_lost(message):
                     lost = TORN if is_torn(line) else OF_NOBODY
                 continue
-            (answers if message.method is None else found).append((channel, message, line))
-        for channel, message, line in found + answers if answers else found:
+            (answers if message.method is None else found).append((channel, message))
+        for channel, message in found + answers if answers else found:
             by_channel.setdefault(channel, []).append(message)
-            if routed is not None:
-                routed.setdefault(channel, []).append(line)
         return ReceivedMessages(b"".join(writes), list(by_channel.items()), lost=lost)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:

@@ -6,8 +6,8 @@ when a later request brings the outputs. A turn that failed or was cancelled is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from codex_proxy.agents.acp.calls import ClientCalls
 from codex_proxy.agents.acp.client_tools import ACTING_KINDS, ClientTools
@@ -31,13 +31,13 @@ from codex_proxy.agents.acp.messages import (
     request_id,
 )
 from codex_proxy.agents.acp.opening import SessionOpening
-from codex_proxy.agents.acp.program import Program, remake_program
+from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.acp.prompt import later_prompt
 from codex_proxy.agents.acp.turn_end import turn_end
 from codex_proxy.agents.acp.turn_states import STATES, TurnChange, TurnState
 from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.acp.usage import UsageCounter, counts_output
-from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, ToolReply
+from codex_proxy.agents.dialect import Decision, Ended, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.agents.dialects.conversions import call_ids_in
 from codex_proxy.agents.dialects.failures import BAD_ANSWER
@@ -76,7 +76,6 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         self._reader = UpdateReader(new_id, program.preset)
         super().__init__(STATES, self._reader.events)
         self._program = program
-        self._options = {"tools": bool(servers), "ahead": ahead, "alone": alone}
         self._new_id = new_id
         self._requests: ChannelRequests[int, Message] = ChannelRequests(
             self._writes, lambda number: request_id(channel, number), request
@@ -86,16 +85,6 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         self.calls = ClientCalls(new_id, self._reader, self._writes, preset=program.preset, alone=alone)
         self._rejected = False
         """Whether a permission was rejected in this turn, after which some agents end it."""
-
-    def facts(self) -> dict[str, Any]:
-        return self._program.facts() | {name: True for name, on in self._options.items() if on}
-
-    @classmethod
-    def remake(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
-        options = dict(facts)
-        program = remake_program(options)
-        servers = ({"name": "client"},) if options.pop("tools", False) else ()
-        return cls(1, program, context.new_id, servers=servers, **options)
 
     # --- the dialect ----------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._ahead_timer: asyncio.TimerHandle | None = None
         self._error_log = re.compile(preset.error_log) if preset.error_log else None
         self._log_framer = LineFramer(MAX_LOG_LINE)
-        self._late_ends: dict[int, tuple[asyncio.TimerHandle, Message, list[bytes]]] = {}
+        self._late_ends: dict[int, tuple[asyncio.TimerHandle, Message]] = {}
         """By channel, the end of a turn that waits for late text: its timer, the answer, and the line to record."""
 
     async def start(self, command: Command) -> None:
@@ -181,27 +181,27 @@ class AcpProcess(SharedProcess[AcpConnection]):
         except LineTooLong as fault:
             raise LineTooLong(fault.limit, lines + fault.before) from None
 
-    def _deliver(self, channel: int, messages: Sequence[Any], lines: list[bytes], size: int) -> None:
+    def _deliver(self, channel: int, messages: Sequence[Any], size: int) -> None:
         """Delivers the end of a turn later, if the program sends text of the turn behind it."""
         *before, last = messages
         if not (self._preset.late_seconds and _ends_turn(last)) or channel in self._late_ends:
-            super()._deliver(channel, messages, lines, size)
+            super()._deliver(channel, messages, size)
             return
         if before:
-            super()._deliver(channel, before, lines[:-1], size)
+            super()._deliver(channel, before, size)
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._preset.late_seconds, self._deliver_late_end, channel)
-        self._late_ends[channel] = timer, last, lines[-1:]
+        self._late_ends[channel] = timer, last
 
     @breaks_off
     def _deliver_late_end(self, channel: int) -> None:
-        timer, answer, lines = self._late_ends.pop(channel)
+        timer, answer = self._late_ends.pop(channel)
         timer.cancel()
-        super()._deliver(channel, (answer,), lines, 0)
+        super()._deliver(channel, (answer,), 0)
 
     def close_channel(self, channel: int) -> None:
         if channel in self._late_ends:
-            timer, _, _ = self._late_ends.pop(channel)
+            timer, _ = self._late_ends.pop(channel)
             timer.cancel()
         super().close_channel(channel)
 
@@ -238,7 +238,6 @@ class AcpProcess(SharedProcess[AcpConnection]):
     def _pass_on(self, channel: int, message: Message) -> None:
         reader = self._readers.get(channel)
         if reader is not None:
-            self._record_early_lines(channel)
             reader.on_messages((message,), 0)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from codex_proxy.agents.acp.failures import CLIENT_META
 from codex_proxy.agents.acp.messages import PROTOCOL_VERSION
-from codex_proxy.agents.acp.presets import CAPABILITIES, PRESETS, READ_ONLY_MODES, AcpPreset
+from codex_proxy.agents.acp.presets import CAPABILITIES, READ_ONLY_MODES, AcpPreset
 from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Sandbox
@@ -28,7 +28,7 @@ them.
 """
 
 
-class DeclaredFeatures(msgspec.Struct, frozen=True, omit_defaults=True):
+class DeclaredFeatures(msgspec.Struct, frozen=True):
     name: str = ""
     version: str = ""
     images: bool = False
@@ -63,20 +63,13 @@ def read_declared_features(result: object) -> DeclaredFeatures:
     )
 
 
-class Program(msgspec.Struct, frozen=True, omit_defaults=True):
+class Program(msgspec.Struct, frozen=True):
     preset: AcpPreset
     declared: DeclaredFeatures = DeclaredFeatures()
     unconfined: bool = False
     """The setting `acp.unconfined`: the agent need not ask before it acts."""
     confined: bool = False
     """Whether this server confines it to the turn's sandbox."""
-
-    def facts(self) -> dict[str, Any]:
-        """Returns, as JSON, what `remake_program` needs; for a preset of ours its name."""
-        facts: dict[str, Any] = msgspec.to_builtins(self)
-        if self.preset.name in PRESETS:
-            facts |= {"preset": self.preset.name, "usage": self.preset.usage}
-        return facts
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -113,12 +106,3 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def allows_all(self, sandbox: Sandbox) -> bool:
         return self.unconfined and sandbox == "danger-full-access"
-
-
-def remake_program(facts: dict[str, Any]) -> Program:
-    """Makes a program from `facts`, and removes there what it has used. Raises `ValueError` or `KeyError`."""
-    named = facts.pop("preset")
-    preset = PRESETS[named] if isinstance(named, str) else msgspec.convert(named, AcpPreset)
-    preset = msgspec.structs.replace(preset, usage=facts.pop("usage", preset.usage))
-    declared = msgspec.convert(facts.pop("declared", {}), DeclaredFeatures)
-    return Program(preset, declared, facts.pop("unconfined", False), facts.pop("confined", False))

@@ -109,9 +109,6 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._started = False
         self._error_code: str | None = None
 
-    def facts(self) -> dict[str, Any]:
-        return {} if self._takes_mark else {"takes_mark": False}
-
     # --- the dialect ----------------------------------------------------------------------------
 
     @property

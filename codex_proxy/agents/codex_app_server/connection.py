@@ -165,17 +165,14 @@ class AppServerConnection:
 
     # --- received messages ----------------------------------------------------------------------
 
-    def receive(
-        self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
-    ) -> ReceivedMessages:
-        """Sorts messages by channel, and adds their lines to `routed`. Refuses requests of no channel."""
+    def receive(self, lines: Sequence[bytes]) -> ReceivedMessages:
+        """Sorts messages by channel. Refuses requests of no channel."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         lost = ""
         # Most lines are notifications of the same thread as the line before: they need only be decoded.
         last_thread: str | None = None
         same: list[Message] = []
-        same_lines: list[bytes] = []
         for line in divided(lines):
             try:
                 message = decode_expected(line) if len(line) <= LONG_JSON else decode(line)
@@ -192,10 +189,7 @@ class AppServerConnection:
                         lost = TORN if is_torn(line) else OF_NOBODY
                     continue
                 last_thread, same = thread, by_channel.setdefault(channel, [])
-                same_lines = same_lines if routed is None else routed.setdefault(channel, [])
             same.append(message)
-            if routed is not None:
-                same_lines.append(line)
         if self._held_writes:
             writes.append(self._release_held())
         limits, self._new_limits = self._new_limits, None

@@ -5,8 +5,8 @@ Calls are reported at `rawResponse/completed`. A thread can be resumed after a g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.calls import ModelItems
@@ -50,7 +50,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
     turn_end,
 )
-from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, ToolReply
+from codex_proxy.agents.dialect import Decision, Ended, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.agents.dialects.failures import (
     BAD_ANSWER,
@@ -93,13 +93,6 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._model_items = ModelItems()
         self._tool_calls = PendingCalls(output_answer)
         self._usage = TurnUsage()
-
-    def facts(self) -> dict[str, Any]:
-        return {} if self._parallel_calls else {"parallel_calls": False}
-
-    @classmethod
-    def remake(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
-        return cls(1, **facts)
 
     # --- the dialect ----------------------------------------------------------------------------
 

@@ -93,9 +93,6 @@ class CodexProto(ChildTurn):
         self._message_id: str | None = None
         """The message to which plain deltas belong (`_delta_target`, kept until a line is no plain delta)."""
 
-    def facts(self) -> dict[str, Any]:
-        return {"extended": True} if self._extended else {}
-
     def begin(self, turn: Turn) -> Step:
         """Starts the turn. If the model's name is needed and missing, `receive` writes the turn when the child has
         named one.

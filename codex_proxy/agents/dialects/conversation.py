@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Remakeable, Reply, Step, ToolReply
+from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.dialects.failures import CONVERSATION_LOST, failure_from_exit
 from codex_proxy.core.events import Event, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure
@@ -37,7 +37,7 @@ class ConversationStates(msgspec.Struct, Generic[S, C], frozen=True):
     process_ended: C
 
 
-class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
+class ConversationTurn(ABC, Generic[S, C, Q]):
     """The turns of one session. `Q`: what the dialect keeps of an agent's question to the client."""
 
     def __init__(self, states: ConversationStates[S, C], events: list[Event]) -> None:

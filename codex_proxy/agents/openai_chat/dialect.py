@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -64,10 +64,6 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         self._conversation = ChatMessages()
         self._tokens: dict[str, dict[str, int]] = {}
         """Sums of `TOKEN_DETAILS`, for `AnswerDetails`."""
-
-    def facts(self) -> dict[str, Any]:
-        own = {"reasoning_back": self._reasoning_back} if self._reasoning_back else {}
-        return super().facts() | own
 
     def begin(self, turn: Turn) -> Step:
         self._conversation = ChatMessages(turn.history, reasoning_back=self._reasoning_back)

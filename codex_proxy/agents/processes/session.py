@@ -73,19 +73,8 @@ class Transport(Protocol):
 
 
 class SessionRecorder(Protocol):
-    def on_act(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
-        """Takes the name of a dialect's method (not `receive`), its arguments, and what it has written."""
-
-    def on_write(self, writes: bytes) -> None:
-        """Takes what was written because of the last `on_read`."""
-
-    def on_read(self, messages: Sequence[Any]) -> None:
-        """Takes what the dialect is about to read. What was decoded from a line comes as a line."""
-
-    def on_lines(self, lines: list[bytes]) -> None:
-        """Takes lines, whose decoded messages the dialect is about to read."""
-
-    def on_end(self, ended: Ended) -> None: ...
+    def on_step(self, act: str, given: Sequence[Any], events: Sequence[Event], size: int) -> None:
+        """Takes the name of a dialect's method, its arguments, and its events, for `size` bytes of output."""
 
 
 class SessionListener(Protocol):
@@ -234,14 +223,10 @@ class AgentSession:
     # --- what the transport calls ---------------------------------------------------------------
 
     def on_messages(self, messages: Sequence[Any], size: int) -> None:
-        if self.recorder is not None:
-            self.recorder.on_read(messages)
         self._do(self._dialect.receive, messages, size=size)
 
     def on_end(self, ended: Ended) -> None:
         self.gone = True
-        if self.recorder is not None:
-            self.recorder.on_end(ended)
         self._do(self._dialect.eof, ended)
         self._release(finished=True)
 
@@ -264,15 +249,15 @@ class AgentSession:
         """
         try:
             step = act(*given)
+            events = step.events if self.origin is None else self.origin.mark(step.events)
             if self.recorder is not None:
-                self._record(act, given, step)
+                self.recorder.on_step(act.__name__, given, events, size)
             if step.writes:
                 self._most_sent = max(self._most_sent, len(step.writes))
                 self.transport.send(step.writes)
             if step.close_stdin:
                 self.transport.close_stdin()
-            if (step.events or size) and self.listener is not None:
-                events = step.events if self.origin is None else self.origin.mark(step.events)
+            if (events or size) and self.listener is not None:
                 self.listener.on_session_output(self, events, size)
         except TooMuchHeld as fault:
             self.fail(broken_protocol(str(fault)))
@@ -287,15 +272,6 @@ class AgentSession:
                 listener.on_session_error(self)
         finally:
             self._release(finished=False)
-
-    def _record(self, act: Callable[..., Step], given: Sequence[Any], step: Step) -> None:
-        assert self.recorder is not None
-        name = act.__name__
-        if name in ("receive", "eof"):
-            if step.writes:
-                self.recorder.on_write(step.writes)
-        else:
-            self.recorder.on_act(self._dialect, name, given, step.writes)
 
     def _release_when_finished(self) -> None:
         if self._dialect.finished or self.transport.exclusive:

@@ -12,7 +12,6 @@ from codex_proxy.agents.dialect import ChannelConnection, Ended
 from codex_proxy.agents.dialects.failures import describe_end, last_useful_line
 from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
 from codex_proxy.agents.processes.session import (
-    AgentSession,
     LineFramer,
     LineTooLong,
     TransportReader,
@@ -39,10 +38,6 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._readers: dict[int, TransportReader] = {}
         self._silent_channels: set[int] = set()
         """Channels without a message since their turn began."""
-        self._records = False
-        """Whether sessions are recorded, so that lines are assigned to sessions, too."""
-        self._early_lines: dict[int, list[bytes]] = {}
-        """Recorded lines of channels without a reader."""
         self._progress = asyncio.Event()
         self._had_parallel_turns = False
         """Whether turns have overlapped since the last time without one. If not, stderr belongs to one turn."""
@@ -93,7 +88,6 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
     def attach(self, channel: int, reader: TransportReader) -> None:
         """Sets a channel's reader, which soon learns it if the process takes no more turns."""
         self._readers[channel] = reader
-        self._records = self._records or (isinstance(reader, AgentSession) and reader.recorder is not None)
         if self.exit is not None or self.unhealthy:  # since the channel was opened
             asyncio.get_running_loop().call_soon(self._report_end, channel)
 
@@ -123,7 +117,6 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
 
     def close_channel(self, channel: int) -> None:
         self._readers.pop(channel, None)
-        self._early_lines.pop(channel, None)
         self._silent_channels.discard(channel)
         self._turn_ended(channel)
         self.write(self.connection.close_channel(channel))
@@ -150,14 +143,12 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             lines = self._lines_in(chunk)
         except LineTooLong as fault:
             lines, too_long = fault.before, fault
-        routed: dict[int, list[bytes]] | None = {} if self._records else None
-        received = self.connection.receive(lines, routed)
+        received = self.connection.receive(lines)
         self.write(received.writes)
         if received.limits is not None and self.on_limits is not None:
             self.on_limits(received.limits)
         for channel, messages in received.messages_by_channel:
-            own = routed.get(channel, []) if routed else []
-            self._deliver(channel, messages, own, len(chunk) * len(messages) // max(1, len(lines)))
+            self._deliver(channel, messages, len(chunk) * len(messages) // max(1, len(lines)))
         self._progress.set()
         if too_long is not None:
             self._give_up(*(partial(reader.on_long_line, too_long) for reader in self._readers.values()))
@@ -168,10 +159,8 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         """Returns the lines that a chunk of stdout completes. Raises `LineTooLong`."""
         return self._framer.feed(chunk)
 
-    def _deliver(self, channel: int, messages: Sequence[Any], lines: list[bytes], size: int) -> None:
-        """Passes messages to their channel's reader. `lines`: those to record; `size`: their bytes."""
-        if lines:
-            self._record(channel, lines)
+    def _deliver(self, channel: int, messages: Sequence[Any], size: int) -> None:
+        """Passes messages to their channel's reader. `size`: their bytes."""
         self._silent_channels.discard(channel)
         reader = self._readers.get(channel)
         if reader is not None:
@@ -191,17 +180,6 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self.unhealthy = True
         release_all(*ends, self.kill)
         self._note_change()
-
-    def _record(self, channel: int, lines: list[bytes]) -> None:
-        reader = self._readers.get(channel)
-        if reader is None:
-            self._early_lines.setdefault(channel, []).extend(lines)
-        elif isinstance(reader, AgentSession) and reader.recorder is not None:
-            reader.recorder.on_lines(lines)
-
-    def _record_early_lines(self, channel: int) -> None:
-        if lines := self._early_lines.pop(channel, []):
-            self._record(channel, lines)
 
     def _on_messages_without_reader(self, messages: Sequence[Any]) -> None:
         """Ignores messages of a channel without a reader."""

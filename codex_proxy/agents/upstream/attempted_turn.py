@@ -77,11 +77,6 @@ class AttemptedTurn(SingleTurn):
         """Whether the next attempt is being opened."""
 
     @property
-    def current(self) -> tuple[Dialect[Message], str]:
-        """The current dialect, and its upstream's name."""
-        return self._dialect, self._name
-
-    @property
     def finished(self) -> bool:
         return self._is_answering and self._dialect.finished
 

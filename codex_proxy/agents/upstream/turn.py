@@ -5,8 +5,8 @@ or a failure.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -14,7 +14,6 @@ from codex_proxy.agents.dialect import (
     MAX_UNANSWERED,
     NOTHING,
     Ended,
-    RemakeContext,
     Reply,
     SingleTurn,
     Step,
@@ -82,7 +81,6 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         self._tries: list[Forms] = []
         self._context = context
         self._now = context.now
-        self._begun_with = self._known
         self._failed = False
         self._answer: A | None = None
         """The answer being read or waited for; None while tools run, and after the end."""
@@ -99,7 +97,6 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
     def begin(self, turn: Turn) -> Step:
         self._owner = turn.owner
         self._refused |= self._context.remembered.of(turn.owner, self._model, self._now())
-        self._begun_with = self._refused
         return Step([TurnStarted(model=self._model)], self._next_request())
 
     def receive(self, messages: Sequence[Message]) -> Step:
@@ -199,17 +196,6 @@ class UpstreamTurn(ExchangeTurn[A]):
         self._spent: Usage | None = None
         self._waiting_calls: dict[str, ToolCallRequested] = {}
         """The calls that wait for outputs."""
-
-    def facts(self) -> dict[str, Any]:
-        refused = sorted(self._begun_with)
-        return {"model": self._model, **({"refused": refused} if refused else {})}
-
-    @classmethod
-    def remake(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
-        """Returns a turn at an upstream without a secret."""
-        own = dict(facts)
-        model, refused = own.pop("model", context.model), set(own.pop("refused", ()))
-        return cls(model, UpstreamContext(ErrorReader(), refused, context.new_id, context.now, **own))
 
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
