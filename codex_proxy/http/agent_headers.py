@@ -65,14 +65,20 @@ def _options_without_effect(facts: _TurnFacts) -> Iterator[Option]:
     for option in _OPTIONAL:
         value, default = values[option.field], _DEFAULTS[option.field]
         asked = option.field in facts.parsed.asked or (value != default and value not in option.harmless)
-        if asked and able.isdisjoint(option.needs) and (not option.only_with or values[option.only_with]):
+        unable = able.isdisjoint(option.needs) or (option.field == "effort" and not _takes_effort(facts))
+        if asked and unable and (not option.only_with or values[option.only_with]):
             yield option
+
+
+def _takes_effort(facts: _TurnFacts) -> bool:
+    """Whether an agent that has efforts has the turn's."""
+    return facts.can("effort") or facts.turn.effort in (None, *facts.model.efforts)
 
 
 def _abilities(facts: _TurnFacts) -> set[str]:
     """Returns the agent's capabilities, as far as the turn's model has them."""
-    able, model, effort = set[str](facts.agent.capabilities), facts.model, facts.turn.effort
-    if model.efforts and effort in (None, *model.efforts):
+    able, model = set[str](facts.agent.capabilities), facts.model
+    if model.efforts:
         able.add("effort")
     if not model.verbosity:
         able.discard("verbosity")

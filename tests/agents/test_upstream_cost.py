@@ -32,7 +32,7 @@ from codex_proxy.agents.upstream.turn import UpstreamContext
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.json_values import LONG_JSON, MAX_DEPTH
-from codex_proxy.core.turn import ForwardedRequest, Turn
+from codex_proxy.core.turn import ForwardedRequest, HostedTools, Turn
 from tests.growth import assert_linear
 
 READ_BYTES: Final = 1 << 16
@@ -41,6 +41,7 @@ TURN: Final = Turn(
     model="m",
     history=(HistoryMessage("user", (TextPart("weather?"),)),),
     tools=(Tool(name="f"), Tool(name="patch", kind="custom")),
+    hosted=HostedTools({"code_interpreter": (msgspec.Raw(b'{"type":"code_interpreter"}'),)}),
 )
 FIELDS: Final = {"messages": msgspec.Raw(b'[{"role":"user","content":"hi"}]')}
 
@@ -214,6 +215,14 @@ def each(count: int, make: Callable[[int], bytes]) -> bytes:
     return b"".join(map(make, range(count))) + completion()
 
 
+def at_0(kind: str, **fields: Any) -> bytes:
+    return event(kind, output_index=0, **fields)
+
+
+def open_at_0(i: int) -> bytes:
+    return at_0("output_item.added", item=message(i))
+
+
 def deltas(count: int, kind: str = "output_text", **fields: Any) -> bytes:
     return event(f"{kind}.delta", **{"item_id": "m", "delta": "word " * 10, **fields}) * count + completion()
 
@@ -223,6 +232,9 @@ def many_open(count: int) -> bytes:
 
 
 ARGUMENTS: Final = "function_call_arguments"
+CODE: Final = at_0("output_item.added", item={"type": "code_interpreter_call", "id": "ci_0", "code": ""})
+RUNNING: Final = at_0("code_interpreter_call_code.delta", item_id="ci_0", delta="x")
+THOUGHT: Final = at_0("reasoning_text.delta", item_id="rs_0", delta="hm")
 
 RESPONSES_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
     "many deltas": (1500, deltas),
@@ -249,6 +261,13 @@ RESPONSES_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
     "parts of a message": (3000, lambda n: completion({**message(0), "content": message(0)["content"] * n})),
     "parts of reasoning": (
         3000, lambda n: completion({"type": "reasoning", "id": "r", "summary": [{"text": "a"}] * n})),
+    "events of a tool after other items": (
+        1000, lambda n: CODE + b"".join(map(open_at_0, range(n))) + RUNNING * n + completion()),
+    "events of a tool among other items": (1000, lambda n: CODE + each(n, lambda i: open_at_0(i) + RUNNING)),
+    "reasoning among other items": (1000, lambda n: THOUGHT + each(n, lambda i: open_at_0(i) + THOUGHT)),
+    "searches at the index of other items": (
+        1000, lambda n: b"".join(map(open_at_0, range(n)))
+        + each(n, lambda i: at_0("output_item.done", item=search(i)))),
     "unknown events": (1500, lambda n: event("image_generation_call.partial_image", partial_image_b64="x" * 200) * n),
     "comments": (8000, lambda n: b": keep-alive\n\n" * n),
     "blank lines": (1 << 17, lambda n: b"\n" * n),

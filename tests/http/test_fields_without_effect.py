@@ -8,9 +8,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.options import OPTIONS, Capability
 from codex_proxy.core.turn import Turn
-from tests.http.serving import fake_proxy
+from tests.http.serving import fake_agent, fake_proxy, proxy_of
 
 ASKED = [{"role": "user", "content": "Hi"}]
 CHAT, RESPONSES, MESSAGES, OLLAMA = "/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"
@@ -57,3 +58,18 @@ async def test_an_effort_is_named_exactly_where_the_agent_has_none(dialect: str,
                 named = answer.headers.get("x-codex-ignored-params", "").split(", ")
                 is_ignored = dialect == "acp" or body.get("thinking") == {"type": "deep"}
                 assert (name in named) is is_ignored, (path, body, named)
+
+
+@pytest.mark.parametrize("effort", [None, "low", "medium"])
+async def test_a_summary_is_not_named_for_the_effort_that_is_asked_for(
+    effort: str | None, tmp_path: Path
+) -> None:
+    agent = fake_agent()
+    agent.capabilities -= {"effort"}
+    agent.models = lambda: (AgentModel(id="codex-5", efforts=("low", "high"), is_default=True),)  # type: ignore[method-assign]
+    async with proxy_of(agent, tmp_path) as proxy:
+        body = {"model": "codex-5", "input": "Hi", "reasoning": {"effort": effort, "summary": "auto"}}
+        answer = await proxy.send("POST", "/v1/responses", body)
+    assert answer.status == 200, answer.text
+    named = answer.headers.get("x-codex-ignored-params", "")
+    assert named == ("reasoning.effort" if effort == "medium" else "")

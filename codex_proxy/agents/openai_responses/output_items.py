@@ -5,7 +5,7 @@ or an item another id in each event (Copilot, mistral.rs), so an item is known b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ CALL_TEXTS: Final[Mapping[ToolKind, str]] = {"function": "arguments", "custom": 
 """The field with the model's text, by the kind of call."""
 MAX_COMPARED_ITEMS: Final = 100
 """Maximum open items to which a complete one is compared whose id and place tell nothing."""
+_Key = tuple[Hashable, ...]
 TextKey = tuple[str, int]
 """A text of an item: its field, and the number of its part."""
 CALL: Final = "call"
@@ -147,10 +148,8 @@ class OutputItems:
     def __init__(self) -> None:
         self.all: list[OutputItem] = []
         """All items, as they began."""
-        self._by_id: dict[str, dict[OutputItem, None]] = {}
-        """The open items with an id; those at an index, and of a family, are below."""
-        self._by_index: dict[Hashable, dict[OutputItem, None]] = {}
-        self._by_family: dict[str, dict[OutputItem, None]] = {}
+        self._open: dict[_Key, dict[OutputItem, None]] = {}
+        """The open items by what tells them (`_keys_of`)."""
         self._by_call_id: dict[str, OutputItem] = {}
         self._ids: Counter[str] = Counter()
         """How many items have had an id; an index, and a call id, below."""
@@ -161,13 +160,12 @@ class OutputItems:
 
     def add(self, item: OutputItem) -> None:
         self.all.append(item)
-        self._by_family.setdefault(item.family, {})[item] = None
+        for key in _keys_of(item):
+            self._open.setdefault(key, {})[item] = None
         if item.item_id:
             self._ids[item.item_id] += 1
-            self._by_id.setdefault(item.item_id, {})[item] = None
         if item.index is not None:
             self._indexes[item.index] += 1
-            self._by_index.setdefault(item.index, {})[item] = None
         if call_id := text_at(item.form, "call_id"):
             self._call_ids[call_id] += 1
             self._by_call_id[call_id] = item
@@ -176,11 +174,8 @@ class OutputItems:
         """Notes that nothing more belongs to an item."""
         item.begun = False
         self._by_call_id.pop(text_at(item.form, "call_id"), None)
-        self._by_family[item.family].pop(item, None)
-        if item.item_id:
-            self._by_id[item.item_id].pop(item, None)
-        if item.index is not None:
-            self._by_index[item.index].pop(item, None)
+        for key in _keys_of(item):
+            self._open[key].pop(item, None)
 
     def has_id(self, id: str) -> bool:
         return id in self._ids
@@ -198,12 +193,16 @@ class OutputItems:
         self._ended.add(sign)
         return known
 
+    def _newest(self, *key: Hashable) -> list[OutputItem]:
+        """Returns the newest open items with this key, at most two."""
+        return list(islice(reversed(self._open.get(key, {})), 2))
+
     def of_event(self, item_id: str, index: Hashable, family: str) -> Sequence[OutputItem] | None:
         """Returns the open items to which an event may belong: several if nobody can tell, none if it begins another,
         None if its item has ended.
         """
-        named = _newest(self._by_id.get(item_id), family)
-        placed = _newest(self._by_index.get(index), family)
+        named = self._newest("id", item_id, family)
+        placed = self._newest("index", index, family)
         if named and placed:
             if self._ids[item_id] == 1:
                 return named
@@ -212,7 +211,7 @@ class OutputItems:
             return [item for item in named if item in placed] or (*named, *placed)
         if named or placed:
             return named or placed
-        found = _newest(self._by_family.get(family), family)
+        found = self._newest("family", family)
         if found and not found[0].implied:
             return found  # the server announces its items
         if item_id in self._ids or (index in self._indexes and not item_id):
@@ -229,7 +228,7 @@ class OutputItems:
             return None
         if len(found) == 1 and _fits(found[0], form):
             return found[0]
-        some = islice(self._by_family.get(family, ()), MAX_COMPARED_ITEMS)
+        some = islice(self._open.get(("family", family), ()), MAX_COMPARED_ITEMS)
         fitting = [item for item in some if _fits(item, form)]
         if len(fitting) > 1:
             said = [item for item in fitting if item.pieces and item.agrees_with(form)]
@@ -245,8 +244,7 @@ class OutputItems:
             text_at(form, "call_id"),
             text_at(form, "name"),
         )
-        places = self._by_id.get(item_id) or self._by_index.get(index) or {}
-        newest = next(reversed(places), None)
+        newest = next(iter(self._newest("id", item_id) or self._newest("index", index)), None)
         if newest is None:
             return None
         known = (newest.family, newest.item_id, newest.index, newest.call_id, newest.name)
@@ -307,15 +305,17 @@ def _main_field(family: str) -> str:
     return {"message": "text", "reasoning": "summary"}.get(family, family)
 
 
-def _newest(items: dict[OutputItem, None] | None, family: str) -> list[OutputItem]:
-    """Returns the newest items of a family, at most two."""
-    found: list[OutputItem] = []
-    for item in reversed(items or {}):
-        if item.family == family:
-            found.append(item)
-            if len(found) == 2:
-                break
-    return found
+def _keys_of(item: OutputItem) -> Iterator[_Key]:
+    """Yields what an open item is found by. An id and an index also with the family: an answer may have thousands of
+    items with the same one.
+    """
+    yield "family", item.family
+    if item.item_id:
+        yield "id", item.item_id
+        yield "id", item.item_id, item.family
+    if item.index is not None:
+        yield "index", item.index
+        yield "index", item.index, item.family
 
 
 def _fits(item: OutputItem, form: Mapping[str, Any]) -> bool:

@@ -242,11 +242,9 @@ class _Chooser:
         )
 
     def _choose_one(self, choice: wire.Allowed, param: str, *, required: bool) -> _Choice:
-        if isinstance(choice, wire.ChosenOpenAIs) or (
-            isinstance(choice, wire.ChosenHosted) and choice.type not in self._hosted
-        ):
+        if isinstance(choice, wire.ChosenOpenAIs):
             raise hosted_tool_fault(choice.type, param)
-        if isinstance(choice, wire.ChosenHosted):
+        if isinstance(choice, wire.ChosenHosted) and choice.type in self._hosted:
             return _Choice(NamedTools(()), hosted=(choice.type,), hosted_required=required)
         if isinstance(choice, wire.ChosenTool):
             named = name_of(choice.namespace, choice.name)
@@ -262,7 +260,7 @@ class _Chooser:
                 )
             server = McpChoice(choice.server_label, choice.name, required)
             return _Choice(NamedTools(()), (server,))
-        if not self._searching:
+        if isinstance(choice, wire.ChosenHosted) or not self._searching:
             raise bad_request(f"No tool '{choice.type}' was given.", f"{param}.type")
         return _Choice(NamedTools(()), web_search=True)
 

@@ -495,6 +495,17 @@ def test_tool_choice_can_be_the_agents_web_search_if_it_is_given() -> None:
     assert (failure.param, failure.message) == ("tool_choice.type", "No tool 'web_search' was given.")
 
 
+@pytest.mark.parametrize("kind", ["code_interpreter", "file_search", "image_generation"])
+@pytest.mark.parametrize("among", [False, True])
+def test_tool_choice_of_a_tool_of_the_model_server_needs_that_tool(kind: str, among: bool) -> None:
+    choice: dict[str, Any] = {"type": kind}
+    if among:
+        choice = {"type": "allowed_tools", "mode": "auto", "tools": [choice]}
+    failure = refusal_of(tools=TOOLS, tool_choice=choice)
+    param = "tool_choice.tools[0].type" if among else "tool_choice.type"
+    assert (failure.param, failure.message) == (param, f"No tool '{kind}' was given.")
+
+
 def test_tool_choice_can_name_a_tool_of_an_mcp_server() -> None:
     choice = {"type": "mcp", "server_label": "files", "name": "read"}
     parsed = ask(tools=TOOLS, tool_choice=choice)
@@ -532,7 +543,7 @@ def test_tool_choice_allowed_tools_limits_and_does_not_change_what_is_shown() ->
         ({"type": "function", "name": "four"}, "tool_choice.name"),
         ({"type": "custom", "name": "one"}, "tool_choice.name"),
         ({"type": "mcp", "server_label": "other"}, "tool_choice.server_label"),
-        ({"type": "file_search"}, "tool_choice"),
+        ({"type": "computer"}, "tool_choice"),
         ({"type": "tomorrow"}, "tool_choice.type"),
         ("always", "tool_choice"),
         ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice.tools"),
