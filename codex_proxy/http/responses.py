@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from codex_proxy.core.faults import Fault
+from codex_proxy.core.hosted_calls import as_functions
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
@@ -284,8 +285,10 @@ async def compact_response(request: web.Request) -> web.Response:
     service = request.app[RESPONSES]
     parsed, history = await _read_conversation(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
+    bare = Turn(model=parsed.agent_model, history=())
+    history = as_functions(history, service.runs.services.agent_of(bare).capabilities)
     turn = await service.admission.admit(
-        compaction.compaction_turn(Turn(model=parsed.agent_model, history=()), history),
+        compaction.compaction_turn(bare, history),
         request[CLIENT],
         FIELDS,
         model=parsed.model_asked,

@@ -23,6 +23,7 @@ from codex_proxy.store.store import Store
 from codex_proxy.store.values import ContextTooLarge, NotFinished, NotStored, StoredItem
 from codex_proxy.surfaces import conversations as conversation_objects
 from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.field_lists import MAX_NAMED
 from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, references_of, resolve_references, with_ids
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.compaction import compaction_turn
@@ -201,8 +202,8 @@ def _with_distinct_ids(
 
 
 def without_orphans(context: Context) -> tuple[Context, tuple[str, ...]]:
-    """Returns the context without outputs whose calls are nowhere, and the names of those of the request. A context of
-    nothing else stays as it is.
+    """Returns the context without outputs whose calls are nowhere, and the names of some of those of the request. A
+    context of nothing else stays as it is.
     """
     items = [item.shown for item in (*context.earlier, *context.fresh) if item.shown is not None]
     orphans = {id(items[index]) for index in orphaned_outputs(items)}
@@ -212,10 +213,8 @@ def without_orphans(context: Context) -> tuple[Context, tuple[str, ...]]:
         tuple(item for item in part if id(item.shown) not in orphans)
         for part in (context.earlier, context.fresh)
     )
-    left_out = tuple(
-        f"input[{index}]" for index, item in enumerate(context.fresh) if id(item.shown) in orphans
-    )
-    return msgspec.structs.replace(context, earlier=earlier, fresh=fresh), left_out
+    left_out = [f"input[{index}]" for index, item in enumerate(context.fresh) if id(item.shown) in orphans]
+    return msgspec.structs.replace(context, earlier=earlier, fresh=fresh), tuple(left_out[:MAX_NAMED])
 
 
 def without_containers(context: Context, rights: Containers) -> tuple[Context, tuple[str, ...]]:

@@ -11,6 +11,7 @@ import msgspec
 from codex_proxy.admission.images import fetched_bytes
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.hosted_calls import as_functions
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
 from codex_proxy.responses.context import (
@@ -121,6 +122,9 @@ async def prepare_in_context(
     context, left_out = without_containers(context, containers)
     parsed = msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *left_out))
     turn, replay = turn_in_context(parsed, context, service.runs.services.agent_and_model(parsed.turn))
+    able = service.runs.services.agent_of(parsed.turn).capabilities
+    turn = msgspec.structs.replace(turn, history=as_functions(turn.history, able))
+    replay = None if replay is None else as_functions(replay, able)
     admitted = await service.admission.admit(
         turn,
         client,

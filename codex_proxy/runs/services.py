@@ -18,7 +18,7 @@ from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.agents.processes.session import AgentSession, SessionListener
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.hosted_calls import without_containers
+from codex_proxy.core.hosted_calls import as_functions
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.tasks import keep_until_done
@@ -167,8 +167,8 @@ class RunServices:
         history = turn.history
         async with _logged_failure_of_memory():
             history = await recalled_history(turn, self.memory, self.agent_and_model(turn))
-        if history is not turn.history and "code_interpreter" not in self.agent_of(turn).capabilities:
-            history = without_containers(history)
+        if history is not turn.history:
+            history = as_functions(history, self.agent_of(turn).capabilities)
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from codex_proxy.core.hosted_calls import without_containers
+from codex_proxy.core.hosted_calls import as_functions
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -319,9 +319,11 @@ def _all_among(items: Iterable[_Identity], others: Sequence[_Identity]) -> bool:
 
 def _items_of(memory: RememberedTurn, model: str) -> list[HistoryItem]:
     same = memory.model == model
-    items = [RawHistoryItem(bytes(raw)) for raw in memory.items if same or _identity(raw).type != "reasoning"]
+    items: tuple[HistoryItem, ...] = tuple(
+        RawHistoryItem(bytes(raw)) for raw in memory.items if same or _identity(raw).type != "reasoning"
+    )
     agent, own = (each.partition(MODEL_SEPARATOR)[0] for each in (memory.model, model))
-    return [*(items if agent == own else without_containers(items))]
+    return [*(items if agent == own else as_functions(items))]
 
 
 def _shares(memories: Sequence[RememberedTurn], given: Sequence[HistoryItem]) -> list[list[HistoryOutput]]:

@@ -1,5 +1,5 @@
-"""Containers in which a model server has run code: only the account that has them gets their ids, and only for the key
-whose items they are in. Others get code and output as a call of a function."""
+"""Calls that a model server has run: other servers get them as calls of a function. The ids of containers get to the
+account that has them alone, and only for the key whose items they are in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 
 from tests.upstreams.cases import text
 from tests.upstreams.serving import Upstream, proxy_before, several, upstream
-from tests.upstreams.test_hosted_tools import CODE_TOOL, HOSTED, response_with_items
+from tests.upstreams.test_hosted_tools import CODE_TOOL, HOSTED, SEARCH_ITEM, SEARCH_TOOL, response_with_items
 from tests.upstreams.test_hosted_turns import AS_FUNCTION, RUN_ITEM, TABLE, calls_in, with_keys
 from tests.upstreams.test_responses_upstream import CALL_ITEM, message, response_with
 from tests.weather_tool import RESPONSES_WEATHER
@@ -142,3 +142,68 @@ async def test_a_fallback_gets_no_container_of_the_first_upstream(
             await client.responses.create(model="a/small", input="?", previous_response_id=ran.id)
     assert calls_in(server.requests[1].body["input"]) == [RUN_ITEM]
     expect_function(other.requests[0].body["input"])
+
+
+SEARCH: Any = {"name": "file_search", "arguments": '{"queries":["who?"]}'}
+FOUND = "[a.txt]\nIt was me."
+
+
+@pytest.mark.parametrize("way", ["input", "stored", "compact", "trigger"])
+@pytest.mark.parametrize("agent", ["openai-responses", "openai-chat"])
+async def test_an_agent_without_file_search_gets_what_was_searched_and_found(
+    agent: str, way: str, server: Upstream, tmp_path: Path
+) -> None:
+    told = text("Yes.") if agent == "openai-chat" else YES
+    first: Any = {"url": server.url, "wire": "responses", **TABLE}
+    tables = {"a": first, "b": {"url": server.url, "wire": agent.removeprefix("openai-")}}
+    given: list[Any] = [SEARCH_ITEM, USER]
+    if way == "trigger":
+        given.append({"type": "compaction_trigger"})
+    asked: Any = {"model": "b/small", "input": given}
+    async with (
+        several(tmp_path, upstreams=tables) as proxy,
+        AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        if way == "stored":
+            server.script = [response_with_items(SEARCH_ITEM, message("1"))]
+            ran = await client.responses.create(model="a/small", input="Hi", tools=[SEARCH_TOOL])
+            asked |= {"previous_response_id": ran.id, "input": [USER]}
+        server.script = [told]
+        if way == "compact":
+            await client.responses.compact(**asked)
+        else:
+            await client.responses.create(**asked)
+    body = server.requests[-1].body
+    if agent == "openai-chat":
+        calls = [call["function"] for each in body["messages"] for call in each.get("tool_calls", ())]
+        outputs = [each["content"] for each in body["messages"] if each["role"] == "tool"]
+        assert (calls, outputs) == ([SEARCH], [FOUND])
+    else:
+        call, output = calls_in(body["input"])
+        assert (call["type"], call | SEARCH) == ("function_call", call)
+        assert (output["type"], output["output"]) == ("function_call_output", FOUND)
+
+
+@pytest.mark.parametrize("item", [{}, {"queries": 1, "results": [3, {"text": None}]}, {"results": []}])
+async def test_a_search_call_of_any_form_is_told(item: Any, client: AsyncOpenAI, server: Upstream) -> None:
+    given: Any = [{"type": "file_search_call", "id": "fs_1", **item}, USER]
+    server.script = [text("Yes.")]
+    await client.responses.create(model="small", input=given)
+    call, output = calls_in(server.requests[0].body["messages"])[:2]
+    assert call["tool_calls"][0]["function"]["name"] == "file_search"
+    assert output["content"]
+
+
+async def test_the_header_names_no_more_fields_than_clients_can_read(
+    server: Upstream, tmp_path: Path
+) -> None:
+    orphan = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    given: Any = [*([RUN_ITEM] * 1500), *([orphan] * 1500), USER]
+    server.script = [YES]
+    profile: Any = {"responses_profile": "open-responses-server"}
+    async with (
+        proxy_before(server.url, tmp_path, agent="openai-responses", **profile) as proxy,
+        AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        raw = await client.responses.with_raw_response.create(model="small", input=given)
+    assert len(raw.headers["x-codex-ignored-params"]) < 500

@@ -32,7 +32,7 @@ from codex_proxy.agents.upstream.server import ModelServer
 from codex_proxy.agents.upstream.transport import NotAskedError, OpenAttempt, UpstreamTransport, make_attempt
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.hosted_calls import without_containers
+from codex_proxy.core.hosted_calls import as_functions
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.passing import PassedRequest
 from codex_proxy.core.turn import Turn
@@ -179,7 +179,7 @@ class UpstreamAgent(AgentBase):
 
     def _begin(self, server: ModelServer, turn: Turn, model: str, containers: bool) -> OpenAttempt:
         """Returns the attempt, with its first request. Any thread may call it."""
-        history = turn.history if containers else without_containers(turn.history)
+        history = turn.history if containers else as_functions(turn.history)
         if self._table_name:
             history = OriginMarks(self._table_name).unmark(history)
         own, dialect, headers = server.prepare(msgspec.structs.replace(turn, model=model, history=history))
