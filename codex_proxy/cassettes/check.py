@@ -159,7 +159,7 @@ class _Answers:
             cassette,
             self._with_recorded_ids(answer),
             turn,
-            read,
+            [*map(str, read)],
             diff(events_of(recorded), events_of(answer)),
         )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -44,6 +45,8 @@ PLACEHOLDERS: Final = (
 """What replaces a text that is not written; in a comparison it equals any text."""
 MAX_SHOWN: Final = 80
 MAX_DIFFERENCES: Final = 8
+MAX_COUNTED: Final = 500
+"""Maximum differences that are looked for."""
 
 Content = dict[str, Any]
 
@@ -176,34 +179,55 @@ def has_placeholders(content: Content) -> bool:
     return any(each.encode() in text for each in PLACEHOLDERS)
 
 
-def differences(request: Content, recorded: Content, matched: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    for name in matched:
-        found += _differences(name, request.get(name), recorded.get(name))
-    return found
+class Difference(NamedTuple):
+    """A value that is not the same in a request and in a cassette; None in one of them that has no such value."""
+
+    path: tuple[str, ...]
+    asked: Any
+    recorded: Any
+    only_in: str = ""
+    """Which of the two has it, if only one has."""
+
+    def __str__(self) -> str:
+        """Returns a line for the operator: the place, and what the two have there, cut."""
+        where, asked, recorded = "".join(self.path), self.asked, self.recorded
+        if self.only_in:
+            return f"{where}: only the {self.only_in} has it: {_quote(recorded if asked is None else asked)}"
+        if isinstance(asked, str) and isinstance(recorded, str):
+            return f"{where}: {_quote_difference(asked, recorded)}"
+        return f"{where}: the request has {_quote(asked)}, the cassette {_quote(recorded)}"
 
 
-def _differences(where: str, asked: Any, recorded: Any) -> Iterator[str]:
+def differences(request: Content, recorded: Content, matched: Sequence[str]) -> list[Difference]:
+    """Returns the first `MAX_COUNTED` differences in the fields `matched`."""
+    found = (
+        each for name in matched for each in _differences((name,), request.get(name), recorded.get(name))
+    )
+    return list(islice(found, MAX_COUNTED))
+
+
+def _differences(path: tuple[str, ...], asked: Any, recorded: Any) -> Iterator[Difference]:
     if isinstance(asked, Mapping) and isinstance(recorded, Mapping):
         for name in dict.fromkeys((*recorded, *asked)):
+            place = (*path, ".", name)
             if name not in recorded:
-                yield f"{where}.{name}: only the request has it: {_quote(asked[name])}"
+                yield Difference(place, asked[name], None, "request")
             elif name not in asked:
-                yield f"{where}.{name}: only the cassette has it: {_quote(recorded[name])}"
+                yield Difference(place, None, recorded[name], "cassette")
             else:
-                yield from _differences(f"{where}.{name}", asked[name], recorded[name])
+                yield from _differences(place, asked[name], recorded[name])
     elif isinstance(asked, list) and isinstance(recorded, list):
         for index, (mine, theirs) in enumerate(zip(asked, recorded, strict=False)):
-            yield from _differences(f"{where}[{index}]", mine, theirs)
+            yield from _differences((*path, f"[{index}]"), mine, theirs)
         for index in range(len(recorded), len(asked)):
-            yield f"{where}[{index}]: only the request has it: {_quote(asked[index])}"
+            yield Difference((*path, f"[{index}]"), asked[index], None, "request")
         for index in range(len(asked), len(recorded)):
-            yield f"{where}[{index}]: only the cassette has it: {_quote(recorded[index])}"
+            yield Difference((*path, f"[{index}]"), None, recorded[index], "cassette")
     elif isinstance(asked, str) and isinstance(recorded, str):
         if not same_text(asked, recorded):
-            yield f"{where}: {_quote_difference(asked, recorded)}"
+            yield Difference(path, asked, recorded)
     elif asked != recorded:
-        yield f"{where}: the request has {_quote(asked)}, the cassette {_quote(recorded)}"
+        yield Difference(path, asked, recorded)
 
 
 def same_text(asked: str, recorded: str) -> bool:
@@ -226,14 +250,22 @@ def same_text(asked: str, recorded: str) -> bool:
 
 
 def _quote_difference(asked: str, recorded: str) -> str:
-    common = next(
-        (index for index, (mine, theirs) in enumerate(zip(asked, recorded, strict=False)) if mine != theirs),
-        min(len(asked), len(recorded)),
-    )
-    start = max(0, common - 20)
+    start = max(0, _common_length(asked, recorded) - 20)
     lead = "..." if start else ""
-    mine, theirs = lead + asked[start:], lead + recorded[start:]
+    mine, theirs = (lead + each[start : start + MAX_SHOWN] for each in (asked, recorded))
     return f"the request has {_quote(mine)}, the cassette {_quote(theirs)}"
+
+
+def _common_length(one: str, other: str) -> int:
+    """Returns the number of characters with which both begin."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _quote(value: Any) -> str:

@@ -123,7 +123,7 @@ class Folder:
 
         nearest = min(self.cassettes.values(), key=distance)
         wrong = differences(content, nearest.content, self.matched)
-        shown = "; ".join(wrong[:MAX_DIFFERENCES])
+        shown = "; ".join(map(str, wrong[:MAX_DIFFERENCES]))
         more = f"; and {len(wrong) - MAX_DIFFERENCES} more" if len(wrong) > MAX_DIFFERENCES else ""
         return (
             f"No cassette answers this request. The nearest is {nearest.name}, which differs in {shown}{more}. "

@@ -180,7 +180,10 @@ def encode_row(events: Iterable[Event]) -> bytes:
 
 def decode_row(row: bytes) -> list[Event]:
     """Returns the events of a row. Raises `ValueError` for what is no row, or one that a later release has written."""
-    return events_of(_decode(row)[1])
+    version, stored = _decode(row)
+    if version != VERSION:
+        raise ValueError(f"the row has version {version}, and this release reads {VERSION}")
+    return events_of(stored)
 
 
 _decode: Final = msgspec.json.Decoder(tuple[int, list[StoredEvent]]).decode

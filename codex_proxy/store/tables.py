@@ -38,7 +38,7 @@ TABLES: Final = (
         "response_bodies", ("response",), ("json", "json_sum", "recovery", "recovery_sum"), at_once=20
     ),
     CopiedTable("response_items", ("response", "side", "position"), ("item", "item_id", "visible")),
-    CopiedTable("frames", ("response", "number"), ("data", "data_sum")),
+    CopiedTable("frames", ("response", "number"), ("data", "data_sum"), at_once=20),
     CopiedTable(
         "conversations",
         ("seq",),
