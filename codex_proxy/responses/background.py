@@ -58,6 +58,7 @@ from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses.kept_log import LogWriter
 from codex_proxy.surfaces.responses.parse import ParsedResponse
+from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.responses.response_object import cancelled_response
 from codex_proxy.workers.slots import Slot
 
@@ -86,12 +87,12 @@ class BackgroundResponse(RunningResponse):
         parse_again: ParseAgain | None = None,
     ) -> None:
         self.epoch = epoch
+        self._log = LogWriter()
         super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)
         self._client = client
         self._store = store
         self._parse_again = parse_again
         self._slot: Slot | None = None
-        self._log = LogWriter()
         self._unreleased: list[Frame] = []
         """Frames whose events are not stored yet."""
         self._next_write = 0.0
@@ -99,6 +100,12 @@ class BackgroundResponse(RunningResponse):
         self._saved = False
         self._lost = False
         """Whether another server has ended, deleted or taken over the response; the store has the rest."""
+
+    def _new_renderer(self) -> ResponsesRenderer:
+        renderer = super()._new_renderer()
+        if self.streams:  # also of a turn that never begins: its end is a stream, too
+            self._log.begin(self._rendering)
+        return renderer
 
     def on_lease_lost(self) -> None:
         self._lost = True
@@ -154,8 +161,6 @@ class BackgroundResponse(RunningResponse):
         return None
 
     async def _render_log(self, cursor: Cursor) -> TurnEnded:
-        if self.streams:
-            self._log.begin(self._rendering)
         await self._mark_running()
         size = 0
         while True:
@@ -240,6 +245,7 @@ class BackgroundResponse(RunningResponse):
         return await self._parse_again(failure)
 
     async def _refuse(self, failure: Failure) -> None:
+        self._renderer = self._new_renderer()  # the last one has rendered the end of the turn before
         await super()._finish(TurnEnded.with_failure(failure))
 
     def _runs_again(self, failure: Failure | None) -> bool:
@@ -303,14 +309,27 @@ class BackgroundResponse(RunningResponse):
 
     async def _render_anew(self) -> None:
         """Ends the stream behind the last events that could be rendered."""
-        stored = StoredLog(self._store, self.owner, self.id, after=self.buffer.next - 1)
-        self._unreleased, self._ends = [], []
-        while (frames := await stored.read()) is not None:
-            self._unreleased += frames
-        self._unreleased += stored.read_unstored(self._log.rows())
+        stored, frames = await self._read_log()
+        self._unreleased, self._ends = [*frames, *stored.read_unstored(self._log.rows())], []
         if stored.rendered is not None:
             self._renderer = stored.rendered
         await self._finish(TurnEnded.with_failure(UNFORESEEN))
+
+    async def _read_log(self) -> tuple[StoredLog, list[Frame]]:
+        """Returns the stored log, and its frames that were not released. Waits until the store answers."""
+        while True:
+            stored = StoredLog(self._store, self.owner, self.id, after=self.buffer.next - 1)
+            frames: list[Frame] = []
+            try:
+                while (more := await stored.read()) is not None:
+                    frames += more
+            except StoreDamaged:
+                raise
+            except StoreUnavailable as error:
+                log.warning("background_log_not_read", reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return stored, frames
 
     def _close(self) -> None:
         try:
@@ -449,6 +468,8 @@ async def cancel_in_background(service: ResponsesService, store: Store, stored: 
     live = service.background.find(stored.owner, stored.id)
     if live is not None:
         await live.cancel_and_wait()
+        if live._saved:
+            return
     with store_errors_as_faults():  # also of a turn that another server has taken over
         object = cancelled_response(msgspec.json.decode(stored.json))
         await end_for_another(service, store, stored.owner, object, TurnEnded(Stop.INTERRUPTED))

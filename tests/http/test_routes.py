@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import structlog
 
+from codex_proxy.core.faults import bad_request
+from codex_proxy.responses import background
 from tests.http.serving import Proxy, fake_proxy
 from tests.http_responses.asking import events_of
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
@@ -273,6 +275,32 @@ async def test_a_background_response_whose_last_target_fails_has_failed(
         assert response["status"] == "failed"
         assert "nobody/nothing" in response["error"]["message"]
         assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("refusing", ["prepare_again", "start_run"])
+async def test_a_background_stream_whose_next_target_is_refused_ends_once_and_can_be_resumed(
+    server: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing: str
+) -> None:
+    server.key = "another"
+    original = getattr(background, refusing)
+
+    async def refuse(*given: Any, **more: Any) -> Any:
+        if not server.requests:
+            return await original(*given, **more)
+        raise bad_request("Small does not take this.", "model")
+
+    monkeypatch.setattr(background, refusing, refuse)
+    routes = settings(server, all={"to": "local/large", "fallback": ["local/small"]})
+    body = {"model": "my-own", "input": PROMPT, "background": True, "stream": True}
+    async with fake_proxy(tmp_path, **routes, **OWN) as proxy:
+        events = events_of((await proxy.send("POST", "/v1/responses", body)).text)
+        path = f"/v1/responses/{events[0]['response']['id']}"
+        again = events_of((await proxy.send("GET", f"{path}?stream=true")).text)
+        response = (await proxy.send("GET", path)).body
+    assert [event["type"] for event in events].count("error") == 1
+    assert "Small" in response["error"]["message"]
+    assert again == events
+    assert events[-1]["response"] == response
 
 
 async def test_a_background_response_that_is_run_again_after_a_restart_has_its_target(

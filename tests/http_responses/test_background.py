@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.responses import background, stored_log
 from codex_proxy.responses.live import BackgroundResponses
 from codex_proxy.responses.stored_log import BEFORE_ALL
@@ -197,6 +197,53 @@ async def test_a_response_that_waits_for_its_slot_is_cancelled_before_it_begins(
         assert (await client.responses.retrieve(second.id)).status == "cancelled"
 
 
+async def test_a_stream_that_is_cancelled_before_its_turn_begins_can_be_resumed(tmp_path: Path) -> None:
+    async with proxy_with_held_turns(tmp_path, max_running_turns=1) as (proxy, client, _):
+        first = await client.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
+        await until(lambda: proxy.server.runs.running == 1)
+        reading = asyncio.create_task(create(proxy, HELD_PROMPT, background=True, stream=True))
+        await until(lambda: len(proxy.server.background.leases) == 2)
+        [id] = [each.id for each in proxy.server.background.leases if each.id != first.id]
+        assert (await client.responses.cancel(id)).status == "cancelled"
+        events = events_of((await reading).text)
+        assert events[-1]["response"]["status"] == "cancelled"
+        assert await stream_of(proxy, id) == events
+        assert await stream_of(proxy, id, 1) == events[2:]
+
+
+@pytest.mark.parametrize("error", [bad_request("This model is not there.", "model"), ZeroDivisionError()])
+async def test_a_stream_whose_turn_cannot_begin_can_be_resumed(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def break_off(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(background, "start_run", break_off)
+    events = events_of((await create(proxy, background=True, stream=True)).text)
+    assert types_of(events)[-2:] == ["error", "response.failed"]
+    assert await stream_of(proxy, events[0]["response"]["id"]) == events
+
+
+async def test_a_server_that_has_cancelled_its_own_response_does_not_read_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    frames = SqliteStore.frames
+
+    async def counted(self: SqliteStore, owner: str, id: str, **more: Any) -> Any:
+        reads.append(id)
+        return await frames(self, owner, id, **more)
+
+    async with proxy_with_held_turns(tmp_path) as (proxy, client, _):
+        reading = asyncio.create_task(create(proxy, HELD_PROMPT, background=True, stream=True))
+        await until(lambda: proxy.server.runs.running == 1)
+        [lease] = proxy.server.background.leases
+        monkeypatch.setattr(SqliteStore, "frames", counted)
+        assert (await client.responses.cancel(lease.id)).status == "cancelled"
+        assert events_of((await reading).text)[-1]["response"]["status"] == "cancelled"
+    assert reads == []
+
+
 async def test_a_failed_background_turn_says_why(proxy: Proxy, client: AsyncOpenAI) -> None:
     created = await client.responses.create(model="codex-5", input="[[fake:error_500]]", background=True)
     response = await wait_for_end(client, created.id)
@@ -312,10 +359,7 @@ async def test_what_a_stream_does_not_show_is_not_in_its_log(tmp_path: Path) -> 
     assert sum(len(data) for _, data in rows) < len(answer.text)
 
 
-@pytest.mark.parametrize("begun", [False, True])
-async def test_a_stream_whose_renderer_breaks_ends_behind_what_it_could_render(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
-) -> None:
+def break_renderer_at_three(monkeypatch: pytest.MonkeyPatch) -> None:
     render_text = ResponsesRenderer._on_text
 
     def broken(self: ResponsesRenderer, pieces: Any) -> None:
@@ -327,6 +371,13 @@ async def test_a_stream_whose_renderer_breaks_ends_behind_what_it_could_render(
         kind: broken if each is render_text else each for kind, each in ResponsesRenderer._handlers.items()
     }
     monkeypatch.setattr(ResponsesRenderer, "_handlers", handlers)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_stream_whose_renderer_breaks_ends_behind_what_it_could_render(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    break_renderer_at_three(monkeypatch)
     async with proxy_with_held_turns(tmp_path) as (proxy, _, release):
         prompt = HELD_PROMPT if begun else prompt_for("one two three")
         body = {"model": "codex-5", "input": prompt, "background": True, "stream": True}
@@ -337,6 +388,31 @@ async def test_a_stream_whose_renderer_breaks_ends_behind_what_it_could_render(
             release.write_text("go")
             sent += await reply.content.read()
         events = check_events(events_of(sent.decode()))
+        id = events[0]["response"]["id"]
+        assert types_of(events)[-2:] == ["error", "response.failed"]
+        assert await stream_of(proxy, id) == events
+        assert (await proxy.send("GET", f"/v1/responses/{id}")).body == events[-1]["response"]
+
+
+async def test_a_stream_whose_renderer_breaks_while_the_store_is_away_ends_once_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "RETRY_SECONDS", 0.01)
+    break_renderer_at_three(monkeypatch)
+    tries = 0
+    frames = SqliteStore.frames
+
+    async def away(self: SqliteStore, *given: Any, **more: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise StoreUnavailable("another process has locked the file")
+        return await frames(self, *given, **more)
+
+    monkeypatch.setattr(SqliteStore, "frames", away)
+    async with proxy_and_client(tmp_path) as (proxy, _):
+        answer = await create(proxy, prompt_for("one two three"), background=True, stream=True)
+        events = events_of(answer.text)
         id = events[0]["response"]["id"]
         assert types_of(events)[-2:] == ["error", "response.failed"]
         assert await stream_of(proxy, id) == events
