@@ -188,7 +188,7 @@ def _item_tag(item: Item) -> Any:
         b"[1]",
         b'[1,[{"event":"of_tomorrow"}]]',
         b'[2,[{"event":"text_delta","id":"a","text":"x"}]]',
-        b'[0,[]]',
+        b"[0,[]]",
         b'[1,[{"event":"text_delta","id":1,"text":"x"}]]',
         b'[1,[{"event":"deltas","first":{"event":"turn_ended","stop":"stop"},"more":[]}]]',
         b"event: response.created\n",
