@@ -25,6 +25,7 @@ from codex_proxy.cassettes.format import (
     Answer,
     Cassette,
     Request,
+    read,
     sent_data,
     text_of,
 )
@@ -85,9 +86,11 @@ async def check_folder(folder: Folder) -> list[CassetteCheck]:
 
 def update(folder: Folder, result: CassetteCheck) -> None:
     """Writes today's answer into the cassette, which then has today's format. Raises `OSError`, and `CassetteError` if
-    an old one cannot be played.
+    an old one cannot be played, or is updated without the one that continues it.
     """
     cassette, turn = result.cassette, result.turn
+    if cassette.old_sessions and folder.path.is_file():
+        _check_is_last(folder.path, cassette)
     content = cassette.content if turn is None else content_of(turn)
     try:
         lines = lines_of_turn(folder.chain(cassette), turn or turn_of(content))
@@ -99,6 +102,13 @@ def update(folder: Folder, result: CassetteCheck) -> None:
     after = cassette.after.removeprefix(f"{beside}/") if beside else cassette.after
     with replace_file(path) as out:
         out.writelines(text_of(msgspec.structs.replace(cassette, after=after)))
+
+
+def _check_is_last(path: Path, cassette: Cassette) -> None:
+    """Checks that no cassette of version 1 beside it continues this one, whose lines it needs."""
+    for other in map(read, sorted(path.parent.glob(f"*{SUFFIX}"))):
+        if other.old_sessions and other.after == cassette.name:
+            raise CassetteError(f"{other.name} continues {cassette.name}. Update the folder {path.parent}.")
 
 
 @asynccontextmanager

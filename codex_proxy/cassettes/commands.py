@@ -55,7 +55,10 @@ def group(say: Callable[..., None]) -> click.Group:
         from codex_proxy.cassettes.check import update as write_anew
 
         found = _folder(folder)
-        for each in (changed := [each for each in run(check_folder(found)) if each.is_to_update]):
+        changed = [each for each in run(check_folder(found)) if each.is_to_update]
+        # One of version 1 needs those before it as they are, also if this is interrupted.
+        changed.sort(key=lambda each: len(found.chain(each.cassette)), reverse=True)
+        for each in changed:
             write_anew(found, each)
             say(f"updated {each.cassette.name}")
         say(f"{len(found.cassettes)} cassettes, {len(changed)} updated.")

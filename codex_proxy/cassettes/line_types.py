@@ -16,16 +16,22 @@ from codex_proxy.core.events import (
     AnnotationAdded,
     AnswerDetails,
     Event,
+    HostedEvent,
     ItemStarted,
     RawItem,
     ServedBy,
 )
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import ImagePart, McpOrigin, McpTools, Part, TextPart, ToolKind
+from codex_proxy.core.items import Activity, ImagePart, McpOrigin, McpTools, Part, TextPart, ToolKind
 from codex_proxy.core.json_values import encode_json
+from codex_proxy.surfaces.responses.hosted_items import HOSTED_TYPES
 
 REQUEST_LINE: Final = re.compile(r"(?:POST|GET) /[!-~]{0,2000}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
+_HOSTED_EVENT: Final = re.compile(
+    rf"(?:response\.(?:{'|'.join(sorted(HOSTED_TYPES))})(?:_[a-z]+)?\.[a-z_]{{1,100}})?"
+)
+"""Matches the type of an event of a tool that the model server runs; empty for the item as it is now."""
 _NAME: Final = re.compile(r"[ -~]{0,200}")
 _VALUE: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]{0,20000}")
 
@@ -187,6 +193,8 @@ LINE_KINDS: Final = frozenset(_DECODE)
 
 def line_of(kind: str, content: bytes, ms: msgspec.Raw) -> Line:
     """Reads a line of what was said. Raises `ValueError` or another error of decoding."""
+    if b"\r" in content:  # within JSON it would end a line of a client's stream
+        content = msgspec.json.format(content, indent=-1)
     value: Any = _DECODE[kind].decode(content)
     if kind == "events":
         value = events_of(value)
@@ -206,18 +214,43 @@ def _check_event(event: Event) -> None:
         is_call = msgspec.json.decode(event.json, type=_Raw).type == "function_call"
         if is_call:
             msgspec.json.decode(event.json, type=_RawCall)
-    elif isinstance(event, AnnotationAdded | AccountLimitsReported):
+    elif isinstance(event, AnnotationAdded | AccountLimitsReported | HostedEvent):
         msgspec.json.decode(event.json, type=dict[str, Any])
+        if isinstance(event, HostedEvent) and _HOSTED_EVENT.fullmatch(event.type) is None:
+            raise ValueError("an event of a hosted tool has the type of one")
     elif isinstance(event, ItemStarted) and isinstance(event.item, McpTools):
         msgspec.json.decode(event.item.tools, type=list[dict[str, Any]])
-    elif isinstance(event, AnswerDetails) and event.annotations:
-        msgspec.json.decode(event.annotations, type=list[dict[str, Any]])
+    elif isinstance(event, ItemStarted) and isinstance(event.item, Activity):
+        if event.item.hosted and event.item.hosted not in HOSTED_TYPES:
+            raise ValueError(f"there is no hosted item {event.item.hosted[:100]!r}")
+    elif isinstance(event, AnswerDetails):
+        msgspec.json.decode(event.annotations or b"[]", type=list[dict[str, Any]])
+        msgspec.convert(event.tokens, _FurtherTokens)
+        msgspec.json.decode(encode_json(event.fields), type=_AnswerFields)
 
 
 class _Raw(msgspec.Struct, frozen=True):
+    """The fields that are read of an item of the model."""
+
     type: str = ""
     id: str | None = None
     status: str | None = None
+    role: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    content: list[dict[str, Any]] | None = None
+    encrypted_content: str | None = None
+
+
+class _FurtherTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    prompt_tokens_details: dict[str, int] = {}
+    completion_tokens_details: dict[str, int] = {}
+
+
+class _AnswerFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
 
 
 class _RawCall(msgspec.Struct, frozen=True):

@@ -143,7 +143,7 @@ def _check_line(dialect: str, kind: str, value: Any) -> None:
     if (
         (kind in UPSTREAM_KINDS and not is_upstream)
         or (kind == "from" and is_upstream)
-        or (kind == "event" and dialect != "acp")
+        or (kind in ("event", "reopen") and dialect != "acp")
     ) and dialect:
         raise ValueError(f"the dialect {dialect} has no such line")
     if kind in ("head", "over", "event"):

@@ -16,6 +16,8 @@ _STEP: Final = 1 << 20
 """Maximum bytes of a string that are searched without letting other threads run."""
 _MIN_COMMON_BYTES: Final = 27
 """The fewest bytes that a line has in common with the whole one, to be shortened."""
+_MAX_COMMON_BYTES: Final = 1 << 12
+"""The most of them, so that a small file has no large lines."""
 _COMPARED: Final = 128
 """The bytes of two lines that are compared at once to find the first difference."""
 _KIND: Final = re.compile(rb'"(?:sent|from|to)":\{|"events":\[\{')
@@ -110,11 +112,13 @@ def _shape_of(before: bytes, line: bytes) -> _Shape | None:
     tail = line[_end_of_string(line, start) :]
     if not tail.startswith(b'"') or before[_end_of_string(before, start) :] != tail or name + b':"' in tail:
         return None
-    return _Shape(line[:start], tail, name)
+    return _Shape(line[:start], tail, name) if start + len(tail) <= _MAX_COMMON_BYTES else None
 
 
 def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
-    """Returns the line with another text (as JSON) in its last field of this name. Raises `ValueError` without one."""
+    """Returns the line with another text (as JSON) in its last field of this name. Raises `ValueError` without one,
+    or if the line is too long without the text.
+    """
     mark = name + b':"'
     if mark not in line:
         line = msgspec.json.format(line, indent=-1)  # somebody has written it with blanks
@@ -122,7 +126,10 @@ def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
     if start < 0:
         raise ValueError(f"the line before has no text {name.decode()}")
     start += len(mark)
-    return line[: start - 1] + text + line[_end_of_string(line, start) + 1 :]
+    end = _end_of_string(line, start)
+    if len(line) - (end - start) > _MAX_COMMON_BYTES:
+        raise ValueError(f"the line before has more than {_MAX_COMMON_BYTES >> 10} KiB beside the text")
+    return line[: start - 1] + text + line[end + 1 :]
 
 
 def _end_of_string(line: bytes, start: int) -> int:

@@ -87,6 +87,8 @@ class CassetteTurnRecorder:
         recorder = session.recorder
         if not isinstance(recorder, CassetteSessionRecorder):
             recorder = session.recorder = CassetteSessionRecorder()
+        if recorder.last is not None and recorder.last._current is recorder:
+            recorder.last._take()  # its client has sent the outputs before the turn's end was logged
         if recorder.last is not None and not self.parts:
             self.after, self.order = recorder.last, recorder.last.order + 1
         recorder.last = self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from codex_proxy.agents.acp import process
 from codex_proxy.agents.codex_app_server import dialect
+from codex_proxy.cassettes import check
 from codex_proxy.cli import main
 from codex_proxy.core.events import TextDelta
 from codex_proxy.surfaces.chat import render
@@ -99,6 +101,40 @@ def test_an_old_cassette_is_checked_and_updated_to_todays_format(tmp_path: Path)
     assert not [text for text in texts if '"from"' in text or "app-server" in text]
     assert command("check", folder).output == "2 cassettes: as recorded.\n"
     assert command("update", folder).output == "2 cassettes, 0 updated.\n"
+
+
+def test_an_old_cassette_is_not_updated_without_the_one_that_continues_it(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    shutil.copytree(OLD, folder)
+    first = min(folder.iterdir())
+    before = first.read_bytes()
+    result = command("update", first)
+    assert (result.exit_code, f"Update the folder {folder}." in result.output) == (1, True), result.output
+    assert first.read_bytes() == before
+    assert command("update", folder).exit_code == 0
+    assert command("update", first).output == "1 cassettes, 0 updated.\n"
+
+
+def test_old_cassettes_can_be_played_after_an_interrupted_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cassettes"
+    shutil.copytree(OLD, folder)
+    written: list[Any] = []
+
+    def write_one(*given: Any) -> None:
+        if written:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(given)
+        update(*given)
+
+    update = check.update
+    monkeypatch.setattr(check, "update", write_one)
+    assert command("update", folder).exit_code == 1
+    monkeypatch.setattr(check, "update", update)
+    assert command("check", folder).output == "2 cassettes: as recorded.\n"
+    assert command("update", folder).output.endswith("2 cassettes, 1 updated.\n")
+    assert command("check", folder).output == "2 cassettes: as recorded.\n"
 
 
 def test_a_cassette_is_shown_as_a_conversation(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from codex_proxy.cassettes.check import check_folder, update
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import EMPTY_CONTENT, Answer, Cassette, Request, lines_of, parse
 from codex_proxy.cassettes.line_types import Line
+from codex_proxy.cassettes.old_format import DIALECTS
 from codex_proxy.cassettes.replay import NAME
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.cassettes.views import as_conversation, scenario
@@ -300,6 +301,13 @@ def test_a_damaged_file_is_an_error_with_its_line_or_is_shown(name: str, part: i
                 continue
             except Exception as error:
                 raise AssertionError(what) from error
+
+
+@pytest.mark.parametrize("dialect", sorted(DIALECTS.keys() - {"acp"}))
+def test_only_sessions_of_acp_are_opened_again_in_version_1(dialect: str) -> None:
+    lines = made("fake", {"session": dialect}, {"ms": 2, "reopen": "thread"})
+    with pytest.raises(CassetteError, match=r"line 7: the dialect .* has no such line"):
+        parse("".join(f"{json.dumps(line)}\n" for line in lines).encode(), Path("x.jsonl"))
 
 
 REQUESTS: Final = (

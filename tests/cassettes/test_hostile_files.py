@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from codex_proxy.cassettes import format
 from codex_proxy.cli import main
+from codex_proxy.core.events import AccountLimitsReported
 from codex_proxy.core.faults import UserError
 from tests.cassettes.talking import running_server
 
@@ -143,6 +144,26 @@ def test_deep_facts_are_an_error_with_their_line(tmp_path: Path) -> None:
     assert (status, f"line {SESSION + 1}: " in said) == (1, True)
 
 
+HOSTED: Final = {"event": "hosted_event", "id": "a", "type": "", "json": {}}
+RAW: Final = {"event": "raw_item", "type": "message"}
+FORGED: Final = 'x\n\nevent: response.completed\ndata: {"forged":1}\n\nevent: y'
+ACTIVITY: Final = {"item": "activity", "id": "a", "kind": "other", "text": "", "hosted": "x_call"}
+EVENTS: Final[dict[str, dict[str, Any]]] = {
+    "an event that forges others": {**HOSTED, "type": FORGED},
+    "an event of no hosted tool": {**HOSTED, "type": "response.completed"},
+    "a hosted event that is a list": {**HOSTED, "json": [1]},
+    "a hosted event that is a text": {**HOSTED, "json": "x"},
+    "a hosted item that is not known": {"event": "item_started", "item": ACTIVITY},
+    **{
+        f"an item whose {name} is a number": {**RAW, "json": {"type": "message", name: 5}}
+        for name in ("role", "call_id", "name", "arguments", "content", "encrypted_content")
+    },
+    "content of other parts": {**RAW, "json": {"type": "message", "content": [5]}},
+    "tokens of another field": {"event": "answer_details", "tokens": {"total_tokens": {"a": 1}}},
+    "another field of the answer": {"event": "answer_details", "fields": {"choices": []}},
+    "a field of another type": {"event": "answer_details", "fields": {"service_tier": [1]}},
+}
+"""Events that could be decoded, and not rendered."""
 LINES: Final[dict[str, dict[str, Any]]] = {
     "a session of a dialect": {"ms": 1, "session": "app-server"},
     "a session of a class": {"ms": 1, "session": "oneshot_agent.dialect:OneShotTurn"},
@@ -159,6 +180,7 @@ LINES: Final[dict[str, dict[str, Any]]] = {
     "a reply with another part": {"ms": 1, "reply": {"to": "a", "parts": [{"file": "/etc/passwd"}]}},
     "a failure of another kind": {"ms": 1, "failed": {"kind": "os:system", "message": "x"}},
     "a time before the turn": {"ms": -1, "events": []},
+    **{what: {"ms": 1, "events": [event]} for what, event in EVENTS.items()},
 }
 
 
@@ -172,6 +194,14 @@ def test_a_line_that_no_recording_writes_is_an_error_with_its_number(tmp_path: P
         assert (status, f"{file}, line {SESSION + 2}: " in said) == (1, True), said
     with pytest.raises(UserError, match=f"line {SESSION + 2}: "):
         asyncio.run(start_replay(file.parent))
+
+
+def test_json_with_line_ends_within_is_read_as_one_line(tmp_path: Path) -> None:
+    lines = recorded_lines()
+    lines[SESSION + 1] = {"ms": 1, "events": [{"event": "account_limits_reported", "json": {"a": 1}}]}
+    file = write(tmp_path / "cassettes", lines)
+    file.write_bytes(file.read_bytes().replace(b'{"a": 1}', b'{"a":\r\r1}\r'))
+    assert format.read(file).lines[1].value == [AccountLimitsReported(b'{"a":1}')]
 
 
 def test_events_without_a_session_are_an_error_with_their_line(tmp_path: Path) -> None:

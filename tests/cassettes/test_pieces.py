@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from codex_proxy.agents.openai_responses.answer import HOSTED_EVENTS
 from codex_proxy.cassettes import format, pieces
 from codex_proxy.cassettes.content import Content
 from codex_proxy.cassettes.format import VERSION, Answer, Cassette, Request, parse, sent_data, text_of
@@ -18,7 +19,7 @@ from codex_proxy.cassettes.line_types import Line, ReplyLine
 from codex_proxy.cassettes.player import events_in
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.event_rows import decode_row, encode_row
-from codex_proxy.core.events import Event, ItemEnded, RawItem, TextDelta, ToolCallRequested
+from codex_proxy.core.events import Event, HostedEvent, ItemEnded, RawItem, TextDelta, ToolCallRequested
 from codex_proxy.core.faults import Failure, FaultKind
 from tests.core.strategies import EVENT_LISTS
 
@@ -107,9 +108,31 @@ def test_events_are_read_as_they_were_written(batches: list[list[Event]]) -> Non
     assert events_after_reading(lines) == stored
 
 
+def test_every_event_of_a_hosted_tool_is_read_as_it_was_written() -> None:
+    events: list[Event] = [HostedEvent("a", kind, b"{}") for kind in ("", *HOSTED_EVENTS)]
+    assert events_after_reading(said(*events)) == events
+
+
 def test_json_of_an_agent_with_line_ends_is_one_line() -> None:
     item = RawItem("message", b'{\n "a": [\r\n1]\n}')
     assert events_after_reading(said(item)) == [RawItem("message", b'{"a":[1]}')]
+
+
+def test_a_long_line_is_not_shortened_to_its_text_and_no_file_may_do_so() -> None:
+    long = "i" * 5000
+    events: list[Event] = [
+        TextDelta(long, "a"),
+        TextDelta(long, "b"),
+        TextDelta("a", long),
+        TextDelta("a", "b"),
+    ]
+    assert events_after_reading([line for event in events for line in said(event)]) == events
+    written = written_lines(*events)
+    assert sum(b'"next"' in line for line in written) == 1
+    (second,) = (at for at, line in enumerate(written) if line.endswith(b'"b"}]}'))
+    written[second] = b'{"ms":1,"next":{"text":"b"}}'
+    with pytest.raises(CassetteError, match=rf"line {second + 1}: .* more than 4 KiB beside the text"):
+        parse(b"\n".join(written), Path("a.jsonl"))
 
 
 def test_long_texts_and_many_lines_are_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -23,7 +24,14 @@ from codex_proxy.cassettes.content import content_of
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import read, write_new
 from codex_proxy.cassettes.turn_recorder import CassetteTurnRecorder
-from codex_proxy.core.events import ArgumentsDelta, OutputDelta, ReasoningDelta, RefusalDelta, TextDelta
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    OutputDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    TurnEnded,
+)
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.items import McpOrigin, Tool
 from codex_proxy.core.turn import HostedTools, Turn
@@ -352,6 +360,27 @@ async def test_two_turns_of_one_process_at_once_have_their_own_lines(tmp_path: P
         ]
         assert len(said) == 39
         assert all(own in line for line in said)
+
+
+def test_a_turn_that_continues_before_the_one_before_is_logged_leaves_it_its_lines() -> None:
+    agent: Any = SimpleNamespace(name="fake", version="", capabilities=())
+    session: Any = SimpleNamespace(recorder=None, origin=None)
+    first, second = (
+        CassetteTurnRecorder(Turn(model="m", history=()), agent, (), lambda: None) for _ in range(2)
+    )
+    first.on_session(session)
+    session.recorder.on_step("begin", (first.turn,), (), 0)
+    session.recorder.on_step("receive", (), [TextDelta("a", "first")], 9)
+    second.on_session(session)
+    session.recorder.on_step("resume", (second.turn, ()), (), 0)
+    session.recorder.on_step("receive", (), [TextDelta("b", "second")], 9)
+    first.on_end(TurnEnded("stop"))
+    session.recorder.on_step("receive", (), [TextDelta("b", "and the rest")], 9)
+    second.on_end(TurnEnded("stop"))
+    assert [line.value for line in first.lines()] == ["begin", (TextDelta("a", "first"),)]
+    assert [line.value for line in second.lines()] == [
+        *("resume", (TextDelta("b", "second"),), (TextDelta("b", "and the rest"),))
+    ]
 
 
 async def test_the_turns_of_a_long_session_are_not_kept_once_they_are_over(tmp_path: Path) -> None:

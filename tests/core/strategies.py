@@ -31,7 +31,9 @@ TALK = (
     | st.builds(ev.FullText, IDS, TEXTS)
     | st.builds(ev.RefusalDelta, IDS, TEXTS)
     | st.builds(ev.AnnotationAdded, IDS, st.just(b"{}"))
-    | st.builds(ev.HostedEvent, IDS, st.sampled_from(["", "response.x"]), st.just(b"{}"))
+    | st.builds(
+        ev.HostedEvent, IDS, st.sampled_from(["", "response.file_search_call.searching"]), st.just(b"{}")
+    )
     | st.builds(ev.ReasoningDelta, IDS, TEXTS, PARTS, KINDS)
     | st.builds(ev.FullReasoning, IDS, TEXTS, PARTS, KINDS)
     | st.builds(ev.ArgumentsDelta, IDS, TEXTS)
