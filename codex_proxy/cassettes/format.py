@@ -24,7 +24,7 @@ from codex_proxy.cassettes.line_types import (
 )
 from codex_proxy.cassettes.old_format import KINDS as OLD_KINDS
 from codex_proxy.cassettes.old_format import OldSession, OldSessions, content_of_line
-from codex_proxy.cassettes.pieces import group_similar_lines, with_text
+from codex_proxy.cassettes.pieces import MAX_COMMON_BYTES, group_similar_lines, with_text
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.json_values import UNREADABLE, is_json
 from codex_proxy.files.private import create, read_regular
@@ -292,6 +292,8 @@ class _ParsedLines(msgspec.Struct):
     last_line: bytes = b""
     """The line before, if a `next` line can change it."""
     last_kind: str = ""
+    made: int = 0
+    """The bytes of the lines that `next` lines stand for."""
     ended: bool = False
 
     def take(self, line: bytes) -> None:
@@ -304,7 +306,11 @@ class _ParsedLines(msgspec.Struct):
         if self.head is None:
             self.head = _head_of(line, value)
         elif kind == "next":
-            self._take_line(self.last_kind, _line_with_texts(before, value[kind]), value)
+            # An agent's lines, which version 1 has, may repeat more, if together they stay within the size of a file.
+            most = MAX_COMMON_BYTES if self.head.cassette == VERSION else MAX_FILE_BYTES - self.made
+            made = _line_with_texts(before, value[kind], most)
+            self.made += len(made)
+            self._take_line(self.last_kind, made, value)
         elif kind == "sent" or (kind in self._line_kinds and "ms" in value):
             self._take_line(*self._kind_and_content(kind, value[kind]), value)
         elif kind == "request":
@@ -378,13 +384,13 @@ def _head_of(line: bytes, value: dict[str, msgspec.Raw]) -> CassetteHead:
     return msgspec.json.decode(line, type=CassetteHead)
 
 
-def _line_with_texts(before: bytes, texts: msgspec.Raw) -> bytes:
-    """Returns the line before with these texts."""
+def _line_with_texts(before: bytes, texts: msgspec.Raw, most: int) -> bytes:
+    """Returns the line before with these texts. `most`: the bytes that it may have beside them."""
     if not before:
         raise _WrongLineError(f"no line before it has a text that it could change. {_CORRECT_THE_LINE}")
     for name, text in msgspec.json.decode(texts, type=dict[str, msgspec.Raw]).items():
         try:
-            before = with_text(before, encode(name), bytes(text))
+            before = with_text(before, encode(name), bytes(text), most)
         except ValueError as error:
             raise _WrongLineError(f"{error}. {_CORRECT_THE_LINE}") from None
     return before

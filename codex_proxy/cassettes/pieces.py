@@ -16,7 +16,7 @@ _STEP: Final = 1 << 20
 """Maximum bytes of a string that are searched without letting other threads run."""
 _MIN_COMMON_BYTES: Final = 27
 """The fewest bytes that a line has in common with the whole one, to be shortened."""
-_MAX_COMMON_BYTES: Final = 1 << 12
+MAX_COMMON_BYTES: Final = 1 << 12
 """The most of them, so that a small file has no large lines."""
 _COMPARED: Final = 128
 """The bytes of two lines that are compared at once to find the first difference."""
@@ -112,12 +112,12 @@ def _shape_of(before: bytes, line: bytes) -> _Shape | None:
     tail = line[_end_of_string(line, start) :]
     if not tail.startswith(b'"') or before[_end_of_string(before, start) :] != tail or name + b':"' in tail:
         return None
-    return _Shape(line[:start], tail, name) if start + len(tail) <= _MAX_COMMON_BYTES else None
+    return _Shape(line[:start], tail, name) if start + len(tail) <= MAX_COMMON_BYTES else None
 
 
-def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
+def with_text(line: bytes, name: bytes, text: bytes, most: int = MAX_COMMON_BYTES) -> bytes:
     """Returns the line with another text (as JSON) in its last field of this name. Raises `ValueError` without one,
-    or if the line is too long without the text.
+    or if the line has more than `most` bytes without the text.
     """
     mark = name + b':"'
     if mark not in line:
@@ -127,8 +127,8 @@ def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
         raise ValueError(f"the line before has no text {name.decode()}")
     start += len(mark)
     end = _end_of_string(line, start)
-    if len(line) - (end - start) > _MAX_COMMON_BYTES:
-        raise ValueError(f"the line before has more than {_MAX_COMMON_BYTES >> 10} KiB beside the text")
+    if len(line) - (end - start) > most:
+        raise ValueError(f"the line before has more than {most >> 10} KiB beside the text")
     return line[: start - 1] + text + line[end + 1 :]
 
 

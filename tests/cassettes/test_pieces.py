@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from codex_proxy.agents.openai_responses.answer import HOSTED_EVENTS
 from codex_proxy.cassettes import format, pieces
 from codex_proxy.cassettes.content import Content
-from codex_proxy.cassettes.format import VERSION, Answer, Cassette, Request, parse, sent_data, text_of
+from codex_proxy.cassettes.format import (
+    VERSION,
+    Answer,
+    Cassette,
+    Request,
+    parse,
+    read_capture,
+    sent_data,
+    text_of,
+)
 from codex_proxy.cassettes.line_types import Line, ReplyLine
 from codex_proxy.cassettes.player import events_in
 from codex_proxy.cassettes.settings import CassetteError
@@ -214,3 +223,23 @@ def test_a_damaged_file_is_read_or_is_an_error_that_names_the_line(data: st.Data
     except CassetteError as error:
         says = str(error)
     assert says.startswith("a.jsonl, line ") or damage == "other value"
+
+
+def test_an_old_file_may_repeat_long_lines_within_the_size_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = b"i" * 5000
+    lines = [
+        b'{"cassette":1,"agent":"acp"}',
+        b'{"session":"acp"}',
+        b'{"ms":0,"from":{"id":"' + long + b'","text":"a"}}',
+        b'{"ms":1,"next":{"text":"b"}}',
+        b'{"ms":2,"next":{"text":"c"}}',
+    ]
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b"\n".join([*lines, b'{"end":5}\n']))
+    read = read_capture(file)
+    assert [line.value[-4:] for line in read.old_sessions[0].lines] == [b'"a"}', b'"b"}', b'"c"}']
+    monkeypatch.setattr(format, "MAX_FILE_BYTES", 9000)
+    with pytest.raises(CassetteError, match="line 5: the line before has more than 3 KiB beside the text"):
+        read_capture(file)
