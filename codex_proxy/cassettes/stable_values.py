@@ -69,6 +69,10 @@ _CLOCK: Final = re.compile(
     rb'":(?=\s?"20)(?:(?<=At":)|(?<=_at":)|(?<=ime":)|(?<=imestamp":)|(?<=[dD]ate":))'
     rb'\s?"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"'
 )
+_COMMAND_OUTPUT: Final = re.compile(
+    rb'(?<="output":")Chunk ID: [0-9a-f]{4,16}\\nWall time: [0-9]{1,9}\.[0-9]{1,9} seconds(?=\\n)'
+)
+"""Matches how the output of a command begins that Codex has run."""
 _RESET_HEADER: Final = re.compile(rb'("x-ratelimit-reset[a-z-]{0,40}":")[^"\\]{1,60}"')
 _ARGUMENTS: Final = re.compile(rb'"(?:arguments|input|rawInput|args)":\s?\{')
 """Matches the beginning of a call's arguments, which are content, whatever they look like."""
@@ -198,6 +202,8 @@ def _zero_times(text: bytes) -> bytes:
     text = _DURATION.sub(b'":0', _EPOCH.sub(b'":0', text))
     if b'"x-ratelimit-reset' in text:
         text = _RESET_HEADER.sub(rb'\g<1>0s"', text)
+    if b"Chunk ID: " in text:
+        text = _COMMAND_OUTPUT.sub(rb"Chunk ID: 0\\nWall time: 0.0 seconds", text)
     return _CLOCK.sub(b'":"1970-01-01T00:00:00Z"', text) if b'"20' in text else text
 
 

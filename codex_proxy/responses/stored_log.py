@@ -10,7 +10,7 @@ from codex_proxy.core.events import TurnEnded
 from codex_proxy.responses.saving import end_stored_response
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import Frame
+from codex_proxy.store.values import Frame, NotStored
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.responses.kept_log import FIRST, LAST, LogReplay, LogWriter, NotRenderableError
 from codex_proxy.surfaces.responses.profile import is_last
@@ -115,7 +115,7 @@ class StoredLog:
         try:
             while await self.read() is not None:
                 """Nobody wants its frames."""
-        except NotRenderableError:
+        except (NotRenderableError, NotStored):  # it was deleted a moment ago
             return None
         return self._replay.renderer
 
@@ -144,7 +144,10 @@ async def end_for_another(
     if not await end_stored_response(service, store, owner, final, frames=rows, epoch=epoch):
         return
     # What its server had written meanwhile is in front of the end, and belongs into the object.
-    after = await store.frames(owner, id, after=log.last, limit=1)
+    try:
+        after = await store.frames(owner, id, after=log.last, limit=1)
+    except NotStored:  # deleted since
+        return
     renderer = None if not after or after[0][0] == LAST else await StoredLog(store, owner, id).renderer()
     if renderer is not None:
         final = renderer.response()

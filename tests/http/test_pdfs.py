@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.app import server as app
+from codex_proxy.app import server_parts
 from codex_proxy.workers import pdf_reader
 from tests import pdfs
 from tests.http.serving import Answer, Proxy, fake_proxy, until
@@ -217,7 +217,7 @@ async def test_a_server_that_stops_waits_for_no_pdf(tmp_path: Path) -> None:
 async def test_without_what_reads_them_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "can_read_pdfs", lambda: False)
+    monkeypatch.setattr(server_parts, "can_read_pdfs", lambda: False)
     async with fake_proxy(tmp_path) as proxy:
         answers = [
             await proxy.ask(chat(in_chat())),
