@@ -40,6 +40,8 @@ CONVERSATION_BUSY = Failure(
     "Another request of this conversation is still running. Try again when it has ended.",
     retry_after=5,
 )
+MANY_ITEMS = 1000
+"""Items of a request above which it is prepared in two steps: each takes some ten milliseconds for ten thousand."""
 
 
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +116,8 @@ async def prepare_in_context(
     conversation_turn: ConversationLease | None = None,
 ) -> PreparedResponse:
     """Prepares a response in a known context. If it raises, the caller releases `conversation_turn`."""
+    if len(context.fresh) > MANY_ITEMS:
+        await asyncio.sleep(0)  # others are served before the second step
     client = service.clients.by_name(owner)
     if leaves_out_orphans(service.profile):
         context, left_out = without_orphans(context)
