@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from codex_proxy.cassettes.pieces import common_prefix_length
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -250,22 +251,12 @@ def same_text(asked: str, recorded: str) -> bool:
 
 
 def _quote_difference(asked: str, recorded: str) -> str:
-    start = max(0, _common_length(asked, recorded) - 20)
+    as_bytes = asked.encode("utf-8", "replace")
+    common = as_bytes[: common_prefix_length(as_bytes, recorded.encode("utf-8", "replace"))]
+    start = max(0, len(common.decode("utf-8", "ignore")) - 20)  # a character may part in its middle
     lead = "..." if start else ""
     mine, theirs = (lead + each[start : start + MAX_SHOWN] for each in (asked, recorded))
     return f"the request has {_quote(mine)}, the cassette {_quote(theirs)}"
-
-
-def _common_length(one: str, other: str) -> int:
-    """Returns the number of characters with which both begin."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _quote(value: Any) -> str:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from codex_proxy.core.damaged_json import without_halves
 from codex_proxy.core.events import (
+    DELTAS,
     AccountLimitsReported,
     AnnotationAdded,
     AnswerDetails,
@@ -48,7 +49,6 @@ VERSION: Final = 1
 """The version of a row. A release that adds an event reads it at least one release before another writes it."""
 
 _Delta: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta | ArgumentsDelta | OutputDelta
-_DELTAS: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta})
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="event"):
@@ -137,22 +137,13 @@ def stored_events(events: Iterable[Event]) -> list[StoredEvent]:
     encoded by `encode_json`.
     """
     out: list[StoredEvent] = []
-    joined: list[str] | None = None
-    last: Event | None = None
     for event in events:
         kind = type(event)
-        if kind in _DELTAS:
-            if last is not None and _continues(last, event):  # type: ignore[arg-type]
-                if joined is None:
-                    joined = []
-                    out[-1] = Deltas(last, joined)  # type: ignore[arg-type]
-                joined.append(event.text)  # type: ignore[union-attr]
-                continue
-            last, joined = event, None
-            out.append(event)  # type: ignore[arg-type]
-            continue
-        last = None
-        if kind is not ForwardedBytes:
+        if kind in DELTAS and out and _continues(out[-1], event):  # type: ignore[arg-type]
+            if not isinstance(out[-1], Deltas):
+                out[-1] = Deltas(out[-1], [])  # type: ignore[arg-type]
+            out[-1].more.append(event.text)  # type: ignore[union-attr]
+        elif kind is not ForwardedBytes:
             to_stored = _TO_STORED.get(kind)
             out.append(event if to_stored is None else to_stored(event))  # type: ignore[arg-type]
     return out
@@ -189,11 +180,12 @@ def decode_row(row: bytes) -> list[Event]:
 _decode: Final = msgspec.json.Decoder(tuple[int, list[StoredEvent]]).decode
 
 
-def _continues(last: _Delta, event: _Delta) -> bool:
-    if type(event) is not type(last) or event.id != last.id:
+def _continues(last: StoredEvent, event: _Delta) -> bool:
+    first = last.first if isinstance(last, Deltas) else last
+    if type(first) is not type(event) or first.id != event.id:
         return False
-    if isinstance(event, ReasoningDelta) and isinstance(last, ReasoningDelta):
-        return event.part == last.part and event.kind == last.kind
+    if isinstance(first, ReasoningDelta) and isinstance(event, ReasoningDelta):
+        return first.part == event.part and first.kind == event.kind
     return True
 
 

@@ -331,6 +331,8 @@ Event: TypeAlias = (
 
 MODEL_DELTAS: Final[frozenset[type]] = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 """Pieces of what the model writes."""
+DELTAS: Final = MODEL_DELTAS | {OutputDelta}
+"""Pieces of a text of an item."""
 VISIBLE_OUTPUT: Final = MODEL_DELTAS | {ItemStarted, ForwardedBytes}
 """Events from which the client sees something."""
 VISIBLE: Final = VISIBLE_OUTPUT | {TurnEnded}

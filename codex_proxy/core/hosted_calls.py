@@ -53,15 +53,15 @@ def as_functions(history: tuple[HistoryItem, ...], able: Collection[str] = ()) -
     marks = [type.encode() for type in types]
     if not any(isinstance(each, RawHistoryItem) and _has_any(marks, each.json) for each in history):
         return history
-    return tuple(part for each in history for part in _as_function(each, types))
+    return tuple(part for each in history for part in _as_function(each, types, marks))
 
 
 def _has_any(marks: Collection[bytes], json: bytes) -> bool:
     return any(mark in json for mark in marks)
 
 
-def _as_function(item: HistoryItem, types: Collection[str]) -> list[HistoryItem]:
-    if not isinstance(item, RawHistoryItem) or not _has_any([type.encode() for type in types], item.json):
+def _as_function(item: HistoryItem, types: Collection[str], marks: Collection[bytes]) -> list[HistoryItem]:
+    if not isinstance(item, RawHistoryItem) or not _has_any(marks, item.json):
         return [item]
     try:
         given = _decode(item.json)

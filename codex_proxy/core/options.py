@@ -62,7 +62,7 @@ class Option(NamedTuple):
     this server applies or refuses what an agent cannot do.
     """
     harmless: tuple[object, ...] = ()
-    """Values besides the default that ask for nothing an agent could lack; model servers do not get them."""
+    """Values besides the default that ask for nothing an agent could lack, so that the paths below do not get them."""
     as_is: bool = False
     """Whether the turn has the value of the wire model, which stands there under its path in the request."""
     only_with: str = ""

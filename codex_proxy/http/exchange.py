@@ -11,13 +11,12 @@ from aiohttp import web
 
 from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
-    MODEL_DELTAS,
+    DELTAS,
     VISIBLE_OUTPUT,
     Event,
     ForwardedBytes,
     ItemEnded,
     ItemStarted,
-    OutputDelta,
     ServedBy,
     TurnEnded,
     TurnStarted,
@@ -39,7 +38,6 @@ from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.ollama.render import TurnTimes
 from codex_proxy.surfaces.samples import Samples
 
-_COUNTED_DELTAS = MODEL_DELTAS | {OutputDelta}
 ENDS = frozenset({ItemEnded, TurnEnded})
 """Events whose frames may repeat a whole text."""
 LONG_ANSWER = 1 << 20
@@ -101,7 +99,7 @@ class TurnTimings:
 
     def _count(self, events: Sequence[Event]) -> None:
         kinds = list(map(type, events))
-        self.deltas += sum(map(kinds.count, _COUNTED_DELTAS))
+        self.deltas += sum(map(kinds.count, DELTAS))
         if ForwardedBytes in kinds:
             self.deltas += sum(event.deltas for event in events if isinstance(event, ForwardedBytes))
         if UsageReported in kinds:

@@ -10,15 +10,14 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 import structlog
 
 from codex_proxy.core.events import (
-    MODEL_DELTAS,
+    DELTAS,
     Event,
-    OutputDelta,
     TurnEnded,
 )
 from codex_proxy.core.own_errors import trace_of
@@ -33,7 +32,6 @@ TAKEN_AT_ONCE = 1 << 16
 """Bytes of agent output after which a reader gets no further batch at once: some milliseconds, in which nobody else is
 served.
 """
-_DELTAS: Final = MODEL_DELTAS | {OutputDelta}
 TEXT_AT_ONCE = 1 << 18
 """Maximum characters of an event; a longer text becomes several."""
 LOW_WATER = 1 << 18
@@ -104,7 +102,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 def _has_long_text(events: list[Event]) -> bool:
     for event in events:  # noqa: SIM110 - a generator costs more than one delta
-        if type(event) in _DELTAS and len(event.text) > TEXT_AT_ONCE:  # type: ignore[union-attr]
+        if type(event) in DELTAS and len(event.text) > TEXT_AT_ONCE:  # type: ignore[union-attr]
             return True
     return False
 
@@ -115,7 +113,7 @@ def _parts(events: list[Event], size: int) -> list[Batch]:
     part: list[Event] = []
     chars = 0
     for event in chain.from_iterable(map(_pieces, events)):
-        length = len(event.text) if type(event) in _DELTAS else 0  # type: ignore[union-attr]
+        length = len(event.text) if type(event) in DELTAS else 0  # type: ignore[union-attr]
         if part and (len(part) == EVENTS_AT_ONCE or chars + length > TEXT_AT_ONCE):
             parts.append((part, chars))
             part, chars = [], 0
@@ -129,7 +127,7 @@ def _parts(events: list[Event], size: int) -> list[Batch]:
 
 
 def _pieces(event: Event) -> Iterator[Event]:
-    if type(event) not in _DELTAS or len(event.text) <= TEXT_AT_ONCE:  # type: ignore[union-attr]
+    if type(event) not in DELTAS or len(event.text) <= TEXT_AT_ONCE:  # type: ignore[union-attr]
         yield event
         return
     text: str = event.text  # type: ignore[union-attr]

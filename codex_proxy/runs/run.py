@@ -32,7 +32,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, RawHistoryItem
 from codex_proxy.core.limits import TurnLimits
-from codex_proxy.core.own_errors import break_off_on_error, breaks_off, release_all
+from codex_proxy.core.own_errors import breaks_off, release_all
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.call_ids import call_id_entry
@@ -71,14 +71,12 @@ TOO_SLOW = Failure(
 def _fails_turn_on_error(method: Callable[Concatenate[Run, P], None]) -> Callable[Concatenate[Run, P], None]:
     """Wraps a method that others call: an exception breaks the turn off, and the turn's end releases its session."""
 
+    @breaks_off
     @wraps(method)
     def guarded(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            method(run, *args, **kwargs)
-            if run._repair.ended:
-                run._release_session()
-        except Exception:  # noqa: BLE001 - logged
-            break_off_on_error(run)
+        method(run, *args, **kwargs)
+        if run._repair.ended:
+            run._release_session()
 
     return guarded
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.core.hosted_calls import CODE_CALL
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.items import Activity
 from codex_proxy.surfaces.base import raw_text
@@ -50,6 +51,6 @@ def without_container(item: ItemDict) -> ItemDict:
     """Returns a call of `code_interpreter` without the container that it ran in, in which the model server would run
     later code, too; other items unchanged.
     """
-    if item["type"] != "code_interpreter_call" or not item.get("container_id"):
+    if item["type"] != CODE_CALL or not item.get("container_id"):
         return item
     return {name: value for name, value in item.items() if name != "container_id"}
