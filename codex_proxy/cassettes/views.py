@@ -14,13 +14,13 @@ from codex_proxy.cassettes.line_types import UnplayableError
 from codex_proxy.cassettes.player import events_in, lines_of_turn
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.events import (
+    ItemTexts,
     RefusalDelta,
     StepCompleted,
     ToolCallRequested,
     TurnEnded,
     UsageReported,
 )
-from codex_proxy.core.item_texts import ItemTexts
 from codex_proxy.core.items import (
     Activity,
     Item,

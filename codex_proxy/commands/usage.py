@@ -18,7 +18,7 @@ from codex_proxy.commands.chat.conversation import ChatSession
 from codex_proxy.commands.store import existing_store
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import escape, escape_json
-from codex_proxy.core.usage_sums import DAY
+from codex_proxy.core.tokens import DAY
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.usage import UsageQuery
 from codex_proxy.surfaces.models import DEFAULT_NAME

@@ -1,10 +1,13 @@
 """The events of a turn: dialects make them, the repair (`core/repair.py`) makes their sequence well-formed, renderers
 turn them into answers. The repair replaces whole texts (`Full*`) by the missing deltas.
+
+An answer without text, refusal and call has a reason for `x-codex-empty`, or becomes a failure. That the agent itself
+has ended its turn early is a reason too, also behind a text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import repeat
 from operator import add, sub
@@ -13,9 +16,50 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import astuple
 
-from codex_proxy.core.empty_answers import EmptyReason
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Item, ItemStatus, ToolKind
+
+EMPTY_HEADER: Final = "x-codex-empty"
+"""The header, comment or field with an `EmptyReason`."""
+
+EmptyReason: TypeAlias = Literal[
+    "", "no-output", "reasoning-only", "activity-only", "stop-sequence", "cancelled"
+]
+"""Why a successful answer is empty; "" if it is not. `cancelled`: the agent itself ended its turn early; what it had
+written is in the answer.
+"""
+
+NO_MODEL_CALL: Final = Failure(
+    FaultKind.UPSTREAM_ERROR,
+    "The agent ended its turn without an answer, and reported no call of its model. Try again.",
+)
+PERMISSION_DECLINED: Final = Failure(
+    FaultKind.NOT_ALLOWED,
+    "The agent asked for a permission that this server does not give, and then ended its turn without "
+    "another word. Ask for something that needs no permission, or let the operator allow it (docs/agents.md).",
+)
+
+
+class TurnSigns(msgspec.Struct):
+    """What explains an empty answer, beside the turn's items."""
+
+    has_asked: bool = False
+    """Whether the agent has asked for a permission or for input, which is declined."""
+    model_answered: bool = False
+    """Whether the agent has reported a completed model call, or output tokens."""
+
+
+def explain_empty_answer(signs: TurnSigns, *, reasoned: bool, acted: bool) -> EmptyReason | Failure:
+    """Returns why a turn that ended well is empty, or its failure. `reasoned`, `acted`: whether the turn has
+    reasoning, and activities.
+    """
+    if signs.has_asked:
+        return PERMISSION_DECLINED
+    if acted:
+        return "activity-only"
+    if reasoned:
+        return "reasoning-only"
+    return "no-output" if signs.model_answered else NO_MODEL_CALL
 
 
 class Stop(StrEnum):
@@ -337,3 +381,32 @@ VISIBLE_OUTPUT: Final = MODEL_DELTAS | {ItemStarted, ForwardedBytes}
 """Events from which the client sees something."""
 VISIBLE: Final = VISIBLE_OUTPUT | {TurnEnded}
 """Events that begin an answer: before them a failure can still be an HTTP status."""
+
+
+class ItemTexts:
+    """The items that were started so far, and their pieces of text."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, Item] = {}
+        """The items by id, in order."""
+        self.pieces: dict[str, list[str]] = {}
+        """The pieces of each item's text or arguments, by its id."""
+        self.outputs: dict[str, list[str]] = {}
+        """The pieces of each activity's output, by its id."""
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Adds what events say."""
+        for event in events:
+            if isinstance(event, ItemStarted):
+                self.items[event.item.id] = event.item
+            elif isinstance(event, TextDelta | RefusalDelta | ReasoningDelta | ArgumentsDelta):
+                self.pieces.setdefault(event.id, []).append(event.text)
+            elif isinstance(event, OutputDelta):
+                self.outputs.setdefault(event.id, []).append(event.text)
+
+    def text(self, id: str) -> str:
+        """Returns the text or the arguments of an item so far."""
+        return "".join(self.pieces.get(id, ()))
+
+    def output(self, id: str) -> str:
+        return "".join(self.outputs.get(id, ()))

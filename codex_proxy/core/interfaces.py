@@ -1,9 +1,9 @@
-"""Clock, timers and ids, which code without IO gets as arguments."""
+"""Clock, timers, ids and tasks, which code without IO gets as arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 
 class Clock(Protocol):
@@ -33,3 +33,18 @@ class IdSource(Protocol):
 
     def new(self, prefix: str) -> str:
         """Returns a new unique id: `new("chatcmpl-")` is `chatcmpl-` and 32 characters."""
+
+
+class Task(Protocol):
+    """The part of `asyncio.Task` that is used."""
+
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> None: ...
+
+
+T = TypeVar("T", bound=Task)
+
+
+def keep_until_done(tasks: set[T], task: T) -> T:
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task

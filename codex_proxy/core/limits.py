@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
     MODEL_DELTAS,
     AnnotationAdded,
+    EmptyReason,
     Event,
     HostedEvent,
     ItemEnded,

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from codex_proxy.core.empty_answers import TurnSigns, explain_empty_answer
 from codex_proxy.core.events import (
     AccountLimitsReported,
     AnnotationAdded,
@@ -39,8 +38,10 @@ from codex_proxy.core.events import (
     Stop,
     TextDelta,
     TurnEnded,
+    TurnSigns,
     TurnStarted,
     UsageReported,
+    explain_empty_answer,
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import (
@@ -210,7 +211,7 @@ class TurnRepair:
 
     def with_reason(self, ended: TurnEnded) -> TurnEnded:
         """Returns the agent's end, which `feed` has returned; with the reason if the turn is empty or the agent has
-        cancelled it, or as a failure (`core/empty_answers.py`).
+        cancelled it, or as a failure (`core/events.py`).
         """
         items, stops = self._items.values(), ended.choice_stops or {}
         cancelled = Stop.INTERRUPTED in (ended.stop, *stops.values())
@@ -480,7 +481,7 @@ class TurnRepair:
 def _delta_of(id: str, key: TextKey, text: str) -> Event:
     kind, part = key
     make = _DELTAS.get(kind)
-    return ReasoningDelta(id, text, part, cast(ReasoningKind, kind)) if make is None else make(id, text)
+    return ReasoningDelta(id, text, part, cast("ReasoningKind", kind)) if make is None else make(id, text)
 
 
 def _has_content(held: SentItem) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from codex_proxy.core.owned_entries import OwnedEntries
+from codex_proxy.core.caches import OwnedEntries
 
 
 class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,9 +15,9 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 from aiohttp import web
 
 from codex_proxy.admission.routes import with_model_asked
+from codex_proxy.core.caches import subtract
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.core.owned_entries import subtract
 from codex_proxy.http.content_coding import UNPACKED_HERE, TooLarge, coding_of, decompress
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
@@ -319,7 +319,7 @@ async def _parse_and_route(
     except Fault as fault:
         raise target_fault(request, fault) from fault
     assert isinstance(found, ParsedRequest), "the parser of the same body"
-    return cast(T, with_model_asked(found, parsed.model_asked))
+    return cast("T", with_model_asked(found, parsed.model_asked))
 
 
 async def _parse_for_route(
@@ -334,7 +334,7 @@ async def _parse_for_route(
         asked = with_model_asked(parsed, json_body(body).model or "")
         routed = route_body(request, body, asked)
         if routed is not None:
-            return cast(T, asked), routed
+            return cast("T", asked), routed
     return None
 
 

@@ -9,10 +9,10 @@ from typing import Final, Protocol, TypeAlias
 
 from aiohttp import web
 
-from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
     DELTAS,
     VISIBLE_OUTPUT,
+    EmptyReason,
     Event,
     ForwardedBytes,
     ItemEnded,

@@ -10,8 +10,7 @@ import msgspec
 from aiohttp import web
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.hosted_calls import as_functions
-from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.items import HistoryItem, as_functions
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.agent_headers import agent_headers

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
-from codex_proxy.core.empty_answers import EMPTY_HEADER
+from codex_proxy.core.events import EMPTY_HEADER
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import REPLY_HEADERS

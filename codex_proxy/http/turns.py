@@ -13,8 +13,7 @@ from aiohttp import web
 
 from codex_proxy.admission.images import fetched_bytes
 from codex_proxy.agents.agent import agent_for
-from codex_proxy.core.empty_answers import EMPTY_HEADER, EmptyReason
-from codex_proxy.core.events import ServedBy
+from codex_proxy.core.events import EMPTY_HEADER, EmptyReason, ServedBy
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.agent_headers import agent_headers

@@ -15,8 +15,7 @@ import msgspec
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 from aiohttp.web_request import BaseRequest
 
-from codex_proxy.core.empty_answers import EMPTY_HEADER
-from codex_proxy.core.events import Event, TurnEnded
+from codex_proxy.core.events import EMPTY_HEADER, Event, TurnEnded
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.agent_headers import IGNORED_HEADER, agent_headers

@@ -15,8 +15,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.tasks import keep_until_done
+from codex_proxy.core.interfaces import Clock, keep_until_done
 from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, Resolve, normalize_url
 from codex_proxy.mcp.config import HttpServer, Transport
 from codex_proxy.mcp.servers import REFRESH_INTERVAL, McpServer

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.interfaces import Clock, keep_until_done
 from codex_proxy.core.json_values import UNREADABLE, is_too_costly
-from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.tool_names import ToolServerState
 from codex_proxy.mcp.allowed_urls import AllowedUrls
 from codex_proxy.mcp.config import Definition, StdioServer

@@ -13,9 +13,8 @@ import msgspec
 
 from codex_proxy.admission.admit import Containers
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.core.hosted_calls import CODE_CALL
 from codex_proxy.core.interfaces import IdSource
-from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
+from codex_proxy.core.items import CODE_CALL, HistoryCall, HistoryItem, HistoryOutput
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 from codex_proxy.runs.model_items import ModelItem, as_history, with_whole_calls
 from codex_proxy.store.health import require_store, store_errors_as_faults

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from codex_proxy.core.caches import subtract
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.owned_entries import subtract
-from codex_proxy.core.tasks import keep_until_done
+from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.store.leases import ResponseLease
 from codex_proxy.workers.slots import Slots, share_of
 

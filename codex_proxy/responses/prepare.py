@@ -11,8 +11,7 @@ import msgspec
 from codex_proxy.admission.images import fetched_bytes
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.hosted_calls import as_functions
-from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.items import HistoryItem, as_functions
 from codex_proxy.core.turn import Turn
 from codex_proxy.responses.context import (
     Context,

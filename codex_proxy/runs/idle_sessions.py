@@ -14,6 +14,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import Decision
 from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.core.caches import OwnedEntries
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.interfaces import TimerHandle, Timers
@@ -29,7 +30,6 @@ from codex_proxy.core.items import (
     texts_of,
 )
 from codex_proxy.core.options import OPTIONS
-from codex_proxy.core.owned_entries import OwnedEntries
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import HiddenOutput
 from codex_proxy.tools.replay import assistant_text

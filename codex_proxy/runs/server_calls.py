@@ -10,8 +10,8 @@ import msgspec
 import structlog
 
 from codex_proxy.core.events import ToolCallRequested
+from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, TextPart, Tool
-from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import ServerCall, ToolOutput, call_events, output_events
 

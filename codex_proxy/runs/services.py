@@ -18,10 +18,9 @@ from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.agents.processes.session import AgentSession, SessionListener
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.hosted_calls import as_functions
-from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.interfaces import keep_until_done
+from codex_proxy.core.items import HistoryItem, as_functions
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
-from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.call_ids import with_call_ids
 from codex_proxy.runs.idle_sessions import (

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from codex_proxy.core.caches import OwnedEntries
 from codex_proxy.core.events import (
     MODEL_DELTAS,
     VISIBLE_OUTPUT,
@@ -28,7 +29,6 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.core.owned_entries import OwnedEntries
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn
 

@@ -12,7 +12,7 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from codex_proxy.core.usage_sums import FIGURES, Figures, UsageSum
+from codex_proxy.core.tokens import FIGURES, Figures, UsageSum
 from codex_proxy.store.checksums import verify
 from codex_proxy.store.retention import Removed
 from codex_proxy.store.rows import (

@@ -11,7 +11,7 @@ from typing import Required, TypedDict, TypeVar, Unpack
 
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
-from codex_proxy.core.usage_sums import UsageSum
+from codex_proxy.core.tokens import UsageSum
 from codex_proxy.store import queries, tables
 from codex_proxy.store.leases import Leases
 from codex_proxy.store.queries import ABOVE_ALL, Query, SqlDialect

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from codex_proxy.core.usage_sums import FIGURES
+from codex_proxy.core.tokens import FIGURES
 
 Row: TypeAlias = Sequence[Any]
 """A row's values, in the order of `CopiedTable.columns`."""

@@ -7,8 +7,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from codex_proxy.core.owned_entries import OwnedEntries
-from codex_proxy.core.usage_sums import Figures, UsageSum
+from codex_proxy.core.caches import OwnedEntries
+from codex_proxy.core.tokens import Figures, UsageSum
 
 MAX_FIGURE: Final = 1 << 48
 """The most that one turn may add, so that sums fit into SQLite's integers."""

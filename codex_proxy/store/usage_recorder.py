@@ -11,12 +11,11 @@ from typing import Final, Protocol, TypeAlias
 
 import structlog
 
+from codex_proxy.core.caches import OwnedEntries
 from codex_proxy.core.events import Spending
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.owned_entries import OwnedEntries
-from codex_proxy.core.tasks import keep_until_done
-from codex_proxy.core.usage_sums import HOUR, Figures
+from codex_proxy.core.interfaces import Clock, keep_until_done
+from codex_proxy.core.tokens import HOUR, Figures
 from codex_proxy.store.usage import MAX_FIGURE, NO_FIGURES, UsageEntry, UsageLedger
 from codex_proxy.store.values import StoreError
 

@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
     AnnotationAdded,
     ArgumentsDelta,
+    EmptyReason,
     Event,
     HostedEvent,
     ItemEnded,

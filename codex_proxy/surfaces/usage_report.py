@@ -13,7 +13,7 @@ from msgspec import Meta
 from codex_proxy.core.account import AccountLimits, LimitWindow, resets_at
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
-from codex_proxy.core.usage_sums import DAY, HOUR, Figures, UsageSum
+from codex_proxy.core.tokens import DAY, HOUR, Figures, UsageSum
 from codex_proxy.surfaces.answer_types import Count
 from codex_proxy.surfaces.body import integer_in, invalid_value, number_in
 

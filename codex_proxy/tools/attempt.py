@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from codex_proxy.core.events import Event
-from codex_proxy.core.schema_roots import allows_only_objects
+from codex_proxy.core.json_values import allows_only_objects
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import StrictForm, Verdict
 from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, with_schema_words

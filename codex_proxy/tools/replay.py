@@ -13,7 +13,6 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from codex_proxy.core.hosted_calls import as_functions
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -23,6 +22,7 @@ from codex_proxy.core.items import (
     Part,
     RawHistoryItem,
     TextPart,
+    as_functions,
     output_content,
     texts_of,
 )

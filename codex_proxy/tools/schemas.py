@@ -12,8 +12,8 @@ import jsonschema_rs
 import msgspec
 from jsonschema_rs import Draft202012Validator, ValidationErrorKind, Validator
 
+from codex_proxy.core.caches import LruCache
 from codex_proxy.core.json_values import UNREADABLE
-from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.strict_answers import undo_strict_form
 

@@ -20,6 +20,7 @@ from codex_proxy.core.events import (
     ForwardedBytes,
     ItemEnded,
     ItemStarted,
+    ItemTexts,
     Retrying,
     ServedBy,
     StepCompleted,
@@ -30,7 +31,6 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.item_texts import ItemTexts
 from codex_proxy.core.items import (
     Activity,
     HistoryCall,

@@ -35,8 +35,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from codex_proxy import __version__
 from codex_proxy.agents.process_pool.pool import START_WATCHER
 from codex_proxy.agents.upstream.client import TRACE_HEADERS
+from codex_proxy.core.caches import LruCache
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput
-from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.endpoint import REQUEST_ID, ROUTES, Endpoint, Handler
 from codex_proxy.http.metrics import error_of

@@ -9,8 +9,8 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
+from codex_proxy.core.caches import LruCache
 from codex_proxy.core.faults import STOPPING, Fault, FaultKind, bad_request
-from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.core.media import Pdf
 from codex_proxy.workers.pdf_worker import PdfAnswer, PdfQuestion
 from codex_proxy.workers.pool import NoAnswer, WorkerPool

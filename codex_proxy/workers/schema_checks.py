@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
+from codex_proxy.core.caches import LruCache
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
-from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
 from codex_proxy.tools.schemas import QUICK_SCHEMA, is_quick

@@ -7,8 +7,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from codex_proxy.core.caches import subtract
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.owned_entries import subtract
 
 T = TypeVar("T")
 

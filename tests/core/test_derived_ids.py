@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from codex_proxy.core.derived_ids import DerivedIds
+from codex_proxy.surfaces.responses.kept_log import DerivedIds
 
 ID = "resp_" + "0" * 32
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codex_proxy.core.lru_cache import LruCache
+from codex_proxy.core.caches import LruCache
 
 
 def test_the_entry_that_was_not_used_for_the_longest_time_is_dropped_first() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.core.owned_entries import OwnedEntries
+from codex_proxy.core.caches import OwnedEntries
 
 KEYS = st.tuples(st.sampled_from("abc"), st.integers(0, 3))
 """An owner and a number."""

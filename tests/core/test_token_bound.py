@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.core.token_bound import max_tokens_in
-from codex_proxy.core.tokens import estimate_tokens
+from codex_proxy.core.tokens import estimate_tokens, max_tokens_in
 
 COUNTED = {
     "The quick brown fox jumps over the lazy dog, and then it goes home to sleep until the sun comes up again.": 24,

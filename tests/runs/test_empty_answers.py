@@ -7,8 +7,17 @@ from typing import Any
 import pytest
 
 from codex_proxy.core import events as ev
-from codex_proxy.core.empty_answers import NO_MODEL_CALL, PERMISSION_DECLINED
-from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, Usage
+from codex_proxy.core.events import (
+    NO_MODEL_CALL,
+    PERMISSION_DECLINED,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    Stop,
+    TextDelta,
+    TurnEnded,
+    Usage,
+)
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from tests.runs.actors import DONE, end_of

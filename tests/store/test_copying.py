@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from codex_proxy.core.usage_sums import Figures
+from codex_proxy.core.tokens import Figures
 from codex_proxy.store import checking, copying, tables
 from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite.store import SqliteStore

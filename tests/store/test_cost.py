@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from codex_proxy.core.usage_sums import Figures
+from codex_proxy.core.tokens import Figures
 from codex_proxy.store import queries
 from codex_proxy.store.retention import Removed
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention

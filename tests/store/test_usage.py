@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.core.events import Spending, Usage
-from codex_proxy.core.usage_sums import HOUR, Figures, UsageSum
+from codex_proxy.core.tokens import HOUR, Figures, UsageSum
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.usage import MAX_FIGURE, RamUsage, UsageEntry, UsageLedger, UsageQuery

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.usage_sums import DAY, HOUR, Figures, UsageSum
+from codex_proxy.core.tokens import DAY, HOUR, Figures, UsageSum
 from codex_proxy.surfaces.usage_report import UsagePage, UsageReport, page_of, report_of
 
 MIDNIGHT = 19_675 * DAY

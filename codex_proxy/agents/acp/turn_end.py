@@ -8,8 +8,7 @@ from codex_proxy.agents.acp.failures import failure_of_session, failure_of_text
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
 from codex_proxy.agents.dialects.failures import BAD_ANSWER, stop_from_text
-from codex_proxy.core.empty_answers import PERMISSION_DECLINED
-from codex_proxy.core.events import Notice, Stop, TurnEnded
+from codex_proxy.core.events import PERMISSION_DECLINED, Notice, Stop, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 
 STOPS: Final = {

@@ -19,8 +19,7 @@ from codex_proxy.agents.upstream.forms import (
     option_fields,
 )
 from codex_proxy.core.items import Tool
-from codex_proxy.core.json_values import encode_json
-from codex_proxy.core.schema_roots import allows_only_objects
+from codex_proxy.core.json_values import allows_only_objects, encode_json
 from codex_proxy.core.turn import Turn
 
 OPTIONAL: Final[Mapping[str, int]] = {

@@ -18,8 +18,8 @@ from codex_proxy.agents.upstream.failures import BROKEN_OFF
 from codex_proxy.agents.upstream.forms import SYSTEM_ROLE, TOOL_SCHEMAS, Forms, tries_of
 from codex_proxy.agents.upstream.stream import End, Message
 from codex_proxy.agents.upstream.turn import ExchangeTurn, UpstreamContext
-from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.events import (
+    EmptyReason,
     Event,
     ForwardedBytes,
     StepCompleted,

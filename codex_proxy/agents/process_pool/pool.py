@@ -23,7 +23,7 @@ from codex_proxy.agents.agent import AgentBase, ProcessCounts, ProcessFacts
 from codex_proxy.agents.process_pool.group import FileStamp, K, P, PoolEntry, ProcessGroup, T
 from codex_proxy.agents.process_pool.plan import PoolLimits, ProcessState, assign, keeps_spare, maintain
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
-from codex_proxy.core.tasks import keep_until_done
+from codex_proxy.core.interfaces import keep_until_done
 
 log = structlog.get_logger(__name__)
 

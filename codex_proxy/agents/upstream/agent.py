@@ -32,8 +32,8 @@ from codex_proxy.agents.upstream.server import ModelServer
 from codex_proxy.agents.upstream.transport import NotAskedError, OpenAttempt, UpstreamTransport, make_attempt
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.hosted_calls import as_functions
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.items import as_functions
 from codex_proxy.core.passing import PassedRequest
 from codex_proxy.core.turn import Turn
 

@@ -14,9 +14,9 @@ import msgspec
 from aiohttp import web
 
 from codex_proxy.admission.clients import Client
+from codex_proxy.core.caches import subtract
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.owned_entries import subtract
 from codex_proxy.http.endpoint import ENDPOINT
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 from codex_proxy.store.team import NO_REQUESTS, KeyRequests

@@ -13,9 +13,9 @@ from typing import Final
 
 from aiohttp import web
 
+from codex_proxy.core.caches import LruCache
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.lru_cache import LruCache
 from codex_proxy.core.safety import peer_address
 
 FREE_ATTEMPTS: Final = 3

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import astuple
 
-from codex_proxy.core.usage_sums import FIGURES
+from codex_proxy.core.tokens import FIGURES
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.postgresql.writing import StorePart
 from codex_proxy.store.usage import UsageEntry

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from codex_proxy.core.tasks import keep_until_done
+from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.store.leases import (
     LEASE_SECONDS,
     ONLY_EPOCH,

@@ -12,8 +12,7 @@ import msgspec
 from codex_proxy.core.items import images_in, texts_in
 from codex_proxy.core.json_values import text_at
 from codex_proxy.core.media import image_tokens
-from codex_proxy.core.token_bound import Piece, max_tokens_in
-from codex_proxy.core.tokens import estimate_tokens
+from codex_proxy.core.tokens import Piece, estimate_tokens, max_tokens_in
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes

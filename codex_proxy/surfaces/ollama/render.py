@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, TypeAlias, Unpack
 
 import msgspec
 
-from codex_proxy.core.empty_answers import EMPTY_HEADER
 from codex_proxy.core.events import (
+    EMPTY_HEADER,
     ArgumentsDelta,
     Event,
     ItemEnded,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Final, NamedTuple
 
 from codex_proxy.core.faults import bad_request
-from codex_proxy.core.hosted_calls import code_call
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -22,6 +21,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     Role,
     TextPart,
+    code_call,
 )
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict

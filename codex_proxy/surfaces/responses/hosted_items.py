@@ -6,9 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.core.hosted_calls import CODE_CALL
 from codex_proxy.core.interfaces import IdSource
-from codex_proxy.core.items import Activity
+from codex_proxy.core.items import CODE_CALL, Activity
 from codex_proxy.surfaces.base import raw_text
 from codex_proxy.surfaces.items import PREFIXES, ItemDict
 from codex_proxy.surfaces.responses.output import OutputItem, new_item_id

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import Final, TypeAlias
 
 import msgspec
 
-from codex_proxy.core.derived_ids import DerivedIds
 from codex_proxy.core.event_rows import decode_row, encode_row
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.interfaces import Clock
@@ -21,6 +21,21 @@ from codex_proxy.core.json_values import encode_json
 from codex_proxy.surfaces.responses.compaction import renderer_class
 from codex_proxy.surfaces.responses.profile import Profile
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
+
+
+class DerivedIds:
+    """The ids of one response's items: as unique and as hard to guess as the id that they are made from."""
+
+    def __init__(self, id: str, run: str = "") -> None:
+        """`run` tells several runs of one response apart, so that none has the ids of another."""
+        self._seed = f"{id} {run} ".encode()
+        self._count = 0
+
+    def new(self, prefix: str) -> str:
+        seed = b"%b%d" % (self._seed, self._count)
+        self._count += 1
+        return prefix + blake2b(seed, digest_size=16).hexdigest()
+
 
 Numbered: TypeAlias = tuple[int, bytes]
 

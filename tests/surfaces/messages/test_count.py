@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.core.token_bound import max_tokens_in
+from codex_proxy.core.tokens import max_tokens_in
 from codex_proxy.surfaces.messages.count import count_tokens, prompt_tokens
 from codex_proxy.surfaces.models import ModelCatalog
 from tests.cpu_time import assert_cpu_time_below
