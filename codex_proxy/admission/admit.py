@@ -56,7 +56,7 @@ class Containers(NamedTuple):
 
 class Admission:
     """Checks turns, and prepares them. `tools`: the MCP servers. `agent_able_to` returns the name of an agent with a
-    capability, for errors.
+    capability, for errors; `plugins`: the names of the agents that are plug-ins; empty for the only agent.
     """
 
     def __init__(
@@ -67,12 +67,14 @@ class Admission:
         images: ImageFetcher | None,
         tools: ToolSource | None,
         agent_able_to: Callable[[str], str],
+        plugins: frozenset[str],
     ) -> None:
         self._agent = agent
         self._checks = checks
         self._images = images
         self._tools = tools
         self._agent_able_to = agent_able_to
+        self._plugins = plugins
 
     @property
     def has_server_tools(self) -> bool:
@@ -214,6 +216,8 @@ class Admission:
         here = [name for name, each in self._agent.members.items() if capability in each.capabilities]
         if here:
             advice = f"Use a model of {' or '.join(here)} instead."
+        elif self._plugins & {agent.name, ""}:
+            advice = f"To allow this, its plug-in must declare the capability {capability!r} and provide it."
         else:
             able = self._agent_able_to(capability)
             advice = f"To allow this, the operator must start the server with --agent {able}."

@@ -128,13 +128,13 @@ class Dialect(Protocol[L_contra]):
 
 
 class SingleTurn:
-    """The common part of `Dialect`s that serve one turn. A subclass sets `_ended`."""
+    """The common part of `Dialect`s that serve one turn. A subclass sets `ended` when it returns `TurnEnded`."""
 
-    _ended = False
+    ended = False
 
     @property
     def finished(self) -> bool:
-        return self._ended
+        return self.ended
 
     @property
     def can_resume(self) -> bool:

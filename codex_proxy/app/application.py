@@ -15,7 +15,7 @@ from codex_proxy.admission.rights import HeldRights
 from codex_proxy.admission.routes import Router
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import ConfiguredAgent
-from codex_proxy.agents.registry import agent_able_to
+from codex_proxy.agents.registry import agent_able_to, plugin_reference
 from codex_proxy.app.server_parts import ServerParts
 from codex_proxy.app.start_checks import allowed_hosts, trusted_proxies, webhook_secret
 from codex_proxy.app.store_lifecycle import StoreLifecycle
@@ -88,6 +88,9 @@ def application_of(server: ServerParts, usage: UsageRecorder) -> web.Application
         images=server.images,
         tools=server.server_tools,
         agent_able_to=agent_able_to,
+        plugins=frozenset(
+            name for name, each in server.configured.items() if plugin_reference(each.settings)
+        ),
     )
     if server.pdfs is not None:
         app[PDF_READER] = server.pdfs

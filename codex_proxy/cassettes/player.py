@@ -102,7 +102,7 @@ class PlayedDialect(SingleTurn):
 
     def receive(self, events: Sequence[Event]) -> Step:
         given = [self._blamed(asked) for event in events for asked in self._calls.feed(event)]
-        self._ended = self._ended or TurnEnded in map(type, given)
+        self.ended = self.ended or TurnEnded in map(type, given)
         return Step(given)
 
     def answer(self, request_id: str, reply: Reply) -> Step:

@@ -440,6 +440,14 @@ class ToolPolicy:
         return TextCheck(bytes(tool.parameters), request.arguments if request.arguments.strip() else "{}")
 
     def _on_turn_ended(self, event: TurnEnded, result: PolicyResult) -> None:
+        if self._requests and event.stop == Stop.TOOL_CALLS:
+            # The agent has ended its turn with calls. No error about them would reach it, so the client gets them.
+            self._faults = MAX_FAULTS
+            self._on_step_completed(result)
+            if self._judging:
+                self._later.append(event)
+            if self._judging or self._over:
+                return
         self._over = True
         if self._waits_for_call and event.stop == Stop.STOP:
             if not self._second_try:

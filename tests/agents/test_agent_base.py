@@ -29,7 +29,7 @@ class Short(SingleTurn):
         return Step([])
 
     def eof(self, ended: Ended) -> Step:
-        self._ended = True
+        self.ended = True
         return Step([])
 
 

@@ -152,7 +152,7 @@ async def test_no_output_is_an_error_that_says_so(tmp_path: Path) -> None:
             await client.chat.completions.create(model="any", messages=user())
 
 
-async def test_a_capability_that_the_plugin_lacks_is_refused_by_name_with_an_agent_that_has_it(
+async def test_a_request_for_what_the_plugin_cannot_do_is_refused_with_the_capability_to_declare(
     tmp_path: Path,
 ) -> None:
     async with proxy_and_client(tmp_path) as (_, client):
@@ -163,8 +163,8 @@ async def test_a_capability_that_the_plugin_lacks_is_refused_by_name_with_an_age
                 tools=[{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],
             )
     assert (error.value.param, error.value.code) == ("tools", "unsupported_by_agent")
-    assert "oneshot" in error.value.message
-    assert "--agent codex-app-server" in error.value.message
+    assert "The agent oneshot does not support tools" in error.value.message
+    assert "must declare the capability 'client_tools'" in error.value.message
 
 
 async def test_the_banner_says_that_nothing_confines_the_program(tmp_path: Path) -> None:

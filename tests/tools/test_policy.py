@@ -123,6 +123,15 @@ def test_calls_of_a_step_that_never_completes_are_dropped() -> None:
     assert policy.visible == []
 
 
+@pytest.mark.parametrize("text", [GOOD, BAD])
+def test_the_calls_of_an_agent_that_ends_its_turn_with_them_are_the_clients(text: str) -> None:
+    policy = ToolPolicy(turn())
+    done = policy.feed([*HELLO, call("a", text), TurnEnded(Stop.TOOL_CALLS)])
+    assert visible(done) == {"weather a": text}
+    assert done.events[-1] == TurnEnded(Stop.TOOL_CALLS, "token_count")
+    assert [each.call_id for each in policy.visible] == ["a"]
+
+
 # --- strict --------------------------------------------------------------------------------------
 
 

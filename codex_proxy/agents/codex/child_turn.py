@@ -47,7 +47,7 @@ class ChildTurn(SingleTurn):
 
     def eof(self, ended: Ended) -> Step:
         """Ends an open turn: interrupted, or failed by the child's error or exit."""
-        if self._ended:
+        if self.ended:
             return NOTHING
         if self._interrupted:
             self._end(Stop.INTERRUPTED, "eof")
@@ -74,7 +74,7 @@ class ChildTurn(SingleTurn):
             self._events.append(TurnStarted(thread, model))
 
     def _end(self, stop: str, trigger: str, failure: Failure | None = None) -> None:
-        self._ended = True
+        self.ended = True
         self._events.append(TurnEnded(stop, trigger, failure))
 
     def _end_by_error(self, text: str) -> None:

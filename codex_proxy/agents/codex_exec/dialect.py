@@ -171,7 +171,7 @@ class CodexExec(ChildTurn):
     def receive(self, lines: Sequence[bytes]) -> Step:
         """A line that is no event becomes a `Notice`."""
         for raw in divided(lines):
-            if self._ended:
+            if self.ended:
                 break
             line, damaged = decode(raw)
             if _may_be_an_end(raw, line):

@@ -111,13 +111,13 @@ class CodexProto(ChildTurn):
 
     def receive(self, lines: Sequence[bytes]) -> Step:
         """A line that is no event becomes a `Notice`."""
-        message_id = None if self._ended else self._message_id
+        message_id = None if self.ended else self._message_id
         for raw in divided(lines):
             # Most lines are deltas of the message that the line before belonged to: only their text is decoded.
             if message_id is not None and (text := plain_delta(raw)):
                 self._events.append(TextDelta(message_id, text))
                 continue
-            if self._ended:
+            if self.ended:
                 break
             line = decode(raw)
             if (line is None or not (line.msg.type or line.whole)) and is_torn(
@@ -134,7 +134,7 @@ class CodexProto(ChildTurn):
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         op = self._open_approvals.pop(request_id, None)
-        if op is None or self._ended:
+        if op is None or self.ended:
             return NOTHING
         decision = "approved" if isinstance(reply, Decision) and reply.approve else "denied"
         # The answer must name the id of the turn, not of the call.
@@ -143,7 +143,7 @@ class CodexProto(ChildTurn):
 
     def interrupt(self) -> Step:
         """Asks the child to end the turn by `turn_aborted`."""
-        if self._ended or self._interrupted:
+        if self.ended or self._interrupted:
             return NOTHING
         self._interrupted = True
         return Step([], self._submission_line({"type": "interrupt"}))
@@ -177,7 +177,7 @@ class CodexProto(ChildTurn):
 
     @property
     def _delta_target(self) -> str | None:
-        if self._ended or self._reasoning or not self._step_has_output:
+        if self.ended or self._reasoning or not self._step_has_output:
             return None
         return self._messages.id_without_choice if self._spellings.get(DELTA) == DELTA else None
 
@@ -294,7 +294,7 @@ class CodexProto(ChildTurn):
         if msg.finish_reason:
             reason, trigger = stop_of(msg.finish_reason), "task_complete"
         others = {choice: stop for choice, stop in by_choice.items() if stop != reason}
-        self._ended = True
+        self.ended = True
         self._events.append(TurnEnded(reason, trigger, choice_stops=others or None))
 
     def _on_turn_aborted(self, msg: Msg) -> None:

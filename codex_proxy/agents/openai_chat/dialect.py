@@ -144,7 +144,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
             self._request_outputs(self._add_calls(answer, calls, out), out)
         out.append(StepCompleted(answer.usage))
         if ends:
-            self._ended = True
+            self.ended = True
             out.append(TurnEnded(Stop.TOOL_CALLS if calls else stop, "provider"))
 
     def _add_details(self, answer: ChatAnswer, out: list[Event]) -> None:

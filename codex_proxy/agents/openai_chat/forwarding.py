@@ -79,7 +79,7 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
         that did not fail.
         """
         self._pass(answer, answer.close(), out)
-        if self._ended:
+        if self.ended:
             return
         if answer.finishes and end.failure is None:
             out.append(ForwardedBytes(answer.finish()))
@@ -118,7 +118,7 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
             empty = ""
         ended = TurnEnded(stop, "provider", choice_stops=answer.finishes, empty=empty)
         out += [StepCompleted(answer.usage), ended]
-        self._ended = True
+        self.ended = True
         self._answer = None
 
 

@@ -110,7 +110,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
             self._request_outputs(list(map(self._output_request, calls)), out)
         out.append(StepCompleted(answer.usage))
         if not calls:
-            self._ended = True
+            self.ended = True
             out.append(TurnEnded(stop, "provider"))
 
     def _output_request(self, call: Call) -> ToolCallRequested:

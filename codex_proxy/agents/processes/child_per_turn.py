@@ -5,6 +5,7 @@ often a child waits for the next turn, if its program reads everything from stdi
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Final, Literal, Self
 
@@ -240,4 +241,7 @@ class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
         return self._spec.models
 
     def trouble(self) -> Failure | None:
-        return missing_program(self._spec.command(ANY_TURN)) or self._spec.trouble()
+        command = self._spec.command(ANY_TURN)
+        if not command.cwd:  # it is the turn's folder, which admission fills in
+            command = msgspec.structs.replace(command, cwd=os.curdir)
+        return missing_program(command) or self._spec.trouble()

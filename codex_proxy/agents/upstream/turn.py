@@ -120,11 +120,11 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
             else:
                 self._read_body(answer, message, out)
                 self._note_taken(answer)
-        return Step(out, self._writes, close_stdin=self._ended)
+        return Step(out, self._writes, close_stdin=self.ended)
 
     def eof(self, ended: Ended) -> Step:
         """Fails the turn if it has not ended."""
-        return Step([] if self._ended else self._fail(BROKEN_OFF))
+        return Step([] if self.ended else self._fail(BROKEN_OFF))
 
     # --- what a dialect fills in ------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
             self._refusal = None
 
     def _fail(self, failure: Failure) -> list[Event]:
-        self._ended = self._failed = True
+        self.ended = self._failed = True
         self._answer = None
         return [TurnEnded.with_failure(failure)]
 
@@ -208,7 +208,7 @@ class UpstreamTurn(ExchangeTurn[A]):
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         """Adds a call's output. Sends the next request if no output is missing."""
-        if request_id not in self._waiting_calls or not isinstance(reply, ToolReply) or self._ended:
+        if request_id not in self._waiting_calls or not isinstance(reply, ToolReply) or self.ended:
             return NOTHING
         output = self._put_output(self._waiting_calls.pop(request_id), reply.parts)
         if reply.success:

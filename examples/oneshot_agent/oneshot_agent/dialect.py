@@ -41,10 +41,10 @@ class OneShotTurn(SingleTurn):
 
     def eof(self, ended: Ended) -> Step:
         """Ends the turn. The exit status of the program says whether the answer is complete."""
-        if self._ended:
+        if self.ended:
             return NOTHING
         events = self._text(self._decoder.decode(b"", final=True))
-        self._ended = True
+        self.ended = True
         if ended.code != 0:
             return Step([*events, TurnEnded(Stop.FAILED, failure=failure_from_exit(ended))])
         if not self._answering:
@@ -52,7 +52,7 @@ class OneShotTurn(SingleTurn):
         return Step([*events, ItemEnded(ANSWER), TurnEnded(Stop.STOP)])
 
     def _text(self, text: str) -> list[Event]:
-        if not text or self._ended:
+        if not text or self.ended:
             return []
         opened: list[Event] = [] if self._answering else [ItemStarted(Message(ANSWER))]
         self._answering = True
