@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.agents.names import BUILT_IN
+from codex_proxy.parts import KNOWN
 from tests.syntax import parse
 
 ROOT = Path(__file__).parent.parent
@@ -35,7 +36,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 """The layers of docs/architecture.md; of `agents`, `http` knows the interface only. Modules beside these packages
 (`app`, `cli`, ...) may import everything, and nothing below imports them."""
 
-WIRING = frozenset({"app", "cassettes", "commands", "settings", "traces"})
+WIRING = frozenset({"app", "cassettes", "commands", "parts", "settings"})
 """Packages that belong to those modules beside the layers."""
 
 AGENT_WIRING = (
@@ -47,6 +48,9 @@ AGENT_WIRING = (
 AGENT_WIRING_MAY_IMPORT = frozenset({"settings"})
 """The packages beside the layers that they may import, and no others."""
 IMPORT_COMMANDS = frozenset({"cli", "commands"})
+
+PARTS_MAY_IMPORT: dict[str, tuple[str, ...]] = {}
+"""The other parts that a part may import."""
 
 STAND_ALONE = ("agents", "surfaces")
 """Layers whose own packages (one per agent, one per API) do not know each other."""
@@ -182,13 +186,20 @@ REMEMBER = {
         ),
         "each entry has its owner",
     ),
-    **dict.fromkeys(("traces.watcher", "workers.pdf_reader"), "the owner is a part of the key"),
+    **dict.fromkeys(("parts.traces.watcher", "workers.pdf_reader"), "the owner is a part of the key"),
     **dict.fromkeys(
         ("tools.schemas", "tools.strict_answers", "workers.schema_checks"),
         "a value follows from the schema, which is the key",
     ),
     **dict.fromkeys(
-        ("http.page", "http.server_info", "process.spawner", "store.queries", "surfaces.chat.forward"),
+        (
+            "parts",
+            "http.page",
+            "http.server_info",
+            "process.spawner",
+            "store.queries",
+            "surfaces.chat.forward",
+        ),
         "nothing of a client",
     ),
     "agents.dialects.json_lines": "fields of this program's types",
@@ -280,6 +291,11 @@ def may_import(layer: str, target: str) -> bool:
     return not is_wiring(target) and any(name == each or name.startswith(f"{each}.") for each in allowed)
 
 
+def is_list_of_parts(target: list[str]) -> bool:
+    """Whether it is the list of parts, which all may ask, and no part."""
+    return target[1:2] == ["parts"] and not KNOWN.keys() & set(target[2:3])
+
+
 # --- the rules: each gives what is wrong with a module --------------------------------------------
 
 
@@ -290,7 +306,7 @@ def layering(module: Module) -> list[str]:
         parts = target.split(".")
         if parts[0] == "fake_proto" and module.layer:
             wrong.append(f"{module.layer} imports {target}")
-        if parts[0] != "codex_proxy" or not module.layer:
+        if parts[0] != "codex_proxy" or not module.layer or is_list_of_parts(parts):
             continue
         if not may_import(module.layer, target):
             wrong.append(f"{module.layer} imports {target}")
@@ -310,6 +326,16 @@ def upwards(module: Module) -> list[str]:
         if above_agents or (parts[1] == "commands" and own[0] not in IMPORT_COMMANDS):
             wrong.append(f"{'.'.join(own)} imports {target}")
     return wrong
+
+
+def without_parts(module: Module) -> list[str]:
+    """The core imports no part; a part imports another only if it is declared."""
+    if not module.name.startswith("codex_proxy"):
+        return []
+    own = module.name.split(".")[2] if re.match(r"codex_proxy\.parts\.\w", module.name) else ""
+    found = {match[1] for each in module.imports() if (match := re.match(r"codex_proxy\.parts\.(\w+)", each))}
+    others = found & KNOWN.keys() - {own, *PARTS_MAY_IMPORT.get(own, ())}
+    return [f"imports the part {other}" for other in sorted(others)]
 
 
 def standing_alone(module: Module) -> list[str]:
@@ -437,8 +463,8 @@ def words(module: Module) -> list[str]:
 
 
 RULES: tuple[Callable[[Module], list[str]], ...] = (
-    *(layering, upwards, standing_alone, sans_io, without_http, world, imports_at_start, alone, agent_names),
-    *(remembering, budgets, words),
+    *(layering, upwards, without_parts, standing_alone, sans_io, without_http, world, imports_at_start),
+    *(alone, agent_names, remembering, budgets, words),
 )
 
 
@@ -549,6 +575,7 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str]] = [
     (layering, "agents.codex_proto.dialect", "from codex_proxy.agents.codex.spec import x"),
     (layering, "runs.run", "import fake_proto.loop"),
     (upwards, "agents.acp.checks", "def f():\n    from codex_proxy.commands.doctor import Checkup"),
+    (without_parts, "app.server", "def f():\n    from codex_proxy.parts.traces import watcher"),
     (standing_alone, "agents.codex_proto.dialect", "from codex_proxy.agents.codex_app_server import wire"),
     (sans_io, "tools.policy", "def f():\n    import time"),
     (sans_io, "surfaces.models", "x = datetime.datetime.now()"),

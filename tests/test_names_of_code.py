@@ -47,6 +47,11 @@ ATTRIBUTES: Final = frozenset({"__dict__", "__subclasses__", "__globals__", "__b
 
 ALLOWED: Final[dict[str, str]] = {
     # Imports and calls:
+    "codex_proxy.parts.__init__:_is_there": "the names in KNOWN",
+    "codex_proxy.parts.__init__:parts": "the names in KNOWN",
+    "codex_proxy.parts.__init__:absent_part": "the fields of `KnownPart`",
+    "codex_proxy.parts.__init__:own_settings_of": "what parts declare",
+    "codex_proxy.parts.__init__:declared": "the fields of `Part`, and what parts declare",
     "codex_proxy.agents.registry:_load": "the values of BUILT_IN, and constants",
     "codex_proxy.agents.registry:load_plugin": "what the operator gives as --agent-plugin, or an installed package",
     "codex_proxy.agents.names:code_of": "what the operator gives as --agent-plugin; it is not imported",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Literal, Protocol, runtime_checkable
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,6 +16,11 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
+
+TRACE_HEADERS: Final[ContextVar[Mapping[str, str]]] = ContextVar(
+    "trace_headers", default=MappingProxyType({})
+)
+"""The headers by which a model server continues the turn's trace."""
 
 
 class ProcessCounts(msgspec.Struct, frozen=True):

@@ -10,6 +10,8 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Final
 
+from codex_proxy.parts import absent_part, parts
+
 BUILT_IN: Final[Mapping[str, str]] = {
     "codex-app-server": "codex_proxy.agents.codex.spec:APP_SERVER",
     "codex-proto": "codex_proxy.agents.codex.spec:PROTO",
@@ -24,6 +26,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "claude-acp": "codex_proxy.agents.acp.spec:CLAUDE_ACP_SPEC",
     "codex-acp": "codex_proxy.agents.acp.spec:CODEX_ACP_SPEC",
     "acp": "codex_proxy.agents.acp.spec:ACP_SPEC",
+    **{name: line for part in parts() for name, line in part.agents.items()},
     "fake": "codex_proxy.agents.fake.spec:SPEC",
 }
 
@@ -40,6 +43,10 @@ def names() -> tuple[str, ...]:
 def check_name(agent: str, plugin: str | None) -> None:
     """Raises `ValueError`, which lists the known agents, if there is no `plugin` and no agent of that name."""
     if agent not in names() and plugin is None and agent not in entry_points():
+        if part := absent_part("agents", agent):
+            raise ValueError(
+                f"the agent {agent} belongs to the part {part}, which is not in this installation"
+            )
         known = (*names(), *sorted(entry_points()))
         close = difflib.get_close_matches(agent, known, n=1)
         meant = f" Did you mean {close[0]}?" if close else ""

@@ -126,8 +126,8 @@ def application_of(server: ServerParts, usage: UsageRecorder) -> web.Application
     if settings.metrics:
         _add_metrics(server, app)
     add_endpoints(app, ENDPOINTS)
-    if server.traces is not None:
-        app.middlewares.insert(0, server.traces.middleware)
+    for part in reversed(server.parts):
+        part.add_to(app)
     return app
 
 

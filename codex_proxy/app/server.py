@@ -30,13 +30,13 @@ from codex_proxy.http.middleware.access import MAX_LINE
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from codex_proxy.http.page import PageContent
 from codex_proxy.http.server import Runner
+from codex_proxy.parts import declared
 from codex_proxy.process.spawner import use_spawner
 from codex_proxy.responses.recovery import LeaseHolder
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.leases import Node
 from codex_proxy.store.team import Team
 from codex_proxy.store.values import StoreUnavailable
-from codex_proxy.traces.setup import traces_note, traces_of
 
 if TYPE_CHECKING:
     from codex_proxy.cassettes.serving import Cassettes
@@ -62,9 +62,8 @@ class Server(ServerParts):
         """
         self.spawner = use_spawner()
         self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
-        self.traces = self.traces or traces_of(os.environ)
-        if self.traces is not None:
-            self.runs.watchers.append(self.traces)
+        for part in self.parts:
+            await part.start(self)
         self.runs.services.memory = step_memory_of(self.settings, self.clock, self.store_lifecycle)
         await self.agent.start()
         for agent in all_agents(self.agent):
@@ -120,10 +119,6 @@ class Server(ServerParts):
             raise UserError(str(error)) from error
         check_has_key(self.settings, self.keyring.current())
 
-    @property
-    def traces_note(self) -> str:
-        return traces_note(os.environ)
-
     async def stop(self) -> None:
         """Refuses new turns, waits for running ones for the drain time, then ends everything, also after a failed
         start.
@@ -132,8 +127,8 @@ class Server(ServerParts):
             # In reverse, and each whatever becomes of those before it.
             for part in (
                 self.cassettes,
+                *self.parts,
                 self.spawner,
-                self.traces,
                 self.store_lifecycle,
                 self.webhooks,
                 self.usage,
@@ -177,6 +172,7 @@ async def make_server(
     the page shows. Raises `UserError` or `Fault`.
     """
     environ = os.environ if environ is None else environ
+    parts = [part for make in declared("server") if (part := make(settings, environ)) is not None]
     cassettes = _cassettes_of(settings, environ)
     settings = settings if cassettes is None else cassettes.settings
     check(settings, SystemClock(), environ)
@@ -184,7 +180,7 @@ async def make_server(
     context = AgentContext(settings, environ, SystemClock())
     agent = await (make_agent(context) if cassettes is None else cassettes.agent(context))
     shown = page(settings, environ) if page is not None and settings.ui else None
-    return Server(settings, agent, cassettes, shown, worker)
+    return Server(settings, agent, cassettes, shown, worker, parts)
 
 
 def _cassettes_of(settings: Settings, environ: Mapping[str, str]) -> Cassettes | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -37,7 +37,25 @@ if TYPE_CHECKING:
     from codex_proxy.app.mcp_tools import McpToolSource
     from codex_proxy.cassettes.replay import RecordedTools
     from codex_proxy.cassettes.serving import Cassettes
-    from codex_proxy.traces.watcher import Traces
+
+
+class ServerPart:
+    """What a part of the program (`codex_proxy.parts`) adds to one server. It overrides what it needs; the methods are
+    called in this order.
+    """
+
+    async def start(self, server: ServerParts) -> None:
+        """Called when the store is open and the agent is about to start. Raises `UserError`."""
+
+    def add_to(self, app: web.Application) -> None:
+        """Adds middlewares and keys to the complete application."""
+
+    def banner(self) -> list[str]:
+        """Returns the part's lines of the banner."""
+        return []
+
+    async def close(self) -> None:
+        """Called when the store is closed and no turn runs any more, also after a failed start."""
 
 
 class ServerParts:
@@ -50,12 +68,14 @@ class ServerParts:
         cassettes: Cassettes | None = None,
         page: PageContent | None = None,
         worker: int = 0,
+        parts: Sequence[ServerPart] = (),
     ) -> None:
         """`page`: what the page for browsers shows beside its state. `worker`: this process's number among those
-        that share the port; 0 without others.
+        that share the port; 0 without others. `parts`: what the parts of the program add to this server.
         """
         self.agent = agent
         self.worker = worker
+        self.parts = [*parts]
         self.cassettes = cassettes
         self.page = page
         configured = configured_agents(settings)
@@ -93,7 +113,6 @@ class ServerParts:
         self.team_sync: TeamSync | None = None
         self.store_lifecycle: StoreLifecycle | None = None
         self.spawner: Spawner | None = None
-        self.traces: Traces | None = None
         self.runner: Runner | None = None
         self.host = settings.host
         self.port = 0

@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,11 @@ from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import Key, KeysError, with_default
 from codex_proxy.mcp.config import StdioServer
+from codex_proxy.parts import declared
 from codex_proxy.process.launch import SpawnError, find_program
 from codex_proxy.process.spawner import why_no_spawner
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.protected_paths import write_conflict
-from codex_proxy.traces.setup import traces_check
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
@@ -139,11 +140,12 @@ def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def machine_checks(settings: Settings, environ: Mapping[str, str], *, runs: bool) -> list[Check]:
-    """Returns the checks of spawner, folders, MCP servers, traces. `runs`: whether the server runs already."""
+    """Returns the checks of spawner, folders, MCP servers and parts. `runs`: whether the server runs already."""
     store, keys = await store_check(settings, in_use=runs)
     folders = await asyncio.to_thread(folder_checks, settings, environ, keys)
     servers = await asyncio.to_thread(mcp_checks, settings, environ)
-    return [await spawner_check(), store, *folders, *servers, *traces_check(environ)]
+    of_parts = [await check(settings, environ) for check in declared("checks")]
+    return [await spawner_check(), store, *folders, *servers, *chain.from_iterable(of_parts)]
 
 
 async def spawner_check() -> Check:

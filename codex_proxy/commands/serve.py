@@ -206,8 +206,8 @@ def banner(server: Any) -> str:
     lines += [f"  NO AGENT   {each}" for each in targets_without_agent(settings)]
     if server.cassettes is not None:
         lines += server.cassettes.banner(server.agent)
-    if server.traces_note:
-        lines.append(f"  traces     {server.traces_note}")
+    for part in server.parts:
+        lines += part.banner()
     if settings.log_content:
         lines += [
             "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import AliasChoices, Field, NonNegativeInt, PrivateAttr, SecretStr, ValidationInfo
 from pydantic.functional_validators import field_validator, model_validator
@@ -15,6 +15,7 @@ from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.cassettes.settings import CassetteSettings
 from codex_proxy.core.turn import Sandbox
+from codex_proxy.parts import declared
 from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file
 from codex_proxy.settings.tables import AcpTable, AgentTable, TableName, WebhookTable, join_list
@@ -37,7 +38,7 @@ def _codex_home() -> Path:
     return Path.home() / ".codex"
 
 
-class Settings(SourcedSettings):
+class CoreSettings(SourcedSettings):
     """A setting is read from the variable `PROXY_<NAME>`, a table's key from `PROXY_<TABLE>_<KEY>`, unless its field
     names others.
     """
@@ -329,7 +330,7 @@ class Settings(SourcedSettings):
     log_content: bool = Field(False, description="log prompts and answers too, to find faults")
 
     _file: Path | None = PrivateAttr(default=None)
-    _server: Settings | None = PrivateAttr(default=None)
+    _server: CoreSettings | None = PrivateAttr(default=None)
     _old_names: tuple[str, ...] = PrivateAttr(default=())
     _unknown_variables: dict[str, str] = PrivateAttr(default={})
 
@@ -382,7 +383,7 @@ class Settings(SourcedSettings):
         return agent
 
     @model_validator(mode="after")
-    def _agent_of_upstream(self) -> Settings:
+    def _agent_of_upstream(self) -> CoreSettings:
         """Chooses the agent for a single model server, if nothing else chooses an agent."""
         tables = self.agents or self.upstreams.keys() - {DEFAULT}
         chosen = "agent" in self.model_fields_set or self.agent_plugin or tables
@@ -405,7 +406,7 @@ class Settings(SourcedSettings):
         return min(64, max(1, self.kept_threads // 8))
 
     @property
-    def of_server(self) -> Settings:
+    def of_server(self) -> CoreSettings:
         """The settings of the whole server; each of several agents has a copy with the changes of its table."""
         return self._server or self
 
@@ -465,6 +466,14 @@ class Settings(SourcedSettings):
     def aliases(self) -> tuple[tuple[str, str], ...]:
         pairs = (each.partition("=") for each in split_list(self.model_aliases))
         return tuple((name.strip(), target.strip()) for name, _, target in pairs)
+
+
+if TYPE_CHECKING:
+    Settings = CoreSettings
+else:
+
+    class Settings(CoreSettings, *declared("settings")):
+        """The settings of the core and of all parts."""
 
 
 def split_list(text: str, separator: str = ",") -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from codex_proxy.admission.routes import Route
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.core.faults import UserError
+from codex_proxy.parts import absent_part
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.old_names import OLD_NAMES, old_names_in
@@ -30,6 +31,7 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
         raise UserError(f"the file {config_file} does not exist")
     file = config_file or default_config_file()
     in_file = _check_names(file, {*_names_in_file(), *OLD_NAMES})
+    _check_variables(os.environ)
     given = settings_in(flags)
     try:
         with settings_file(file):
@@ -42,6 +44,19 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     settings._old_names = tuple(old_names_in(dict.fromkeys((*in_file, *given)), os.environ))
     settings._unknown_variables = unknown_variables(os.environ)
     return settings
+
+
+_OF_ABSENT_PART: Final = "is a setting of the part {part}, which is not in this installation: remove it"
+
+
+def _check_variables(environ: Mapping[str, str]) -> None:
+    """Raises `UserError` for a variable that sets a setting of an absent part."""
+    for variable, value in environ.items():
+        name = variable.upper()
+        setting = name.removeprefix("PROXY_").lower() if name.startswith("PROXY_") else name
+        tables = (setting, setting.partition("_")[0])  # PROXY_ACP_COMMAND: a key of the table [acp]
+        if value and (part := next(filter(None, (absent_part("settings", each) for each in tables)), "")):
+            raise UserError(f"{variable} {_OF_ABSENT_PART.format(part=part)}")
 
 
 def _names_in_file() -> set[str]:
@@ -151,6 +166,8 @@ def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
     except ValueError as fault:  # no TOML, or no UTF-8
         raise UserError(f"{file} is not valid TOML: {fault}") from fault
     for name in names:
+        if name not in known and (part := absent_part("settings", name)):
+            raise UserError(f"{file}: {name} {_OF_ABSENT_PART.format(part=part)}")
         if name not in known:
             advice = _advice_for(
                 name.lower().removeprefix("proxy_"), [each for each in known if each.islower()]

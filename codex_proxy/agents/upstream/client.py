@@ -7,14 +7,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
-from contextvars import ContextVar
-from types import MappingProxyType
 from typing import Final
 
 import aiohttp
 from aiohttp.http_writer import _serialize_headers
 from multidict import CIMultiDict
 
+from codex_proxy.agents.agent import TRACE_HEADERS
 from codex_proxy.agents.upstream.config import Upstream
 from codex_proxy.agents.upstream.connections import MAX_HEADER_BYTES, UpstreamConnections
 from codex_proxy.agents.upstream.exchange import Deliver, Exchange, OutgoingRequest
@@ -25,10 +24,6 @@ MAX_LIST_BYTES: Final = 8 << 20
 KEEPALIVE_SECONDS: Final = 30.0
 """The seconds that an unused connection is kept; many servers close theirs after 60."""
 LIST_SECONDS: Final = 15.0
-TRACE_HEADERS: Final[ContextVar[Mapping[str, str]]] = ContextVar(
-    "trace_headers", default=MappingProxyType({})
-)
-"""The headers by which an upstream continues the turn's trace."""
 _HEADERS: Final = {"User-Agent": "codex-proxy", "Accept-Encoding": "identity"}
 _JSON: Final = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
 

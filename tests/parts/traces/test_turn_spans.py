@@ -26,7 +26,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, HistoryMessage, McpCall, Message, TextPart, ToolCall
 from codex_proxy.core.turn import Turn
-from tests.traces.traced import facts, is_below, one, recorded_traces, spans_named
+from tests.parts.traces.traced import facts, is_below, one, recorded_traces, spans_named
 
 TURN = Turn(
     model="m-1", history=(HistoryMessage("user", (TextPart("a question"),)),), owner="ann", max_tokens=9

@@ -15,10 +15,11 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from codex_proxy.commands.serve import banner
-from codex_proxy.traces import watcher
-from codex_proxy.traces.setup import traces_check, traces_note
+from codex_proxy.parts.traces import watcher
+from codex_proxy.parts.traces.setup import checks, traces_note
+from codex_proxy.settings.fields import Settings
 from tests.http.serving import fake_proxy, user
-from tests.traces.test_requests import loop
+from tests.parts.traces.test_requests import loop
 from tests.waiting import PATIENCE
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -87,7 +88,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 
 async def test_a_collector_gets_a_tool_loop_as_one_trace(collector: Collector, tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path) as proxy:
+    async with fake_proxy(tmp_path, {ENDPOINT: collector.url}) as proxy:
         await loop(proxy, {})
         assert f"  traces     to {collector.url}" in banner(proxy.server)
     # The end of the server has sent what was left.
@@ -111,7 +112,7 @@ async def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(
 ) -> None:
     monkeypatch.setattr(watcher, "CLOSE_SECONDS", 0.1)
     collector.may_answer.clear()
-    async with fake_proxy(tmp_path) as proxy:
+    async with fake_proxy(tmp_path, {ENDPOINT: collector.url}) as proxy:
         assert (await proxy.ask(user())).status == 200
     assert collector.requests == []
 
@@ -141,24 +142,25 @@ COLLECTOR = MappingProxyType({ENDPOINT: "http://c:4318"})
         ({**COLLECTOR, "OTEL_TRACES_EXPORTER": "none"}, ""),
     ],
 )
-def test_opentelemetrys_own_variables_switch_traces_on_and_off(environ: dict[str, str], note: str) -> None:
+async def test_opentelemetrys_own_variables_switch_traces_on_and_off(
+    environ: dict[str, str], note: str
+) -> None:
     assert traces_note(environ) == note
-    assert [check.status for check in traces_check(environ)] == (["ok"] if note else [])
+    assert [check.status for check in await checks(Settings(), environ)] == (["ok"] if note else [])
 
 
-def test_a_protocol_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    (check,) = traces_check({**COLLECTOR, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+async def test_a_protocol_that_is_not_supported_is_named() -> None:
+    (check,) = await checks(Settings(), {**COLLECTOR, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
     assert (check.status, "grpc" in check.message, "4318" in check.advice) == ("warning", True, True)
 
 
 async def test_without_the_extra_the_server_starts_and_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(ENDPOINT, COLLECTOR[ENDPOINT])
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
-    (check,) = traces_check(COLLECTOR)
+    (check,) = await checks(Settings(), COLLECTOR)
     assert (check.status, check.advice) == ("warning", "Run `pip install 'codex-openai-proxy[otel]'`.")
-    async with fake_proxy(tmp_path) as proxy:
+    async with fake_proxy(tmp_path, COLLECTOR) as proxy:
         assert (await proxy.ask(user())).status == 200
         assert "pip install 'codex-openai-proxy[otel]'" in banner(proxy.server)
-        assert proxy.server.traces is None
+        assert not any(isinstance(part, watcher.Traces) for part in proxy.server.parts)

@@ -15,12 +15,12 @@ from codex_proxy.agents.codex_app_server.wire import decode_usage
 from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import StepCompleted, Usage
 from codex_proxy.core.json_values import encode_json
+from tests.parts.traces.test_turn_spans import spans_of
+from tests.parts.traces.traced import facts
 from tests.surfaces.chat.answering import whole as completion_of
 from tests.surfaces.chat.turns import text_item, turn, usage
 from tests.surfaces.messages.answering import whole as message_of
 from tests.surfaces.responses.answering import whole as response_of
-from tests.traces.test_turn_spans import spans_of
-from tests.traces.traced import facts
 
 COUNTED: Final = Usage(input=1000, cached=600, output=50, reasoning=20, cache_written=300)
 OPENAI_DETAILS: Final = {"cached_tokens": 600, "cache_write_tokens": 300}

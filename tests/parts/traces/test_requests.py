@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 
-from codex_proxy.traces.watcher import MAX_CALLS
+from codex_proxy.parts.traces.watcher import MAX_CALLS
 from tests.forked_fake import no_forks
 from tests.http.serving import Proxy, user
-from tests.traces.traced import facts, is_below, one, recorded_traces, spans_named, traced_proxy
+from tests.parts.traces.traced import facts, is_below, one, recorded_traces, spans_named, traced_proxy
 from tests.upstreams.serving import upstream
 from tests.weather_tool import CHAT_WEATHER
 

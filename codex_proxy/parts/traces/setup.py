@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from codex_proxy.app.server_parts import ServerPart
 from codex_proxy.core.checks import Check, failed_check
 
 if TYPE_CHECKING:
-    from codex_proxy.traces.watcher import Traces
+    from codex_proxy.parts.traces.watcher import Traces
+    from codex_proxy.settings.fields import Settings
 
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -53,17 +55,30 @@ def traces_note(environ: Mapping[str, str]) -> str:
     return endpoint and (why_no_traces(environ) or f"to {endpoint}")
 
 
-def traces_of(environ: Mapping[str, str]) -> Traces | None:
-    """Starts the exporter; returns None if traces are off."""
-    if not traces_endpoint(environ) or why_no_traces(environ):
+class NoTraces(ServerPart):
+    """Says in the banner why the wanted traces are off."""
+
+    def __init__(self, note: str) -> None:
+        self._note = note
+
+    def banner(self) -> list[str]:
+        return [f"  traces     {self._note}"]
+
+
+def server_part(_settings: Settings, environ: Mapping[str, str]) -> Traces | NoTraces | None:
+    """Starts the exporter, if traces are wanted."""
+    note = traces_note(environ)
+    if not note:
         return None
+    if why_no_traces(environ):
+        return NoTraces(note)
     # Imported here, since most servers have no traces, and their packages take a quarter of a second.
-    from codex_proxy.traces.watcher import start_traces
+    from codex_proxy.parts.traces.watcher import start_traces
 
-    return start_traces(content=environ.get(CONTENT, "").lower() in WITH_CONTENT)
+    return start_traces(note, content=environ.get(CONTENT, "").lower() in WITH_CONTENT)
 
 
-def traces_check(environ: Mapping[str, str]) -> list[Check]:
+async def checks(_settings: Settings, environ: Mapping[str, str]) -> list[Check]:
     note = traces_note(environ)
     if not note:
         return []

@@ -1,0 +1,93 @@
+"""The parts of the program: what not every user needs, a folder for each (`codex_proxy/parts/NAME`), which declares
+itself in its object `PART`. Everything else of `codex_proxy` is the core. The core works without any of the folders,
+and imports nothing from them: it finds them here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Declares a part. Code is named by `module:attribute`, and imported when it is used."""
+
+    name: str
+    summary: str
+    """What a user can do with the part."""
+    page: str
+    """Its page in docs/."""
+    agents: Mapping[str, str] = {}
+    """Its agents: the `AgentSpec` for each name."""
+    settings: str = ""
+    """A pydantic model of its settings, which the server's `Settings` inherit from. Its module is imported with every
+    command, and must be light.
+    """
+    checks: str = ""
+    """A function of the settings and the environment, which returns the part's checks for `doctor` when it is awaited.
+    """
+    server: str = ""
+    """A function of the settings and the environment, which returns the `ServerPart` of one server, or None if no
+    setting wants the part.
+    """
+
+
+class KnownPart(msgspec.Struct, frozen=True):
+    """What the core knows of a part, to name it to those who want something of it and do not have it."""
+
+    agents: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    """The names of its settings, and its variables that are not called `PROXY_<SETTING>`."""
+
+
+KNOWN: Final[Mapping[str, KnownPart]] = {
+    "traces": KnownPart(),
+}
+"""Every part of this project. Its folder may be absent."""
+
+Table = TypeVar("Table")
+
+
+@cache
+def parts() -> tuple[Part, ...]:
+    """Returns the parts whose folders are there."""
+    return tuple(importlib.import_module(f"{__name__}.{name}").PART for name in KNOWN if _is_there(name))
+
+
+def _is_there(name: str) -> bool:
+    found = importlib.util.find_spec(f"{__name__}.{name}")
+    return found is not None and found.origin is not None  # a folder without modules has a spec, but no file
+
+
+def absent_part(kind: str, name: str) -> str:
+    """Returns the part whose folder is absent, and which has the agent (`kind`: `agents`) or setting (`settings`, also
+    the name of a variable); empty if there is none.
+    """
+    there = {part.name for part in parts()}
+    return next(
+        (part for part, known in KNOWN.items() if part not in there and name in getattr(known, kind)), ""
+    )
+
+
+def own_settings(settings: object, table: type[Table]) -> Table:
+    """Returns the server's settings, typed as those of a part (`Part.settings`), which they inherit from."""
+    assert isinstance(settings, table)
+    return settings
+
+
+def own_settings_of(part: Part) -> tuple[str, ...]:
+    """Returns the names of a part's settings."""
+    return tuple(pkgutil.resolve_name(part.settings).model_fields) if part.settings else ()
+
+
+def declared(what: str) -> Iterator[Any]:
+    """Yields the code that parts declare in their field `what`, and imports it."""
+    for part in parts():
+        if reference := getattr(part, what):
+            yield pkgutil.resolve_name(reference)

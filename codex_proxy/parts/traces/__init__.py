@@ -1,0 +1,13 @@
+"""Traces by OpenTelemetry. Only `setup` may be imported without the extra `otel`."""
+
+from typing import Final
+
+from codex_proxy.parts import Part
+
+PART: Final = Part(
+    name="traces",
+    summary="traces of requests and turns, by OpenTelemetry",
+    page="operations.md#traces",
+    checks="codex_proxy.parts.traces.setup:checks",
+    server="codex_proxy.parts.traces.setup:server_part",
+)

@@ -1,1 +1,0 @@
-"""Traces by OpenTelemetry. Only `setup` may be imported without the extra `otel`."""

@@ -1,0 +1,108 @@
+"""The parts of the program, each of which may be absent: a copy of the program without the part's folder works."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import AliasChoices
+
+from codex_proxy.parts import KNOWN, KnownPart, Part, own_settings_of, parts
+from codex_proxy.settings.fields import Settings
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE = 120
+ASKS = """
+import asyncio, sys, aiohttp
+from pathlib import Path
+import codex_proxy
+assert codex_proxy.__file__.startswith({root!r}), codex_proxy.__file__
+from codex_proxy.app.server import make_server
+from codex_proxy.settings.fields import Settings
+
+async def main():
+    settings = Settings(agent="fake", port=0, state_dir=Path({state!r}), workdir=Path({state!r}))
+    server = await make_server(settings, {{"PATH": "/usr/bin:/bin"}})
+    await server.start()
+    try:
+        body = {{"model": "codex-5", "messages": [{{"role": "user", "content": "hi"}}]}}
+        url = f"http://127.0.0.1:{{server.port}}/v1/chat/completions"
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as reply:
+            assert reply.status == 200, await reply.text()
+            print((await reply.json())["choices"][0]["finish_reason"])
+    finally:
+        await server.stop()
+
+asyncio.run(main())
+"""
+
+
+def test_every_part_of_the_project_is_there_and_declares_what_the_core_knows_of_it() -> None:
+    folders = {path.parent.name for path in (ROOT / "codex_proxy" / "parts").glob("*/__init__.py")}
+    assert folders == set(KNOWN)
+    assert {part.name: known_of(part) for part in parts()} == KNOWN
+
+
+def known_of(part: Part) -> KnownPart:
+    names = sorted(own_settings_of(part))
+    aliases = [Settings.model_fields[name].validation_alias for name in names]
+    choices = [str(each) for found in aliases if isinstance(found, AliasChoices) for each in found.choices]
+    variables = [each for each in choices if not each.startswith("PROXY_")]
+    return KnownPart(agents=tuple(part.agents), settings=(*names, *variables))
+
+
+@pytest.fixture
+def without(tmp_path: Path) -> Callable[[str], Path]:
+    """Copies the program without a part, and returns the folder of the copy."""
+
+    def copy(part: str) -> Path:
+        for package in ("codex_proxy", "fake_proto"):
+            shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.rmtree(tmp_path / "codex_proxy" / "parts" / part)
+        return tmp_path
+
+    return copy
+
+
+def python(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python on the copy. Nothing of the tested program itself can be imported."""
+    own = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(folder), **environment}
+    return subprocess.run(
+        [sys.executable, "-P", *arguments],
+        env=own,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_server_without_a_part_answers(name: str, without: Callable[[str], Path]) -> None:
+    folder = without(name)
+    told = python(folder, "-c", ASKS.format(root=str(folder), state=str(folder)))
+    assert (told.stdout.split()[-1:], told.returncode) == (["stop"], 0), told.stderr
+
+
+@pytest.mark.parametrize("name", [name for name, known in KNOWN.items() if known.agents or known.settings])
+def test_what_belongs_to_an_absent_part_is_refused_with_its_name(
+    name: str, without: Callable[[str], Path]
+) -> None:
+    folder = without(name)
+    expected = f"the part {name}, which is not in this installation"
+    for agent in KNOWN[name].agents:
+        assert expected in python(folder, "-m", "codex_proxy", "doctor", "--agent", agent).stdout
+    for setting in KNOWN[name].settings:
+        variable = f"PROXY_{setting.upper()}" if setting.islower() else setting
+        told = python(folder, "-m", "codex_proxy", "serve", "--agent", "fake", **{variable: "x"})
+        assert (told.returncode, expected in told.stderr, variable in told.stderr) == (2, True, True)
+        if setting.islower():
+            file = folder / "settings.toml"
+            file.write_text(f'{setting} = "x"\n')
+            told = python(folder, "-m", "codex_proxy", "serve", "--config", str(file))
+            assert (told.returncode, expected in told.stderr, setting in told.stderr) == (2, True, True)
