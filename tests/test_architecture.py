@@ -180,7 +180,7 @@ REMEMBER = {
         (
             "core.step_memory",
             "runs.idle_sessions",
-            "runs.turn_records",
+            "runs.observers",
             "store.usage",
             "store.usage_recorder",
         ),

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from codex_proxy.admission.admit import Admission
-from codex_proxy.admission.clients import Client, Clients, workspace_of
-from codex_proxy.admission.rights import HeldRights
+from codex_proxy.admission.clients import Client, Clients, HeldRights, workspace_of
 from codex_proxy.admission.routes import Router
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import ConfiguredAgent

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from codex_proxy.admission.server_tools import McpRequest, ServerTools
+from codex_proxy.admission.admit import McpRequest, ServerTools
 from codex_proxy.agents.spec import child_limits
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import UserError

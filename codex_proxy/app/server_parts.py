@@ -23,12 +23,12 @@ from codex_proxy.http.page import PageContent
 from codex_proxy.http.server import Runner
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.process.spawner import Spawner
-from codex_proxy.responses.live import BackgroundResponses
 from codex_proxy.responses.recovery import LeaseHolder
+from codex_proxy.responses.service import BackgroundResponses
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
+from codex_proxy.runs.observers import TurnRecords
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from codex_proxy.runs.turn_records import TurnRecords
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from codex_proxy.admission.server_tools import McpRequest, ServerTools
+from codex_proxy.admission.admit import McpRequest, ServerTools
 from codex_proxy.agents.agent import Agent, AgentInFront
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.cassettes.content import content_of

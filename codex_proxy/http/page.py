@@ -23,7 +23,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEA
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import STARTED, WORKER, agent_health, agents_for, root, tool_server_health
 from codex_proxy.http.sse import EventStream
-from codex_proxy.runs.turn_records import WORKER_TURNS, TurnRecord, TurnRecords
+from codex_proxy.runs.observers import WORKER_TURNS, TurnRecord, TurnRecords
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import NotStored, StoredResponse

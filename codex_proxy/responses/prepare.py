@@ -8,8 +8,8 @@ from itertools import accumulate
 
 import msgspec
 
+from codex_proxy.admission.admit import McpRequest, ServerTools
 from codex_proxy.admission.images import fetched_bytes
-from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, as_functions
 from codex_proxy.core.turn import Turn

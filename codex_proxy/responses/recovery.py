@@ -22,7 +22,7 @@ from codex_proxy.responses.prepare import prepare_in_context
 from codex_proxy.responses.saving import RETRY_SECONDS
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.stored_log import end_for_another
-from codex_proxy.runs.turn_records import note_model_asked
+from codex_proxy.runs.observers import note_model_asked
 from codex_proxy.store.leases import Node, ResponseLease
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (

@@ -35,14 +35,12 @@ from codex_proxy.core.limits import TurnLimits
 from codex_proxy.core.own_errors import breaks_off, release_all
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.call_ids import call_id_entry
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog, TurnObserver
 from codex_proxy.runs.idle_sessions import HistoryDigests, PendingOutputs, ReusedSession, session_key
-from codex_proxy.runs.observers import TurnRecorder, TurnWatcher, observe
+from codex_proxy.runs.observers import TurnRecorder, TurnWatcher, activity_of, model_asked, observe
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
-from codex_proxy.runs.services import RunServices
-from codex_proxy.runs.turn_records import activity_of, model_asked
+from codex_proxy.runs.services import RunServices, call_id_entry
 from codex_proxy.runs.turn_usage import TurnUsage
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import TextCheck, Verdict

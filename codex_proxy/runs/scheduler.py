@@ -18,11 +18,10 @@ from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
-from codex_proxy.runs.observers import TurnWatcher
+from codex_proxy.runs.observers import TurnRecord, TurnRecords, TurnWatcher
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.runs.services import RunServices
-from codex_proxy.runs.turn_records import TurnRecord, TurnRecords
 from codex_proxy.workers.slots import Slot, Slots
 
 CANCELLED = Failure(

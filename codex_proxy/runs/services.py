@@ -1,11 +1,16 @@
-"""What all runs share: the agent with its sessions, the step memory, and the checks of schemas."""
+"""What all runs share: the agent with its sessions, the step memory, and the checks of schemas.
+
+Clients may send calls back without their ids: Ollama's packages and `function_call` of Chat Completions have none.
+They are found again, so that the thread that waits for their outputs and the remembered items of their step are found.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any
@@ -19,16 +24,16 @@ from codex_proxy.agents.processes.session import AgentSession, SessionListener
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import keep_until_done
-from codex_proxy.core.items import HistoryItem, as_functions
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, as_functions
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.call_ids import with_call_ids
 from codex_proxy.runs.idle_sessions import (
     ClosedSession,
     HistoryDigests,
     IdleLimits,
     IdleSessions,
     ReusedSession,
+    item_digests,
     session_key,
 )
 from codex_proxy.runs.turn_usage import AddedTokens
@@ -202,3 +207,55 @@ async def _logged_failure_of_memory() -> AsyncIterator[None]:
             yield
     except Exception:
         log.exception("step_memory_failed")
+
+
+async def with_call_ids(turn: Turn, memory: StepMemory) -> Turn:
+    """Returns the turn with the remembered ids of its calls; others stay. May raise `StoreUnavailable`."""
+    steps = await beside_the_loop(turn.history, partial(_steps_of, turn.history))
+    found = await memory.recall(turn.owner, list(steps))
+    ids: dict[int, str] = {}
+    for key, remembered in found.items():
+        ids |= zip(steps[key], msgspec.json.decode(remembered, type=list[str]), strict=True)
+    if not ids:
+        return turn
+    renamed: dict[str, str] = {}
+    history: list[HistoryItem] = []
+    for index, item in enumerate(turn.history):
+        if isinstance(item, HistoryCall):
+            renamed[item.call_id] = ids.get(index, item.call_id)
+        if isinstance(item, HistoryCall | HistoryOutput):
+            call_id = renamed.get(item.call_id, item.call_id)
+            history.append(msgspec.structs.replace(item, call_id=call_id))
+        else:
+            history.append(item)
+    return msgspec.structs.replace(turn, history=tuple(history))
+
+
+def call_id_entry(
+    turn: Turn, said: Sequence[HistoryMessage], calls: Sequence[HistoryCall]
+) -> dict[bytes, bytes]:
+    """Returns the step memory's entry for the ids of the calls that follow the turn and `said` in its answer."""
+    *_, key = _steps_of((*turn.history, *said, *calls))
+    return {key: msgspec.json.encode([call.call_id for call in calls])}
+
+
+def _steps_of(history: Sequence[HistoryItem]) -> dict[bytes, list[int]]:
+    """Returns the indexes of each step's calls, by the SHA-256 of the conversation up to them, without ids of calls."""
+    without_ids = [
+        msgspec.structs.replace(item, call_id="") if isinstance(item, HistoryCall | HistoryOutput) else item
+        for item in history
+    ]
+    so_far = hashlib.sha256(b"ids of calls\0")
+    steps: dict[bytes, list[int]] = {}
+    start, calls = 0, list[int]()
+    for digest, end in zip(*item_digests(without_ids), strict=True):
+        called = [index for index in range(start, end) if isinstance(history[index], HistoryCall)]
+        if calls and not called:
+            steps[so_far.digest()] = calls
+            calls = []
+        calls += called
+        so_far.update(digest)
+        start = end
+    if calls:
+        steps[so_far.digest()] = calls
+    return steps

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from codex_proxy.admission.rights import LOOK_SECONDS
+from codex_proxy.admission.clients import LOOK_SECONDS
 from codex_proxy.app.keyring import CHECK_SECONDS
 from codex_proxy.core.keys import digest_of
 from codex_proxy.core.passing import PASSED_PATHS

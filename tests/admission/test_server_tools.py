@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from codex_proxy.admission.server_tools import ServerTools, with_server_tools
+from codex_proxy.admission.admit import ServerTools, with_server_tools
 from codex_proxy.core.items import McpOrigin, Tool
 from codex_proxy.core.tool_names import offered_name
 from codex_proxy.core.turn import Turn

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from codex_proxy.responses.frame_buffer import FrameReader
+from codex_proxy.responses.running import FrameReader
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.store.values import UNFINISHED
 from tests.faults.places import APIS, WORD, answer_at, assert_failed

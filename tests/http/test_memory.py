@@ -36,8 +36,8 @@ from codex_proxy.process.child import Child
 from codex_proxy.responses.background import BackgroundResponse
 from codex_proxy.responses.context import Context
 from codex_proxy.responses.foreground import ForegroundResponse, ResponseReader
-from codex_proxy.responses.frame_buffer import FrameBuffer, FrameReader
 from codex_proxy.responses.prepare import PreparedResponse
+from codex_proxy.responses.running import FrameBuffer, FrameReader
 from codex_proxy.runs.event_log import EventLog
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.chat.forward import ForwardedAnswer

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI, NotFoundError
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.responses import background, stored_log
-from codex_proxy.responses.live import BackgroundResponses
+from codex_proxy.responses.service import BackgroundResponses
 from codex_proxy.responses.stored_log import BEFORE_ALL
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoredResponse, StoreUnavailable

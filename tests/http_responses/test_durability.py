@@ -18,7 +18,7 @@ import pytest
 
 from codex_proxy.core.faults import UserError
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.responses.frame_buffer import FrameReader
+from codex_proxy.responses.running import FrameReader
 from codex_proxy.store.values import StoredResponse, StoreUnavailable, UnsureWrite
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.http_responses.asking import create, events_of, prompt_for, proxy_and_client

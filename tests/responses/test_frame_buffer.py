@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from codex_proxy.responses.frame_buffer import FrameBuffer, FrameReader
+from codex_proxy.responses.running import FrameBuffer, FrameReader
 from codex_proxy.runs.event_log import TAKEN_AT_ONCE
 from codex_proxy.store.values import Frame
 from tests.runs.virtual import settle, virtual

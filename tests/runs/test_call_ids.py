@@ -19,7 +19,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.call_ids import call_id_entry, with_call_ids
+from codex_proxy.runs.services import call_id_entry, with_call_ids
 from tests.growth import assert_linear
 
 

@@ -16,7 +16,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Message
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.turn_records import MAX_EVENTS, MAX_TURNS, TurnRecord, TurnRecords
+from codex_proxy.runs.observers import MAX_EVENTS, MAX_TURNS, TurnRecord, TurnRecords
 
 
 class GivenClock:

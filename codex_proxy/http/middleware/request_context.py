@@ -15,7 +15,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
 from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID, ROUTES, Handler
 from codex_proxy.http.replies import error_api_of, fault_response, is_ollama_path, log_unforeseen
-from codex_proxy.runs.turn_records import TURN_ORIGIN, TurnOrigin
+from codex_proxy.runs.observers import TURN_ORIGIN, TurnOrigin
 from codex_proxy.surfaces.ollama.answer import NO_OLLAMA
 
 log = structlog.get_logger("codex_proxy.http")

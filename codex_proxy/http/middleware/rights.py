@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from codex_proxy.admission.rights import HeldRights
+from codex_proxy.admission.clients import HeldRights
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.middleware.request_context import CLIENT
 

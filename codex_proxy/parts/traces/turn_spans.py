@@ -48,7 +48,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
-from codex_proxy.runs.turn_records import model_asked
+from codex_proxy.runs.observers import model_asked
 
 OnCall = Callable[[str, str, SpanContext], None]
 _SPAN_EVENTS: Final = frozenset(
