@@ -120,6 +120,13 @@ class BackgroundResponse(RunningResponse):
 
     # --- its start ------------------------------------------------------------------------------
 
+    async def add_to_store(self, queued: StoredResponse) -> None:
+        """Stores the response as queued, with the head of its stream's log, so that others can follow, cancel and end
+        it before it begins. Raises `StoreError`.
+        """
+        await self._store.add_response(queued, input=self._prepared.context.input, frames=self._log.rows())
+        self._log.note_stored()
+
     async def _start(self) -> Run:
         """Waits without limit for other background responses, the conversation's other turns, and the scheduler. Raises
         `Fault`.
@@ -193,7 +200,7 @@ class BackgroundResponse(RunningResponse):
                 epoch=self.epoch,
             )
         except StoreUnavailable:
-            return  # it shows as queued, and its log begins with the first events
+            return  # it shows as queued
         except StoreConflict:
             marked = False
         if marked:
@@ -415,21 +422,21 @@ async def _store_and_start(
     """
     try:
         response = BackgroundResponse(service, prepared, store, client, parse_again=parse_again)
-        await _store(service, store, prepared, queued)
+        await _add_to_store(service, store, response, queued)
     except BaseException:
         on_end()
         raise
     service.background.start(response, on_end)
 
 
-async def _store(
-    service: ResponsesService, store: Store, prepared: PreparedResponse, queued: StoredResponse
+async def _add_to_store(
+    service: ResponsesService, store: Store, response: BackgroundResponse, queued: StoredResponse
 ) -> None:
     if service.runs.draining:
         raise Fault(STOPPING)
     with store_errors_as_faults():
         try:
-            await store.add_response(queued, input=prepared.context.input)
+            await response.add_to_store(queued)
         except UnsureWrite:
             service.background.tasks.spawn(take_back(store, queued.owner, queued.id))
             raise

@@ -114,10 +114,11 @@ class Store(ABC):
         input: Sequence[StoredItem] = (),
         output: Sequence[StoredItem] = (),
         append: str | None = None,
+        frames: Sequence[Frame] = (),
         turn_epoch: int | None = None,
     ) -> None:
-        """Saves a response with its items, and appends new ones to the conversation `append`. This node then holds a
-        background response that has not ended.
+        """Saves a response with its items and the first rows of its stream's log, and appends new items to the
+        conversation `append`. This node then holds a background response that has not ended.
 
         Raises `NotStored` without the previous response or the conversation, `StoreConflict` if an id is taken, or
         unless this node holds the conversation with `turn_epoch` (None: any node may write).

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from openai import AsyncOpenAI, NotFoundError
 
@@ -33,6 +35,7 @@ from tests.http_responses.asking import (
     proxy_and_client,
     types_of,
 )
+from tests.http_responses.killing import server_process
 from tests.waiting import poll
 
 HELD_PROMPT = '[[fake:text say="one two three" hold=1]]'
@@ -459,6 +462,31 @@ async def test_a_server_that_stops_fails_what_waits_for_a_slot_too(
     assert response.status == "failed"
     assert response.error is not None
     assert "stopping" in response.error.message
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_stream_that_waits_for_its_slot_when_its_server_ends_is_followed_to_its_end(
+    tmp_path: Path, killed: bool
+) -> None:
+    settings = {"PROXY_MAX_RUNNING_TURNS": "1", "PROXY_DRAIN_MS": "0"}
+    held = settings | {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    body = {"model": "codex-5", "input": HELD_PROMPT, "background": True}
+    async with server_process(tmp_path, held) as (url, process), aiohttp.ClientSession() as session:
+        server = Proxy(None, session, url)  # type: ignore[arg-type]
+        first = [(await create(server, **body)).body["id"]]
+        waiting = asyncio.create_task(create(server, **body, stream=True))
+        with closing(sqlite3.connect(tmp_path / "state" / "store.sqlite3")) as database:
+            [id] = await until(
+                lambda: database.execute("SELECT id FROM responses WHERE id <> ?", first).fetchone()
+            )
+        (process.kill if killed else process.terminate)()
+        await process.wait()
+        await asyncio.gather(waiting, return_exceptions=True)
+    async with proxy_and_client(tmp_path) as (proxy, _):
+        events = check_events(await stream_of(proxy, id))
+        assert types_of(events) == ["response.created", "response.in_progress", "error", "response.failed"]
+        assert await stream_of(proxy, id, 1) == events[2:]
+        assert (await proxy.send("GET", f"/v1/responses/{id}")).body == events[-1]["response"]
 
 
 async def add_unfinished_response(folder: Path, **fields: Any) -> str:

@@ -390,6 +390,15 @@ async def test_frames_are_read_after_a_number_in_order(store: Store) -> None:
     assert await store.frames(OWNER, "resp_1", after=2, limit=3) == frames[3:6]
 
 
+async def test_the_first_rows_of_a_log_are_stored_with_the_response_or_not_at_all(store: Store) -> None:
+    rows = [(-3, b"head"), (-2, b"event")]
+    await store.add_response(response("resp_1", background=True, status="queued"), frames=rows)
+    assert await store.frames(OWNER, "resp_1", after=-4) == rows
+    with pytest.raises(StoreConflict):
+        await store.add_response(response("resp_1"), frames=[(-1, b"another")])
+    assert await store.frames(OWNER, "resp_1", after=-4) == rows
+
+
 async def test_frames_of_no_more_bytes_than_asked_for_are_read_at_a_time_but_one_at_least(
     store: Store,
 ) -> None:

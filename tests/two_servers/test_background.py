@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from openai import NotFoundError
 
+from codex_proxy.responses.stored_log import BEFORE_ALL
 from codex_proxy.store.postgresql.notices import Notices
 from codex_proxy.store.postgresql.store import PostgresStore
 from tests.http.serving import Proxy, until
-from tests.http_responses.asking import blocks_of, check_events, create, events_of, prompt_for
+from tests.http_responses.asking import blocks_of, check_events, create, events_of, prompt_for, types_of
 from tests.http_responses.receiving import SECRET, receiver
 from tests.two_servers.conftest import HELD_PROMPT, MakePair, Pair, let_leases_run_out, third_server
 from tests.waiting import poll
@@ -100,6 +104,92 @@ async def test_a_response_cancelled_at_the_other_server_is_cancelled_at_once_and
     assert (await pair.at_one.responses.retrieve(id)).status == "cancelled"
     for events in await asyncio.gather(*following):
         assert events[-1]["response"]["status"] == "cancelled"
+
+
+@asynccontextmanager
+async def queued_stream(pair: Pair, url: str) -> AsyncIterator[tuple[str, asyncio.Task[str]]]:
+    """The id and the creator's stream of a response that waits for its slot at the server with this address."""
+
+    async def stream() -> str:
+        with suppress(aiohttp.ServerDisconnectedError):
+            async with pair.one.session.post(f"{url}/v1/responses", json=body | {"stream": True}) as reply:
+                return (await reply.content.read()).decode()
+        return ""
+
+    body = {"model": "codex-5", "input": HELD_PROMPT, "background": True}
+    async with pair.one.session.post(f"{url}/v1/responses", json=body) as reply:
+        first = (await reply.json())["id"]
+    await is_in(pair.two, "in_progress", first)
+    creating = asyncio.create_task(stream())
+    store = store_of(pair.two)
+
+    async def second() -> str | None:
+        found = (await store.newest_responses("local")).items[0]
+        return None if found.id == first else found.id
+
+    id = await poll(second)
+    assert id is not None
+    yield id, creating
+    assert not await store.frames("local", first, after=BEFORE_ALL), "it is no stream"
+
+
+async def is_in(proxy: Proxy, status: str, id: str) -> None:
+    async def seen() -> bool:
+        return bool((await proxy.send("GET", f"/v1/responses/{id}")).body["status"] == status)
+
+    await poll(seen)
+
+
+@pytest.mark.parametrize("after", [None, 1])
+async def test_a_stream_that_waits_for_its_slot_is_followed_at_the_other_server(
+    pair_with: MakePair, after: int | None
+) -> None:
+    async with pair_with(max_running_turns=1) as pair, queued_stream(pair, pair.one.url) as (id, creating):
+        following = asyncio.create_task(rest_of(pair.two, id, after))
+        await until(lambda: pair.two.streams == 1)
+        assert (await pair.at_two.responses.retrieve(id)).status == "queued"
+        pair.release.write_text("go")
+        whole = events_of(await creating)
+        assert whole[-1]["type"] == "response.completed"
+        assert await following == whole[0 if after is None else after + 1 :]
+
+
+@pytest.mark.parametrize("at_own", [False, True])
+async def test_a_stream_that_is_cancelled_while_it_waits_ends_for_all_who_follow_it(
+    pair_with: MakePair, at_own: bool
+) -> None:
+    async with pair_with(max_running_turns=1) as pair, queued_stream(pair, pair.one.url) as (id, creating):
+        following = [asyncio.create_task(rest_of(proxy, id)) for proxy in (pair.one, pair.two)]
+        await until(lambda: (pair.one.streams, pair.two.streams) == (2, 1))
+        at = pair.at_one if at_own else pair.at_two
+        assert (await at.responses.cancel(id)).status == "cancelled"
+        whole = events_of(await creating)
+        assert whole[-1]["response"]["status"] == "cancelled"
+        assert await asyncio.gather(*following) == [whole, whole]
+        assert await rest_of(pair.one, id) == await rest_of(pair.two, id) == whole
+        assert whole[-1]["response"] == (await pair.two.send("GET", f"/v1/responses/{id}")).body
+        pair.release.write_text("go")
+
+
+async def test_a_stream_whose_server_is_lost_while_it_waits_ends_for_all_who_follow_it(
+    pair_with: MakePair, postgres_url: str
+) -> None:
+    async with pair_with() as pair:
+        async with (
+            third_server(pair, postgres_url, PROXY_MAX_RUNNING_TURNS="1") as (url, process),
+            queued_stream(pair, url) as (id, creating),
+        ):
+            following = [asyncio.create_task(rest_of(proxy, id)) for proxy in (pair.one, pair.two)]
+            await until(lambda: (pair.one.streams, pair.two.streams) == (1, 1))
+            process.kill()
+            await process.wait()
+            assert await creating == ""
+            await let_leases_run_out(postgres_url)
+            leases_of(pair.two)._renewal.set()
+            one, two = await asyncio.gather(*following)
+        assert types_of(one) == ["response.created", "response.in_progress", "error", "response.failed"]
+        assert one == two == await rest_of(pair.one, id)
+        assert one[-1]["response"] == (await pair.two.send("GET", f"/v1/responses/{id}")).body
 
 
 async def test_a_turn_that_ends_before_its_server_gets_the_cancel_changes_nothing(

@@ -58,12 +58,12 @@ def _add(append: bool) -> str:
     return f"""
 WITH parent AS (
     SELECT seq, chain FROM codex_proxy.responses WHERE owner = $1 AND id = $3 AND NOT deleted FOR SHARE
-), {CONVERSATION.format("$21") + "," + TURN.format(id="$21", epoch="$23", node="$20") + "," if append else ""}
+), {CONVERSATION.format("$24") + "," + TURN.format(id="$24", epoch="$26", node="$20") + "," if append else ""}
 checked AS (
     SELECT $3::text IS NULL OR EXISTS (SELECT FROM parent) AS has_parent,
         EXISTS (SELECT FROM codex_proxy.responses WHERE owner = $1 AND id = $2) AS taken,
         {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation,
-        {IN_TURN.format("$23") if append else "true AS in_turn"}
+        {IN_TURN.format("$26") if append else "true AS in_turn"}
 ), permitted AS (
     SELECT FROM checked WHERE has_parent AND NOT taken AND has_conversation AND in_turn
 ), response AS (
@@ -78,10 +78,13 @@ checked AS (
 ), body AS (
     INSERT INTO codex_proxy.response_bodies (response, json, json_sum, recovery, recovery_sum)
     SELECT seq, $9, $10, $11, $12 FROM response
+), streamed AS (
+    INSERT INTO codex_proxy.frames (response, number, data, data_sum)
+    SELECT seq, given.* FROM response, unnest($21::bigint[], $22::bytea[], $23::bigint[]) AS given
 ), {ENTRIES.format(*parameters(13, 7))}, linked AS (
     INSERT INTO codex_proxy.response_items (response, side, position, item, item_id, visible)
     SELECT seq, side, position, item, item_id, visible FROM response, entries
-){"," + END_TURN.format(held="entries", new="new", now="$22") if append else ""}
+){"," + END_TURN.format(held="entries", new="new", now="$25") if append else ""}
 SELECT * FROM checked"""
 
 
@@ -171,6 +174,7 @@ class PostgresResponses(PostgresRemoval):
         input: Sequence[StoredItem] = (),
         output: Sequence[StoredItem] = (),
         append: str | None = None,
+        frames: Sequence[Frame] = (),
         turn_epoch: int | None = None,
     ) -> None:
         values: list[object] = [
@@ -188,6 +192,7 @@ class PostgresResponses(PostgresRemoval):
             checksum(response.recovery),
             *arrays_of((INPUT, input), (OUTPUT, output)),
             self.leases.id,
+            *_columns_of(frames),
         ]
         if append is not None:
             values += [append, self._now, turn_epoch]

@@ -33,6 +33,7 @@ def add(
     output: Sequence[StoredItem],
     append: str | None,
     now: float,
+    frames: Sequence[Frame] = (),
 ) -> None:
     owner = response.owner
     parent = row_of(connection, "response", owner, response.previous_id) if response.previous_id else None
@@ -65,6 +66,7 @@ def add(
     held = _put(connection, owner, row, INPUT, input) + _put(connection, owner, row, OUTPUT, output)
     if append is not None:
         conversations.end_turn(connection, owner, append, held, now)
+    _put_frames(connection, row, frames)
 
 
 def update(connection: sqlite3.Connection, owner: str, id: str, change: ResponseUpdate, now: float) -> bool:

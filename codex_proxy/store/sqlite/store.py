@@ -147,6 +147,7 @@ class SqliteStore(Store):
         input: Sequence[StoredItem] = (),
         output: Sequence[StoredItem] = (),
         append: str | None = None,
+        frames: Sequence[Frame] = (),
         turn_epoch: int | None = None,
     ) -> None:
         if response.previous_id is not None:
@@ -154,7 +155,7 @@ class SqliteStore(Store):
         unfinished = response.is_running
         held = unfinished and self.leases.hold_new(response.owner, response.id)
         try:
-            await self._write_and_trim(responses.add, response, input, output, append, self._now)
+            await self._write_and_trim(responses.add, response, input, output, append, self._now, frames)
         except BaseException:
             if held:
                 self.leases.end(response.owner, response.id)
