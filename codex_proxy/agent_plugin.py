@@ -23,6 +23,7 @@ from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.checks import Check
 from codex_proxy.core.options import Capability
+from codex_proxy.parts import Part
 from codex_proxy.process.child import Command
 from codex_proxy.process.launch import SpawnError, find_program
 
@@ -42,6 +43,7 @@ __all__ = [
     "Dialect",
     "Ended",
     "NoAgentError",
+    "Part",
     "ProcessCounts",
     "Reply",
     "SingleTurn",
