@@ -2,4 +2,4 @@
 describes the layers.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
