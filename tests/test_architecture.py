@@ -205,7 +205,7 @@ REMEMBER = {
     "agents.dialects.json_lines": "fields of this program's types",
     "surfaces.field_lists": "nothing of a client",
     "surfaces.messages.render": "a renderer's own, for one answer",
-    "http.middleware.wrong_keys": "digests of keys, which no answer contains",
+    "http.middleware.rate_limit": "digests of keys, which no answer contains",
 }
 """Modules with a cache, and why no client gets from it what another one has sent."""
 CACHES = frozenset({"cache", "lru_cache", "LruCache", "OwnedEntries"})

@@ -79,7 +79,7 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.commands.doctor:report_value": "the fields of a class",
     "codex_proxy.core.tokens:__add__": "constants",
     "codex_proxy.surfaces.request_options:options_as_given": "constants of the table of options",
-    "codex_proxy.http.agent_headers:<module>": "constants of the table of options",
+    "codex_proxy.http.turns:<module>": "constants of the table of options",
     "codex_proxy.runs.idle_sessions:<module>": "constants of the table of options",
     "codex_proxy.mcp.config:_replace_variables": "the fields of a class",
     "codex_proxy.process.warden:parse_limits": "the operator's limits, as names of RLIMIT_ constants",

@@ -40,16 +40,27 @@ from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.messages import REASONING_STATE
 from codex_proxy.http.metrics import METER, METRICS_KEY
-from codex_proxy.http.middleware.access import FORWARDED_HEADERS, HOSTS, ORIGINS, PASSES_KEYS, TRUSTED_PROXIES
+from codex_proxy.http.middleware.access import (
+    FORWARDED_HEADERS,
+    HOSTS,
+    ORIGINS,
+    PASSES_KEYS,
+    RIGHTS,
+    TRUSTED_PROXIES,
+)
 from codex_proxy.http.middleware.content_log import log_contents
-from codex_proxy.http.middleware.rate_limit import CONNECTIONS, REQUEST_LIMITS, RequestLimits
-from codex_proxy.http.middleware.rights import RIGHTS
-from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
+from codex_proxy.http.middleware.rate_limit import (
+    CONNECTIONS,
+    REQUEST_LIMITS,
+    WRONG_KEYS,
+    RequestLimits,
+    WrongKeys,
+)
 from codex_proxy.http.page import PAGE
 from codex_proxy.http.routing import ROUTER
 from codex_proxy.http.server import application, max_connections
 from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED, WORKER
-from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots
+from codex_proxy.http.sse import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.process.own_process import memory_bytes
 from codex_proxy.responses.service import ResponsesService

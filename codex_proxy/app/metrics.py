@@ -29,7 +29,7 @@ from codex_proxy.http.endpoint import Handler
 from codex_proxy.http.exchange import TIMINGS
 from codex_proxy.http.metrics import error_of
 from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
-from codex_proxy.http.stream_slots import StreamSlots
+from codex_proxy.http.sse import StreamSlots
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.surfaces.messages.content import STOP_REASONS
 from codex_proxy.surfaces.models import ModelCatalog, default_model_of, listed_names, resolve, split_mode

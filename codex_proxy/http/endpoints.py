@@ -8,9 +8,8 @@ from typing import Any, Final, get_args
 from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http import conversations, ollama, page, responses, server_info
-from codex_proxy.http.chat import create_chat_completion
+from codex_proxy.http.chat import completions, create_chat_completion
 from codex_proxy.http.cluster import Cluster, retrieve_cluster
-from codex_proxy.http.completions import completions
 from codex_proxy.http.endpoint import (
     COUNT,
     FLAG,
@@ -27,8 +26,7 @@ from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.http.messages import count_message_tokens, create_message
 from codex_proxy.http.metrics import METER, metrics
 from codex_proxy.http.pass_through import pass_through
-from codex_proxy.http.sse import NDJSON
-from codex_proxy.http.stream_slots import TEST_ENDPOINTS, OpenStreams, Released, open_streams, release_streams
+from codex_proxy.http.sse import NDJSON, TEST_ENDPOINTS, OpenStreams, Released, open_streams, release_streams
 from codex_proxy.http.usage import retrieve_usage, retrieve_usage_limits
 from codex_proxy.http.websocket import open_responses_socket
 from codex_proxy.surfaces.answer_types import ItemList

@@ -20,8 +20,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.passing import PassedAnswer, PassedRequest, PassingAgent, RestOfBody
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.app_keys import RUNS, USAGE
-from codex_proxy.http.body import BodyReader, read_body
-from codex_proxy.http.content_coding import coding_of
+from codex_proxy.http.body import BodyReader, coding_of, read_body
 from codex_proxy.http.middleware.access import FORM, origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS

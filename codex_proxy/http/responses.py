@@ -13,7 +13,6 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import HistoryItem, as_functions
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.agent_headers import agent_headers
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import HELD, hints_of, name_ignored, parse_body, parse_request, read_body
 from codex_proxy.http.exchange import (
@@ -28,10 +27,10 @@ from codex_proxy.http.listing import check_include, decode_item, list_page
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.routing import body_of_target, later_targets
-from codex_proxy.http.sse import EventStream
-from codex_proxy.http.stream_slots import stream_slot
+from codex_proxy.http.sse import EventStream, stream_slot
 from codex_proxy.http.turns import (
     TurnAnswer,
+    agent_headers,
     answer_turn,
     ending_notes,
     note_admitted,

@@ -352,6 +352,6 @@ async def openapi(request: web.Request) -> web.Response:
 @lru_cache(maxsize=1)
 def _document(endpoints: tuple[Endpoint, ...], max_choices: int) -> bytes:
     # Imported here: no turn needs it, and making schemas takes longer than answering one.
-    from codex_proxy.http.openapi.document import document
+    from codex_proxy.http.openapi import document
 
     return msgspec.json.encode(document(endpoints, max_choices=max_choices))

@@ -1,4 +1,4 @@
-"""Parts of the types of answers, from which `/openapi.json` is made (`http/openapi/document.py`). The docstring of a
+"""Parts of the types of answers, from which `/openapi.json` is made (`http/openapi.py`). The docstring of a
 type is its description there.
 """
 

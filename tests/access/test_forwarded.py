@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
+from codex_proxy.http.middleware.rate_limit import WRONG_KEYS
 from tests.access.keyed import key_header, keyed_proxy, refusal_of
 from tests.http.serving import Hands, Proxy, fake_proxy, user
 

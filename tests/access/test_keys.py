@@ -14,7 +14,7 @@ import structlog
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.endpoints import ENDPOINTS
-from codex_proxy.http.middleware.wrong_keys import MAX_WAITING, WRONG_KEYS, WrongKeys
+from codex_proxy.http.middleware.rate_limit import MAX_WAITING, WRONG_KEYS, WrongKeys
 from tests.access.keyed import key_header, keyed_proxy, look_now, refusal_of, write_keys, write_text
 from tests.http.serving import Hands, Proxy, fake_proxy, until, user
 from tests.waiting import poll

@@ -20,8 +20,8 @@ from codex_proxy.app.keyring import CHECK_SECONDS
 from codex_proxy.core.keys import digest_of
 from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.http.app_keys import CLIENTS
+from codex_proxy.http.middleware.access import ABORT_SECONDS, RIGHTS
 from codex_proxy.http.middleware.rate_limit import CONNECTIONS
-from codex_proxy.http.middleware.rights import ABORT_SECONDS, RIGHTS
 from tests.access.keyed import key_header, keyed_proxy, look_now, write_keys
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE, poll

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.middleware.wrong_keys import (
+from codex_proxy.http.middleware.rate_limit import (
     FORGET_SECONDS,
     FREE_ATTEMPTS,
     MAX_ADDRESSES,

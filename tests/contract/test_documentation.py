@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from codex_proxy.core.options import NAMES, OPTIONS, SAMPLING, Api
-from codex_proxy.http.openapi.bodies import body_schemas
+from codex_proxy.http.openapi import body_schemas
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.completions import CompletionRequest
 from codex_proxy.surfaces.field_lists import Ignored, Refused

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from codex_proxy.http.endpoints import ENDPOINTS
-from codex_proxy.http.openapi.document import document
+from codex_proxy.http.openapi import document
 
 OF_THE_MODEL: Final = frozenset({"invalid_structured_output", "tool_choice_not_honoured"})
 """The fake agent answers the same whatever is asked: it follows no schema, and calls no tool that it has to."""

@@ -23,7 +23,7 @@ from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, Child
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.commands.page import page_of
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.stream_slots import STREAM_SLOTS
+from codex_proxy.http.sse import STREAM_SLOTS
 from codex_proxy.process.child import Command
 from codex_proxy.settings.fields import Settings
 from tests.waiting import PATIENCE, eventually

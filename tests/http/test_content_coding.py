@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.http.content_coding import MAX_PARTS, Coding, TooLarge, decompress
+from codex_proxy.http.body import MAX_PARTS, Coding, TooLarge, decompress
 from tests.growth import assert_linear
 from tests.http.serving import Answer, Proxy, fake_proxy, user
 from tests.upstreams.serving import Upstream, upstream

@@ -19,8 +19,8 @@ import pytest
 
 from codex_proxy.core.options import OPTIONS, Api, Option
 from codex_proxy.core.turn import Turn
-from codex_proxy.http import agent_headers
-from codex_proxy.http.openapi.bodies import REQUESTS, body_schemas, property_at
+from codex_proxy.http import turns
+from codex_proxy.http.openapi import REQUESTS, body_schemas, property_at
 from codex_proxy.surfaces import request_options
 from tests.examples.test_oneshot_agent import EXAMPLE, PLUGIN
 from tests.http.serving import Answer, Proxy, fake_proxy
@@ -243,7 +243,7 @@ async def test_an_option_that_no_agent_reads_and_nobody_names_is_found(
     planted = tuple(each._replace(needs=()) for each in OPTIONS if each.field == "verbosity")
     kept = tuple(each for each in OPTIONS if each.field != "verbosity")
     monkeypatch.setattr(f"{__name__}.OPTIONS", (*kept, *planted))
-    monkeypatch.setattr(agent_headers, "_OPTIONAL", [each for each in kept if each.needs])
+    monkeypatch.setattr(turns, "_OPTIONAL", [each for each in kept if each.needs])
     async with proxy_of_family(family, tmp_path) as (proxy, server):
         assert await lost_options(proxy, server, "chat") == ["verbosity"]
         assert await lost_options(proxy, server, "responses") == ["text.verbosity"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.http.stream_slots import StreamSlots
+from codex_proxy.http.sse import StreamSlots
 from tests.http.serving import Answer, fake_proxy, until, user
 
 HELD_REQUEST = user("[[fake:text hold=1]]", stream=True)

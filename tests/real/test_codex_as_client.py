@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.tool_names import offered_name
-from codex_proxy.http import body, content_coding
-from codex_proxy.http.content_coding import Coding
+from codex_proxy.http import body
+from codex_proxy.http.body import Coding
 from tests.fuzz.requests import PIXEL
 from tests.real.codex_home import make_codex_home, run_exec, sign_in_with_chatgpt
 from tests.real.model_plans import call, plan, say
@@ -151,9 +151,11 @@ async def test_a_codex_with_a_sign_in_of_chatgpt_packs_its_requests(
 ) -> None:
     packed: list[Coding] = []
 
+    unpack = body.decompress
+
     def decompress(given: bytes, coding: Coding, limit: int) -> bytes:
         packed.append(coding)
-        return content_coding.decompress(given, coding, limit)
+        return unpack(given, coding, limit)
 
     monkeypatch.setattr(body, "decompress", decompress)
     home = make_codex_home(chain.folder / "client", "")

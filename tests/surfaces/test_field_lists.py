@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 from typing_extensions import get_type_hints, is_typeddict
 
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.http.openapi.bodies import ALWAYS_REFUSED
+from codex_proxy.http.openapi import ALWAYS_REFUSED
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.messages.wire import BLOCK_FIELDS, TOOL_FIELDS, MessagesRequest

@@ -1,27 +1,30 @@
 """Checks whether a request may use the server: its headers' size, Host (against DNS rebinding), reverse proxy, web
-page, key and content type. Bodies must be JSON, which no page of another origin can send without a preflight. Source:
-docs/decisions.md#access.
+page, key and content type; ends it when its key is no longer valid, however long its answer would last. Bodies must be
+JSON, which no page of another origin can send without a preflight. Source: docs/decisions.md#access.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from types import TracebackType
 from typing import Final, TypeAlias
 
 from aiohttp import web
 
-from codex_proxy.core.faults import Fault, FaultKind, bad_request
+from codex_proxy.admission.clients import HeldRights
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NO_KEY_OWNER, digest_of
 from codex_proxy.core.safety import peer_address
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import HOPS_HEADER, Origin
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import ENDPOINT, OPEN_PATHS
+from codex_proxy.http.middleware.rate_limit import WRONG_KEYS
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
-from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
 
 ORIGINS: Final = web.AppKey("origins", frozenset[str])
 """The allowed origins, in lower case."""
@@ -320,3 +323,64 @@ def _check_content_type(request: web.Request) -> None:
 
 def _is_json(kind: str) -> bool:
     return kind == "application/json" or kind.endswith("+json")
+
+
+ABORT_SECONDS: Final = 0.2
+"""Seconds for the last bytes of an answer whose key is no longer valid; then its connection is closed."""
+
+RIGHTS: Final = web.AppKey("rights", HeldRights)
+
+
+class RequestRight:
+    """The right to a request's answer. If it is lost, the request's task is cancelled; a `with` of this raises the
+    `Fault` INVALID_API_KEY in place of that cancellation.
+    """
+
+    def __init__(self, request: web.Request) -> None:
+        self._task = asyncio.current_task()
+        self._transport = request.transport
+        self._failure: Failure | None = None
+        self._abort: asyncio.TimerHandle | None = None
+        self._give_up = request.app[RIGHTS].hold(request[CLIENT], self._on_lost)
+
+    def _on_lost(self, failure: Failure) -> None:
+        assert self._task is not None, "a request has a task"
+        self._failure = failure
+        self._task.cancel()
+        if self._transport is not None:
+            self._abort = self._task.get_loop().call_later(ABORT_SECONDS, self._transport.abort)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._failure is None or not isinstance(error, asyncio.CancelledError) or self._task is None:
+            return
+        failure, self._failure = self._failure, None
+        if not self._task.uncancel():  # else somebody else has cancelled it, too
+            raise Fault(failure) from None
+
+    def release(self) -> None:
+        self._give_up()
+        if self._abort is not None:
+            self._abort.cancel()
+        self._task = self._transport = None  # the task holds the request, and the request this
+
+
+RIGHT: Final = web.RequestKey("right", RequestRight)
+"""Not set for paths that need no key."""
+
+
+@contextmanager
+def hold_right(request: web.Request) -> Iterator[None]:
+    """Ends the request with the `Fault` INVALID_API_KEY as soon as its key is no longer valid."""
+    if CLIENT not in request:
+        yield
+        return
+    right = request[RIGHT] = RequestRight(request)
+    try:
+        with right:
+            yield
+    finally:
+        right.release()
