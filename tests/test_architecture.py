@@ -323,6 +323,7 @@ def upwards(module: Module) -> list[str]:
             continue
         beside = parts[1] not in {*MAY_IMPORT, "__version__"}
         above_agents = is_wiring(module.name) and beside and parts[1] not in AGENT_WIRING_MAY_IMPORT
+        above_agents = above_agents and not is_list_of_parts(parts)
         if above_agents or (parts[1] == "commands" and own[0] not in IMPORT_COMMANDS):
             wrong.append(f"{'.'.join(own)} imports {target}")
     return wrong

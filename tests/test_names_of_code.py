@@ -53,6 +53,7 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.parts.__init__:own_settings_of": "what parts declare",
     "codex_proxy.parts.__init__:declared": "the fields of `Part`, and what parts declare",
     "codex_proxy.agents.registry:_load": "the values of BUILT_IN, and constants",
+    "codex_proxy.agents.registry:plugin_part": "the same",
     "codex_proxy.agents.registry:load_plugin": "what the operator gives as --agent-plugin, or an installed package",
     "codex_proxy.agents.names:code_of": "what the operator gives as --agent-plugin; it is not imported",
     "codex_proxy.agents.spec:possible_capabilities": "the names of settings in a spec",

@@ -1,5 +1,5 @@
 """The names of agents. A built-in agent is one line (`name: "module:attribute"`, an `AgentSpec`). A plugin's name is
-that of an agent of its part (`codex_proxy.parts`), or of an entry point in the group `codex_proxy.agents`.
+that of an entry point in the group `codex_proxy.agents`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Final
 
-from codex_proxy.parts import KNOWN, absent_part, outside_parts, parts
+from codex_proxy.parts import absent_part, parts
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "codex-app-server": "codex_proxy.agents.codex.spec:APP_SERVER",
@@ -26,7 +26,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "claude-acp": "codex_proxy.agents.acp.spec:CLAUDE_ACP_SPEC",
     "codex-acp": "codex_proxy.agents.acp.spec:CODEX_ACP_SPEC",
     "acp": "codex_proxy.agents.acp.spec:ACP_SPEC",
-    **{name: line for part in parts() if part.name in KNOWN for name, line in part.agents.items()},
+    **{name: line for part in parts() for name, line in part.agents.items()},
     "fake": "codex_proxy.agents.fake.spec:SPEC",
 }
 
@@ -57,11 +57,7 @@ def check_name(agent: str, plugin: str | None) -> None:
 
 
 def entry_points() -> dict[str, str]:
-    """Returns the `module:attribute` of the plugins' agents, by name."""
-    named = {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
-    return named | {
-        name: line for each in outside_parts() if each.part for name, line in each.part.agents.items()
-    }
+    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
 
 
 def code_of(reference: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The choice of the server's agent: a built-in one, imported only when used, or a plugin, chosen with
-`--agent-plugin module:SPEC` or by its entry point; its name must not be a built-in's.
+`--agent-plugin MODULE:NAME` or by its entry point; its name must not be a built-in's. What the plugin names is an
+`AgentSpec`, or a `Part` with agents.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.names import BUILT_IN, DEFAULT_AGENT, entry_points, names
+from codex_proxy.parts import Part
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -64,8 +66,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec:
-    """Imports a plugin's spec. `source` says where `reference` came from, for messages; `wanted` is the name that the
-    agent must have. Raises `NoAgentError`.
+    """Imports a plugin, and returns its spec. `source` says where `reference` came from, for messages; `wanted` is the
+    name that the agent must have. Raises `NoAgentError`.
     """
     from codex_proxy.agents.spec import AgentSpec, NoAgentError
 
@@ -84,9 +86,12 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
             f"{source}: the module {module_name} has no {attribute}. Name the AgentSpec in it: {module_name}:NAME."
         )
     spec = getattr(module, attribute)
+    if isinstance(spec, Part) and spec.agents:
+        of_agent = spec.agents.get(wanted or "", next(iter(spec.agents.values())))
+        return load_plugin(of_agent, source=source, wanted=wanted)
     if not isinstance(spec, AgentSpec):
         raise NoAgentError(
-            f"{source}: {reference} is not an AgentSpec but a value of the type "
+            f"{source}: {reference} is not an AgentSpec (nor a Part with agents) but a value of the type "
             f"{type(spec).__name__}. docs/adding-an-agent.md describes what a plugin contains."
         )
     if NAME.fullmatch(spec.name) is None or spec.name in names():
@@ -100,6 +105,17 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
             f"--agent {spec.name}."
         )
     return spec
+
+
+def plugin_part(reference: str) -> Part | None:
+    """Returns the part that a plugin is, if it is one. That of a plugin that cannot be imported is none: who makes its
+    agent is told why.
+    """
+    try:
+        found = pkgutil.resolve_name(reference)
+    except Exception:  # noqa: BLE001  (a plugin's code may raise anything)
+        return None
+    return found if isinstance(found, Part) else None
 
 
 async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:

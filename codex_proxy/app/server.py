@@ -15,6 +15,7 @@ from codex_proxy import __version__
 from codex_proxy.agents.agent import all_agents
 from codex_proxy.agents.configured.agents import (
     make_agent,
+    plugin_parts,
 )
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.application import application_of, mcp_tools_of, usage_of, webhooks_of
@@ -172,7 +173,8 @@ async def make_server(
     the page shows. Raises `UserError` or `Fault`.
     """
     environ = os.environ if environ is None else environ
-    parts = [part for make in declared("server") if (part := make(settings, environ)) is not None]
+    made = [make(settings, environ) for make in declared("server", plugin_parts(settings))]
+    parts = [part for part in made if part is not None]
     cassettes = _cassettes_of(settings, environ)
     settings = settings if cassettes is None else cassettes.settings
     check(settings, SystemClock(), environ)

@@ -19,6 +19,7 @@ from codex_proxy.agents.configured.agents import (
     context_of,
     is_plain_only,
     is_single,
+    plugin_parts,
     runs_codex,
     why_unusable,
 )
@@ -35,7 +36,7 @@ from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import Key, KeysError, with_default
 from codex_proxy.mcp.config import StdioServer
-from codex_proxy.parts import declared, outside_parts
+from codex_proxy.parts import declared
 from codex_proxy.process.launch import SpawnError, find_program
 from codex_proxy.process.spawner import why_no_spawner
 from codex_proxy.settings.fields import Settings
@@ -144,19 +145,8 @@ async def machine_checks(settings: Settings, environ: Mapping[str, str], *, runs
     store, keys = await store_check(settings, in_use=runs)
     folders = await asyncio.to_thread(folder_checks, settings, environ, keys)
     servers = await asyncio.to_thread(mcp_checks, settings, environ)
-    of_parts = [parts_checks(), *[await check(settings, environ) for check in declared("checks")]]
+    of_parts = [await check(settings, environ) for check in declared("checks", plugin_parts(settings))]
     return [await spawner_check(), store, *folders, *servers, *chain.from_iterable(of_parts)]
-
-
-def parts_checks() -> list[Check]:
-    """Checks the parts of other packages: a warning for each that cannot be used."""
-    return [
-        CheckBuilder("part", part=each.name, reference=each.reference).warning(
-            f"The part {each.name} is not used.", each.trouble
-        )
-        for each in outside_parts()
-        if each.trouble
-    ]
 
 
 async def spawner_check() -> Check:

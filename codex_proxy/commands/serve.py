@@ -24,7 +24,6 @@ from codex_proxy.commands.page import page_of
 from codex_proxy.commands.supervisor import ALIVE
 from codex_proxy.core.faults import Fault, UserError
 from codex_proxy.core.tool_names import ToolServerState
-from codex_proxy.parts import outside_parts
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import unused_settings, variables_of
 from codex_proxy.settings.old_names import advice_about
@@ -58,9 +57,6 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
         log.warning("old_setting", text=advice)
     for name, hint in settings.unknown_variables.items():
         log.warning("unknown_variable", name=name, text=f"It sets nothing: {hint}")
-    for each in outside_parts():
-        if each.trouble:
-            log.warning("part_unusable", part=each.name, text=each.trouble)
     raise_open_files()
     try:
         server = await make_server(settings, page=page_of, worker=worker)

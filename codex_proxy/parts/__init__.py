@@ -1,16 +1,15 @@
 """The parts of the program: what not every user needs, a folder for each (`codex_proxy/parts/NAME`), which declares
 itself in its object `PART`. Everything else of `codex_proxy` is the core. The core works without any of the folders,
-and imports nothing from them: it finds them here. A part of another package is an entry point of the group
-`codex_proxy.parts`.
+and imports nothing from them: it finds them here. The part of another package is used only if the settings name its
+agent (`agents.registry`).
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -56,52 +55,10 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
 Table = TypeVar("Table")
 
 
-GROUP: Final = "codex_proxy.parts"
-
-
-class OutsidePart(msgspec.Struct, frozen=True):
-    """A part of another package."""
-
-    name: str
-    """The entry point's name."""
-    reference: str
-    part: Part | None = None
-    trouble: str = ""
-    """Why the part cannot be used, and what to do; empty if it can."""
-
-
 @cache
 def parts() -> tuple[Part, ...]:
-    """Returns the parts whose folders are there, and those of other packages."""
-    own = (importlib.import_module(f"{__name__}.{name}").PART for name in KNOWN if _is_there(name))
-    return (*own, *(each.part for each in outside_parts() if each.part is not None))
-
-
-@cache
-def outside_parts() -> tuple[OutsidePart, ...]:
-    """Returns the parts of other packages, also those that cannot be used."""
-    return tuple(_outside_part(each) for each in importlib.metadata.entry_points(group=GROUP))
-
-
-def _outside_part(entry: importlib.metadata.EntryPoint) -> OutsidePart:
-    found = OutsidePart(entry.name, entry.value)
-    advice = f"Update or remove the package of {entry.value}."
-    try:
-        part = entry.load()
-        if isinstance(part, Part):
-            own_settings_of(part)
-    except Exception as error:  # noqa: BLE001  (another's code may raise anything)
-        trouble = f"{entry.value} cannot be imported ({type(error).__name__}: {error}). {advice}"
-        return msgspec.structs.replace(found, trouble=trouble)
-    if not isinstance(part, Part):
-        return msgspec.structs.replace(found, trouble=f"{entry.value} is no `Part`. {advice}")
-    if part.name in KNOWN or part.name != entry.name:
-        trouble = (
-            f"{entry.value} is called {part.name}. It needs the name of its entry point, which no part of "
-            f"codex-proxy has. {advice}"
-        )
-        return msgspec.structs.replace(found, trouble=trouble)
-    return msgspec.structs.replace(found, part=part)
+    """Returns the parts whose folders are there."""
+    return tuple(importlib.import_module(f"{__name__}.{name}").PART for name in KNOWN if _is_there(name))
 
 
 def _is_there(name: str) -> bool:
@@ -130,8 +87,8 @@ def own_settings_of(part: Part) -> tuple[str, ...]:
     return tuple(pkgutil.resolve_name(part.settings).model_fields) if part.settings else ()
 
 
-def declared(what: str) -> Iterator[Any]:
-    """Yields the code that parts declare in their field `what`, and imports it."""
-    for part in parts():
+def declared(what: str, more: Iterable[Part] = ()) -> Iterator[Any]:
+    """Yields the code that the parts, and `more` of them, declare in their field `what`, and imports it."""
+    for part in (*parts(), *more):
         if reference := getattr(part, what):
             yield pkgutil.resolve_name(reference)

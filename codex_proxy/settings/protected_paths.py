@@ -18,7 +18,6 @@ from codex_proxy.agents.configured.agents import codex_settings, is_plain_only, 
 from codex_proxy.agents.names import code_of
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.safety import ProtectedPath, find_endangered
-from codex_proxy.parts import outside_parts
 from codex_proxy.settings.fields import Settings
 
 if TYPE_CHECKING:
@@ -83,9 +82,6 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
     for reference in plugin_references(settings):
         for path in code_of(reference):
             yield "the agent plugin's code", path, True
-    for part in outside_parts():
-        for path in code_of(part.reference):
-            yield "a part's code", path, True
 
 
 def _code() -> Iterator[tuple[str, str | Path, bool]]:

@@ -84,7 +84,7 @@ def test_a_built_in_agent_that_is_named_serves_and_the_plugin_is_not_imported(fo
     [
         ("nowhere_to_be_found:SPEC", "Install the package of nowhere_to_be_found:SPEC"),
         (f"{PLUGIN}:MISSING", f"has no MISSING. Name the AgentSpec in it: {PLUGIN}:NAME"),
-        (f"{PLUGIN}:NOTHING", "not an AgentSpec but a value of the type int"),
+        (f"{PLUGIN}:NOTHING", "not an AgentSpec (nor a Part with agents) but a value of the type int"),
         (f"{PLUGIN}:TAKEN", "Give it a name"),
         (PLUGIN, "write MODULE:SPEC"),
         (f"../{PLUGIN}:SPEC", "write MODULE:SPEC"),

@@ -19,6 +19,7 @@ from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.core.faults import misconfigured
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import MODEL_SEPARATOR
+from codex_proxy.parts import Part
 from codex_proxy.process.launch import FOLDER_REMOVED, is_folder_removed
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.old_names import with_new_names
@@ -125,6 +126,12 @@ def settings_with(settings: Settings, key: str) -> tuple[Settings, ...]:
 def plugin_references(settings: Settings) -> tuple[str, ...]:
     found = (registry.plugin_reference(each.settings) for each in _agents_or_none(settings))
     return tuple(reference for reference in found if reference is not None)
+
+
+def plugin_parts(settings: Settings) -> tuple[Part, ...]:
+    """Returns the parts that the plugins of the settings are."""
+    found = map(registry.plugin_part, dict.fromkeys(plugin_references(settings)))
+    return tuple(part for part in found if part is not None)
 
 
 def settings_without_effect(

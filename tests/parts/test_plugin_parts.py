@@ -1,0 +1,83 @@
+"""A package of another author can be a part, by the same object `PART`, once the settings name its agent."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.agents.registry import chosen_spec
+from codex_proxy.agents.spec import NoAgentError
+from codex_proxy.app.server import make_server
+from codex_proxy.commands.checks import machine_checks
+from codex_proxy.settings.fields import Settings
+from tests.agents.plugin_package import GOOD, write_entry_point, write_plugin
+from tests.http.serving import ENVIRONMENT
+
+PARROTS = (
+    GOOD
+    + """
+from codex_proxy.agents.fake.setup import make
+from codex_proxy.app.server_parts import ServerPart
+from codex_proxy.parts import Part
+
+class Parrots(ServerPart):
+    def banner(self):
+        return ["  PARROTS    one"]
+
+async def checks(settings, environ):
+    return [Check(name="parrots", status="ok", message="It has been fed.")]
+
+def server_part(settings, environ):
+    return Parrots()
+
+FAKE = AgentSpec(name="parrot", summary="repeats", make=make, check=check)
+PART = Part(
+    name="parrots",
+    summary="a parrot",
+    page="",
+    agents={"parrot": "parrots:FAKE"},
+    checks="parrots:checks",
+    server="parrots:server_part",
+)
+EMPTY = Part(name="parrots", summary="no parrot", page="")
+"""
+)
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings that name the agent of an installed package, which is a part."""
+    write_plugin(tmp_path, monkeypatch, "parrots", PARROTS)
+    write_entry_point(tmp_path, "parrot", "parrots:PART")
+    return Settings(agent="parrot", workdir=tmp_path, state_dir=tmp_path / "state")
+
+
+def test_the_agent_of_a_part_is_the_plugins(named: Settings) -> None:
+    assert chosen_spec(named).name == "parrot"
+
+
+async def test_a_plugins_part_has_checks_and_what_a_server_has_of_it(named: Settings) -> None:
+    found = await machine_checks(named, ENVIRONMENT, runs=False)
+    assert "It has been fed." in [check.message for check in found]
+    server = await make_server(named, ENVIRONMENT)
+    assert "  PARROTS    one" in [line for part in server.parts for line in part.banner()]
+
+
+async def test_a_part_that_no_setting_names_is_not_imported(named: Settings) -> None:
+    other = named.model_copy(update={"agent": "fake"})
+    found = await machine_checks(other, ENVIRONMENT, runs=False)
+    server = await make_server(other, ENVIRONMENT)
+    assert "parrots" not in [check.name for check in found]
+    assert server.parts == []
+    assert "parrots" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [("parrots:EMPTY", "nor a Part with agents"), ("parrots:NOTHING", "a value of the type int")],
+)
+def test_a_part_without_agents_is_refused_and_named(named: Settings, reference: str, text: str) -> None:
+    with pytest.raises(NoAgentError, match=text):
+        chosen_spec(named.model_copy(update={"agent": "auto", "agent_plugin": reference}))
