@@ -27,7 +27,7 @@ TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
 HEAD = """# Settings
 
-*Written by `scripts/gen_configuration.py` from `codex_proxy/settings/fields.py`.*
+*Written by `scripts/gen_configuration.py` from `codex_proxy/settings/fields.py` and the settings of the parts.*
 
 A value comes from a flag of `codex-proxy serve`, else from an environment variable, else from the settings file, else
 it is the default. An empty variable counts as unset. The variable is `PROXY_` and the setting's name in capitals

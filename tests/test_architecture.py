@@ -51,6 +51,8 @@ IMPORT_COMMANDS = frozenset({"cli", "commands"})
 
 PARTS_MAY_IMPORT: dict[str, tuple[str, ...]] = {}
 """The other parts that a part may import."""
+PART_LAYERS = {"claude_code": "agents"}
+"""The layers of parts, whose rules they keep as if they were packages there. Others belong to the first row."""
 
 STAND_ALONE = ("agents", "surfaces")
 """Layers whose own packages (one per agent, one per API) do not know each other."""
@@ -95,9 +97,9 @@ DRIVES_CHILDREN = frozenset(
         "agents.codex_app_server.agent",
         "agents.codex_app_server.binary_check",
         "agents.codex_app_server.process",
-        "agents.claude_code.agent",
-        "agents.claude_code.process",
-        "agents.claude_code.program",
+        "parts.claude_code.agent",
+        "parts.claude_code.process",
+        "parts.claude_code.program",
         "agents.upstream.agent",
         "agents.upstream.client",
         "agents.upstream.config",
@@ -212,6 +214,8 @@ CACHES = frozenset({"cache", "lru_cache", "LruCache", "OwnedEntries"})
 
 NAMES_AGENTS = "codex_proxy.agents."
 """The list of names and the modules of agents."""
+LISTS_PARTS = "codex_proxy.parts"
+"""It names the agents of absent parts."""
 NAMES_DIALECTS = "codex_proxy.cassettes.old_format"
 """The names of dialects in cassettes of version 1; it goes with them."""
 NAMES_CLIENTS = "codex_proxy.commands.connect."
@@ -236,7 +240,7 @@ class Module:
     @property
     def layer(self) -> str:
         """The package of the project that it is in; empty for the modules beside the layers."""
-        parts = self.name.split(".")
+        parts = place_of(self.name).split(".")
         inside = (len(parts) > 2 or (self.package and len(parts) == 2)) and not is_wiring(self.name)
         return parts[1] if inside and parts[0] == "codex_proxy" and parts[1] not in WIRING else ""
 
@@ -279,15 +283,22 @@ class Module:
         return ".".join([*kept, *([node.module] if node.module else [])])
 
 
+def place_of(name: str) -> str:
+    """Returns the name that a module of a part would have in the part's layer; any other name as it is."""
+    found = re.match(r"codex_proxy\.parts\.(\w+)", name)
+    layer = PART_LAYERS.get(found[1]) if found else None
+    return name.replace("parts", layer, 1) if layer else name
+
+
 def is_wiring(name: str) -> bool:
     """Whether it is a module of an agent that belongs to the wiring, or something in one."""
-    return any(re.match(rf"{pattern}(\.|$)", name) for pattern in AGENT_WIRING)
+    return any(re.match(rf"{pattern}(\.|$)", place_of(name)) for pattern in AGENT_WIRING)
 
 
 def may_import(layer: str, target: str) -> bool:
     """Whether the table lets a layer import a module of the project."""
     allowed = {layer, "__version__", *MAY_IMPORT.get(layer, ())}
-    name = target.removeprefix("codex_proxy.")
+    name = place_of(target).removeprefix("codex_proxy.")
     return not is_wiring(target) and any(name == each or name.startswith(f"{each}.") for each in allowed)
 
 
@@ -318,8 +329,10 @@ def upwards(module: Module) -> list[str]:
     package, *own = module.name.split(".")
     wrong = []
     for target in module.imports():
-        parts = target.split(".")
+        parts = place_of(target).split(".")
         if package != "codex_proxy" or parts[0] != "codex_proxy" or len(parts) < 2 or not own:
+            continue
+        if is_list_of_parts(parts):
             continue
         beside = parts[1] not in {*MAY_IMPORT, "__version__"}
         above_agents = is_wiring(module.name) and beside and parts[1] not in AGENT_WIRING_MAY_IMPORT
@@ -341,12 +354,12 @@ def without_parts(module: Module) -> list[str]:
 
 def standing_alone(module: Module) -> list[str]:
     """Agents do not import each other, nor do surfaces."""
-    own = module.name.split(".")[1:3]
+    own = place_of(module.name).split(".")[1:3]
     if module.layer not in STAND_ALONE or not is_package(module.layer, own[-1]):
         return []
     wrong = []
     for target in module.imports():
-        parts = target.split(".")
+        parts = place_of(target).split(".")
         if parts[:2] == ["codex_proxy", module.layer] and len(parts) > 2:
             other = parts[2]
             shared = f"{module.layer}.{other}" in SHARED_PACKAGES
@@ -356,7 +369,7 @@ def standing_alone(module: Module) -> list[str]:
 
 
 def is_package(layer: str, name: str) -> bool:
-    return (ROOT / "codex_proxy" / layer / name).is_dir()
+    return (ROOT / "codex_proxy" / layer / name).is_dir() or PART_LAYERS.get(name) == layer
 
 
 def sans_io(module: Module) -> list[str]:
@@ -437,7 +450,9 @@ def budgets(module: Module) -> list[str]:
 def agent_names(module: Module) -> list[str]:
     """Only the list of names and an agent's own modules name an agent; others ask its spec or the agent itself."""
     own = (NAMES_AGENTS, NAMES_CLIENTS, NAMES_DIALECTS)
-    if module.name.startswith(own) or not module.name.startswith("codex_proxy"):
+    if place_of(module.name).startswith(own) or module.name == LISTS_PARTS:
+        return []
+    if not module.name.startswith("codex_proxy"):
         return []
     documented = {node.value for node in module.nodes if isinstance(node, ast.Expr)}
     wrong = []
@@ -576,6 +591,9 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str]] = [
     (layering, "agents.codex_proto.dialect", "from codex_proxy.agents.codex.spec import x"),
     (layering, "runs.run", "import fake_proto.loop"),
     (upwards, "agents.acp.checks", "def f():\n    from codex_proxy.commands.doctor import Checkup"),
+    (layering, "parts.claude_code.dialect", "from codex_proxy.runs import run"),
+    (sans_io, "parts.claude_code.dialect", "import time"),
+    (standing_alone, "parts.claude_code.dialect", "from codex_proxy.agents.codex_proto import dialect"),
     (without_parts, "app.server", "def f():\n    from codex_proxy.parts.traces import watcher"),
     (standing_alone, "agents.codex_proto.dialect", "from codex_proxy.agents.codex_app_server import wire"),
     (sans_io, "tools.policy", "def f():\n    import time"),

@@ -81,7 +81,7 @@ ROWS: Final[dict[str, Row]] = {
     "codex_proxy.agents.codex_app_server.dialect:AppServerTurn._handle_message": child(
         "app-server", "one id reused"
     ),
-    "codex_proxy.agents.claude_code.dialect:ClaudeCodeTurn._handle": child("claude-code", "whole messages"),
+    "codex_proxy.parts.claude_code.dialect:ClaudeCodeTurn._handle": child("claude-code", "whole messages"),
     "codex_proxy.agents.acp.dialect:AcpTurn._read_update": child("acp", "many messages"),
     "codex_proxy.agents.openai_chat.calls:ToolCalls.feed": chat_upstream("openai-chat", "arguments in many deltas"),
     "codex_proxy.agents.openai_chat.pass_through:PassThrough._event": chat_upstream(

@@ -64,7 +64,7 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.mcp.servers:_transports": "constants",
     "codex_proxy.settings.protected_paths:_code": "the packages of this project and its plugin; none is imported",
     "codex_proxy.core.json_values:_without_surrogates_in": "the names of a struct's fields",
-    "codex_proxy.agents.claude_code.step_reader:_on_delta": "the values of DELTAS",
+    "codex_proxy.parts.claude_code.step_reader:_on_delta": "the values of DELTAS",
     # Formats other than JSON:
     "codex_proxy.process.warden:become_child": "the bytes of the server for its own child; marshal makes no objects",
     "codex_proxy.commands.connect.documents:_parse_yaml": "a round-trip loader, which makes no objects of its tags",

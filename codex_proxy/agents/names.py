@@ -16,7 +16,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "codex-app-server": "codex_proxy.agents.codex.spec:APP_SERVER",
     "codex-proto": "codex_proxy.agents.codex.spec:PROTO",
     "codex-exec": "codex_proxy.agents.codex.spec:EXEC",
-    "claude-code": "codex_proxy.agents.claude_code.spec:SPEC",
+    **{name: line for part in parts() for name, line in part.agents.items()},
     "openai-chat": "codex_proxy.agents.upstream.spec:CHAT_SPEC",
     "openai-responses": "codex_proxy.agents.upstream.spec:RESPONSES_SPEC",
     "gemini": "codex_proxy.agents.acp.spec:GEMINI_SPEC",
@@ -26,7 +26,6 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "claude-acp": "codex_proxy.agents.acp.spec:CLAUDE_ACP_SPEC",
     "codex-acp": "codex_proxy.agents.acp.spec:CODEX_ACP_SPEC",
     "acp": "codex_proxy.agents.acp.spec:ACP_SPEC",
-    **{name: line for part in parts() for name, line in part.agents.items()},
     "fake": "codex_proxy.agents.fake.spec:SPEC",
 }
 

@@ -39,7 +39,7 @@ DIALECTS: Final[Mapping[str, str]] = {
     "app-server": "codex_proxy.agents.codex_app_server.dialect:AppServerTurn",
     "proto": "codex_proxy.agents.codex_proto.dialect:CodexProto",
     "exec": "codex_proxy.agents.codex_exec.dialect:CodexExec",
-    "claude-code": "codex_proxy.agents.claude_code.dialect:ClaudeCodeTurn",
+    "claude-code": "codex_proxy.parts.claude_code.dialect:ClaudeCodeTurn",
     "acp": "codex_proxy.agents.acp.dialect:AcpTurn",
     "chat": "codex_proxy.agents.openai_chat.dialect:OpenAIChat",
     "responses": "codex_proxy.agents.openai_responses.dialect:OpenAIResponses",

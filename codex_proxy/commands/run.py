@@ -24,7 +24,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from codex_proxy.agents.claude_code.program import find_claude
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.configured.agents import codex_settings, settings_with
 from codex_proxy.commands.connect.clients import PROGRAMS, ClientProgram
@@ -40,6 +39,7 @@ from codex_proxy.commands.connect.running import ask_server
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import create, make_folder, replace_file
 from codex_proxy.files.temporary import TemporaryFolder, temporary_folder
+from codex_proxy.parts import declared
 from codex_proxy.settings.fields import Settings
 
 END_SECONDS: Final = 10.0
@@ -89,32 +89,28 @@ def find_client(name: str, settings: Settings, environ: Mapping[str, str]) -> st
     Raises `UserError` if the settings name a program that is not there.
     """
     search_path = environ.get("PATH", os.defpath)
-    if name not in ("codex", "claude"):
-        program = _program_of_acp(name, settings) or name
-        found = shutil.which(program, path=search_path)
-        if found is None and program != name:
-            raise UserError(f"There is no program {program}, which the setting acp.command names.")
-        return found
+    setting = ""
     if name == "codex":
         agents = (*codex_settings(settings), settings)
         named = next((each.codex_bin for each in agents if each.codex_bin), None)
-        found = find_codex(named, search_path)
+        found, program = find_codex(named, search_path), named or ""
+        setting = "codex_bin" if named else ""
     else:
-        agents = (*settings_with(settings, "claude_bin"), settings)
-        named = next((each.claude_bin for each in agents if each.claude_bin), None)
-        found = find_claude(named, search_path)
-    if named and (found is None or not (os.path.isfile(found) and os.access(found, os.X_OK))):
-        raise UserError(f"There is no program {named}, which the setting {name}_bin names.")
+        of_agents = (program_of(name, settings) for program_of in declared("programs"))
+        program, setting = next(filter(None, of_agents), _program_of_acp(name, settings) or (name, ""))
+        found = shutil.which(program, path=search_path)
+    if setting and (found is None or not (os.path.isfile(found) and os.access(found, os.X_OK))):
+        raise UserError(f"There is no program {program}, which the setting {setting} names.")
     return found
 
 
-def _program_of_acp(name: str, settings: Settings) -> str | None:
+def _program_of_acp(name: str, settings: Settings) -> tuple[str, str] | None:
     """Returns the program in the ACP command of an agent whose file has this name: `/opt/qwen` of `/opt/qwen --acp`."""
     for each in (*settings_with(settings, "acp"), settings):
         with contextlib.suppress(ValueError):  # a quote without its end: `serve` says it
             program, *_ = shlex.split(each.acp.command or "") or ("",)
             if os.path.basename(program) == name:
-                return program
+                return program, "acp.command"
     return None
 
 

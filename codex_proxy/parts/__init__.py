@@ -30,6 +30,14 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A pydantic model of its settings, which the server's `Settings` inherit from. Its module is imported with every
     command, and must be light.
     """
+    flags: Mapping[str, str] = {}
+    """The flags of `serve` that set its settings, each with what stands for the value in `--help` (empty for a choice
+    or a flag without one).
+    """
+    programs: str = ""
+    """A function of a client's name and the settings, which `codex-proxy run` asks: returns the program that they name
+    for this client, and the setting that does; or None.
+    """
     checks: str = ""
     """A function of the settings and the environment, which returns the part's checks for `doctor` when it is awaited.
     """
@@ -49,6 +57,7 @@ class KnownPart(msgspec.Struct, frozen=True):
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
     "traces": KnownPart(),
+    "claude_code": KnownPart(agents=("claude-code",), settings=("claude_bin", "CLAUDE_BIN")),
 }
 """Every part of this project. Its folder may be absent."""
 

@@ -119,9 +119,6 @@ class CoreSettings(SourcedSettings):
     codex_model: str | None = _from_variables(
         "CODEX_MODEL", default=None, description="model behind the name codex-5; unset: the agent's default"
     )
-    claude_bin: str | None = _from_variables(
-        "CLAUDE_BIN", default=None, description="path of Claude Code's program; unset: `claude` on PATH"
-    )
     workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
     workdir_roots: str = Field("", description="folders that requests may choose, separated by colons")
     sandbox: Sandbox = Field("read-only", description="what the agent's own commands may do")
@@ -401,11 +398,6 @@ class CoreSettings(SourcedSettings):
         return min(16, max(1, self.kept_threads // 16))
 
     @property
-    def claude_processes(self) -> int:
-        """The processes of Claude Code that are kept between turns."""
-        return min(64, max(1, self.kept_threads // 8))
-
-    @property
     def of_server(self) -> CoreSettings:
         """The settings of the whole server; each of several agents has a copy with the changes of its table."""
         return self._server or self
@@ -472,8 +464,8 @@ if TYPE_CHECKING:
     Settings = CoreSettings
 else:
 
-    class Settings(CoreSettings, *declared("settings")):
-        """The settings of the core and of all parts."""
+    class Settings(*reversed(tuple(declared("settings"))), CoreSettings):
+        """The settings of the core, and behind them those of the parts."""
 
 
 def split_list(text: str, separator: str = ",") -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 import click
 
 from codex_proxy.agents.names import names
+from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings
 
 KEYS_OF_TABLES: Final = {
@@ -57,7 +58,6 @@ _METAVARS: Final[Mapping[str, str]] = {
     "agent_confinement": "",
     "upstream_url": "URL",
     "codex_bin": "PATH",
-    "claude_bin": "PATH",
     "codex_home": "DIR",
     "workdir": "DIR",
     "sandbox": "",
@@ -70,6 +70,7 @@ _METAVARS: Final[Mapping[str, str]] = {
     "log_level": "",
     "log_format": "",
     "log_content": "",
+    **{name: metavar for part in parts() for name, metavar in part.flags.items()},
 }
 """What stands for the value in `--help`; empty for a choice or a flag without one."""
 

@@ -24,12 +24,12 @@ from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.agents.acp.program import INITIALIZE, Program, read_declared_features
 from codex_proxy.agents.acp.session_setup import session_options_of
 from codex_proxy.agents.acp.setup import launch_of
-from codex_proxy.agents.claude_code.launch import LaunchKey, claude_argv
-from codex_proxy.agents.claude_code.messages import control_request
-from codex_proxy.agents.claude_code.setup import claude_environment, program_of
-from codex_proxy.agents.claude_code.spec import NAME as CLAUDE_CODE
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.system import SystemClock
+from codex_proxy.parts.claude_code.launch import LaunchKey, claude_argv
+from codex_proxy.parts.claude_code.messages import control_request
+from codex_proxy.parts.claude_code.setup import claude_environment, program_of
+from codex_proxy.parts.claude_code.spec import NAME as CLAUDE_CODE
 from codex_proxy.process.child import Command
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.protected_paths import unreadable_paths

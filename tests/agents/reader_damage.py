@@ -14,8 +14,9 @@ from codex_proxy.agents.dialect import Dialect, Ended
 from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.events import Event, Notice, Stop, TextDelta, TurnEnded
 from codex_proxy.core.repair import TurnRepair
-from tests.agents import acp_replayer, app_server_replayer, claude_code_replayer, exec_child, proto_child
+from tests.agents import acp_replayer, app_server_replayer, exec_child, proto_child
 from tests.agents.app_server_replayer import Line
+from tests.parts.claude_code import replayer as claude_code_replayer
 
 HALF, OTHER_HALF = "\ud83d", "\ude00"
 KILLED: Final = Ended(signal=9, stderr_tail="Killed")

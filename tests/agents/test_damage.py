@@ -15,22 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.acp.messages import ToolsSettled
-from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.codex_exec.dialect import CodexExec
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import Event, RawItem, Stop, ToolCallRequested, TurnEnded
 from codex_proxy.core.items import HistoryOutput, TextPart
 from codex_proxy.core.repair import TurnRepair
+from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.runs.model_items import ModelItem
 from codex_proxy.tools.policy import ToolPolicy
 from codex_proxy.tools.replay import assistant_messages, entries_of
-from tests.agents import acp_replayer, app_server_replayer, claude_code_replayer, exec_child, proto_child
+from tests.agents import acp_replayer, app_server_replayer, exec_child, proto_child
 from tests.agents.app_server_outcomes import COMES_BACK
 from tests.agents.app_server_replayer import Line
 from tests.agents.damage import break_line, change_line, move_lines
 from tests.agents.proto_child import assert_well_formed
 from tests.core.well_formed import violations
+from tests.parts.claude_code import replayer as claude_code_replayer
 
 KILLED = Ended(signal=9, stderr_tail="Killed")
 SEEDS = st.integers(0, 2**32)

@@ -21,9 +21,9 @@ from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from tests.agents.acp_replayer import begin_and_open
 from tests.agents.app_server_dialogue import Dialogue
-from tests.agents.claude_code_replayer import begin_turn as begin_claude
-from tests.agents.claude_code_replayer import output_lines
 from tests.agents.proto_child import begin_turn, event_line
+from tests.parts.claude_code.replayer import begin_turn as begin_claude
+from tests.parts.claude_code.replayer import output_lines
 from tests.upstreams.cases import event, stream
 
 EARLY = ["abort", "aborted", "cancelled", "canceled", "interrupted"]

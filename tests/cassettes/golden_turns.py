@@ -13,12 +13,12 @@ from codex_proxy.core.events import Event
 from tests.agents import (
     acp_replayer,
     app_server_replayer,
-    claude_code_replayer,
     exec_child,
     proto_child,
     test_openai_chat_dialect,
 )
 from tests.captures import child, names_of
+from tests.parts.claude_code import replayer as claude_code_replayer
 from tests.upstreams.cases import CASES
 
 Change = Callable[[bytes], bytes]

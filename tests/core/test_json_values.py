@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.claude_code.tool_names import call_input
 from codex_proxy.core.json_values import UNREADABLE, encode_json
+from codex_proxy.parts.claude_code.tool_names import call_input
 
 HALF_OF_A_PAIR = '{"a": "\ud800"}'
 

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy.agents.claude_code import history, setup
-from codex_proxy.agents.claude_code.messages import user_line
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.server import make_server
+from codex_proxy.parts.claude_code import history, setup
+from codex_proxy.parts.claude_code.messages import user_line
 from tests.pictures import png_of, url_of
 from tests.real.anthropic_model import CACHED, IN, OUT, WRITTEN, AnthropicModel, anthropic_model, script
 from tests.real.claude_proxy import claude_processes, claude_proxy, environment_of, settings_of

@@ -13,11 +13,6 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.beside_the_loop import beside_the_loop
-from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
-from codex_proxy.agents.claude_code.failures import NOT_SIGNED_IN
-from codex_proxy.agents.claude_code.history import conversation
-from codex_proxy.agents.claude_code.launch import CAPABILITIES, NO_MENTIONS, LaunchKey
-from codex_proxy.agents.claude_code.process import InitializeResult, request_initialize
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.dialects.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.process_pool.plan import ONE_TURN
@@ -28,6 +23,11 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import Turn
+from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.parts.claude_code.failures import NOT_SIGNED_IN
+from codex_proxy.parts.claude_code.history import conversation
+from codex_proxy.parts.claude_code.launch import CAPABILITIES, NO_MENTIONS, LaunchKey
+from codex_proxy.parts.claude_code.process import InitializeResult, request_initialize
 from codex_proxy.process.child import Command
 
 log = structlog.get_logger(__name__)

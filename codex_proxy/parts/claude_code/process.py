@@ -7,18 +7,18 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.claude_code.messages import (
+from codex_proxy.agents.dialects.failures import describe_end
+from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part
+from codex_proxy.agents.processes.session import LineFramer, LineTooLong, ended_from
+from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import misconfigured
+from codex_proxy.parts.claude_code.messages import (
     ControlResponse,
     Message,
     control_request,
     decode,
     user_line,
 )
-from codex_proxy.agents.dialects.failures import describe_end
-from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part
-from codex_proxy.agents.processes.session import LineFramer, LineTooLong, ended_from
-from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import misconfigured
 from codex_proxy.process.child import Command, Exit, spawn
 
 START_SECONDS: Final = 30.0

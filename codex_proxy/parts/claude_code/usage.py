@@ -7,8 +7,8 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import astuple
 
-from codex_proxy.agents.claude_code.messages import StreamTokens
 from codex_proxy.core.events import Usage
+from codex_proxy.parts.claude_code.messages import StreamTokens
 
 
 def usage_of(tokens: StreamTokens) -> Usage:

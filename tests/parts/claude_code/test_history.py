@@ -10,17 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
-from codex_proxy.agents.claude_code.failures import failure_of
-from codex_proxy.agents.claude_code.history import (
-    BEGIN,
-    CONTINUE,
-    NO_OUTPUT,
-    PendingLines,
-    ThinkingBlock,
-    conversation,
-)
-from codex_proxy.agents.claude_code.tool_names import MAX_CHARS, agent_name
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import (
@@ -32,6 +21,17 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.core.turn import Turn
+from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.parts.claude_code.failures import failure_of
+from codex_proxy.parts.claude_code.history import (
+    BEGIN,
+    CONTINUE,
+    NO_OUTPUT,
+    PendingLines,
+    ThinkingBlock,
+    conversation,
+)
+from codex_proxy.parts.claude_code.tool_names import MAX_CHARS, agent_name
 
 
 def message_of(role: Any, text: str) -> HistoryMessage:

@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.claude_code.messages import CLIENT_SERVER
 from codex_proxy.agents.processes.claude_variables import CLAUDE_VARIABLES
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Mode, Sandbox
+from codex_proxy.parts.claude_code.messages import CLIENT_SERVER
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset({
     "history", "client_tools", "tool_replies", "structured_output", "images", "plain_model",

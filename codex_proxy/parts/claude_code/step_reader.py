@@ -12,11 +12,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.claude_code import activities
-from codex_proxy.agents.claude_code.calls import Call, Calls
-from codex_proxy.agents.claude_code.history import ThinkingBlock
-from codex_proxy.agents.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
-from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX
 from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.agents.dialects.json_lines import UnreadableError
 from codex_proxy.agents.dialects.response_items import raw_call, raw_message
@@ -36,6 +31,11 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Activity, Message, Reasoning, Tool, ToolCall
 from codex_proxy.core.limits import DELTA_SIZE, ITEM_SIZE
 from codex_proxy.core.turn import Turn
+from codex_proxy.parts.claude_code import activities
+from codex_proxy.parts.claude_code.calls import Call, Calls
+from codex_proxy.parts.claude_code.history import ThinkingBlock
+from codex_proxy.parts.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
+from codex_proxy.parts.claude_code.tool_names import MODEL_PREFIX
 
 T = TypeVar("T")
 STRUCTURED_OUTPUT: Final = "StructuredOutput"

@@ -11,33 +11,6 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.claude_code import activities
-from codex_proxy.agents.claude_code.failures import BROKE_OFF, failure_of, retry_event
-from codex_proxy.agents.claude_code.history import Conversation, PendingLines, conversation, lines_of
-from codex_proxy.agents.claude_code.messages import (
-    CLIENT_SERVER,
-    ControlRequest,
-    ControlResponse,
-    Message,
-    Result,
-    Retry,
-    RpcMessage,
-    RpcParams,
-    StreamEvent,
-    StreamTokens,
-    WholeMessage,
-    control_answer,
-    control_refusal,
-    control_request,
-    decode,
-    rpc_answer,
-    rpc_refusal,
-    string_in,
-)
-from codex_proxy.agents.claude_code.step_reader import StepReader
-from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, model_name, tool_entry
-from codex_proxy.agents.claude_code.turn_states import STATES, TurnChange, TurnState
-from codex_proxy.agents.claude_code.usage import TurnUsage
 from codex_proxy.agents.dialect import NOTHING, Decision, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn
 from codex_proxy.agents.dialects.conversions import call_ids_in, mcp_content
@@ -62,6 +35,33 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput, Tool
 from codex_proxy.core.turn import Turn, without_content
+from codex_proxy.parts.claude_code import activities
+from codex_proxy.parts.claude_code.failures import BROKE_OFF, failure_of, retry_event
+from codex_proxy.parts.claude_code.history import Conversation, PendingLines, conversation, lines_of
+from codex_proxy.parts.claude_code.messages import (
+    CLIENT_SERVER,
+    ControlRequest,
+    ControlResponse,
+    Message,
+    Result,
+    Retry,
+    RpcMessage,
+    RpcParams,
+    StreamEvent,
+    StreamTokens,
+    WholeMessage,
+    control_answer,
+    control_refusal,
+    control_request,
+    decode,
+    rpc_answer,
+    rpc_refusal,
+    string_in,
+)
+from codex_proxy.parts.claude_code.step_reader import StepReader
+from codex_proxy.parts.claude_code.tool_names import MODEL_PREFIX, model_name, tool_entry
+from codex_proxy.parts.claude_code.turn_states import STATES, TurnChange, TurnState
+from codex_proxy.parts.claude_code.usage import TurnUsage
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
 SYNTHETIC_MODEL: Final = "<synthetic>"

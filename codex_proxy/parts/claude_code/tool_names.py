@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.claude_code.messages import CLIENT_SERVER
 from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, mcp_tool
 from codex_proxy.agents.dialects.tool_schemas import plain_parameters
 from codex_proxy.core.items import Tool
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.tool_names import generated_name
+from codex_proxy.parts.claude_code.messages import CLIENT_SERVER
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
 MAX_CHARS: Final = 128 - len(MODEL_PREFIX)

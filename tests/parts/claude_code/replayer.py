@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import (
     HistoryCall,
@@ -27,6 +26,7 @@ from codex_proxy.core.items import (
     Tool,
 )
 from codex_proxy.core.turn import Mode, Turn
+from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
 from tests.captures import capture, lines_of, names_of
 
 NAMES = names_of("claude-code")

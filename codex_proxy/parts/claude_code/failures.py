@@ -7,10 +7,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from codex_proxy.agents.claude_code.messages import Retry
 from codex_proxy.agents.dialects.failures import MESSAGES, clean_text, kind_in, kind_of_status, kinds_by_text
 from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.parts.claude_code.messages import Retry
 
 K = FaultKind
 

@@ -8,8 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
-from codex_proxy.agents.claude_code.history import ThinkingBlock, thinking_block_in
 from codex_proxy.agents.dialect import Decision, Ended, ToolReply
 from codex_proxy.core.events import (
     AccountLimitsReported,
@@ -40,7 +38,10 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from tests.agents.claude_code_replayer import (
+from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.parts.claude_code.history import ThinkingBlock, thinking_block_in
+from tests.core.well_formed import violations
+from tests.parts.claude_code.replayer import (
     NAMES,
     begin_turn,
     events_of,
@@ -48,7 +49,6 @@ from tests.agents.claude_code_replayer import (
     recorded_turn,
     resumable,
 )
-from tests.core.well_formed import violations
 
 ONE = Usage(1200, 1000, 34)
 """What the recorded model server counted for every call."""

@@ -6,9 +6,18 @@ import os
 from typing import Final
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.claude_code.agent import UNMARKED, ClaudeCodeAgent, ClaudeProcesses
-from codex_proxy.agents.claude_code.failures import SIGN_IN
-from codex_proxy.agents.claude_code.launch import (
+from codex_proxy.agents.configured.agents import settings_with
+from codex_proxy.agents.confinement.plain_turns import PlainConfinement
+from codex_proxy.agents.confinement.setup import confinement_check, plain_confinement, state_folders
+from codex_proxy.agents.spec import AgentContext, NoAgentError
+from codex_proxy.core.checks import Check, CheckBuilder, failed_check
+from codex_proxy.core.faults import Fault
+from codex_proxy.files.private import make_folder
+from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.parts import own_settings
+from codex_proxy.parts.claude_code.agent import UNMARKED, ClaudeCodeAgent, ClaudeProcesses
+from codex_proxy.parts.claude_code.failures import SIGN_IN
+from codex_proxy.parts.claude_code.launch import (
     ALLOWED_NAMES,
     FIRST_WITH_MARK,
     KEY_NAMES,
@@ -19,16 +28,11 @@ from codex_proxy.agents.claude_code.launch import (
     version_in,
     version_text,
 )
-from codex_proxy.agents.claude_code.process import request_initialize
-from codex_proxy.agents.claude_code.program import find_claude
-from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-from codex_proxy.agents.confinement.setup import confinement_check, plain_confinement, state_folders
-from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.core.checks import Check, CheckBuilder, failed_check
-from codex_proxy.core.faults import Fault
-from codex_proxy.files.private import make_folder
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.parts.claude_code.process import request_initialize
+from codex_proxy.parts.claude_code.program import find_claude
+from codex_proxy.parts.claude_code.settings import ClaudeCodeSettings
 from codex_proxy.process.child import Command, run_short
+from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.protected_paths import unreadable_paths
 
 NO_CLAUDE: Final = (
@@ -71,7 +75,7 @@ async def make(context: AgentContext) -> Agent:
         command=command,
         empty_folder=str(empty),
         warm=warm,
-        kept=settings.claude_processes,
+        kept=min(64, max(1, settings.kept_threads // 8)),
         knows_mark=version >= FIRST_WITH_MARK,
         advice=OLD_RELEASE.format(version_text(version), version_text(NEWEST_TESTED))
         if version < NEWEST_TESTED
@@ -92,13 +96,20 @@ async def _plain_confinement(context: AgentContext) -> PlainConfinement:
 
 def program_of(context: AgentContext) -> str:
     """Returns the program's path, from the settings or PATH. Raises `NoAgentError`."""
-    named = context.settings.claude_bin
+    named = own_settings(context.settings, ClaudeCodeSettings).claude_bin
     found = find_claude(named, context.environ.get("PATH", os.defpath))
     if found is None:
         setting = context.where_set("claude_bin")
         wrong = "" if named is None else f"There is no program {named} ({setting}). "
         raise NoAgentError(wrong + NO_CLAUDE.format(setting))
     return found
+
+
+def program_of_client(name: str, settings: Settings) -> tuple[str, str] | None:
+    """Returns the program of the client `claude` that the settings name, if they do, and the name of the setting."""
+    agents = (*settings_with(settings, "claude_bin"), settings) if name == "claude" else ()
+    named = (own_settings(each, ClaudeCodeSettings).claude_bin for each in agents)
+    return next(((os.path.expanduser(each), "claude_bin") for each in named if each), None)
 
 
 def claude_environment(context: AgentContext) -> dict[str, str]:

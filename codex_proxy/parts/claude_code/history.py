@@ -12,8 +12,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.agents.claude_code.messages import assistant_line, user_line
-from codex_proxy.agents.claude_code.tool_names import call_input, model_name
 from codex_proxy.agents.dialects.conversions import image_data, items_of, message_for_agent
 from codex_proxy.core.events import RawItem
 from codex_proxy.core.items import (
@@ -27,6 +25,8 @@ from codex_proxy.core.items import (
     texts_of,
 )
 from codex_proxy.core.json_values import UNREADABLE, encode_json
+from codex_proxy.parts.claude_code.messages import assistant_line, user_line
+from codex_proxy.parts.claude_code.tool_names import call_input, model_name
 
 Block = dict[str, Any]
 

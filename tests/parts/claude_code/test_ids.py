@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.dialects.conversions import call_ids_in
 from codex_proxy.core.events import (
     ArgumentsDelta,
@@ -38,6 +37,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Mode, Turn
+from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
 from tests.core.well_formed import violations
 
 Block = tuple[str, str]

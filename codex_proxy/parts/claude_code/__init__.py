@@ -1,0 +1,15 @@
+"""The agent `claude-code`: Claude Code, by `claude -p` with JSON lines."""
+
+from typing import Final
+
+from codex_proxy.parts import Part
+
+PART: Final = Part(
+    name="claude_code",
+    summary="Claude Code as the agent",
+    page="agents.md",
+    agents={"claude-code": "codex_proxy.parts.claude_code.spec:SPEC"},
+    settings="codex_proxy.parts.claude_code.settings:ClaudeCodeSettings",
+    flags={"claude_bin": "PATH"},
+    programs="codex_proxy.parts.claude_code.setup:program_of_client",
+)
