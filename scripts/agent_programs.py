@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from codex_proxy.agents.acp.presets import PRESETS
+from codex_proxy.parts.acp.presets import PRESETS
 from codex_proxy.parts.claude_code.launch import NEWEST_TESTED, version_text
 from codex_proxy.parts.claude_code.spec import NAME as CLAUDE_CODE
 

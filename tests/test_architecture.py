@@ -41,7 +41,7 @@ WIRING = frozenset({"app", "cassettes", "commands", "parts", "settings"})
 
 AGENT_WIRING = (
     r"codex_proxy\.agents\.(registry|spec)",
-    r"codex_proxy\.agents\.\w+\.(spec|setup|checks)",
+    r"codex_proxy\.agents\.\w+\.(spec|setup|checks|settings)",
     r"codex_proxy\.agents\.configured\.agents",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
@@ -51,7 +51,7 @@ IMPORT_COMMANDS = frozenset({"cli", "commands"})
 
 PARTS_MAY_IMPORT: dict[str, tuple[str, ...]] = {}
 """The other parts that a part may import."""
-PART_LAYERS = {"claude_code": "agents"}
+PART_LAYERS = {"claude_code": "agents", "acp": "agents"}
 """The layers of parts, whose rules they keep as if they were packages there. Others belong to the first row."""
 
 STAND_ALONE = ("agents", "surfaces")
@@ -108,10 +108,10 @@ DRIVES_CHILDREN = frozenset(
         "agents.upstream.passing",
         "agents.upstream.server",
         "agents.upstream.transport",
-        "agents.acp.agent",
-        "agents.acp.process",
-        "agents.acp.tool_server",
-        "agents.acp.forwarder",
+        "parts.acp.agent",
+        "parts.acp.process",
+        "parts.acp.tool_server",
+        "parts.acp.forwarder",
     }
 )
 """The modules of sans-IO layers that do IO: whatever of an agent starts, drives or asks its processes."""
@@ -155,11 +155,11 @@ READS_THE_WORLD = frozenset(
         *("codex_proxy.cli", "fake_proto.__main__"),
         *("codex_proxy.app.application", "codex_proxy.app.server", "codex_proxy.app.start_checks"),
         *("codex_proxy.settings.fields", "codex_proxy.settings.load", "codex_proxy.settings.sources"),
-        "codex_proxy.agents.acp.forwarder",  # a program of its own, which is given a secret so
+        "codex_proxy.parts.acp.forwarder",  # a program of its own, which is given a secret so
     }
 )
 PROGRAMS = frozenset(
-    {"codex_proxy.process.warden", "codex_proxy.process.landlock", "codex_proxy.agents.acp.forwarder"}
+    {"codex_proxy.process.warden", "codex_proxy.process.landlock", "codex_proxy.parts.acp.forwarder"}
 )
 """Started by their path, as programs of their own: they may read their arguments, and nothing else."""
 
@@ -331,8 +331,6 @@ def upwards(module: Module) -> list[str]:
     for target in module.imports():
         parts = place_of(target).split(".")
         if package != "codex_proxy" or parts[0] != "codex_proxy" or len(parts) < 2 or not own:
-            continue
-        if is_list_of_parts(parts):
             continue
         beside = parts[1] not in {*MAY_IMPORT, "__version__"}
         above_agents = is_wiring(module.name) and beside and parts[1] not in AGENT_WIRING_MAY_IMPORT
@@ -590,7 +588,7 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str]] = [
     (layering, "http.sse", "from codex_proxy.agents import dialect"),
     (layering, "agents.codex_proto.dialect", "from codex_proxy.agents.codex.spec import x"),
     (layering, "runs.run", "import fake_proto.loop"),
-    (upwards, "agents.acp.checks", "def f():\n    from codex_proxy.commands.doctor import Checkup"),
+    (upwards, "parts.acp.checks", "def f():\n    from codex_proxy.commands.doctor import Checkup"),
     (layering, "parts.claude_code.dialect", "from codex_proxy.runs import run"),
     (sans_io, "parts.claude_code.dialect", "import time"),
     (standing_alone, "parts.claude_code.dialect", "from codex_proxy.agents.codex_proto import dialect"),

@@ -82,7 +82,7 @@ ROWS: Final[dict[str, Row]] = {
         "app-server", "one id reused"
     ),
     "codex_proxy.parts.claude_code.dialect:ClaudeCodeTurn._handle": child("claude-code", "whole messages"),
-    "codex_proxy.agents.acp.dialect:AcpTurn._read_update": child("acp", "many messages"),
+    "codex_proxy.parts.acp.dialect:AcpTurn._read_update": child("acp", "many messages"),
     "codex_proxy.agents.openai_chat.calls:ToolCalls.feed": chat_upstream("openai-chat", "arguments in many deltas"),
     "codex_proxy.agents.openai_chat.pass_through:PassThrough._event": chat_upstream(
         "forwarded stream", "usage in each chunk"

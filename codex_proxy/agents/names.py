@@ -19,13 +19,6 @@ BUILT_IN: Final[Mapping[str, str]] = {
     **{name: line for part in parts() for name, line in part.agents.items()},
     "openai-chat": "codex_proxy.agents.upstream.spec:CHAT_SPEC",
     "openai-responses": "codex_proxy.agents.upstream.spec:RESPONSES_SPEC",
-    "gemini": "codex_proxy.agents.acp.spec:GEMINI_SPEC",
-    "qwen": "codex_proxy.agents.acp.spec:QWEN_SPEC",
-    "opencode": "codex_proxy.agents.acp.spec:OPENCODE_SPEC",
-    "copilot": "codex_proxy.agents.acp.spec:COPILOT_SPEC",
-    "claude-acp": "codex_proxy.agents.acp.spec:CLAUDE_ACP_SPEC",
-    "codex-acp": "codex_proxy.agents.acp.spec:CODEX_ACP_SPEC",
-    "acp": "codex_proxy.agents.acp.spec:ACP_SPEC",
     "fake": "codex_proxy.agents.fake.spec:SPEC",
 }
 

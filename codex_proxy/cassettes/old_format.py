@@ -40,7 +40,7 @@ DIALECTS: Final[Mapping[str, str]] = {
     "proto": "codex_proxy.agents.codex_proto.dialect:CodexProto",
     "exec": "codex_proxy.agents.codex_exec.dialect:CodexExec",
     "claude-code": "codex_proxy.parts.claude_code.dialect:ClaudeCodeTurn",
-    "acp": "codex_proxy.agents.acp.dialect:AcpTurn",
+    "acp": "codex_proxy.parts.acp.dialect:AcpTurn",
     "chat": "codex_proxy.agents.openai_chat.dialect:OpenAIChat",
     "responses": "codex_proxy.agents.openai_responses.dialect:OpenAIResponses",
 }
@@ -196,16 +196,28 @@ class ChatFacts(UpstreamFacts, frozen=True):
     reasoning_back: str = ""
 
 
-def _acp_facts() -> Any:
-    from codex_proxy.agents.acp.presets import AcpPreset, UsageRule
-    from codex_proxy.agents.acp.program import DeclaredFeatures
+def _code_of(reference: str) -> Any:
+    """Returns code of an agent. Raises `ValueError` if the agent's part is absent."""
+    try:
+        return pkgutil.resolve_name(reference)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"its agent belongs to a part that is not in this installation ({error})") from error
 
+
+def _acp(name: str) -> Any:
+    return _code_of(f"codex_proxy.parts.acp.{name}")
+
+
+def _acp_facts() -> Any:
+    declared, usage = _acp("program:DeclaredFeatures"), _acp("presets:UsageRule")
     fields: list[tuple[str, Any, Any]] = [
-        ("usage", UsageRule | None | msgspec.UnsetType, msgspec.UNSET),
-        ("declared", DeclaredFeatures, msgspec.field(default_factory=DeclaredFeatures)),
+        ("usage", usage | None | msgspec.UnsetType, msgspec.UNSET),
+        ("declared", declared, msgspec.field(default_factory=declared)),
         *((name, bool, False) for name in ("unconfined", "confined", "tools", "ahead", "alone")),
     ]
-    return msgspec.defstruct("AcpFacts", [("preset", str | AcpPreset), *fields], bases=(Facts,), frozen=True)
+    return msgspec.defstruct(
+        "AcpFacts", [("preset", str | _acp("presets:AcpPreset")), *fields], bases=(Facts,), frozen=True
+    )
 
 
 _FACTS: Final[Mapping[str, type[Facts]]] = {
@@ -221,7 +233,7 @@ _FACTS: Final[Mapping[str, type[Facts]]] = {
 def _class_of(name: str) -> type[Any]:
     if name not in DIALECTS:
         raise ValueError(f"there is no dialect {name[:100]!r}. If it is a plugin's, record the turn anew")
-    found: type[Any] = pkgutil.resolve_name(DIALECTS[name])
+    found: type[Any] = _code_of(DIALECTS[name])
     return found
 
 
@@ -239,10 +251,8 @@ def check_facts(name: str, facts: Mapping[str, Any]) -> None:
 
 
 def _check_preset(given: Any, preset: Any) -> None:
-    from codex_proxy.agents.acp.presets import PRESETS
-
     if isinstance(preset, str):
-        if preset not in PRESETS:
+        if preset not in _acp("presets:PRESETS"):
             raise ValueError(f"there is no preset {preset[:100]!r}")
     elif unknown := given.keys() - set(type(preset).__struct_fields__):
         raise ValueError(f"a preset has no field {min(unknown)[:100]!r}")
@@ -274,14 +284,13 @@ def dialect_of(session: OldSession, chain: Sequence[OldCassette], turn: Turn) ->
 
 
 def _acp_dialect(kind: type[Any], facts: dict[str, Any], new_id: Any) -> Any:
-    from codex_proxy.agents.acp.presets import PRESETS, AcpPreset
-    from codex_proxy.agents.acp.program import DeclaredFeatures, Program
-
-    named = facts.pop("preset")
-    preset = PRESETS[named] if isinstance(named, str) else msgspec.convert(named, AcpPreset)
+    named, presets = facts.pop("preset"), _acp("presets:PRESETS")
+    preset = presets[named] if isinstance(named, str) else msgspec.convert(named, _acp("presets:AcpPreset"))
     preset = msgspec.structs.replace(preset, usage=facts.pop("usage", preset.usage))
-    declared = msgspec.convert(facts.pop("declared", {}), DeclaredFeatures)
-    program = Program(preset, declared, facts.pop("unconfined", False), facts.pop("confined", False))
+    declared = msgspec.convert(facts.pop("declared", {}), _acp("program:DeclaredFeatures"))
+    program = _acp("program:Program")(
+        preset, declared, facts.pop("unconfined", False), facts.pop("confined", False)
+    )
     servers = ({"name": "client"},) if facts.pop("tools", False) else ()
     return kind(1, program, new_id, servers=servers, **facts)
 
@@ -304,9 +313,7 @@ def _message_of(name: str, line: bytes) -> Any:
 
         return decode(line)
     if name == "acp":
-        from codex_proxy.agents.acp.messages import decode as decode_acp
-
-        return decode_acp(line)
+        return _acp("messages:decode")(line)
     return line
 
 
@@ -323,13 +330,8 @@ def message_of_object(kind: str, value: Any) -> Any:
 
 
 def _event_types() -> dict[Any, Any]:
-    from codex_proxy.agents.acp import messages
-
-    types = (
-        *(messages.ToolsListed, messages.ToolCalled, messages.ToolsSettled, messages.ToolDropped),
-        messages.ModelCallFailed,
-    )
-    return {each.__name__: each for each in types}
+    names = ("ToolsListed", "ToolCalled", "ToolsSettled", "ToolDropped", "ModelCallFailed")
+    return {name: _acp(f"messages:{name}") for name in names}
 
 
 class _Rpc(msgspec.Struct, frozen=True):

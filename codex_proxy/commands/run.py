@@ -12,7 +12,6 @@ import json
 import os
 import re
 import secrets
-import shlex
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from types import FrameType
 from typing import Final
 
 from codex_proxy.agents.codex.program import find_codex
-from codex_proxy.agents.configured.agents import codex_settings, settings_with
+from codex_proxy.agents.configured.agents import codex_settings
 from codex_proxy.commands.connect.clients import PROGRAMS, ClientProgram
 from codex_proxy.commands.connect.command import (
     NO_KEY,
@@ -97,21 +96,11 @@ def find_client(name: str, settings: Settings, environ: Mapping[str, str]) -> st
         setting = "codex_bin" if named else ""
     else:
         of_agents = (program_of(name, settings) for program_of in declared("programs"))
-        program, setting = next(filter(None, of_agents), _program_of_acp(name, settings) or (name, ""))
+        program, setting = next(filter(None, of_agents), (name, ""))
         found = shutil.which(program, path=search_path)
     if setting and (found is None or not (os.path.isfile(found) and os.access(found, os.X_OK))):
         raise UserError(f"There is no program {program}, which the setting {setting} names.")
     return found
-
-
-def _program_of_acp(name: str, settings: Settings) -> tuple[str, str] | None:
-    """Returns the program in the ACP command of an agent whose file has this name: `/opt/qwen` of `/opt/qwen --acp`."""
-    for each in (*settings_with(settings, "acp"), settings):
-        with contextlib.suppress(ValueError):  # a quote without its end: `serve` says it
-            program, *_ = shlex.split(each.acp.command or "") or ("",)
-            if os.path.basename(program) == name:
-                return program, "acp.command"
-    return None
 
 
 def _how_to_get(name: str, program: ClientProgram) -> str:

@@ -16,6 +16,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 
+class Flag(msgspec.Struct, frozen=True):
+    """A flag of `serve` that sets a setting, or a key of a table."""
+
+    name: str
+    setting: str
+    """`name`, or `table.key`. The flag has its type and description."""
+    metavar: str = ""
+    """What stands for the value in `--help`; empty for a choice or a flag without one."""
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Declares a part. Code is named by `module:attribute`, and imported when it is used."""
 
@@ -30,10 +40,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A pydantic model of its settings, which the server's `Settings` inherit from. Its module is imported with every
     command, and must be light.
     """
-    flags: Mapping[str, str] = {}
-    """The flags of `serve` that set its settings, each with what stands for the value in `--help` (empty for a choice
-    or a flag without one).
-    """
+    flags: tuple[Flag, ...] = ()
+    old_names: Mapping[str, str] = {}
+    """Old names of its settings, which the next release does not accept, each with today's, `table.key`."""
+    fake_dialects: Mapping[str, str] = {}
+    """The protocols that the fake agent can speak with the part: the `AgentSpec` for each."""
     programs: str = ""
     """A function of a client's name and the settings, which `codex-proxy run` asks: returns the program that they name
     for this client, and the setting that does; or None.
@@ -52,12 +63,16 @@ class KnownPart(msgspec.Struct, frozen=True):
 
     agents: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-    """The names of its settings, and its variables that are not called `PROXY_<SETTING>`."""
+    """The names of its settings, also old ones, and its variables that are not called `PROXY_<SETTING>`."""
 
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
     "traces": KnownPart(),
     "claude_code": KnownPart(agents=("claude-code",), settings=("claude_bin", "CLAUDE_BIN")),
+    "acp": KnownPart(
+        agents=("gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "acp"),
+        settings=("acp", "agent_command", "agent_env", "agent_usage", "agent_unconfined"),
+    ),
 }
 """Every part of this project. Its folder may be absent."""
 

@@ -15,15 +15,20 @@ from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.cassettes.settings import CassetteSettings
 from codex_proxy.core.turn import Sandbox
-from codex_proxy.parts import declared
+from codex_proxy.parts import declared, parts
 from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file
-from codex_proxy.settings.tables import AcpTable, AgentTable, TableName, WebhookTable, join_list
+from codex_proxy.settings.tables import AgentTable, TableName, WebhookTable, join_list
 
 
 def _from_variables(*variables: str, **more: Any) -> Any:
     return Field(validation_alias=AliasChoices(*variables), **more)
 
+
+if TYPE_CHECKING:
+    FakeDialect = str
+else:
+    FakeDialect = Literal[("proto", "app-server", *(name for part in parts() for name in part.fake_dialects))]
 
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
 
@@ -96,7 +101,6 @@ class CoreSettings(SourcedSettings):
         "`upstream_url` is set, the model server answers",
         examples=[*names()],
     )
-    acp: AcpTable = Field(AcpTable(), description="the program of an ACP agent")
     agent_confinement: Literal["auto", "codex", "bubblewrap", "landlock", "none"] = Field(
         "auto",
         description=(
@@ -125,9 +129,7 @@ class CoreSettings(SourcedSettings):
     builtin_tools: Literal["auto", "always", "never"] = Field(
         "auto", description="which turns are agent turns, not plain-model turns; auto: the request decides"
     )
-    fake_dialect: Literal["proto", "app-server", "acp"] = Field(
-        "proto", description="protocol of the fake agent"
-    )
+    fake_dialect: FakeDialect = Field("proto", description="protocol of the fake agent")
     child_env: str = Field(
         "", description="further environment variables that agents' processes get, separated by commas"
     )

@@ -12,11 +12,9 @@ from codex_proxy.agents.names import names
 from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings
 
-KEYS_OF_TABLES: Final = {
-    "agent_command": ("acp", "command"),
-    "agent_env": ("acp", "env"),
-    "agent_usage": ("acp", "usage"),
-    "agent_unconfined": ("acp", "unconfined"),
+PART_FLAGS: Final = tuple(flag for part in parts() for flag in part.flags)
+KEYS_OF_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    **{flag.name: tuple(flag.setting.split(".")) for flag in PART_FLAGS if "." in flag.setting},
     "record": ("cassettes", "record"),
     "replay": ("cassettes", "replay"),
     "match": ("cassettes", "match"),
@@ -51,10 +49,6 @@ Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 _METAVARS: Final[Mapping[str, str]] = {
     "agent": f"[{'|'.join(names())}]",
     "agent_plugin": "MODULE:SPEC",
-    "agent_command": "COMMAND",
-    "agent_env": "NAMES",
-    "agent_usage": "",
-    "agent_unconfined": "",
     "agent_confinement": "",
     "upstream_url": "URL",
     "codex_bin": "PATH",
@@ -70,7 +64,7 @@ _METAVARS: Final[Mapping[str, str]] = {
     "log_level": "",
     "log_format": "",
     "log_content": "",
-    **{name: metavar for part in parts() for name, metavar in part.flags.items()},
+    **{flag.name: flag.metavar for flag in PART_FLAGS},
 }
 """What stands for the value in `--help`; empty for a choice or a flag without one."""
 

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from codex_proxy.agents.upstream.config import DEFAULT
+from codex_proxy.parts import parts
 
 Values: TypeAlias = dict[str, Any]
 
@@ -92,10 +93,7 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     "child_open_files": _moved_to_key("child_limits", "open_files"),
     "child_address_space": _moved_to_key("child_limits", "address_space"),
     "child_processes": _moved_to_key("child_limits", "processes"),
-    "agent_command": _moved_to_key("acp", "command"),
-    "agent_env": _moved_to_key("acp", "env"),
-    "agent_usage": _moved_to_key("acp", "usage"),
-    "agent_unconfined": _moved_to_key("acp", "unconfined"),
+    **{name: _moved_to_key(*now.split(".")) for part in parts() for name, now in part.old_names.items()},
     "webhook_urls": _moved_to_key("webhooks", "urls"),
     "webhook_secret": _moved_to_key("webhooks", "secret"),
     "store_path": OldName("the path as `store` (PROXY_STORE)", _apply_store_path),

@@ -1,11 +1,11 @@
-"""The tables `[acp]`, `[agents.NAME]` and `[webhooks]`. `agents.configured.agents` checks whether tables and agents
+"""The tables `[agents.NAME]` and `[webhooks]`. `agents.configured.agents` checks whether tables and agents
 match.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, Field, SecretStr, ValidationInfo, field_validator
 
@@ -25,30 +25,14 @@ def _check_name(name: str) -> str:
 TableName = Annotated[str, AfterValidator(_check_name)]
 
 
-class _Table(BaseModel, extra="forbid", frozen=True):
+class SettingsTable(BaseModel, extra="forbid", frozen=True):
     @field_validator("*", mode="before")
     @classmethod
     def _join_list(cls, value: Any, info: ValidationInfo) -> Any:
         return join_list(value, cls.model_fields[info.field_name or ""].description or "")
 
 
-class AcpTable(_Table):
-    """`[acp]`: the program of an ACP agent."""
-
-    command: str | None = Field(None, description="program and arguments of an ACP agent")
-    env: str = Field(
-        "",
-        description="environment variables that an ACP agent gets, separated by commas: names, or `NAME=value`",
-    )
-    usage: Literal["turn", "last", "session", "chunks"] | None = Field(
-        None, description="what an ACP agent's token counts cover (docs/agents.md)"
-    )
-    unconfined: bool = Field(
-        False, description="serve an ACP agent that acts without asking for permission (docs/agents.md)"
-    )
-
-
-class WebhookTable(_Table):
+class WebhookTable(SettingsTable):
     """`[webhooks]`: which URLs are called when background responses end."""
 
     urls: str = Field("", description="URLs to call, separated by commas")

@@ -9,11 +9,6 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from codex_proxy.agents.acp.connection import AcpConnection
-from codex_proxy.agents.acp.dialect import AcpTurn
-from codex_proxy.agents.acp.messages import request_id
-from codex_proxy.agents.acp.presets import AcpPreset
-from codex_proxy.agents.acp.program import DeclaredFeatures, Program
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_exec.dialect import CodexExec
@@ -25,6 +20,11 @@ from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
+from codex_proxy.parts.acp.connection import AcpConnection
+from codex_proxy.parts.acp.dialect import AcpTurn
+from codex_proxy.parts.acp.messages import request_id
+from codex_proxy.parts.acp.presets import AcpPreset
+from codex_proxy.parts.acp.program import DeclaredFeatures, Program
 from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.process.pipes import READ_BYTES
 from codex_proxy.tools.policy import ToolPolicy

@@ -9,13 +9,14 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from codex_proxy.agents.acp.messages import ToolsSettled
 from codex_proxy.agents.dialect import Dialect, Ended
 from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.events import Event, Notice, Stop, TextDelta, TurnEnded
 from codex_proxy.core.repair import TurnRepair
-from tests.agents import acp_replayer, app_server_replayer, exec_child, proto_child
+from codex_proxy.parts.acp.messages import ToolsSettled
+from tests.agents import app_server_replayer, exec_child, proto_child
 from tests.agents.app_server_replayer import Line
+from tests.parts.acp import replayer as acp_replayer
 from tests.parts.claude_code import replayer as claude_code_replayer
 
 HALF, OTHER_HALF = "\ud83d", "\ude00"

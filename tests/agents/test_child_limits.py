@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents import dialect
-from codex_proxy.agents.acp import reported_calls
 from codex_proxy.core import repair
 from codex_proxy.core.events import ItemEnded, ItemStarted, TurnEnded
 from codex_proxy.core.faults import FaultKind
+from codex_proxy.parts.acp import reported_calls
 from tests.agents import child_shapes as shapes
 from tests.agents.child_readers import READERS, SESSION, THREAD, ChildReader
 

@@ -16,8 +16,6 @@ import msgspec
 import psutil
 import pytest
 
-from codex_proxy.agents.acp.agent import AcpAgent
-from codex_proxy.agents.acp.spec import ACP_SPEC
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.confinement import confine as confinement
 from codex_proxy.agents.confinement.confine import (
@@ -32,6 +30,8 @@ from codex_proxy.app.server import make_server
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.serve import banner
 from codex_proxy.core.checks import Check
+from codex_proxy.parts.acp.agent import AcpAgent
+from codex_proxy.parts.acp.spec import ACP_SPEC
 from codex_proxy.process.child import Command, Exit, run_to_end
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, fake_proxy, settings_of, user
 from tests.waiting import PATIENCE, eventually

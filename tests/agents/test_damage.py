@@ -14,23 +14,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.acp.messages import ToolsSettled
 from codex_proxy.agents.codex_exec.dialect import CodexExec
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import Event, RawItem, Stop, ToolCallRequested, TurnEnded
 from codex_proxy.core.items import HistoryOutput, TextPart
 from codex_proxy.core.repair import TurnRepair
+from codex_proxy.parts.acp.messages import ToolsSettled
 from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.runs.model_items import ModelItem
 from codex_proxy.tools.policy import ToolPolicy
 from codex_proxy.tools.replay import assistant_messages, entries_of
-from tests.agents import acp_replayer, app_server_replayer, exec_child, proto_child
+from tests.agents import app_server_replayer, exec_child, proto_child
 from tests.agents.app_server_outcomes import COMES_BACK
 from tests.agents.app_server_replayer import Line
 from tests.agents.damage import break_line, change_line, move_lines
 from tests.agents.proto_child import assert_well_formed
 from tests.core.well_formed import violations
+from tests.parts.acp import replayer as acp_replayer
 from tests.parts.claude_code import replayer as claude_code_replayer
 
 KILLED = Ended(signal=9, stderr_tail="Killed")
@@ -336,7 +337,7 @@ def test_an_error_of_this_program_is_not_taken_for_one_of_the_agent(
         raise ValueError("an error of this program")
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("codex_proxy.agents.") and event in vars(module):
+        if name.startswith(("codex_proxy.agents.", "codex_proxy.parts.")) and event in vars(module):
             monkeypatch.setattr(module, event, wrong)
     with pytest.raises(ValueError, match="an error of this program"):
         play_all(agent)

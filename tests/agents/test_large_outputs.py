@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from codex_proxy.agents.acp.client_tools import tool_entry
-from codex_proxy.agents.acp.presets import CODEX_ACP, OPENCODE, PRESETS, AcpPreset
-from codex_proxy.agents.acp.setup import launch_of
 from codex_proxy.agents.dialect import Reply, Step, ToolReply
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.items import ImagePart, TextPart, Tool
+from codex_proxy.parts.acp.client_tools import tool_entry
+from codex_proxy.parts.acp.presets import CODEX_ACP, OPENCODE, PRESETS, AcpPreset
+from codex_proxy.parts.acp.setup import launch_of
 from codex_proxy.parts.claude_code.tool_names import tool_entry as claude_tool
 from tests.http.serving import settings_of
 from tests.runs.actors import TURN, WordDialect, WordTransport

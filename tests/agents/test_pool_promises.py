@@ -12,10 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.acp.agent import AcpAgent, AcpLaunch
-from codex_proxy.agents.acp.messages import Message
-from codex_proxy.agents.acp.presets import AcpPreset
-from codex_proxy.agents.acp.program import DeclaredFeatures
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
@@ -28,6 +24,10 @@ from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
+from codex_proxy.parts.acp.agent import AcpAgent, AcpLaunch
+from codex_proxy.parts.acp.messages import Message
+from codex_proxy.parts.acp.presets import AcpPreset
+from codex_proxy.parts.acp.program import DeclaredFeatures
 from codex_proxy.parts.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
 from codex_proxy.parts.claude_code.launch import LaunchKey
 from codex_proxy.process.child import Command, Exit, SpawnError

@@ -24,7 +24,7 @@ CHILD, STREAM, SERVER, TOOLS, PAIRS, REPAIR, MUTATED = (
     "agents/test_reader_damage.py::",
     "upstreams/test_damaged_streams.py::",
     "mcp/test_damaged_messages.py::",
-    "agents/test_acp_tool_server.py::",
+    "parts/acp/test_tool_server.py::",
     "upstreams/test_split_pairs.py::",
     "core/test_repair.py::",
     "upstreams/test_mutated_with_sdks.py::",

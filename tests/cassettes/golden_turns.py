@@ -11,13 +11,13 @@ import msgspec
 
 from codex_proxy.core.events import Event
 from tests.agents import (
-    acp_replayer,
     app_server_replayer,
     exec_child,
     proto_child,
     test_openai_chat_dialect,
 )
 from tests.captures import child, names_of
+from tests.parts.acp import replayer as acp_replayer
 from tests.parts.claude_code import replayer as claude_code_replayer
 from tests.upstreams.cases import CASES
 

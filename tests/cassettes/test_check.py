@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from codex_proxy.agents.acp import process
 from codex_proxy.agents.codex_app_server import dialect
 from codex_proxy.cassettes import check
 from codex_proxy.cli import main
 from codex_proxy.core.events import TextDelta
+from codex_proxy.parts.acp import process
 from codex_proxy.surfaces.chat import render
 from tests.cassettes.talking import chat_loop, messages_loop, openai_client, responses_loop, running_server
 from tests.cassettes.test_hostile_files import OLD

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.agents.codex_app_server.contract import Feature
 from codex_proxy.agents.registry import specs
 from codex_proxy.agents.spec import AgentSpec
 from codex_proxy.core.options import Capability
+from codex_proxy.parts.acp.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 LIST = "What each agent declares:"

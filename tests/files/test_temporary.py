@@ -134,4 +134,4 @@ def test_no_other_module_makes_temporary_folders() -> None:
         for file in ROOT.rglob("*.py")
         if any(name in file.read_text("utf-8") for name in makes)
     }
-    assert found == {"files/temporary.py", "agents/acp/agent.py"}  # that one: below such a folder
+    assert found == {"files/temporary.py", "parts/acp/agent.py"}  # that one: below such a folder

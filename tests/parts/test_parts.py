@@ -52,7 +52,7 @@ def known_of(part: Part) -> KnownPart:
     aliases = [Settings.model_fields[name].validation_alias for name in names]
     choices = [str(each) for found in aliases if isinstance(found, AliasChoices) for each in found.choices]
     variables = [each for each in choices if not each.startswith("PROXY_")]
-    return KnownPart(agents=tuple(part.agents), settings=(*names, *variables))
+    return KnownPart(agents=tuple(part.agents), settings=(*names, *part.old_names, *variables))
 
 
 @pytest.fixture

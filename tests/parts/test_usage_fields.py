@@ -7,12 +7,12 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from codex_proxy.agents.acp.usage import usage_in
 from codex_proxy.agents.codex.child_turn import TokenCounts
 from codex_proxy.agents.codex_app_server.wire import decode_usage
 from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import StepCompleted, Usage
 from codex_proxy.core.json_values import encode_json
+from codex_proxy.parts.acp.usage import usage_in
 from codex_proxy.parts.claude_code.messages import StreamTokens, TokenDetails
 from codex_proxy.parts.claude_code.usage import usage_of as usage_of_claude
 from tests.parts.traces.test_turn_spans import spans_of

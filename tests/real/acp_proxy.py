@@ -18,8 +18,8 @@ import psutil
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.app.server import Server
+from codex_proxy.parts.acp.presets import PRESETS
 from codex_proxy.settings.fields import Settings
 from tests.real.proxy import serve
 

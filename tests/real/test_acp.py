@@ -14,9 +14,9 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy.agents.acp.agent import AcpAgent
-from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.app.server import Server
+from codex_proxy.parts.acp.agent import AcpAgent
+from codex_proxy.parts.acp.presets import PRESETS
 from tests.pictures import PIXEL
 from tests.real.acp_proxy import AGENTS, SHELL, acp_proxy, agent_processes
 from tests.real.scripted_apis import CACHED, IN, OUT, ScriptedApis, script, scripted_apis

@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy.agents.acp.calls import REFUSED
-from codex_proxy.agents.acp.presets import PRESETS
-from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
+from codex_proxy.parts.acp.calls import REFUSED
+from codex_proxy.parts.acp.presets import PRESETS
+from codex_proxy.parts.acp.tool_server import ToolEndpoint, ToolServer
 from tests.access.keyed import file_in, key_of, write_keys
 from tests.real.acp_proxy import AGENTS, acp_proxy
 from tests.real.scripted_apis import ScriptedApis, script, scripted_apis

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.app.server import make_server
+from codex_proxy.parts.acp.presets import PRESETS
 from codex_proxy.settings.fields import Settings
 from tests.real import claude_proxy, proxy
 from tests.real.acp_proxy import AGENTS, acp_proxy

@@ -17,7 +17,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy.agents.acp import process
+from codex_proxy.parts.acp import process
 from tests.cassettes.talking import FUNCTION
 from tests.cassettes.test_stable_values import without_ms
 from tests.real import acp_proxy as acp

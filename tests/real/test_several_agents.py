@@ -16,9 +16,9 @@ import psutil
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy.agents.acp.presets import GEMINI
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.core.keys import digest_of
+from codex_proxy.parts.acp.presets import GEMINI
 from codex_proxy.settings.load import load
 from tests.real.acp_proxy import environment_of
 from tests.real.claude_code import claude_path

@@ -25,12 +25,11 @@ def file(tmp_path: Path) -> Path:
     ("flags", "variable", "text", "says"),
     [
         ({"port": 99999}, "", "", "--port is invalid: it should be less than or equal to 65535"),
-        ({"agent_usage": "x"}, "", "", "--agent-usage is invalid: it should be 'turn'"),
         ({}, "PROXY_PORT=x", "port = 1", "PROXY_PORT is invalid: it should be a valid integer"),
         ({}, "STREAM_TIMEOUT=x", "", "STREAM_TIMEOUT is invalid: it should be a valid number"),
-        ({}, "PROXY_ACP_USAGE=x", "", "PROXY_ACP_USAGE is invalid"),
+        ({}, "PROXY_CHILD_LIMITS_OPEN_FILES=x", "", "PROXY_CHILD_LIMITS_OPEN_FILES is invalid"),
         ({}, "", "port = 'x'", "{file}: port is invalid: it should be a valid integer"),
-        ({}, "", "[acp]\nusage = 'x'", "{file}: acp.usage is invalid"),
+        ({}, "", "[child_limits]\nopen_files = 'x'", "{file}: child_limits.open_files is invalid"),
         (
             {},
             "",

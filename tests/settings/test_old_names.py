@@ -13,6 +13,7 @@ from codex_proxy.agents.configured.agents import configured_agents
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.commands.doctor import settings_check
 from codex_proxy.commands.serve import serve_to_the_end
+from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 from codex_proxy.settings.old_names import OLD_NAMES
@@ -44,10 +45,6 @@ CASES: dict[str, tuple[str, Any, Any]] = {
     "child_address_space": ("7", of_child("address_space"), 7),
     "child_processes": ("7", of_child("processes"), 7),
     "upstream_idle_timeout": ("7", of_default("idle_timeout"), 7.0),
-    "agent_command": ("a b", attrgetter("acp.command"), "a b"),
-    "agent_env": ("A,B=1", attrgetter("acp.env"), "A,B=1"),
-    "agent_usage": ("last", attrgetter("acp.usage"), "last"),
-    "agent_unconfined": ("true", attrgetter("acp.unconfined"), True),
     "webhook_urls": ("http://a", attrgetter("webhooks.urls"), "http://a"),
     "webhook_secret": ("s", lambda settings: settings.webhooks.secret.get_secret_value(), "s"),
     "store_path": ("/a/b", attrgetter("store_file"), Path("/a/b")),
@@ -63,7 +60,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_every_old_name_has_a_case_and_is_no_setting() -> None:
-    assert CASES.keys() == OLD_NAMES.keys()
+    of_parts = {name for part in parts() for name in part.old_names}
+    assert CASES.keys() == OLD_NAMES.keys() - of_parts
     assert not OLD_NAMES.keys() & Settings.model_fields.keys()
 
 
@@ -117,17 +115,6 @@ def test_the_old_path_of_a_store_counts_unless_the_store_is_no_file(file: Path) 
     assert load({}, file).store_file == Path("a.db").absolute()
     file.write_text("store = 'memory'\nstore_path = 'a.db'\n")
     assert load({}, file).store == "memory"
-
-
-@pytest.mark.parametrize("name", ["command", "env", "usage", "unconfined"])
-def test_old_names_in_the_table_of_an_agent_are_keys_of_its_program(file: Path, name: str) -> None:
-    value, _, expected = CASES[f"agent_{name}"]
-    file.write_text(
-        f"[agents.a]\nagent = 'acp'\nagent_{name} = {value if value == 'true' else repr(value)}\n"
-    )
-    settings = load({}, file)
-    assert settings.old_names == (f"agent_{name}",)
-    assert getattr(configured_agents(settings)[0].settings.acp, name) == expected
 
 
 def test_an_old_limit_in_the_table_of_an_upstream_agent_still_holds(file: Path) -> None:

@@ -20,13 +20,14 @@ def file(tmp_path: Path) -> Path:
 def test_each_key_of_a_table_has_a_variable_which_wins_over_the_file(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file.write_text("[acp]\nenv = ['A', 'B']\nusage = 'last'\n[child_limits]\nprocesses = 5\n")
-    monkeypatch.setenv("PROXY_ACP_USAGE", "turn")
-    monkeypatch.setenv("PROXY_WEBHOOKS_URLS", "http://a")
+    file.write_text(
+        "[webhooks]\nurls = ['http://a', 'http://b']\nsecret = 'x'\n[child_limits]\nprocesses = 5\n"
+    )
+    monkeypatch.setenv("PROXY_WEBHOOKS_SECRET", "y")
     monkeypatch.setenv("PROXY_CHILD_LIMITS_OPEN_FILES", "7")
     settings = load({}, file)
-    assert (settings.acp.env, settings.acp.usage) == ("A,B", "turn")
-    assert settings.webhooks.urls == "http://a"
+    secret = settings.webhooks.secret
+    assert (settings.webhooks.urls, secret and secret.get_secret_value()) == ("http://a,http://b", "y")
     assert settings.child_limits == {"open_files": 7, "processes": 5}
 
 
@@ -35,21 +36,6 @@ def test_variables_of_other_programs_are_not_read(file: Path, monkeypatch: pytes
     monkeypatch.setenv("PORT", "77")
     settings = load({}, file)
     assert (settings.host, settings.port) == ("127.0.0.1", 11435)
-
-
-def test_a_flag_wins_over_the_other_sources_and_leaves_the_other_keys(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file.write_text("[acp]\ncommand = 'a'\nusage = 'last'\n")
-    monkeypatch.setenv("PROXY_ACP_COMMAND", "b")
-    acp = load({"agent_command": "c", "record": None}, file).acp
-    assert (acp.command, acp.usage) == ("c", "last")
-
-
-def test_one_variable_may_have_a_whole_table(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PROXY_ACP", '{"command": "a", "unconfined": true}')
-    acp = load({}, file).acp
-    assert (acp.command, acp.unconfined) == ("a", True)
 
 
 def test_a_store_is_a_word_a_path_or_a_url(file: Path) -> None:

@@ -7,16 +7,13 @@ from pathlib import Path
 
 import codex_proxy
 from codex_proxy import __version__
-from codex_proxy.agents.acp.agent import AcpAgent, AcpLaunch
-from codex_proxy.agents.acp.presets import AcpPreset
-from codex_proxy.agents.acp.setup import with_confinement
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
 from codex_proxy.agents.codex_app_server.setup import pool_limits
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.codex_proto.setup import proto_argv
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-from codex_proxy.agents.fake.spec import PROTO_CAPABILITIES
+from codex_proxy.agents.fake.spec import OF_PARTS, PROTO_CAPABILITIES
 from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.account import AgentModel
@@ -31,11 +28,10 @@ PROGRAM = (sys.executable, "-I", "-S", "-c", START)
 
 
 async def make(context: AgentContext) -> Agent:
-    env = context.child_environment()
-    if context.settings.fake_dialect == "acp":
-        return await _acp(context, env)
-    make = {"proto": _proto, "app-server": _app_server}[context.settings.fake_dialect]
-    return make(context, env)
+    env, dialect = context.child_environment(), context.settings.fake_dialect
+    if dialect in OF_PARTS:
+        return await OF_PARTS[dialect].make(context)
+    return (_proto if dialect == "proto" else _app_server)(context, env)
 
 
 def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
@@ -68,28 +64,6 @@ def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
         any_model=_takes_any_model(context),
     )
     return AppServerAgent(processes, pool_limits(settings), warm_plain=True)
-
-
-async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
-    settings = context.settings
-    preset = AcpPreset(
-        name="fake",
-        title="The fake agent",
-        argv=(*PROGRAM, "acp"),
-        apart="sessions",
-        usage="turn",
-        reopens=True,
-        read_only=("plan",),
-    )
-    command = Command(preset.argv, env, str(settings.workdir), limits=context.child_limits)
-    launch = AcpLaunch(
-        preset=preset,
-        command=command,
-        workdir=str(settings.workdir),
-        unconfined=settings.acp.unconfined,
-        sandbox=settings.sandbox,
-    )
-    return AcpAgent(await with_confinement(launch, context))
 
 
 def _models() -> tuple[AgentModel, ...]:

@@ -1,13 +1,16 @@
-"""The agent `fake`: a program of this project with deterministic answers, driven by the dialect `codex proto` or
-app-server.
+"""The agent `fake`: a program of this project with deterministic answers, driven by the dialect `codex proto`,
+app-server, or one of a part.
 """
 
 from __future__ import annotations
 
+import pkgutil
+from collections.abc import Mapping
 from typing import Final
 
 from codex_proxy.agents.spec import AgentSpec, later
 from codex_proxy.core.options import Capability
+from codex_proxy.parts import parts
 
 PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset({
     "history", "client_tools", "structured_output", "images", "plain_model",
@@ -19,9 +22,10 @@ APP_SERVER_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
     "tool_replies", "web_search", "verbosity", "service_tier",
 }  # fmt: skip
 
-ACP_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {"client_tools", "tool_replies", "images", "model_choice"}
-)
+OF_PARTS: Final[Mapping[str, AgentSpec]] = {
+    name: pkgutil.resolve_name(spec) for part in parts() for name, spec in part.fake_dialects.items()
+}
+"""The protocols that it speaks by a part."""
 
 SPEC = AgentSpec(
     name="fake",
@@ -29,7 +33,11 @@ SPEC = AgentSpec(
     make=later("codex_proxy.agents.fake.setup:make"),
     check=later("codex_proxy.agents.fake.setup:check"),
     capabilities=PROTO_CAPABILITIES,
-    variants={"proto": PROTO_CAPABILITIES, "app-server": APP_SERVER_CAPABILITIES, "acp": ACP_CAPABILITIES},
+    variants={
+        "proto": PROTO_CAPABILITIES,
+        "app-server": APP_SERVER_CAPABILITIES,
+        **{name: spec.capabilities for name, spec in OF_PARTS.items()},
+    },
     settings=frozenset({"fake_dialect"}),
     server_settings=frozenset({"enable_parallel_tool_calls"}),
     is_fake=True,

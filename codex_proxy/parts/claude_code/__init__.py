@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from codex_proxy.parts import Part
+from codex_proxy.parts import Flag, Part
 
 PART: Final = Part(
     name="claude_code",
@@ -10,6 +10,6 @@ PART: Final = Part(
     page="agents.md",
     agents={"claude-code": "codex_proxy.parts.claude_code.spec:SPEC"},
     settings="codex_proxy.parts.claude_code.settings:ClaudeCodeSettings",
-    flags={"claude_bin": "PATH"},
+    flags=(Flag("claude_bin", "claude_bin", "PATH"),),
     programs="codex_proxy.parts.claude_code.setup:program_of_client",
 )

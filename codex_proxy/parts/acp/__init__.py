@@ -1,0 +1,35 @@
+"""Agents that speak the Agent Client Protocol (ACP)."""
+
+from typing import Final
+
+from codex_proxy.parts import Flag, Part
+
+PART: Final = Part(
+    name="acp",
+    summary="Gemini CLI, Qwen Code, opencode and other programs that speak ACP as the agent",
+    page="agents.md",
+    agents={
+        "gemini": "codex_proxy.parts.acp.spec:GEMINI_SPEC",
+        "qwen": "codex_proxy.parts.acp.spec:QWEN_SPEC",
+        "opencode": "codex_proxy.parts.acp.spec:OPENCODE_SPEC",
+        "copilot": "codex_proxy.parts.acp.spec:COPILOT_SPEC",
+        "claude-acp": "codex_proxy.parts.acp.spec:CLAUDE_ACP_SPEC",
+        "codex-acp": "codex_proxy.parts.acp.spec:CODEX_ACP_SPEC",
+        "acp": "codex_proxy.parts.acp.spec:ACP_SPEC",
+    },
+    settings="codex_proxy.parts.acp.settings:AcpSettings",
+    flags=(
+        Flag("agent_command", "acp.command", "COMMAND"),
+        Flag("agent_env", "acp.env", "NAMES"),
+        Flag("agent_usage", "acp.usage"),
+        Flag("agent_unconfined", "acp.unconfined"),
+    ),
+    old_names={
+        "agent_command": "acp.command",
+        "agent_env": "acp.env",
+        "agent_usage": "acp.usage",
+        "agent_unconfined": "acp.unconfined",
+    },
+    fake_dialects={"acp": "codex_proxy.parts.acp.spec:FAKE_SPEC"},
+    programs="codex_proxy.parts.acp.setup:program_of_client",
+)

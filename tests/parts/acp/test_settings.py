@@ -1,0 +1,75 @@
+"""The table `[acp]`: its flags, variables and old names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.agents.configured.agents import configured_agents
+from codex_proxy.commands.doctor import settings_check
+from codex_proxy.core.faults import UserError
+from codex_proxy.parts import own_settings
+from codex_proxy.parts.acp import PART
+from codex_proxy.parts.acp.settings import AcpSettings, AcpTable
+from codex_proxy.settings.load import load
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "config.toml").write_text("")
+    return tmp_path / "config.toml"
+
+
+def acp_of(file: Path, flags: dict[str, Any] | None = None) -> AcpTable:
+    return own_settings(load(flags or {}, file), AcpSettings).acp
+
+
+def test_a_flag_wins_over_the_other_sources_and_leaves_the_other_keys(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("[acp]\ncommand = 'a'\nusage = 'last'\n")
+    monkeypatch.setenv("PROXY_ACP_COMMAND", "b")
+    acp = acp_of(file, {"agent_command": "c", "agent_env": None})
+    assert (acp.command, acp.usage) == ("c", "last")
+
+
+def test_one_variable_may_have_a_whole_table(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROXY_ACP", '{"command": "a", "unconfined": true}')
+    acp = acp_of(file)
+    assert (acp.command, acp.unconfined) == ("a", True)
+
+
+def test_a_wrong_value_of_a_flag_is_named_by_the_flag(file: Path) -> None:
+    with pytest.raises(UserError, match=r"^--agent-usage is invalid: it should be 'turn'"):
+        load({"agent_usage": "x"}, file)
+
+
+OLD: dict[str, tuple[str, Any]] = {
+    "agent_command": ("'a b'", "a b"),
+    "agent_env": ("'A,B=1'", "A,B=1"),
+    "agent_usage": ("'last'", "last"),
+    "agent_unconfined": ("true", True),
+}
+
+
+@pytest.mark.parametrize("place", ["variable", "file", "table of an agent"])
+@pytest.mark.parametrize("name", OLD)
+def test_an_old_name_sets_a_key_of_the_table(
+    name: str, place: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert OLD.keys() == PART.old_names.keys()
+    value, expected = OLD[name]
+    if place == "variable":
+        monkeypatch.setenv(f"PROXY_{name.upper()}", value.strip("'"))
+    else:
+        head = "" if place == "file" else "[agents.a]\nagent = 'acp'\n"
+        file.write_text(f"{head}{name} = {value}\n")
+    settings = load({}, file)
+    of_agent = own_settings(configured_agents(settings)[0].settings, AcpSettings)
+    assert getattr(of_agent.acp, PART.old_names[name].partition(".")[2]) == expected
+    assert settings.old_names == (name,)
+    check = settings_check(settings, file, {})
+    assert check.status == "warning"
+    assert f"`{name}` (PROXY_{name.upper()}) is an old name" in check.advice
