@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
+from codex_proxy.agents.openai_responses.item_types import is_annotation, is_event, well_typed
 from codex_proxy.agents.openai_responses.output_items import (
     CALL,
     CALL_KEY,
@@ -257,7 +258,7 @@ class ResponsesAnswer:
         depend on the parts before.
         """
         annotation = object_at(event, "annotation")
-        if annotation and not event.get("content_index"):
+        if annotation and is_annotation(annotation) and not event.get("content_index"):
             item = self._item_of(event, "message")
             if item is not None:
                 item.cited += 1
@@ -269,7 +270,7 @@ class ResponsesAnswer:
         """
         index = _index_of(event)
         found = self._items.of_event(text_at(event, "item_id"), index, HOSTED_EVENTS[kind])
-        if found is not None and len(found) == 1:
+        if found is not None and len(found) == 1 and is_event(event):
             fields = {name: value for name, value in event.items() if name not in _PLACES}
             out.append(HostedEvent(found[0].id, kind, encode_json(fields)))
 
@@ -296,7 +297,7 @@ class ResponsesAnswer:
     ) -> OutputItem:
         usable = item_id and not self._items.has_id(item_id)
         item = OutputItem(item_id if usable else self._new_id("item_"), _type_of(form))
-        item.form, item.item_id, item.index, item.implied = form, item_id, index, implied
+        item.form, item.item_id, item.index, item.implied = well_typed(form), item_id, index, implied
         if item.family == CALL:
             call_id = _call_id_in(form)
             item.name = text_at(form, "name")
@@ -340,9 +341,10 @@ class ResponsesAnswer:
             self._items.end(item)
             self._found.clear()
             self._ended.append(item)
+        form = well_typed(form)
         before, item.form = item.form, form
         if item.family == CALL:
-            item.kind = form["type"]
+            item.kind = text_at(form, "type") or item.kind
             item.name = item.name or text_at(form, "name")
             item.call_id = item.call_id or _call_id_in(form) or self._new_id("call_")
         self._add_texts(item, form, out)
@@ -498,7 +500,7 @@ def _annotations(item: OutputItem, form: Mapping[str, Any]) -> list[Event]:
     for part in objects_in(form.get("content")):
         if not isinstance(part.get("type"), str):
             continue
-        new = objects_in(part.get("annotations"))[known:]
+        new = list(filter(is_annotation, objects_in(part.get("annotations"))))[known:]
         out += [AnnotationAdded(item.id, encode_json(_shift_annotation(each, offset))) for each in new]
         known = 0
         offset += len(text_at(part, "text"))

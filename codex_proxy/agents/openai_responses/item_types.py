@@ -1,0 +1,137 @@
+"""The types of what a model server says of an item: clients, the store and later turns read these fields, so one of
+another type is taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import fields
+
+_Status: TypeAlias = Literal[
+    "in_progress", "completed", "incomplete", "failed", "searching", "interpreting", "generating"
+]
+
+
+class _Part(msgspec.Struct, frozen=True):
+    type: str = ""
+    text: str | None = None
+
+
+class _ItemFields(msgspec.Struct, frozen=True):
+    id: str | None = None
+    status: str | None = None
+    role: Literal["assistant"] = "assistant"
+    phase: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    input: str | None = None
+    content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+    encrypted_content: str | None = None
+
+
+class _Logs(msgspec.Struct, frozen=True, tag_field="type", tag="logs"):
+    logs: str
+
+
+class _Image(msgspec.Struct, frozen=True, tag_field="type", tag="image"):
+    url: str
+
+
+class _CodeFields(msgspec.Struct, frozen=True):
+    id: str | None = None
+    status: _Status = "completed"
+    code: str | None = None
+    container_id: str = ""
+    outputs: list[_Logs | _Image] | None = None
+
+
+class _Found(msgspec.Struct, frozen=True):
+    file_id: str | None = None
+    filename: str | None = None
+    score: float | None = None
+    text: str | None = None
+    attributes: dict[str, str | float | bool] | None = None
+
+
+class _SearchFields(msgspec.Struct, frozen=True):
+    id: str | None = None
+    status: _Status = "completed"
+    queries: list[str] = []
+    results: list[_Found] | None = None
+
+
+class _ImageFields(msgspec.Struct, frozen=True):
+    id: str | None = None
+    status: _Status = "completed"
+    result: str | None = None
+    revised_prompt: str | None = None
+
+
+class _EventFields(msgspec.Struct, frozen=True):
+    """Of an event of a tool that the server runs."""
+
+    delta: str = ""
+    code: str = ""
+    partial_image_b64: str = ""
+    partial_image_index: int = 0
+
+
+class _AnnotationFields(msgspec.Struct, frozen=True):
+    type: str
+    url: str = ""
+    title: str = ""
+    file_id: str = ""
+    filename: str = ""
+    container_id: str = ""
+    index: int = 0
+    start_index: int = 0
+    end_index: int = 0
+
+
+_OF_TYPE: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "code_interpreter_call": _CodeFields,
+    "file_search_call": _SearchFields,
+    "image_generation_call": _ImageFields,
+}
+
+
+def well_typed(item: dict[str, Any]) -> dict[str, Any]:
+    """Returns an item whose fields have their types: those of another one get their default value, or are left out if
+    that is None.
+    """
+    kind = item.get("type")
+    of = _OF_TYPE.get(kind, _ItemFields) if isinstance(kind, str) else _ItemFields
+    if _fits(item, of):
+        return item
+    wrong = {
+        field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        for field in fields(of)
+        if field.name in item and not _fits({field.name: item[field.name]}, of)
+    }
+    return {
+        name: wrong.get(name, value)
+        for name, value in item.items()
+        if name not in wrong or wrong[name] is not None
+    }
+
+
+def is_event(event: Mapping[str, Any]) -> bool:
+    """Whether the fields of an event of a tool that the server runs have their types."""
+    return _fits(event, _EventFields)
+
+
+def is_annotation(annotation: Mapping[str, Any]) -> bool:
+    return _fits(annotation, _AnnotationFields)
+
+
+def _fits(value: Mapping[str, Any], of: type[msgspec.Struct]) -> bool:
+    try:
+        msgspec.convert(value, of)
+    except msgspec.ValidationError:
+        return False
+    return True
