@@ -33,17 +33,22 @@ find_python() {
 
 # A number that changes with whatever the environment is made from: the locks, the metadata, the place itself.
 environment_key() {
-  { cat "$root"/requirements/{runtime,codex,dev}.txt "$root/pyproject.toml"; printf '%s\n' "$venv"; } | cksum | tr -d ' '
+  { cat "$root"/requirements/{runtime,codex,test,dev}.txt "$root/pyproject.toml"; printf '%s\n' "$venv"; } | cksum | tr -d ' '
 }
 
-# The locks contain each other: everything of runtime is in codex, everything of codex in dev.
-rank() {
-  case "$1" in
-    dev) echo 3 ;;
-    codex) echo 2 ;;
-    runtime) echo 1 ;;
-    *) echo 0 ;;
+# merge_locks LOCK...: the fewest locks with all packages of these. Everything of runtime is in codex, of all others in dev.
+merge_locks() {
+  local merged=""
+  case " $* " in
+    *" dev "*) merged="dev" ;;
+    *" codex "*) merged="codex" ;;
+    *" runtime "*) merged="runtime" ;;
   esac
+  case "$merged $* " in
+    "dev "*) ;;
+    *" test "*) merged="${merged:+$merged }test" ;;
+  esac
+  printf '%s\n' "$merged"
 }
 
 pip_in_venv() {
@@ -53,29 +58,44 @@ pip_in_venv() {
 # make_environment LOCK: .venv with at least what requirements/LOCK.txt pins, and this package, editable.
 # Nothing is done when the last one still fits; what an earlier call has added stays.
 make_environment() {
-  local wanted="$1" stamp="$venv/.codex-proxy" key has_key="" has=""
+  local wanted stamp="$venv/.codex-proxy" key has_key="" has="" files
   key="$(environment_key)"
   if [[ -f "$stamp" ]]; then
     read -r has_key has <"$stamp" || true
   fi
-  if (($(rank "$has") > $(rank "$wanted"))); then
-    wanted="$has"
-  fi
+  wanted="$(merge_locks "$has" "$1")"
+  files="$(locks_of "$wanted")"
   if [[ "$has_key" == "$key" && "$has" == "$wanted" ]] && "$venv/bin/python" -c '' 2>/dev/null; then
     return
   fi
   make_venv
-  say "Installing the locked packages of requirements/$wanted.txt (the first time takes a minute) ..."
+  say "Installing the locked packages of $files (the first time takes a minute) ..."
   with_ticks install_locked "$wanted" ||
-    fail "pip could not install requirements/$wanted.txt: the lines above say why. Is there a network? Start again when it is mended."
+    fail "pip could not install $files: the lines above say why. Is there a network? Start again when it is mended."
   say "Installing this package ..."
   with_ticks pip_in_venv install --quiet --no-deps --editable "$root" ||
     fail "pip could not install this package: the lines above say why."
   printf '%s %s\n' "$key" "$wanted" >"$stamp"
 }
 
+# The files of locks, as a sentence has them.
+locks_of() {
+  local lock files=""
+  for lock in $1; do
+    files="${files:+$files and }requirements/$lock.txt"
+  done
+  printf '%s\n' "$files"
+}
+
 install_locked() {
-  pip_in_venv install --progress-bar off -r "$root/requirements/$1.txt" | show_progress
+  local lock line requirements=() count=0
+  for lock in $1; do
+    requirements+=(-r "$root/requirements/$lock.txt")
+    while IFS= read -r line; do
+      count=$((count + 1))
+    done <"$root/requirements/$lock.txt"
+  done
+  pip_in_venv install --progress-bar off "${requirements[@]}" | show_progress "$count"
 }
 
 make_venv() {
@@ -89,18 +109,29 @@ make_venv() {
   with_ticks "$python" -m venv --clear "$venv" || fail "$python -m venv failed: the lines above say why."
 }
 
-# One line per package, of all that pip tells.
+# show_progress COUNT: of all that pip tells, how many of its packages it has come to.
 show_progress() {
-  local line
+  local line at=0
   while IFS= read -r line; do
     case "$line" in
       Collecting\ *)
         line="${line#Collecting }"
-        say "  ${line%% *}"
+        at=$((at + 1))
+        say_in_place "  $at of $1: ${line%% *}"
         ;;
-      Downloading\ *MB\)*) say "    ${line#*Downloading }" ;;
+      Downloading\ *MB\)*) say_in_place "  $at of $1: ${line#*Downloading }" ;;
+      Installing\ collected*) say_in_place "  $at of $1: installing ..." ;;
     esac
   done
+}
+
+# A line that the next one replaces where a person looks on, else one more line.
+say_in_place() {
+  if [[ -t 2 ]]; then
+    printf '\r\033[K%s' "$*" >&2
+  else
+    say "$*"
+  fi
 }
 
 # Runs a command, and says every few seconds that it is at work: venv and pip may be silent for half a minute.
@@ -111,6 +142,7 @@ with_ticks() {
   "$@" || status=$?
   kill "$ticker" 2>/dev/null || :
   wait "$ticker" 2>/dev/null || :
+  [[ ! -t 2 ]] || say_in_place ""
   return "$status"
 }
 
@@ -122,6 +154,6 @@ tick() {
     wait $! || :
     kill -0 $$ 2>/dev/null || exit 0 # Ctrl-C has ended the script, but not this
     passed=$((passed + 5))
-    say "  ... $passed s"
+    say_in_place "  ... $passed s"
   done
 }

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import signal
 import ssl
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.forked_fake import use_forks
+from tests.missing import command_for, missing_package
 from tests.postgres import EMPTY_CLUSTER, PostgresServer, server
 
 HERE = Path(__file__).parent
@@ -153,6 +155,48 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _check_fixtures(items)
     if not _runs_exhaustive(config):
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skips a file or folder that imports a package which only some tests need, where that is not installed."""
+    report = yield
+    name = missing_package(str(report.longrepr)) if report.failed else ""
+    if name:
+        report.outcome, report.longrepr = "skipped", _skipped(collector.path, name)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The same for a test that imports it when it runs."""
+    report = yield
+    name = missing_package(call.excinfo.exconly()) if call.excinfo is not None else ""
+    if name:
+        report.outcome, report.longrepr = "skipped", _skipped(item.path, name)
+    return report
+
+
+def _skipped(path: Path, package: str) -> tuple[str, int, str]:
+    place = path.relative_to(HERE.parent)
+    return str(place), 0, f"Skipped: {package} is not installed: {command_for(place)}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says which packages are missing, and what was skipped for it."""
+    left_out: dict[str, set[str]] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        found = re.search(r"Skipped: (\w+) is not installed: ", str(report.longrepr))
+        if found:
+            left_out.setdefault(found[1], set()).add(report.nodeid.partition("::")[0])
+    for package, places in sorted(left_out.items()):
+        terminalreporter.write_line(f"skipped without {package}: {' '.join(sorted(places))}")
+    if left_out:
+        terminalreporter.write_line("scripts/test --all installs these packages, and runs every test")
 
 
 def _check_fixtures(items: list[pytest.Item]) -> None:

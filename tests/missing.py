@@ -1,15 +1,53 @@
-"""What a test does where a program of the machine is missing."""
+"""What a test does where a program of the machine, or a package of its own, is missing."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
-from typing import NoReturn
+import re
+from pathlib import Path
+from typing import Final, NoReturn
 
 import pytest
+
+PACKAGES: Final = frozenset({
+    "axe_playwright_python", "codex_cli_bin", "compose_spec", "fpdf", "jsonschema", "langchain_anthropic",
+    "langchain_core", "langchain_openai", "mcp", "mcp_types", "mypy", "opentelemetry", "playwright", "pypdf",
+    "schemathesis",
+})  # fmt: skip
+"""What only some tests import. `scripts/test --all` installs them (requirements/dev.txt)."""
+
+_MISSING: Final = re.compile(r"(?:ModuleNotFoundError: No module named '|need the extra `)(\w+)")
 
 
 def skip_unless_ci(reason: str) -> NoReturn:
     """Skips the test, but fails in CI."""
-    if os.environ.get("CI") == "true":
+    if _is_ci():
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def missing_package(error: str) -> str:
+    """Returns the package of `PACKAGES` that an error says is missing, if it does and this is not CI; else empty."""
+    found = _MISSING.findall(error)
+    return found[-1] if found and found[-1] in PACKAGES and not _is_ci() else ""
+
+
+def is_left_out(package: str) -> bool:
+    """Whether tests may do without a package of `PACKAGES`: it is not installed, and this is not CI."""
+    return importlib.util.find_spec(package) is None and not _is_ci()
+
+
+def _is_ci() -> bool:
+    return os.environ.get("CI") == "true"
+
+
+def command_for(path: Path) -> str:
+    """Says how to get what the tests of a file or folder lack."""
+    return f"scripts/test --all {path} installs it"
+
+
+def require(package: str) -> None:
+    """Imports a package for a test whose server or child uses it: the test is skipped where only some tests need it."""
+    importlib.import_module(package)

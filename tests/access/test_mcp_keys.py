@@ -12,6 +12,7 @@ import pytest
 from tests.access.keyed import key_header, keyed_proxy, refusal_of
 from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
+from tests.missing import require
 
 CALLS = {"FAKE_CODEX_MODE": "tool_call"}
 """The agent calls the first tool that it is offered; without one it only talks."""
@@ -38,6 +39,7 @@ async def test_a_key_without_mcp_is_offered_no_tool_of_the_operator_s(tmp_path: 
 
 
 async def test_a_key_without_mcp_may_name_no_server(tmp_path: Path) -> None:
+    require("mcp")
     url = "http://127.0.0.1:9/mcp"
     more: dict[str, Any] = {"fake_dialect": "app-server", "mcp_allowed_urls": url}
     tool = {"type": "mcp", "server_label": "news", "server_url": url}

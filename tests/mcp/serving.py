@@ -20,6 +20,7 @@ from codex_proxy.core.items import TextPart
 from codex_proxy.mcp.config import StdioServer
 from codex_proxy.mcp.values import McpResult
 from codex_proxy.process.launch import Command
+from tests.missing import require
 from tests.waiting import PATIENCE
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
@@ -55,6 +56,7 @@ def stdio(label: str, *options: str, env: dict[str, str] | None = None) -> Stdio
 @contextmanager
 def web_server(transport: str, *options: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """Runs the test server over HTTP. Yields its port and its process."""
+    require("mcp")
     process = subprocess.Popen(
         [sys.executable, PROGRAM, transport, *options], stdout=subprocess.PIPE, text=True
     )

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
 
 from tests.access.browser import required_browser
 from tests.http.serving import Proxy, fake_proxy
 from tests.waiting import PATIENCE
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
+    from playwright.async_api import async_playwright
+
     program = required_browser()
     async with async_playwright() as playwright:
         started = await playwright.chromium.launch(executable_path=program, args=list(FLAGS))

@@ -10,11 +10,17 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.missing import PACKAGES
 from tests.scripts.checkout import ROOT
 
 PIN = re.compile(r"^[a-z0-9.-]+==[^\s;]+( ; [^/:]+)?$")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = {"runtime": ("mcp",), "codex": ("codex", "mcp"), "dev": ("codex", "dev", "mcp")}
+EXTRAS = {
+    "runtime": ("mcp",),
+    "codex": ("codex", "mcp"),
+    "test": ("test",),
+    "dev": ("codex", "test", "dev", "mcp"),
+}
 
 
 def lines(lock: str) -> list[str]:
@@ -44,6 +50,15 @@ def test_every_dependency_is_pinned_to_a_version_that_it_allows(lock: str, extra
         assert requirement.specifier.contains(version), f"{requirement} is locked to {version}"
 
 
-@pytest.mark.parametrize(("smaller", "larger"), [("runtime", "codex"), ("codex", "dev")])
+@pytest.mark.parametrize(("smaller", "larger"), [("runtime", "codex"), ("codex", "dev"), ("test", "dev")])
 def test_the_locks_contain_each_other(smaller: str, larger: str) -> None:
     assert pins(smaller).items() <= pins(larger).items()
+
+
+def test_a_first_run_of_the_tests_installs_half_of_what_all_of_them_need() -> None:
+    assert len(pins("test")) * 2 <= len(pins("dev"))
+
+
+def test_the_packages_that_tests_may_lack_are_in_no_smaller_lock() -> None:
+    names = {name.replace("_", "-") for name in PACKAGES}
+    assert names.isdisjoint(pins("test"))

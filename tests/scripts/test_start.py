@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def test_the_first_start_makes_the_environment_and_becomes_the_server(checkout: 
     assert done.stdout.splitlines()[2] == "serve"
     assert "Making the environment" in done.stderr
     assert "Installing the locked packages of requirements/runtime.txt" in done.stderr
-    assert "  aiohttp==1.2.3\n" in done.stderr
+    count = len(lock.read_text().splitlines())
+    assert f"  1 of {count}: aiohttp==1.2.3\n" in done.stderr
 
 
 def test_each_step_that_may_be_silent_for_long_says_every_few_seconds_that_it_is_at_work(
@@ -81,6 +83,33 @@ def test_a_plain_start_takes_nothing_away_that_an_earlier_one_installed(checkout
     checkout.forget()
     checkout.run("start")
     assert checkout.installs == []
+
+
+def locks_of(checkout: Checkout) -> list[str]:
+    """The locks that a script has installed since the last call."""
+    found = re.findall(r"requirements/(\w+)\.txt", "".join(checkout.installs))
+    checkout.forget()
+    return found
+
+
+def test_scripts_test_installs_what_most_tests_need_and_for_all_tests_the_rest(checkout: Checkout) -> None:
+    (checkout.folder / ".mypy_cache").mkdir()
+    assert "pytest ..." in checkout.run("test").stderr
+    assert locks_of(checkout) == ["test"]
+    checkout.run("start")
+    assert locks_of(checkout) == ["runtime", "test"]
+    checkout.run("test", "--all")
+    assert locks_of(checkout) == ["dev"]
+    checkout.run("test")
+    assert locks_of(checkout) == []
+
+
+def test_scripts_test_says_that_types_are_checked_with_all_packages_only(checkout: Checkout) -> None:
+    checkout.run("start")
+    (checkout.folder / ".venv/bin/mypy").unlink()
+    done = checkout.run("test")
+    assert "mypy: left out" in done.stderr
+    assert "scripts/test --all" in done.stderr
 
 
 @pytest.mark.exhaustive

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.missing import require
 from tests.secrecy.planting import METRICS_KEY, PLANTED, WEBHOOK_SECRET, Scene, picture, planted_server
 from tests.web_application import serve_application
 
@@ -244,6 +245,7 @@ async def _leaver(scene: Scene) -> None:
 async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
     tmp_path: Path, format: str, dialect: str
 ) -> None:
+    require("mcp")
     hooks: list[str] = []
 
     async def hook(request: web.Request) -> web.Response:
