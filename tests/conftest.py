@@ -48,7 +48,7 @@ FOLDERS = (
         "fuzz",
         "contract",
         "commands",
-        "mcp",
+        "parts",
         "workers",
         "process",
         "faults",

@@ -35,7 +35,7 @@ MAX_TIMES: Final = 3
 
 BOUNDED: Final = {
     "codex_proxy.agents.dialects.failures:_SPAN": "reads what another pattern has found, of some hundred characters",
-    "codex_proxy.mcp.config:_VARIABLE": "reads a file of the operator's",
+    "codex_proxy.parts.mcp.config:_VARIABLE": "reads a file of the operator's",
 }
 """Patterns that are not linear, and why nobody can send them a long text."""
 

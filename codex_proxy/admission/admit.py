@@ -18,6 +18,7 @@ from codex_proxy.core.items import HistoryMessage, ImagePart, Tool
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.tool_names import ListedTool, ToolServerState
 from codex_proxy.core.turn import Turn
+from codex_proxy.parts import absent_part
 from codex_proxy.runs.server_calls import ToolRunner, approved_calls
 from codex_proxy.surfaces.named_models import models_in
 from codex_proxy.surfaces.request_options import FieldNames
@@ -29,6 +30,7 @@ NO_MCP = (
     "This server does not connect to MCP servers that a request names. Ask the operator to "
     "allow the `server_url` in PROXY_MCP_ALLOWED_URLS."
 )
+NO_PART = "MCP servers are served by the part {}, which is not in this installation."
 MCP_NOT_ALLOWED = "This API key may not use MCP servers. Remove them from 'tools', or use another key."
 OWN_OBJECTS = (
     "This names objects of the account that this server uses at the model server, which are not an API key's. Leave it "
@@ -61,6 +63,7 @@ class Admission:
         *,
         images: ImageFetcher | None,
         tools: ToolSource | None,
+        tool_steps: int,
         agent_able_to: Callable[[str], str],
         plugins: frozenset[str],
     ) -> None:
@@ -68,6 +71,7 @@ class Admission:
         self._checks = checks
         self._images = images
         self._tools = tools
+        self._tool_steps = tool_steps
         self._agent_able_to = agent_able_to
         self._plugins = plugins
 
@@ -150,7 +154,7 @@ class Admission:
             operators=client.mcp and _is_free(turn) and "tool_replies" in agent.capabilities,
         )
         choice = combine_choices(turn.tool_choice, request.choices, found.tools)
-        turn = with_server_tools(turn, found, steps=self._tools.steps, calls=request.max_calls)
+        turn = with_server_tools(turn, found, steps=self._tool_steps, calls=request.max_calls)
         turn = _with_mode_for_tools(msgspec.structs.replace(turn, tool_choice=choice), agent, client)
         self._check_capabilities(turn, agent, fields)
         offered = {tool.name for tool in turn.tools}
@@ -163,7 +167,9 @@ class Admission:
         if not offers:
             return
         if self._tools is None:
-            raise bad_request(NO_MCP, f"{offers[0].param}.server_url", "invalid_mcp_server")
+            absent = absent_part("tools", "mcp")
+            told = NO_PART.format(absent) if absent else NO_MCP
+            raise bad_request(told, f"{offers[0].param}.server_url", "invalid_mcp_server")
         self._tools.check(offers)
         if "tool_replies" not in agent.capabilities:
             what = "does not support MCP servers in requests"
@@ -284,8 +290,6 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ToolSource(Protocol):
     """The MCP servers whose tools this server runs."""
 
-    steps: int
-    """Maximum answers of the model in a turn whose calls are run. Later calls are not run; their output says so."""
     has_operators: bool
 
     @property

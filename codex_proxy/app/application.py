@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -71,11 +70,7 @@ from codex_proxy.store.usage import RamUsage
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.request_options import RequestSettings
-from codex_proxy.workers.schema_checks import SchemaChecks
 from codex_proxy.workers.slots import FairQueue
-
-if TYPE_CHECKING:
-    from codex_proxy.app.mcp_tools import McpToolSource
 
 ALIASES_ADVICE = " The operator can add further names with PROXY_MODEL_ALIASES (`model_aliases`)."
 """The advice for a client that cannot change its name of the model."""
@@ -97,6 +92,7 @@ def application_of(server: ServerParts, usage: UsageRecorder) -> web.Application
         server.runs.services.checks,
         images=server.images,
         tools=server.server_tools,
+        tool_steps=settings.max_tool_call_iterations,
         agent_able_to=agent_able_to,
         plugins=frozenset(
             name for name, each in server.configured.items() if plugin_reference(each.settings)
@@ -181,16 +177,6 @@ def _add_metrics(server: ServerParts, app: web.Application) -> None:
     key = server.settings.metrics_key
     app[METRICS_KEY] = key.get_secret_value() if key else ""
     app.middlewares.insert(0, meter.middleware)
-
-
-def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -> McpToolSource | None:
-    """Returns the MCP servers of the settings, or None. Raises `UserError`."""
-    if settings.mcp_config is None and not settings.mcp_allowed_urls:
-        return None
-    # Imported here, since most servers have none.
-    from codex_proxy.app.mcp_tools import tool_source
-
-    return tool_source(settings, os.environ, clock, RandomIds(), checks)
 
 
 def webhooks_of(

@@ -18,7 +18,7 @@ from codex_proxy.agents.configured.agents import (
     plugin_parts,
 )
 from codex_proxy.agents.spec import AgentContext
-from codex_proxy.app.application import application_of, mcp_tools_of, usage_of, webhooks_of
+from codex_proxy.app.application import application_of, usage_of, webhooks_of
 from codex_proxy.app.server_parts import ServerParts
 from codex_proxy.app.start_checks import check, check_has_key, close_state_folder, listen_error
 from codex_proxy.app.store_lifecycle import open_store_lifecycle, step_memory_of
@@ -72,10 +72,8 @@ class Server(ServerParts):
                 log.warning("agent_limited", agent=agent.name, reason=agent.warning)
         self.webhooks = webhooks_of(self.settings, self.clock, self.store_lifecycle)
         self.server_tools = None if self.cassettes is None else self.cassettes.tools(RandomIds())
-        if self.server_tools is None:
-            self.mcp = self.server_tools = mcp_tools_of(self.settings, self.clock, self.runs.services.checks)
-            if self.mcp is not None and "mcp_config" not in self.settings_without_effect():
-                self.mcp.start()
+        for part in self.parts:
+            self.server_tools = self.server_tools or part.tools(self)
         self.usage = usage_of(self.clock, self.store_lifecycle)
         self.app = application_of(self, self.usage)
         if self.store_lifecycle is not None:
@@ -128,13 +126,12 @@ class Server(ServerParts):
             # In reverse, and each whatever becomes of those before it.
             for part in (
                 self.cassettes,
-                *self.parts,
                 self.spawner,
+                *self.parts,
                 self.store_lifecycle,
                 self.webhooks,
                 self.usage,
                 self.images,
-                self.server_tools,
                 self.lease_holder,
                 self.team_sync,
                 self.background,  # writes down how its turns have ended, and tells the webhooks

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from codex_proxy.admission.admit import ToolSource
 from codex_proxy.admission.images import ImageFetcher
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import (
@@ -34,8 +35,6 @@ from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
 
 if TYPE_CHECKING:
-    from codex_proxy.app.mcp_tools import McpToolSource
-    from codex_proxy.cassettes.replay import RecordedTools
     from codex_proxy.cassettes.serving import Cassettes
 
 
@@ -47,8 +46,16 @@ class ServerPart:
     async def start(self, server: ServerParts) -> None:
         """Called when the store is open and the agent is about to start. Raises `UserError`."""
 
+    def tools(self, server: ServerParts) -> ToolSource | None:
+        """Returns tools that the server runs; the first source that a part returns is used. Called when the agent has
+        started. Raises `UserError`.
+        """
+
     def add_to(self, app: web.Application) -> None:
         """Adds middlewares and keys to the complete application."""
+
+    async def before_banner(self) -> None:
+        """Returns when the part knows its lines of the banner. Requests are answered meanwhile."""
 
     def banner(self) -> list[str]:
         """Returns the part's lines of the banner."""
@@ -106,9 +113,7 @@ class ServerParts:
         self.app: web.Application | None = None
         self.background = BackgroundResponses(settings.max_running_turns, self.owners)
         self.webhooks: WebhookSender | None = None
-        self.server_tools: McpToolSource | RecordedTools | None = None
-        self.mcp: McpToolSource | None = None
-        """The same, unless they are recorded."""
+        self.server_tools: ToolSource | None = None
         self.lease_holder: LeaseHolder | None = None
         self.team_sync: TeamSync | None = None
         self.store_lifecycle: StoreLifecycle | None = None

@@ -190,10 +190,9 @@ def _fault(message: str) -> Fault:
 
 
 class RecordedTools:
-    """The MCP tools of cassettes, in place of their servers. Implements `admission.server_tools.ToolSource`."""
+    """The MCP tools of cassettes, in place of their servers. Implements `admission.admit.ToolSource`."""
 
-    def __init__(self, folder: Folder, steps: int, new_id: Callable[[str], str]) -> None:
-        self.steps = steps
+    def __init__(self, folder: Folder, new_id: Callable[[str], str]) -> None:
         self.states: tuple[ToolServerState, ...] = ()
         self._new_id = new_id
         self._listed: dict[str, dict[str, tuple[Tool, Any]]] = {}
@@ -249,9 +248,6 @@ class RecordedTools:
             return ToolOutput(parts_of([{"text": text}]), text, failed=True)
         output = call["output"]
         return ToolOutput(parts_of(output["parts"]), output["text"], output.get("failed", False))
-
-    async def close(self) -> None:
-        """Does nothing."""
 
 
 def _tool(value: dict[str, Any]) -> Tool:

@@ -122,7 +122,7 @@ class Cassettes(msgspec.Struct, frozen=True):
         """Returns the recorded MCP tools; None if the server does not replay."""
         if self.folder is None or self.recorder is not None:
             return None
-        return RecordedTools(self.folder, self.settings.max_tool_call_iterations, ids.new)
+        return RecordedTools(self.folder, ids.new)
 
     async def close(self) -> None:
         """Waits until all recordings are written."""

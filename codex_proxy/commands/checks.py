@@ -26,7 +26,6 @@ from codex_proxy.agents.configured.agents import (
 from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.keyring import others_access, read_keys
-from codex_proxy.app.mcp_tools import Programs, configured_servers
 from codex_proxy.app.start_checks import listen_error, reserve_port
 from codex_proxy.app.store_lifecycle import inspect_store
 from codex_proxy.app.system import SystemClock
@@ -35,9 +34,7 @@ from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import Key, KeysError, with_default
-from codex_proxy.mcp.config import StdioServer
 from codex_proxy.parts import declared
-from codex_proxy.process.launch import SpawnError, find_program
 from codex_proxy.process.spawner import why_no_spawner
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.protected_paths import write_conflict
@@ -141,12 +138,11 @@ def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def machine_checks(settings: Settings, environ: Mapping[str, str], *, runs: bool) -> list[Check]:
-    """Returns the checks of spawner, folders, MCP servers and parts. `runs`: whether the server runs already."""
+    """Returns the checks of spawner, folders and parts. `runs`: whether the server runs already."""
     store, keys = await store_check(settings, in_use=runs)
     folders = await asyncio.to_thread(folder_checks, settings, environ, keys)
-    servers = await asyncio.to_thread(mcp_checks, settings, environ)
     of_parts = [await check(settings, environ) for check in declared("checks", plugin_parts(settings))]
-    return [await spawner_check(), store, *folders, *servers, *chain.from_iterable(of_parts)]
+    return [await spawner_check(), store, *folders, *chain.from_iterable(of_parts)]
 
 
 async def spawner_check() -> Check:
@@ -330,30 +326,3 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
     if conflict is not None:
         return check.failed(conflict, "Start the server in another folder, or name one with --workdir.")
     return check.ok(f"{folder} (sandbox: {settings.sandbox}).")
-
-
-def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Checks the MCP servers: `failed` if their file is invalid, a warning if a program is missing. Returns nothing
-    without a file.
-    """
-    if settings.mcp_config is None:
-        return []
-    check = CheckBuilder("mcp servers", path=str(settings.mcp_config))
-    try:
-        servers = configured_servers(settings, environ)
-    except UserError as error:
-        return [check.failed(str(error), f"Fix {settings.mcp_config}: the server does not start with it.")]
-    programs, missing = Programs(settings, environ), []
-    for label, server in servers.items():
-        if isinstance(server, StdioServer):
-            try:
-                find_program(programs.command(server))
-            except SpawnError as error:
-                missing.append(f"'{label}' {error}.")
-    check.facts |= {"count": len(servers), "missing": len(missing)}
-    if missing:
-        advice = "Fix these MCP servers, or set `disabled` for them. Until then their tools are missing."
-        return [check.warning(" ".join(missing), advice)]
-    more = ", ..." if len(servers) > MAX_NAMES_SHOWN else ""
-    shown = f": {', '.join(list(servers)[:MAX_NAMES_SHOWN])}{more}" if servers else ""
-    return [check.ok(f"{len(servers)} in {settings.mcp_config}{shown}.")]

@@ -23,7 +23,6 @@ from codex_proxy.app.server import Server, make_server
 from codex_proxy.commands.page import page_of
 from codex_proxy.commands.supervisor import ALIVE
 from codex_proxy.core.faults import Fault, UserError
-from codex_proxy.core.tool_names import ToolServerState
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import unused_settings, variables_of
 from codex_proxy.settings.old_names import advice_about
@@ -38,8 +37,6 @@ STDIN, STDOUT = 0, 1
 """The descriptors on which a supervisor asks whether a worker is alive, and is answered."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
-TOOL_SERVER_SECONDS = 6.0
-"""Seconds for which the banner waits for MCP servers: one that cannot be reached is known after some five."""
 MAX_EXAMPLE = 2000
 """The longest body that the banner shows."""
 BUILD_AFTER = 0.5
@@ -85,9 +82,8 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
 
 
 async def _announce(server: Server, say: Callable[..., None]) -> None:
-    """Prints the banner, when it is known how MCP servers have started. Requests are answered meanwhile."""
-    if server.mcp is not None:
-        await server.mcp.wait_started(TOOL_SERVER_SECONDS)
+    """Prints the banner, when the parts know what they say there. Requests are answered meanwhile."""
+    await asyncio.gather(*(part.before_banner() for part in server.parts))
     say(banner(server))
 
 
@@ -173,13 +169,6 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
     return lines
 
 
-def _tool_server_line(state: ToolServerState) -> str:
-    if state.status == "failed":
-        return f"  TROUBLE    {state.trouble}"
-    tools = "still starting" if state.tools is None else f"{state.tools} tool{'s' * (state.tools != 1)}"
-    return f"  MCP        {state.name}: {tools}"
-
-
 def banner(server: Any) -> str:
     """Returns the banner. `server` is a started `app.Server`."""
     host = f"[{server.host}]" if ":" in server.host else server.host
@@ -196,7 +185,6 @@ def banner(server: Any) -> str:
     for agent in all_agents(server.agent):
         named = server.configured.get(agent.name) or next(iter(server.configured.values()))
         lines += _agent_lines(agent, named.spec, settings)
-    lines += [_tool_server_line(each) for each in (server.mcp.states if server.mcp is not None else ())]
     unused = server.settings_without_effect()
     if unused:
         lines.append(

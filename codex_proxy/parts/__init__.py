@@ -41,6 +41,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     command, and must be light.
     """
     flags: tuple[Flag, ...] = ()
+    files: Mapping[str, str] = {}
+    """The settings that name a file which an agent's commands may neither read nor change, each with what the file is.
+    """
+    needs: Mapping[str, tuple[str, ...]] = {}
+    """The settings without effect unless one of these other settings is set."""
+    capabilities: Mapping[str, str] = {}
+    """The settings without effect unless an agent has a capability."""
+    tools: tuple[str, ...] = ()
+    """The types of tools in requests that it serves."""
     old_names: Mapping[str, str] = {}
     """Old names of its settings, which the next release does not accept, each with today's, `table.key`."""
     fake_dialects: Mapping[str, str] = {}
@@ -64,6 +73,7 @@ class KnownPart(msgspec.Struct, frozen=True):
     agents: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     """The names of its settings, also old ones, and its variables that are not called `PROXY_<SETTING>`."""
+    tools: tuple[str, ...] = ()
 
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
@@ -72,6 +82,13 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
     "acp": KnownPart(
         agents=("gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "acp"),
         settings=("acp", "agent_command", "agent_env", "agent_usage", "agent_unconfined"),
+    ),
+    "mcp": KnownPart(
+        settings=(
+            *("mcp_allowed_urls", "mcp_call_timeout", "mcp_config", "mcp_tool_refresh_interval"),
+            *("MCP_SERVERS_CONFIG_PATH", "MCP_TOOL_REFRESH_INTERVAL"),
+        ),
+        tools=("mcp",),
     ),
 }
 """Every part of this project. Its folder may be absent."""
@@ -91,8 +108,8 @@ def _is_there(name: str) -> bool:
 
 
 def absent_part(kind: str, name: str) -> str:
-    """Returns the part whose folder is absent, and which has the agent (`kind`: `agents`) or setting (`settings`, also
-    the name of a variable); empty if there is none.
+    """Returns the part whose folder is absent, and which has the agent (`kind`: `agents`), the setting (`settings`,
+    also the name of a variable) or the type of tools (`tools`); empty if there is none.
     """
     there = {part.name for part in parts()}
     return next(

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import AliasChoices, Field, NonNegativeInt, PrivateAttr, SecretStr, ValidationInfo
+from pydantic import Field, NonNegativeInt, PrivateAttr, SecretStr, ValidationInfo
 from pydantic.functional_validators import field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -17,13 +17,8 @@ from codex_proxy.cassettes.settings import CassetteSettings
 from codex_proxy.core.turn import Sandbox
 from codex_proxy.parts import declared, parts
 from codex_proxy.settings.old_names import OLD_NAMES
-from codex_proxy.settings.sources import SourcedSettings, default_config_file
+from codex_proxy.settings.sources import SourcedSettings, default_config_file, from_variables
 from codex_proxy.settings.tables import AgentTable, TableName, WebhookTable, join_list
-
-
-def _from_variables(*variables: str, **more: Any) -> Any:
-    return Field(validation_alias=AliasChoices(*variables), **more)
-
 
 if TYPE_CHECKING:
     FakeDialect = str
@@ -49,10 +44,10 @@ class CoreSettings(SourcedSettings):
     """
 
     # Where it listens, and who may come in.
-    host: str = _from_variables(
+    host: str = from_variables(
         "PROXY_HOST", "API_ADAPTER_HOST", default="127.0.0.1", description="address to listen on"
     )
-    port: int = _from_variables(
+    port: int = from_variables(
         "PROXY_PORT",
         "API_ADAPTER_PORT",
         default=11435,
@@ -112,15 +107,15 @@ class CoreSettings(SourcedSettings):
         "",
         description=("further folders that a confined agent may read and write, separated by colons"),
     )
-    codex_bin: str | None = _from_variables(
+    codex_bin: str | None = from_variables(
         "CODEX_BIN", default=None, description="path of the Codex binary; unset: `codex` on PATH"
     )
-    codex_home: Path = _from_variables(
+    codex_home: Path = from_variables(
         "CODEX_HOME",
         default_factory=_codex_home,
         description="Codex's home folder",
     )
-    codex_model: str | None = _from_variables(
+    codex_model: str | None = from_variables(
         "CODEX_MODEL", default=None, description="model behind the name codex-5; unset: the agent's default"
     )
     workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
@@ -141,7 +136,7 @@ class CoreSettings(SourcedSettings):
     state_dir: Path = Field(default_factory=default_state_dir, description="folder of this server's files")
 
     # The single model server; short for keys of [upstreams.default].
-    upstream_url: str | None = _from_variables(
+    upstream_url: str | None = from_variables(
         "PROXY_UPSTREAM_URL",
         "OPENAI_BASE_URL_INTERNAL",
         default=None,
@@ -218,7 +213,7 @@ class CoreSettings(SourcedSettings):
     first_event_timeout: float = Field(
         60.0, gt=0, description="maximum seconds to the first visible output; then the turn fails"
     )
-    idle_timeout: float = _from_variables(
+    idle_timeout: float = from_variables(
         "PROXY_IDLE_TIMEOUT",
         "STREAM_TIMEOUT",
         default=300.0,
@@ -256,7 +251,7 @@ class CoreSettings(SourcedSettings):
         "disk",
         description="where the model's reasoning and hidden calls between tool calls are kept for a day",
     )
-    max_conversation_history: int = _from_variables(
+    max_conversation_history: int = from_variables(
         "MAX_CONVERSATION_HISTORY",
         default=100,
         ge=1,
@@ -267,7 +262,7 @@ class CoreSettings(SourcedSettings):
     responses_profile: Literal["openai", "open-responses-server"] = Field(
         "openai", description="form of the events of `/responses`"
     )
-    heartbeat_interval: float = _from_variables(
+    heartbeat_interval: float = from_variables(
         "HEARTBEAT_INTERVAL",
         default=15.0,
         ge=0,
@@ -278,25 +273,7 @@ class CoreSettings(SourcedSettings):
     )
     webhooks: WebhookTable = Field(WebhookTable(), description="webhooks about ended background responses")
 
-    # MCP servers, whose tools this server runs.
-    mcp_config: Path | None = _from_variables(
-        "PROXY_MCP_CONFIG",
-        "MCP_SERVERS_CONFIG_PATH",
-        default=None,
-        description="JSON file of MCP servers (`mcpServers`) whose tools are offered to every request",
-    )
-    mcp_allowed_urls: str = Field(
-        "",
-        description="URLs of MCP servers that requests may use, with all paths below them, separated by commas",
-    )
-    mcp_call_timeout: float = Field(60.0, gt=0, description="maximum seconds of an MCP tool call")
-    mcp_tool_refresh_interval: float = _from_variables(
-        "MCP_TOOL_REFRESH_INTERVAL",
-        default=10.0,
-        gt=0,
-        description="seconds between listings of an MCP server's tools",
-    )
-    max_tool_call_iterations: int = _from_variables(
+    max_tool_call_iterations: int = from_variables(
         "MAX_TOOL_CALL_ITERATIONS",
         default=25,
         ge=1,
@@ -305,7 +282,7 @@ class CoreSettings(SourcedSettings):
 
     # Instrumentation for tests.
     test_endpoints: bool = Field(False, description="serve `/__test/*` and send the `X-Conc-*` headers")
-    stream_release_file: str | None = _from_variables(
+    stream_release_file: str | None = from_variables(
         "STREAM_RELEASE_FILE",
         default=None,
         description="the fake agent holds its turns until this file exists",

@@ -60,7 +60,6 @@ _METAVARS: Final[Mapping[str, str]] = {
     "workers": "N",
     "ollama": "",
     "api_key": "KEY",
-    "mcp_config": "FILE",
     "log_level": "",
     "log_format": "",
     "log_content": "",

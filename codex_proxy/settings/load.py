@@ -16,7 +16,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from codex_proxy.admission.routes import Route
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.core.faults import UserError
-from codex_proxy.parts import absent_part
+from codex_proxy.parts import absent_part, parts
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.old_names import OLD_NAMES, old_names_in
@@ -176,25 +176,31 @@ def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-_MCP: Final = ("mcp_config", "mcp_allowed_urls")
-NEEDS_ONE_OF: Final[Mapping[str, tuple[str, ...]]] = {
+_NEEDS_ONE_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "cassettes.match": ("cassettes.replay", "cassettes.record"),
     "cassettes.pace": ("cassettes.replay",),
     "cassettes.scrub": ("cassettes.record",),
-    "max_tool_call_iterations": (*_MCP, "cassettes.replay"),
-    "mcp_call_timeout": _MCP,
-    "mcp_tool_refresh_interval": _MCP,
+    "max_tool_call_iterations": ("cassettes.replay",),
     "metrics_key": ("metrics",),
     "webhooks.secret": ("webhooks.urls",),
 }
-"""The settings that a setting needs, of which one is enough."""
+"""The settings that a setting of the core needs, of which one is enough."""
+
+
+def needs_one_of() -> dict[str, tuple[str, ...]]:
+    """Returns the settings that a setting needs, of which one is enough."""
+    found = dict(_NEEDS_ONE_OF)
+    for part in parts():
+        for name, needed in part.needs.items():
+            found[name] = (*needed, *found.get(name, ()))
+    return found
 
 
 def unused_settings(settings: Settings) -> list[str]:
     """Returns texts for a message: `PROXY_METRICS_KEY (only with PROXY_METRICS)`."""
     return [
         f"{_variable(name)} (only with {' or '.join(map(_variable, needed))})"
-        for name, needed in NEEDS_ONE_OF.items()
+        for name, needed in needs_one_of().items()
         if _is_set(settings, name) and not any(attrgetter(each)(settings) for each in needed)
     ]
 

@@ -18,6 +18,7 @@ from codex_proxy.agents.configured.agents import codex_settings, is_plain_only, 
 from codex_proxy.agents.names import code_of
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.safety import ProtectedPath, find_endangered
+from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings
 
 if TYPE_CHECKING:
@@ -77,11 +78,17 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
     yield "the settings file", settings.config_file, True
     if settings.in_file:
         yield "the store", settings.store_file, True
-    if settings.mcp_config is not None:
-        yield "the list of MCP servers", settings.mcp_config, True
+    yield from ((what, path, True) for what, path in _files_of_parts(settings))
     for reference in plugin_references(settings):
         for path in code_of(reference):
             yield "the agent plugin's code", path, True
+
+
+def _files_of_parts(settings: Settings) -> Iterator[tuple[str, Path]]:
+    for part in parts():
+        for name, what in part.files.items():
+            if (path := getattr(settings, name)) is not None:
+                yield what, path
 
 
 def _code() -> Iterator[tuple[str, str | Path, bool]]:
@@ -143,8 +150,7 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
     homes = dict.fromkeys([settings.codex_home, *(each.codex_home for each in codex_settings(settings))])
     files = [settings.keys_path, settings.config_file, *(home / "auth.json" for home in homes)]
     files += [store.with_name(store.name + end) for end in ("", "-wal", "-shm", "-journal")]
-    if settings.mcp_config is not None:
-        files.append(settings.mcp_config.expanduser().absolute())
+    files += [path.expanduser().absolute() for _, path in _files_of_parts(settings)]
     from codex_proxy.agents.codex.sandbox_config import outermost_paths
 
     there = [path for path in (settings.state_dir, *files) if path.parent.is_dir()]

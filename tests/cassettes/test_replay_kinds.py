@@ -16,9 +16,9 @@ from codex_proxy.app.server import Server
 from codex_proxy.cassettes.format import read
 from codex_proxy.cassettes.replay import pace_of
 from tests.cassettes.talking import LOOPS, chat_loop, openai_client, running_server
-from tests.http_responses.test_mcp import CALLS, operators, weather
-from tests.http_responses.test_mcp import settings as mcp_settings
 from tests.mcp.serving import web_server
+from tests.parts.mcp.test_requests import CALLS, operators, weather
+from tests.parts.mcp.test_requests import settings as mcp_settings
 from tests.upstreams.serving import upstream
 from tests.upstreams.test_responses_upstream import CALL_ITEM, THOUGHT, message, response_with
 from tests.waiting import eventually, poll

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.parts import absent_part
 from codex_proxy.store.lock import StoreLock
 from tests.commands.codexes import command, environment
 from tests.forking import ROOT
@@ -79,10 +80,6 @@ TROUBLES: dict[str, tuple[Trouble, str]] = {
     ),
     "a folder that is none": (with_variables(PROXY_WORKDIR="@/text"), "/text is not a folder"),
     "keys that are none": (with_variables(PROXY_KEYS_FILE="@/text"), "/text: it is not valid TOML"),
-    "MCP servers that are none": (
-        with_variables(PROXY_MCP_CONFIG="@/text"),
-        "/text: the file of MCP servers",
-    ),
     "webhooks without a secret": (
         with_variables(PROXY_WEBHOOKS_URLS="http://127.0.0.1:1/"),
         "needs PROXY_WEBHOOKS_SECRET",
@@ -128,6 +125,11 @@ TROUBLES: dict[str, tuple[Trouble, str]] = {
         "--match none is not known",
     ),
 }
+if not absent_part("tools", "mcp"):
+    TROUBLES["MCP servers that are none"] = (
+        with_variables(PROXY_MCP_CONFIG="@/text"),
+        "/text: the file of MCP servers",
+    )
 
 
 @pytest.mark.parametrize("name", TROUBLES)

@@ -11,8 +11,8 @@ import pytest
 from codex_proxy.agents import registry
 from codex_proxy.agents.codex.spec import AUTO
 from codex_proxy.agents.configured.agents import (
-    NEEDED_CAPABILITIES,
     SHARED_SETTINGS,
+    needed_capabilities,
     settings_without_effect,
     targets_without_agent,
 )
@@ -20,8 +20,9 @@ from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import settings_check
 from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import UserError
+from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings
-from codex_proxy.settings.load import NEEDS_ONE_OF, load, unused_settings
+from codex_proxy.settings.load import load, needs_one_of, unused_settings
 from tests.http.serving import ENVIRONMENT, GivenSettings, fake_proxy, running_proxy, settings_of
 from tests.upstreams.serving import upstream
 
@@ -99,7 +100,7 @@ def test_an_array_in_the_file_is_a_list_of_each_setting_that_is_one(tmp_path: Pa
         keys = type(fields[table].default).model_fields
         fields |= {f"{table}.{key}": field for key, field in keys.items()}
     lists = [name for name, field in fields.items() if "separated by" in (field.description or "")]
-    assert len(lists) >= 11
+    assert len(lists) >= 8
     for name in lists:
         file.write_text(f'{name} = ["a=b", "c=d"]')
         separator = ":" if "by colons" in (fields[name].description or "") else ","
@@ -122,7 +123,7 @@ def value_for(name: str) -> dict[str, Any]:
     return {table: {key: value}} if table else {name: value}
 
 
-@pytest.mark.parametrize(("name", "needed"), NEEDS_ONE_OF.items())
+@pytest.mark.parametrize(("name", "needed"), needs_one_of().items())
 def test_a_setting_that_needs_another_one_is_named_without_it(
     name: str, needed: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -169,20 +170,19 @@ async def test_the_banner_names_settings_without_effect_and_routes_without_an_ag
         state_dir=tmp_path / "state",
         routes=routes,
         cassettes=cassettes,
-        mcp_allowed_urls="http://127.0.0.1:1/mcp",
+        web_search=False,
     )
     async with running_proxy(await make_server(settings, ENVIRONMENT)) as proxy:
         lines = banner(proxy.server)
     assert "  NO EFFECT  PROXY_CASSETTES_PACE (only with PROXY_CASSETTES_REPLAY)\n" in lines
-    assert "  NO EFFECT  PROXY_MCP_ALLOWED_URLS: not with this agent\n" in lines
+    assert "  NO EFFECT  PROXY_WEB_SEARCH: not with this agent\n" in lines
     assert "  NO AGENT   none/model of [routes.long]\n" in lines
 
 
 NEEDS_CAPABILITY: dict[str, Any] = {
-    "mcp_config": Path("mcp.json"),
-    "mcp_allowed_urls": "http://localhost:1/",
     "image_fetch": "a.com",
     "web_search": False,
+    **{name: "http://localhost:1/" for part in parts() for name in part.capabilities},
 }
 FAKE = registry.chosen_spec(GivenSettings(agent="fake"))
 ABLE = {(spec.name, ""): spec.capabilities for spec in registry.specs() if not spec.variants}
@@ -205,7 +205,7 @@ def test_a_setting_has_an_effect_exactly_with_the_agents_that_have_the_capabilit
 ) -> None:
     for name, value in NEEDS_CAPABILITY.items():
         unused = settings_without_effect(settings_for(kind, tmp_path, table, **{name: value}))
-        assert (name in unused) == (NEEDED_CAPABILITIES[name] not in ABLE[kind]), name
+        assert (name in unused) == (needed_capabilities()[name] not in ABLE[kind]), name
 
 
 @pytest.mark.parametrize("given", [{}, {"agent": "auto"}, {"agents": {"mine": {"agent": "auto"}}}])
@@ -237,4 +237,4 @@ def test_of_several_agents_one_that_uses_a_setting_is_enough(tmp_path: Path) -> 
 
 
 def test_every_setting_that_needs_a_capability_is_in_the_matrix() -> None:
-    assert NEEDS_CAPABILITY.keys() == NEEDED_CAPABILITIES.keys()
+    assert NEEDS_CAPABILITY.keys() == needed_capabilities().keys()

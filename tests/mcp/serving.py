@@ -1,8 +1,7 @@
-"""Servers for these tests, a clock that the test sets, and processes under the warden as in production."""
+"""An MCP server (`program.py`) for tests, a certificate for one, and a clock that the test sets."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,22 +9,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from codex_proxy.core.items import TextPart
-from codex_proxy.mcp.config import StdioServer
-from codex_proxy.mcp.values import McpResult
-from codex_proxy.process.launch import Command
 from tests.missing import require
-from tests.waiting import PATIENCE
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
-LONG = PATIENCE
-"""Seconds that no call here takes, however busy the machine."""
 
 
 class ManualClock:
@@ -39,18 +30,6 @@ class ManualClock:
 
     def epoch(self) -> float:
         return self.now
-
-
-def command_of(server: StdioServer) -> Command:
-    """The command of a server that is a program."""
-    env = {"PATH": os.environ["PATH"], **server.env}
-    argv = (server.command, *server.args)
-    return Command(argv=argv, env=env, cwd=server.cwd or "/", eof_grace=0.5, term_grace=0.2)
-
-
-def stdio(label: str, *options: str, env: dict[str, str] | None = None) -> StdioServer:
-    """The definition of the test server (`program.py`) over stdio."""
-    return StdioServer(label=label, command=sys.executable, args=(PROGRAM, "stdio", *options), env=env or {})
 
 
 @contextmanager
@@ -87,11 +66,3 @@ def certificate(folder: Path, name: str) -> str:
     file = folder / "certificate.pem"
     file.write_bytes(pem + signed.public_bytes(serialization.Encoding.PEM))
     return str(file)
-
-
-def arguments(**given: object) -> str:
-    return msgspec.json.encode(given).decode()
-
-
-def texts(result: McpResult) -> list[str]:
-    return [part.text for part in result.parts if isinstance(part, TextPart)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import AliasChoices
@@ -17,7 +19,7 @@ from codex_proxy.settings.fields import Settings
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 120
 ASKS = """
-import asyncio, sys, aiohttp
+import asyncio, sys, aiohttp, json
 from pathlib import Path
 import codex_proxy
 assert codex_proxy.__file__.startswith({root!r}), codex_proxy.__file__
@@ -29,11 +31,9 @@ async def main():
     server = await make_server(settings, {{"PATH": "/usr/bin:/bin"}})
     await server.start()
     try:
-        body = {{"model": "codex-5", "messages": [{{"role": "user", "content": "hi"}}]}}
-        url = f"http://127.0.0.1:{{server.port}}/v1/chat/completions"
-        async with aiohttp.ClientSession() as session, session.post(url, json=body) as reply:
-            assert reply.status == 200, await reply.text()
-            print((await reply.json())["choices"][0]["finish_reason"])
+        url = f"http://127.0.0.1:{{server.port}}/v1/{path}"
+        async with aiohttp.ClientSession() as session, session.post(url, json=json.loads({body!r})) as reply:
+            print(reply.status, await reply.text())
     finally:
         await server.stop()
 
@@ -52,7 +52,7 @@ def known_of(part: Part) -> KnownPart:
     aliases = [Settings.model_fields[name].validation_alias for name in names]
     choices = [str(each) for found in aliases if isinstance(found, AliasChoices) for each in found.choices]
     variables = [each for each in choices if not each.startswith("PROXY_")]
-    return KnownPart(agents=tuple(part.agents), settings=(*names, *part.old_names, *variables))
+    return KnownPart(tuple(part.agents), (*names, *part.old_names, *variables), part.tools)
 
 
 @pytest.fixture
@@ -82,11 +82,34 @@ def python(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
     )
 
 
+def asked(folder: Path, path: str, body: Any) -> tuple[int, Any]:
+    """Asks a server of the copy. Returns the status and the body of its answer."""
+    script = ASKS.format(root=str(folder), state=str(folder), path=path, body=json.dumps(body))
+    told = python(folder, "-c", script)
+    assert told.returncode == 0, told.stderr
+    status, _, answer = told.stdout.splitlines()[-1].partition(" ")
+    return int(status), json.loads(answer)
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_server_without_a_part_answers(name: str, without: Callable[[str], Path]) -> None:
     folder = without(name)
-    told = python(folder, "-c", ASKS.format(root=str(folder), state=str(folder)))
-    assert (told.stdout.split()[-1:], told.returncode) == (["stop"], 0), told.stderr
+    body = {"model": "codex-5", "messages": [{"role": "user", "content": "hi"}]}
+    status, answer = asked(folder, "chat/completions", body)
+    assert (status, answer["choices"][0]["finish_reason"]) == (200, "stop")
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"), [(name, tool) for name, known in KNOWN.items() for tool in known.tools]
+)
+def test_a_request_with_tools_of_an_absent_part_is_refused_with_its_name(
+    name: str, tool: str, without: Callable[[str], Path]
+) -> None:
+    tools = [{"type": tool, "server_label": "desk", "server_url": "https://localhost/"}]
+    status, answer = asked(without(name), "responses", {"model": "codex-5", "input": "hi", "tools": tools})
+    assert status == 400
+    assert f"the part {name}, which is not in this installation" in answer["error"]["message"]
+    assert answer["error"]["param"].startswith("tools[0]")
 
 
 @pytest.mark.parametrize("name", [name for name, known in KNOWN.items() if known.agents or known.settings])

@@ -16,6 +16,8 @@ from tests.real.model_server import ModelServer
 from tests.real.shared import Proxies
 from tests.real.tool_loop import outputs_of
 
+pytest.importorskip("codex_proxy.parts.mcp")
+
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:

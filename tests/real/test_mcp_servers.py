@@ -19,6 +19,8 @@ from tests.real.shared import EVERY_WAY, Proxies
 from tests.real.tool_loop import WEATHER, call_ids, functions_called, loop_of, outputs_of
 from tests.waiting import eventually
 
+pytest.importorskip("codex_proxy.parts.mcp")
+
 
 def operators_file(folder: Path, *options: str, **more: Any) -> Path:
     """The operator's file, with one server over stdio."""

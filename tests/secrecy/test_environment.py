@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from codex_proxy.agents.fake.setup import START
+from codex_proxy.parts import absent_part
 from codex_proxy.process.launch import ALLOWED_NAMES, ALLOWED_PREFIXES
 from tests.process_left.talk import talk
 from tests.real.codex_home import CodexHome, make_codex_home
@@ -45,6 +46,7 @@ SIGN_IN = {
 }
 """What the agent itself needs, and nothing that it runs."""
 KEY_HEADER = {"Authorization": f"Bearer {KEY}"}
+HAS_MCP = not absent_part("tools", "mcp")
 MCP_PROGRAM = Path(__file__).parents[1] / "mcp" / "program.py"
 
 OF_CODEX = frozenset(
@@ -80,7 +82,7 @@ async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: 
         **SIGN_IN,
         "FAKE_CODEX_MODELS": "any",
         "PROXY_FAKE_DIALECT": dialect,
-        "PROXY_MCP_CONFIG": str(tmp_path / "mcp.json"),
+        **({"PROXY_MCP_CONFIG": str(tmp_path / "mcp.json")} if HAS_MCP else {}),
         "STREAM_RELEASE_FILE": str(tmp_path / "never"),
     }
     arguments = ("--agent", "fake", "--log-level", "debug")
@@ -90,7 +92,7 @@ async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: 
     ):
         await client.says(b"content")
         seen = list(environments(proxy.pid))
-        if dialect == "app-server":
+        if HAS_MCP and dialect == "app-server":
             assert [line for line, _ in seen if str(MCP_PROGRAM) in line]
         assert [line for line, _ in seen if START in line]
         for _, names in seen:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from codex_proxy.parts import absent_part
 from tests.missing import require
 from tests.secrecy.planting import METRICS_KEY, PLANTED, WEBHOOK_SECRET, Scene, picture, planted_server
 from tests.web_application import serve_application
@@ -44,6 +45,7 @@ def chat(prompt: str, **more: Any) -> dict[str, Any]:
 
 
 ALLOWED_MCP = {**MCP, "server_url": "http://localhost:1/planted-path"}
+HAS_MCP = not absent_part("tools", "mcp")
 MCP_PROGRAM = Path(__file__).parents[1] / "mcp" / "program.py"
 
 CALL = """[[fake:tool_call name=planted-tool args='{"planted-property": "planted-argument"}']]"""
@@ -262,10 +264,11 @@ async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": server}}))
     environment = {
         "PROXY_FAKE_DIALECT": dialect,
-        "PROXY_MCP_CONFIG": str(tmp_path / "mcp.json"),
-        "PROXY_MCP_ALLOWED_URLS": "http://localhost:1",
         "PROXY_WEBHOOKS_SECRET": WEBHOOK_SECRET,
     }
+    if HAS_MCP:
+        environment["PROXY_MCP_CONFIG"] = str(tmp_path / "mcp.json")
+        environment["PROXY_MCP_ALLOWED_URLS"] = "http://localhost:1"
     arguments = ("--log-level", "debug", "--log-format", format)
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(serve_application(app))
@@ -289,5 +292,5 @@ async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
     assert written.count("chat/completions") > len(CHATS)
     assert hooks
     assert "webhook_failed" in written
-    assert ("mcp_call_failed" in written) is (dialect == "app-server")
+    assert ("mcp_call_failed" in written) is (HAS_MCP and dialect == "app-server")
     assert metrics[0] == 200

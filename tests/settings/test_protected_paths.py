@@ -20,6 +20,7 @@ from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import workspace_check
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.safety import ProtectedPath, find_endangered
+from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 from codex_proxy.settings.protected_paths import paths_to, safe_write_policy, write_conflict
@@ -58,7 +59,7 @@ OWN: list[tuple[str, dict[str, str]]] = [
     ("the state folder", {"state_dir": "work/.local/state"}),
     ("the keys file", {"keys_file": "work/keys.toml"}),
     ("the store", {"store": "work/store.sqlite3"}),
-    ("the list of MCP servers", {"mcp_config": "work/mcp.json"}),
+    *((what, {name: "work/file"}) for part in parts() for name, what in part.files.items()),
     ("Codex's home", {"codex_home": "work/.codex"}),
     ("the Codex program", {"codex_bin": "work/codex"}),
 ]

@@ -12,12 +12,9 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from mcp_types import CallToolResult
 
 from codex_proxy.admission.clients import Client, Workspace
 from codex_proxy.core.faults import Fault
-from codex_proxy.mcp.results import result_of
-from codex_proxy.mcp.values import McpLimits
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.chat.parse import parse as parse_chat
 from codex_proxy.surfaces.messages.count import count_tokens
@@ -376,51 +373,6 @@ def test_what_a_key_may_name_is_looked_for_in_time_proportional_to_the_request(
 ) -> None:
     size, make = NAMING[shape]
     assert_linear(make, check, size)
-
-
-# --- results of tools of MCP ----------------------------------------------------------------------
-
-RESULTS: Final[dict[str, tuple[int, Make]]] = {
-    "texts": (400, lambda n: {"content": [text("word")] * n}),
-    "one long text": (1 << 20, lambda n: {"content": [text("word " * (n // 5))]}),
-    "images": (
-        150,
-        lambda n: {
-            "content": [{"type": "image", "data": PIXEL.partition(",")[2], "mimeType": "image/png"}] * n
-        },
-    ),
-    "broken images": (
-        400,
-        lambda n: {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}] * n},
-    ),
-    "links": (
-        500,
-        lambda n: {
-            "content": [{"type": "resource_link", "name": f"r{i}", "uri": f"file:///{i}"} for i in range(n)]
-        },
-    ),
-    "files": (
-        500,
-        lambda n: {
-            "content": [
-                {"type": "resource", "resource": {"uri": f"file:///{i}", "blob": "AAAA"}} for i in range(n)
-            ]
-        },
-    ),
-    "structured": (3000, lambda n: {"content": [], "structuredContent": {f"field_{i}": i for i in range(n)}}),
-}
-
-
-@pytest.mark.sampled(every=4)
-@pytest.mark.parametrize("shape", RESULTS)
-def test_a_result_of_a_tool_of_mcp_takes_time_proportional_to_its_size(shape: str) -> None:
-    size, make = RESULTS[shape]
-    limits = McpLimits(text_bytes=1 << 30, image_bytes=1 << 30, max_parts=1 << 30)
-    assert_linear(
-        lambda count: CallToolResult.model_validate(make(count)),
-        lambda answer: result_of(answer, limits),
-        size,
-    )
 
 
 PART = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'

@@ -16,10 +16,10 @@ from openai import AsyncOpenAI
 from tests.http.serving import Proxy, fake_proxy
 from tests.http_responses.asking import prompt_for
 from tests.http_responses.receiving import SECRET, receiver
-from tests.http_responses.test_mcp import CALLS, weather
-from tests.http_responses.test_mcp import settings as mcp_settings
 from tests.mcp.serving import web_server
 from tests.nginx import needs_nginx
+from tests.parts.mcp.test_requests import CALLS, weather
+from tests.parts.mcp.test_requests import settings as mcp_settings
 from tests.two_servers.balancer import KEY, SETTINGS, balancer
 from tests.waiting import PATIENCE, poll
 from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER

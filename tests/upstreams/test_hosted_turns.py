@@ -16,8 +16,8 @@ from openai import AsyncOpenAI
 from codex_proxy.core.keys import digest_of
 from tests.cassettes.talking import openai_client, running_server
 from tests.http.serving import Proxy
-from tests.http_responses.test_mcp import operators, weather
 from tests.mcp.serving import web_server
+from tests.parts.mcp.test_requests import operators, weather
 from tests.upstreams.cases import call, stream, text
 from tests.upstreams.serving import Upstream, proxy_before
 from tests.upstreams.test_hosted_tools import (

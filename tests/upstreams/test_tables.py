@@ -21,6 +21,8 @@ from codex_proxy.app.store_lifecycle import retention_of
 from codex_proxy.cli import load_settings, main
 from codex_proxy.commands.doctor import examine
 from codex_proxy.core.faults import FaultKind, UserError
+from codex_proxy.parts import own_settings
+from codex_proxy.parts.mcp.settings import McpSettings
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 from codex_proxy.surfaces.fault_table import TABLE
@@ -167,7 +169,7 @@ def test_the_names_of_open_responses_server_set_what_they_set_there(
     settings = load({}, None)
     assert (settings.host, settings.port) == ("0.0.0.0", 9876)
     assert settings.upstream_url == "http://127.0.0.1:1"
-    assert settings.mcp_config == Path("/etc/mcp.json")
+    assert own_settings(settings, McpSettings).mcp_config == Path("/etc/mcp.json")
     assert (settings.idle_timeout, settings.heartbeat_interval) == (7, 4)
     assert (settings.max_conversation_history, settings.max_tool_call_iterations) == (5, 3)
     assert retention_of(settings).max_conversations == 5, "since it was set"

@@ -19,7 +19,7 @@ from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.core.faults import misconfigured
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import MODEL_SEPARATOR
-from codex_proxy.parts import Part
+from codex_proxy.parts import Part, parts
 from codex_proxy.process.launch import FOLDER_REMOVED, is_folder_removed
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.old_names import with_new_names
@@ -31,13 +31,11 @@ if TYPE_CHECKING:
 WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
 SHARED_SETTINGS: Final = frozenset({"codex_model", "idle_timeout"})
 """Settings of agents that the server itself uses for all of them."""
-NEEDED_CAPABILITIES: Final[Mapping[str, Capability]] = {
-    "mcp_config": "tool_replies",
-    "mcp_allowed_urls": "tool_replies",
+_NEEDED_CAPABILITIES: Final[Mapping[str, str]] = {
     "image_fetch": "images",
     "web_search": "web_search",
 }
-"""The capability without which a setting has no effect."""
+"""The capability without which a setting of the core has no effect."""
 CODEX: Final = "codex"
 """The name of the agent `auto` if there are several agents."""
 
@@ -149,9 +147,17 @@ def settings_without_effect(
     if capabilities is None or len(serving) > 1:
         able = (each.spec.possible_capabilities(each.settings) for each in serving)
         capabilities = frozenset().union(*able)
-    of_some |= {name for name, needed in NEEDED_CAPABILITIES.items() if needed not in capabilities}
+    of_some |= {name for name, needed in needed_capabilities().items() if needed not in capabilities}
     unused = settings.of_server.model_fields_set & of_some - used
     return tuple(name for name in Settings.model_fields if name in unused)
+
+
+def needed_capabilities() -> dict[str, str]:
+    """Returns the capability without which a setting has no effect."""
+    found = dict(_NEEDED_CAPABILITIES)
+    for part in parts():
+        found |= part.capabilities
+    return found
 
 
 def targets_without_agent(settings: Settings) -> tuple[str, ...]:

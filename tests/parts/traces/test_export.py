@@ -121,7 +121,7 @@ async def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(
 def test_a_server_without_traces_imports_nothing_of_them() -> None:
     code = (
         "import sys, codex_proxy.app.server, codex_proxy.commands.serve;"
-        "print([m for m in sys.modules if 'opentelemetry' in m or m == 'codex_proxy.app.mcp_tools'])"
+        "print([m for m in sys.modules if 'opentelemetry' in m or m == 'codex_proxy.parts.mcp.tool_source'])"
     )
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE

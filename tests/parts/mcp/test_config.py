@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from codex_proxy.mcp.config import HttpServer, StdioServer, parse_servers
+from codex_proxy.parts.mcp.config import HttpServer, StdioServer, parse_servers
 
 
 def file(**servers: object) -> str:

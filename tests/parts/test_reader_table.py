@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from tests.agents import child_readers, reader_damage
-from tests.mcp.test_damaged_messages import FRAMES, READ, TRANSPORTS
+from tests.parts.mcp.test_damaged_messages import FRAMES, READ, TRANSPORTS
 from tests.upstreams.test_damaged_streams import DAMAGES as STREAM_DAMAGES
 
 TESTS: Final = Path(__file__).parents[1]
@@ -23,7 +23,7 @@ READERS: Final = (*CHILDREN, *MCP, *UPSTREAMS, LISTENER)
 CHILD, STREAM, SERVER, TOOLS, PAIRS, REPAIR, MUTATED = (
     "agents/test_reader_damage.py::",
     "upstreams/test_damaged_streams.py::",
-    "mcp/test_damaged_messages.py::",
+    "parts/mcp/test_damaged_messages.py::",
     "parts/acp/test_tool_server.py::",
     "upstreams/test_split_pairs.py::",
     "core/test_repair.py::",

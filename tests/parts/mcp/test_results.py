@@ -9,10 +9,10 @@ import pytest
 from mcp_types import CallToolResult
 
 from codex_proxy.core.items import ImagePart
-from codex_proxy.mcp.config import redact
-from codex_proxy.mcp.results import result_of
-from codex_proxy.mcp.values import McpLimits, McpResult
-from tests.mcp.serving import texts
+from codex_proxy.parts.mcp.config import redact
+from codex_proxy.parts.mcp.results import result_of
+from codex_proxy.parts.mcp.values import McpLimits, McpResult
+from tests.parts.mcp.definitions import texts
 from tests.pictures import PNG
 
 IMAGE = base64.b64encode(PNG).decode()

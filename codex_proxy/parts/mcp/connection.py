@@ -27,9 +27,9 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from codex_proxy.mcp.config import Definition, redact
-from codex_proxy.mcp.results import result_of
-from codex_proxy.mcp.values import (
+from codex_proxy.parts.mcp.config import Definition, redact
+from codex_proxy.parts.mcp.results import result_of
+from codex_proxy.parts.mcp.values import (
     McpError,
     McpFault,
     McpFaultKind,

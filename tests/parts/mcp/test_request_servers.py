@@ -11,12 +11,13 @@ import msgspec
 import pytest
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.mcp.allowed_urls import SETTING
-from codex_proxy.mcp.config import HttpServer
-from codex_proxy.mcp.request_servers import NamedServer, RequestServers
-from codex_proxy.mcp.servers import OperatorServers
-from codex_proxy.mcp.values import McpFaultKind, McpLimits, McpListing
-from tests.mcp.serving import LONG, ManualClock, arguments, certificate, command_of, texts, web_server
+from codex_proxy.parts.mcp.allowed_urls import SETTING
+from codex_proxy.parts.mcp.config import HttpServer
+from codex_proxy.parts.mcp.request_servers import NamedServer, RequestServers
+from codex_proxy.parts.mcp.servers import OperatorServers
+from codex_proxy.parts.mcp.values import McpFaultKind, McpLimits, McpListing
+from tests.mcp.serving import ManualClock, certificate, web_server
+from tests.parts.mcp.definitions import LONG, arguments, command_of, texts
 from tests.waiting import eventually, poll
 
 Make = Callable[..., RequestServers]
@@ -348,7 +349,7 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_asked_to
 async def test_a_server_that_answers_no_notification_is_an_error_long_before_the_deadline_of_calls(
     make: Make, streamable: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.mcp.http_transports.NOTIFICATION_SECONDS", 0.05)
+    monkeypatch.setattr("codex_proxy.parts.mcp.http_transports.NOTIFICATION_SECONDS", 0.05)
     servers = make(f"http://127.0.0.1:{streamable}/silent")
     listing = await servers.tools(server_at(streamable, "/silent"), "me")
     assert [fault.kind for fault in listing.faults] == [McpFaultKind.UNREACHABLE]

@@ -14,13 +14,14 @@ from mcp_types import ToolListChangedNotification
 
 from codex_proxy.core.items import ImagePart, TextPart
 from codex_proxy.core.json_values import LONG_JSON
-from codex_proxy.mcp import stdio_transport
-from codex_proxy.mcp.config import Definition, StdioServer
-from codex_proxy.mcp.connection import McpConnection
-from codex_proxy.mcp.messages import Waiting
-from codex_proxy.mcp.servers import OperatorServers
-from codex_proxy.mcp.values import McpFaultKind, McpLimits
-from tests.mcp.serving import LONG, ManualClock, arguments, command_of, stdio, texts
+from codex_proxy.parts.mcp import stdio_transport
+from codex_proxy.parts.mcp.config import Definition, StdioServer
+from codex_proxy.parts.mcp.connection import McpConnection
+from codex_proxy.parts.mcp.messages import Waiting
+from codex_proxy.parts.mcp.servers import OperatorServers
+from codex_proxy.parts.mcp.values import McpFaultKind, McpLimits
+from tests.mcp.serving import ManualClock
+from tests.parts.mcp.definitions import LONG, arguments, command_of, stdio, texts
 from tests.process.children import have_ended
 from tests.waiting import eventually
 
@@ -50,7 +51,7 @@ async def make(clock: ManualClock) -> AsyncIterator[Make]:
 
 def test_the_mcp_package_is_imported_only_when_a_server_is_used() -> None:
     source = (
-        "import sys, codex_proxy.mcp.servers, codex_proxy.mcp.request_servers\n"
+        "import sys, codex_proxy.parts.mcp.servers, codex_proxy.parts.mcp.request_servers\n"
         "print([name for name in ('mcp', 'mcp_types', 'httpx2', 'anyio') if name in sys.modules])"
     )
     process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)

@@ -4,10 +4,11 @@ import asyncio
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from codex_proxy.mcp.servers import OperatorServers
-from tests.mcp.serving import LONG, ManualClock, command_of, stdio, texts
+from codex_proxy.parts.mcp.servers import OperatorServers
+from tests.mcp.serving import ManualClock
+from tests.parts.mcp.definitions import LONG, command_of, stdio, texts
 
 
 async def main() -> None:

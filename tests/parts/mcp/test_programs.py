@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.app.mcp_tools import Programs, configured_servers
 from codex_proxy.core.faults import UserError
-from codex_proxy.mcp.config import StdioServer
+from codex_proxy.parts.mcp.config import StdioServer
+from codex_proxy.parts.mcp.configured_servers import Programs, configured_servers
 from codex_proxy.settings.fields import Settings
 
 

@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 from codex_proxy.app.server import Server
 from codex_proxy.commands.keys import add
 from codex_proxy.commands.serve import banner
-from codex_proxy.mcp import http_transports
+from codex_proxy.parts.mcp import http_transports
+from codex_proxy.parts.mcp.tool_source import McpToolSource
 from tests.http.serving import Proxy, fake_proxy, settings_of, user
 from tests.mcp.serving import PROGRAM
 from tests.waiting import PATIENCE
@@ -44,9 +45,14 @@ def silent_address() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
 
 
+def source_of(proxy: Proxy) -> McpToolSource:
+    source = proxy.server.server_tools
+    assert isinstance(source, McpToolSource)
+    return source
+
+
 async def have_started(proxy: Proxy) -> Server:
-    assert proxy.server.mcp is not None
-    await proxy.server.mcp.wait_started(PATIENCE)
+    await source_of(proxy).wait_started(PATIENCE)
     return proxy.server
 
 
@@ -110,6 +116,5 @@ async def test_who_gets_no_tools_of_mcp_servers_is_not_told_of_them(tmp_path: Pa
 async def test_servers_that_no_agent_can_use_are_not_started(tmp_path: Path) -> None:
     file = file_of(tmp_path, desk=DESK)
     async with fake_proxy(tmp_path, mcp_config=file) as proxy:
-        assert proxy.server.mcp is not None
-        assert proxy.server.mcp.states == ()
+        assert source_of(proxy).states == ()
         assert "PROXY_MCP_CONFIG: not with this agent" in banner(proxy.server)

@@ -15,11 +15,11 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from codex_proxy.core.json_values import is_too_costly
-from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, ForbiddenAddressError
-from codex_proxy.mcp.config import HttpServer
-from codex_proxy.mcp.connection import TransportReport
-from codex_proxy.mcp.messages import Waiting
-from codex_proxy.mcp.values import McpFaultKind, McpLimits, fault_of
+from codex_proxy.parts.mcp.allowed_urls import SETTING, AllowedUrls, ForbiddenAddressError
+from codex_proxy.parts.mcp.config import HttpServer
+from codex_proxy.parts.mcp.connection import TransportReport
+from codex_proxy.parts.mcp.messages import Waiting
+from codex_proxy.parts.mcp.values import McpFaultKind, McpLimits, fault_of
 
 CONNECT_SECONDS: Final = 4.0
 """Seconds for connecting: a network that loses packets needs three."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.app.mcp_tools import schema_errors
 from codex_proxy.app.server import make_server
-from codex_proxy.commands.checks import mcp_checks
 from codex_proxy.core.faults import UserError
+from codex_proxy.parts.mcp.configured_servers import checks
+from codex_proxy.parts.mcp.tool_source import schema_errors
 from codex_proxy.workers.schema_checks import SchemaChecks
 from tests.http.serving import ENVIRONMENT, fake_proxy, settings_of, user
 
@@ -63,7 +63,8 @@ async def test_without_the_extra_a_server_with_mcp_servers_does_not_start_and_sa
     with pytest.raises(UserError, match=r"install it with `pip install 'codex-openai-proxy\[mcp\]'`"):
         await server.start()
     await server.stop()
-    checks = mcp_checks(settings, {})
-    assert [check.status for check in checks] == (["failed"] if "mcp_config" in setting else [])
+    assert [check.status for check in await checks(settings, {})] == (
+        ["failed"] if "mcp_config" in setting else []
+    )
     async with fake_proxy(tmp_path) as proxy:
         assert (await proxy.ask(user())).status == 200, "without MCP servers nothing is missing"

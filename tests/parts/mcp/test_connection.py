@@ -12,9 +12,9 @@ from mcp.client._transport import TransportStreams
 from mcp.server import Server
 from mcp.shared.memory import create_client_server_memory_streams
 
-from codex_proxy.mcp.connection import McpConnection, TransportReport
-from codex_proxy.mcp.values import McpLimits
-from tests.mcp.serving import stdio
+from codex_proxy.parts.mcp.connection import McpConnection, TransportReport
+from codex_proxy.parts.mcp.values import McpLimits
+from tests.parts.mcp.definitions import stdio
 from tests.waiting import PATIENCE
 
 

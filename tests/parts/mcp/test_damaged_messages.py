@@ -15,16 +15,16 @@ from typing import Any, Final
 import pytest
 from aiohttp.test_utils import TestServer
 
-from codex_proxy.mcp.config import HttpServer, StdioServer
-from codex_proxy.mcp.connection import McpConnection
-from codex_proxy.mcp.http_transports import sse_transport, streamable_transport
-from codex_proxy.mcp.messages import Waiting
-from codex_proxy.mcp.stdio_transport import _StdoutLines, stdio_transport
-from codex_proxy.mcp.values import McpError, McpFaultKind, McpLimits
+from codex_proxy.parts.mcp.config import HttpServer, StdioServer
+from codex_proxy.parts.mcp.connection import McpConnection
+from codex_proxy.parts.mcp.http_transports import sse_transport, streamable_transport
+from codex_proxy.parts.mcp.messages import Waiting
+from codex_proxy.parts.mcp.stdio_transport import _StdoutLines, stdio_transport
+from codex_proxy.parts.mcp.values import McpError, McpFaultKind, McpLimits
 from codex_proxy.process.child import Exit
 from tests.agents.damage import each_change
-from tests.mcp.raw_server import GOOD, RawServer, app_of
-from tests.mcp.serving import command_of
+from tests.parts.mcp.definitions import command_of
+from tests.parts.mcp.raw_server import GOOD, RawServer, app_of
 from tests.waiting import PATIENCE
 
 PROGRAM = str(Path(__file__).with_name("raw_server.py"))

@@ -18,10 +18,10 @@ from pydantic_core import from_json
 
 from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.json_values import LONG_JSON, is_too_costly
-from codex_proxy.mcp.config import StdioServer, redact
-from codex_proxy.mcp.connection import TransportReport
-from codex_proxy.mcp.messages import Waiting
-from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits, fault_of
+from codex_proxy.parts.mcp.config import StdioServer, redact
+from codex_proxy.parts.mcp.connection import TransportReport
+from codex_proxy.parts.mcp.messages import Waiting
+from codex_proxy.parts.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits, fault_of
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 
 TOOLS_CHANGED = "notifications/tools/list_changed"

@@ -1,77 +1,34 @@
-"""Lists and runs the tools of MCP servers: implements `admission.server_tools.ToolSource`."""
+"""Lists and runs the tools of MCP servers: implements `admission.admit.ToolSource`."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import structlog
 
 from codex_proxy.admission.admit import McpRequest, ServerTools
-from codex_proxy.agents.spec import child_limits
+from codex_proxy.app.system import RandomIds
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, Tool
 from codex_proxy.core.tool_names import ListedTool, ToolServerState, offered_name
-from codex_proxy.mcp.config import Definition, StdioServer, parse_servers
-from codex_proxy.mcp.request_servers import NamedServer, RequestServers
-from codex_proxy.mcp.servers import OperatorServers
-from codex_proxy.mcp.values import McpFault, McpLimits, McpListing, McpResult
-from codex_proxy.process.launch import Command, child_environment
+from codex_proxy.parts import own_settings
+from codex_proxy.parts.mcp.config import Definition, StdioServer
+from codex_proxy.parts.mcp.request_servers import NamedServer, RequestServers
+from codex_proxy.parts.mcp.servers import OperatorServers
+from codex_proxy.parts.mcp.settings import McpSettings
+from codex_proxy.parts.mcp.values import McpFault, McpLimits, McpListing, McpResult
+from codex_proxy.process.launch import Command
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.surfaces.responses.mcp_offers import allowed_names, allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.checks import Verdict
 from codex_proxy.tools.policy import ToolOutput
 from codex_proxy.workers.schema_checks import SchemaChecks
-
-NOT_INSTALLED: Final = (
-    "MCP servers need the extra `mcp`: install it with `pip install 'codex-openai-proxy[mcp]'`, or remove "
-    "PROXY_MCP_CONFIG and PROXY_MCP_ALLOWED_URLS."
-)
-
-
-def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[str, Definition]:
-    """Returns the servers of PROXY_MCP_CONFIG by name. `environ`: the variables to which its file may refer. Raises
-    `UserError`, also if the package for MCP is missing.
-    """
-    if find_spec("mcp") is None:
-        raise UserError(NOT_INSTALLED)
-    if settings.mcp_config is None:
-        return {}
-    file = settings.mcp_config.expanduser()
-    try:
-        return parse_servers(file.read_bytes(), environ)
-    except OSError as error:
-        raise UserError(f"PROXY_MCP_CONFIG: {file} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise UserError(f"PROXY_MCP_CONFIG: {file}: {error}.") from error
-
-
-class Programs:
-    """Makes the commands of MCP servers."""
-
-    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
-        self._environment = child_environment(environ, extra=settings.child_env_names)
-        self._limits = child_limits(settings)
-        self._folder = (settings.mcp_config or Path()).expanduser().absolute().parent
-
-    def command(self, server: StdioServer) -> Command:
-        """Returns a server's command. Its `cwd` is relative to the folder of the operator's file."""
-        return Command(
-            argv=(server.command, *server.args),
-            env={**self._environment, **server.env},
-            # Relative paths in the file work there. Never `/tmp`: interpreters load files from where they start.
-            cwd=str(self._folder / (server.cwd or "")),
-            limits=self._limits,
-        )
-
 
 log = structlog.get_logger(__name__)
 
@@ -86,15 +43,14 @@ class McpToolSource:
         servers: OperatorServers,
         remote: RequestServers,
         ids: IdSource,
-        settings: Settings,
         checks: SchemaChecks,
+        call_seconds: float,
     ) -> None:
-        self.steps = settings.max_tool_call_iterations
         self.has_operators = bool(servers.labels)
         self._servers = servers
         self._remote = remote
         self._ids = ids
-        self._within = settings.mcp_call_timeout
+        self._within = call_seconds
         self._checks = checks
         self._starts: list[asyncio.Task[None]] = []
 
@@ -279,18 +235,21 @@ def _wire_form(tool: ListedTool) -> dict[str, object]:
 
 
 def tool_source(
-    settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource, checks: SchemaChecks
+    definitions: Mapping[str, Definition],
+    command_of: Callable[[StdioServer], Command],
+    settings: Settings,
+    clock: Clock,
+    checks: SchemaChecks,
 ) -> McpToolSource:
-    """Returns the source of all MCP tools. Raises `UserError`."""
-    definitions = configured_servers(settings, environ)
-    interval, limits = settings.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.queue_wait)
+    """Returns the source of all MCP tools: of the operator's servers (`definitions`), and of those that requests may
+    name. Raises `UserError`.
+    """
+    own = own_settings(settings, McpSettings)
+    interval, limits = own.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.queue_wait)
     try:
-        allowed = split_list(settings.mcp_allowed_urls)
+        allowed = split_list(own.mcp_allowed_urls)
         remote = RequestServers(allowed, clock=clock, limits=limits, refresh_interval=interval)
     except ValueError as error:
         raise UserError(f"PROXY_MCP_ALLOWED_URLS: {error}.") from error
-    programs = Programs(settings, environ)
-    servers = OperatorServers(
-        definitions, programs.command, clock=clock, limits=limits, refresh_interval=interval
-    )
-    return McpToolSource(servers, remote, ids, settings, checks)
+    servers = OperatorServers(definitions, command_of, clock=clock, limits=limits, refresh_interval=interval)
+    return McpToolSource(servers, remote, RandomIds(), checks, own.mcp_call_timeout)

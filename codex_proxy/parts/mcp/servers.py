@@ -17,9 +17,9 @@ import msgspec
 from codex_proxy.core.interfaces import Clock, keep_until_done
 from codex_proxy.core.json_values import UNREADABLE, is_too_costly
 from codex_proxy.core.tool_names import ToolServerState
-from codex_proxy.mcp.allowed_urls import AllowedUrls
-from codex_proxy.mcp.config import Definition, StdioServer
-from codex_proxy.mcp.values import (
+from codex_proxy.parts.mcp.allowed_urls import AllowedUrls
+from codex_proxy.parts.mcp.config import Definition, StdioServer
+from codex_proxy.parts.mcp.values import (
     McpError,
     McpFault,
     McpFaultKind,
@@ -32,7 +32,7 @@ from codex_proxy.mcp.values import (
 from codex_proxy.process.launch import Command
 
 if TYPE_CHECKING:
-    from codex_proxy.mcp.connection import McpConnection, OpenTransport
+    from codex_proxy.parts.mcp.connection import McpConnection, OpenTransport
 
 REFRESH_INTERVAL: Final = 10.0
 """Seconds after which tools are listed again (docs/contract.md#mcp-calls)."""
@@ -186,8 +186,8 @@ class McpServer:
 
     async def _start(self) -> McpConnection:
         # The package is large: imported on the event loop it would hold up all other streams.
-        await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.connection")
-        from codex_proxy.mcp.connection import McpConnection
+        await asyncio.to_thread(importlib.import_module, "codex_proxy.parts.mcp.connection")
+        from codex_proxy.parts.mcp.connection import McpConnection
 
         connection = McpConnection(
             self._definition, await self._transports(), self._limits, self._on_tools_changed
@@ -236,13 +236,13 @@ class McpServer:
     async def _transports(self) -> Sequence[OpenTransport]:
         definition, limits = self._definition, self._limits
         if isinstance(definition, StdioServer):
-            await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.stdio_transport")
-            from codex_proxy.mcp.stdio_transport import stdio_transport
+            await asyncio.to_thread(importlib.import_module, "codex_proxy.parts.mcp.stdio_transport")
+            from codex_proxy.parts.mcp.stdio_transport import stdio_transport
 
             assert self._command is not None  # requests name no programs
             return [partial(stdio_transport, definition, self._command, limits)]
-        await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.http_transports")
-        from codex_proxy.mcp.http_transports import sse_transport, streamable_transport
+        await asyncio.to_thread(importlib.import_module, "codex_proxy.parts.mcp.http_transports")
+        from codex_proxy.parts.mcp.http_transports import sse_transport, streamable_transport
 
         streamable = partial(streamable_transport, definition, self._allowed_urls, limits)
         sse = partial(sse_transport, definition, self._allowed_urls, limits)

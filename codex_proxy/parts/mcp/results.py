@@ -11,7 +11,7 @@ import msgspec
 
 from codex_proxy.core.items import ImagePart, Part, TextPart
 from codex_proxy.core.media import NoImageError, clean_data_url
-from codex_proxy.mcp.values import McpLimits, McpResult
+from codex_proxy.parts.mcp.values import McpLimits, McpResult
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult

@@ -16,10 +16,10 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.interfaces import Clock, keep_until_done
-from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, Resolve, normalize_url
-from codex_proxy.mcp.config import HttpServer, Transport
-from codex_proxy.mcp.servers import REFRESH_INTERVAL, McpServer
-from codex_proxy.mcp.values import (
+from codex_proxy.parts.mcp.allowed_urls import SETTING, AllowedUrls, Resolve, normalize_url
+from codex_proxy.parts.mcp.config import HttpServer, Transport
+from codex_proxy.parts.mcp.servers import REFRESH_INTERVAL, McpServer
+from codex_proxy.parts.mcp.values import (
     McpError,
     McpFaultKind,
     McpLimits,

@@ -1,1 +1,0 @@
-"""The MCP client: sessions with the MCP servers whose tools this server runs."""
