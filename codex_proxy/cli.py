@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from codex_proxy import __version__
-from codex_proxy.cassettes.commands import group as cassettes_group
 from codex_proxy.core.faults import UserError, lack_of
 from codex_proxy.core.shown_text import escape_json, escape_lines
-from codex_proxy.settings.flags import CONFIG_OPTION, config_option, with_cassettes, with_settings
+from codex_proxy.parts import declared
+from codex_proxy.settings.flags import CONFIG_OPTION, config_option, with_serve_settings, with_settings
 
 
 def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
@@ -79,8 +79,7 @@ def main() -> None:
 
 
 @main.command(short_help="Serve the agent through the HTTP APIs.")
-@with_settings
-@with_cassettes
+@with_serve_settings
 @click.option("--worker", type=int, default=0, hidden=True)
 def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     """Serve the agent on http://127.0.0.1:11435/v1 until Ctrl-C.
@@ -217,7 +216,9 @@ def run(
     sys.exit(run_client(client, given, settings, os.environ, agent=agent, model=model, key=key))
 
 
-main.add_command(cassettes_group(_print))
+for _commands_of in declared("commands"):
+    for _command in _commands_of(_print):
+        main.add_command(_command)
 
 
 @main.group(name="service", short_help="Start the server at login, with systemd or launchd.")

@@ -30,8 +30,7 @@ import msgspec
 
 from codex_proxy.app.logs import configure
 from codex_proxy.app.server import make_server
-from codex_proxy.cassettes.check import ANSWER_SECONDS, answer_to, isolated_settings
-from codex_proxy.cassettes.format import Request
+from codex_proxy.settings.fields import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "test-results"
@@ -59,6 +58,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 ALIASES = {"model_aliases": "gpt-4o=codex-5"}
 """Aliases for the model of the examples in docs/contract.md#golden-examples."""
+ANSWER_SECONDS: Final = 60.0
 CHAT = "/v1/chat/completions"
 ANTHROPIC = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219"}
 KINDS: Final = {
@@ -73,8 +73,11 @@ KINDS: Final = {
 @asynccontextmanager
 async def serving(folder: Path, **settings: Any) -> AsyncIterator[str]:
     """Yields the URL of a new server that keeps its files in `folder`."""
-    own = isolated_settings(folder, **{"fake_dialect": "proto", "heartbeat_interval": 0, **settings})
-    server = await make_server(own, {"PATH": os.defpath})
+    fields = Settings.model_fields.items()
+    own = {name: field.get_default(call_default_factory=True) for name, field in fields}  # no variable counts
+    own |= {"agent": "fake", "port": 0, "workdir": folder, "state_dir": folder, "drain_ms": 0}
+    own |= {"fake_dialect": "proto", "heartbeat_interval": 0, **settings}
+    server = await make_server(Settings(**own), {"PATH": os.defpath})
     try:
         await server.start()
         yield f"http://127.0.0.1:{server.port}"
@@ -146,15 +149,19 @@ async def _answer(
     session: aiohttp.ClientSession, url: str, api: Kind, exchange: Json, names: Names
 ) -> tuple[int, Json]:
     """Returns the status of an answer, and `response` or `stream` as a transcript has them."""
-    line = f"POST {exchange.get('path', api.path)}"
-    request = Request(line, api.headers, names.put_back(exchange["request"]))
-    answer = await answer_to(session, url, request)
-    if answer.sent is None:
-        return answer.status, {"response": names.replace(answer.body)}
-    sent = [names.replace(each) for each in answer.sent]
+    path, body = exchange.get("path", api.path), names.put_back(exchange["request"])
+    async with session.post(url + path, json=body, headers=api.headers) as reply:
+        said = await reply.read()
+    if reply.content_type == "application/x-ndjson":
+        sent = said.splitlines()
+    elif reply.content_type == "text/event-stream":
+        sent = [each.partition(b"data: ")[2] for each in said.strip().split(b"\n\n")]
+    else:
+        return reply.status, {"response": names.replace(json.loads(said))}
+    stream = [names.replace("[DONE]" if each == b"[DONE]" else json.loads(each)) for each in sent]
     if api.numbered:
-        sent = [{"event": "done" if each == "[DONE]" else each["type"], "data": each} for each in sent]
-    return answer.status, {"stream": sent}
+        stream = [{"event": "done" if each == "[DONE]" else each["type"], "data": each} for each in stream]
+    return reply.status, {"stream": stream}
 
 
 class Names:

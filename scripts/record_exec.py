@@ -22,10 +22,8 @@ from codex_proxy.agents.codex.shadow_home import plan_shadow_home
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, provider_pairs
 from codex_proxy.agents.codex_exec.launch import exec_argv
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.cassettes.format import OLD_VERSION, Capture
-from codex_proxy.cassettes.old_format import OldLine, OldSession
 from codex_proxy.core.turn import Turn
-from tests.captures import text_of_capture
+from tests.captures import Capture, CaptureLine, text_of_capture
 from tests.real.codex_home import MODEL, CodexHome, make_codex_home
 from tests.real.model_server import model_server
 from tests.real.release import codex_path
@@ -95,15 +93,18 @@ async def record(name: str, prompt: str, home: CodexHome, version: str, model_ur
         printed, errors = await asyncio.gather(read(process.stdout), read(process.stderr))
         status = await process.wait()
     ended = Ended(code=status, stderr_tail="\n".join(text for _, text in errors))
-    lines = [OldLine(ms, "from", text.encode()) for ms, text in printed]
-    lines.append(OldLine(at(), "ended", msgspec.structs.asdict(ended)))
+    lines = [CaptureLine(ms, "from", text.encode()) for ms, text in printed]
+    lines.append(CaptureLine(at(), "ended", msgspec.structs.asdict(ended)))
     return Capture(
-        cassette=OLD_VERSION,
         name=f"{name}_{version}",
-        agent="codex-exec",
-        version=version,
-        settings={"argv": ["codex", *map(clean, argv[1:])], "prompt": prompt},
-        old_sessions=[OldSession("exec", {}, lines)],
+        head={
+            "cassette": 1,
+            "agent": "codex-exec",
+            "version": version,
+            "settings": {"argv": ["codex", *map(clean, argv[1:])], "prompt": prompt},
+        },
+        dialect="exec",
+        lines=lines,
     )
 
 
@@ -116,7 +117,7 @@ async def main() -> None:
                 found = await record(name, prompt, home, version, server.base_url)
                 path = FOLDER / f"{found.name}.jsonl"
                 path.write_bytes(text_of_capture(found))
-                sys.stdout.write(f"{found.name}: {len(found.old_sessions[0].lines)} lines\n")
+                sys.stdout.write(f"{found.name}: {len(found.lines)} lines\n")
 
 
 if __name__ == "__main__":

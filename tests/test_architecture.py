@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 """The layers of docs/architecture.md; of `agents`, `http` knows the interface only. Modules beside these packages
 (`app`, `cli`, ...) may import everything, and nothing below imports them."""
 
-WIRING = frozenset({"app", "cassettes", "commands", "parts", "settings"})
+WIRING = frozenset({"app", "commands", "parts", "settings"})
 """Packages that belong to those modules beside the layers."""
 
 AGENT_WIRING = (
@@ -49,7 +49,9 @@ AGENT_WIRING_MAY_IMPORT = frozenset({"settings"})
 """The packages beside the layers that they may import, and no others."""
 IMPORT_COMMANDS = frozenset({"cli", "commands"})
 
-PARTS_MAY_IMPORT: dict[str, tuple[str, ...]] = {}
+PARTS_MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "cassettes": ("acp", "upstream"),  # dialects read cassettes of version 1
+}
 """The other parts that a part may import."""
 PART_LAYERS = {"claude_code": "agents", "acp": "agents", "mcp": "mcp"}
 """The layers of parts, whose rules they keep as if they were packages there. Others belong to the first row."""
@@ -218,7 +220,7 @@ NAMES_AGENTS = "codex_proxy.agents."
 """The list of names and the modules of agents."""
 LISTS_PARTS = "codex_proxy.parts"
 """It names the agents of absent parts."""
-NAMES_DIALECTS = "codex_proxy.cassettes.old_format"
+NAMES_DIALECTS = "codex_proxy.parts.cassettes.old_format"
 """The names of dialects in cassettes of version 1; it goes with them."""
 NAMES_CLIENTS = "codex_proxy.commands.connect."
 """What configures clients, of which some are also agents."""

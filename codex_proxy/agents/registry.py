@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.names import BUILT_IN, DEFAULT_AGENT, entry_points, names
-from codex_proxy.parts import Part
+from codex_proxy.parts import Part, declared
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SPEC: Final = "codex_proxy.agents.codex.spec:AUTO"
-
-REPLAY_SPEC: Final = "codex_proxy.cassettes.serving:SPEC"
 
 
 def specs() -> tuple[AgentSpec, ...]:
@@ -42,10 +40,15 @@ def plugin_reference(settings: Settings) -> str | None:
     return entry_points().get(settings.agent)
 
 
+def spec_in_place_of_all(settings: Settings) -> AgentSpec | None:
+    """Returns the spec of the agent that a part of the program serves in place of all that are configured."""
+    return next((_load(line) for choose in declared("chosen_agent") if (line := choose(settings))), None)
+
+
 def chosen_spec(settings: Settings) -> AgentSpec:
     """Returns the spec that the settings choose. Raises `NoAgentError` if the plugin cannot be used."""
-    if settings.cassettes.replay is not None:
-        return _load(REPLAY_SPEC)
+    if (spec := spec_in_place_of_all(settings)) is not None:
+        return spec
     reference = plugin_reference(settings)
     if reference is None:
         return _load(BUILT_IN.get(settings.agent, DEFAULT_SPEC))

@@ -127,8 +127,6 @@ def application_of(server: ServerParts, usage: UsageRecorder) -> web.Application
         app[PAGE] = server.page
     if settings.log_content:
         app.middlewares.insert(0, log_contents)
-    if server.cassettes is not None:
-        server.cassettes.add_to(app)
     if settings.metrics:
         _add_metrics(server, app)
     add_endpoints(app, ENDPOINTS)

@@ -6,23 +6,19 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
 
 from codex_proxy import __version__
 from codex_proxy.agents.agent import all_agents
-from codex_proxy.agents.configured.agents import (
-    make_agent,
-    plugin_parts,
-)
+from codex_proxy.agents.configured.agents import make_agent, plugin_parts
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.application import application_of, usage_of, webhooks_of
 from codex_proxy.app.server_parts import ServerParts
 from codex_proxy.app.start_checks import check, check_has_key, close_state_folder, listen_error
 from codex_proxy.app.store_lifecycle import open_store_lifecycle, step_memory_of
-from codex_proxy.app.system import RandomIds, SystemClock
+from codex_proxy.app.system import SystemClock
 from codex_proxy.app.team_sync import TeamSync
 from codex_proxy.core.faults import UserError
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES
@@ -38,9 +34,6 @@ from codex_proxy.settings.fields import Settings
 from codex_proxy.store.leases import Node
 from codex_proxy.store.team import Team
 from codex_proxy.store.values import StoreUnavailable
-
-if TYPE_CHECKING:
-    from codex_proxy.cassettes.serving import Cassettes
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +64,7 @@ class Server(ServerParts):
             if agent.warning:
                 log.warning("agent_limited", agent=agent.name, reason=agent.warning)
         self.webhooks = webhooks_of(self.settings, self.clock, self.store_lifecycle)
-        self.server_tools = None if self.cassettes is None else self.cassettes.tools(RandomIds())
+        self.server_tools = None
         for part in self.parts:
             self.server_tools = self.server_tools or part.tools(self)
         self.usage = usage_of(self.clock, self.store_lifecycle)
@@ -125,7 +118,6 @@ class Server(ServerParts):
         async with contextlib.AsyncExitStack() as last:
             # In reverse, and each whatever becomes of those before it.
             for part in (
-                self.cassettes,
                 self.spawner,
                 *self.parts,
                 self.store_lifecycle,
@@ -172,19 +164,12 @@ async def make_server(
     environ = os.environ if environ is None else environ
     made = [make(settings, environ) for make in declared("server", plugin_parts(settings))]
     parts = [part for part in made if part is not None]
-    cassettes = _cassettes_of(settings, environ)
-    settings = settings if cassettes is None else cassettes.settings
+    for part in parts:
+        settings = part.settings(settings)
     check(settings, SystemClock(), environ)
     close_state_folder(settings.state_dir)
     context = AgentContext(settings, environ, SystemClock())
-    agent = await (make_agent(context) if cassettes is None else cassettes.agent(context))
+    agents = [agent for part in parts if (agent := await part.agent(context)) is not None]
+    agent = agents[0] if agents else await make_agent(context)
     shown = page(settings, environ) if page is not None and settings.ui else None
-    return Server(settings, agent, cassettes, shown, worker, parts)
-
-
-def _cassettes_of(settings: Settings, environ: Mapping[str, str]) -> Cassettes | None:
-    if settings.cassettes.record is None and settings.cassettes.replay is None:
-        return None
-    from codex_proxy.cassettes.serving import cassettes_of
-
-    return cassettes_of(settings, environ)
+    return Server(settings, agent, shown, worker, parts)

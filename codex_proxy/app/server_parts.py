@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+import msgspec
 from aiohttp import web
 
 from codex_proxy.admission.admit import ToolSource
@@ -15,6 +15,7 @@ from codex_proxy.agents.configured.agents import (
     configured_agents,
     settings_without_effect,
 )
+from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.start_checks import keyring_of
 from codex_proxy.app.store_lifecycle import StoreLifecycle
 from codex_proxy.app.system import SystemClock
@@ -34,14 +35,25 @@ from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
 
-if TYPE_CHECKING:
-    from codex_proxy.cassettes.serving import Cassettes
+
+class ExampleRequest(msgspec.Struct, frozen=True):
+    path: str
+    body: str
+    headers: Mapping[str, str] = {}
 
 
 class ServerPart:
     """What a part of the program (`codex_proxy.parts`) adds to one server. It overrides what it needs; the methods are
     called in this order.
     """
+
+    def settings(self, settings: Settings) -> Settings:
+        """Returns the server's settings, changed or not."""
+        return settings
+
+    async def agent(self, context: AgentContext) -> Agent | None:
+        """Returns the server's agent, in place of those that are configured. Raises what `make_agent` raises."""
+        return None
 
     async def start(self, server: ServerParts) -> None:
         """Called when the store is open and the agent is about to start. Raises `UserError`."""
@@ -61,6 +73,12 @@ class ServerPart:
         """Returns the part's lines of the banner."""
         return []
 
+    def example(self) -> ExampleRequest | str:
+        """Returns a request for the banner, if the server does not answer every one, or a sentence in its place;
+        empty if it does.
+        """
+        return ""
+
     async def close(self) -> None:
         """Called when the store is closed and no turn runs any more, also after a failed start."""
 
@@ -72,7 +90,6 @@ class ServerParts:
         self,
         settings: Settings,
         agent: Agent,
-        cassettes: Cassettes | None = None,
         page: PageContent | None = None,
         worker: int = 0,
         parts: Sequence[ServerPart] = (),
@@ -83,7 +100,6 @@ class ServerParts:
         self.agent = agent
         self.worker = worker
         self.parts = [*parts]
-        self.cassettes = cassettes
         self.page = page
         configured = configured_agents(settings)
         self.configured: Mapping[str, ConfiguredAgent] = {each.name: each for each in configured}

@@ -29,11 +29,10 @@ from codex_proxy.app.keyring import others_access, read_keys
 from codex_proxy.app.start_checks import listen_error, reserve_port
 from codex_proxy.app.store_lifecycle import inspect_store
 from codex_proxy.app.system import SystemClock
-from codex_proxy.cassettes.serving import check_recording
-from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import Key, KeysError, with_default
+from codex_proxy.files.private import why_not_created
 from codex_proxy.parts import declared
 from codex_proxy.process.spawner import why_no_spawner
 from codex_proxy.settings.fields import Settings
@@ -185,45 +184,15 @@ async def store_check(settings: Settings, *, in_use: bool = False) -> tuple[Chec
     return check.ok(f"{file} will be created at the first start."), ()
 
 
-def why_not_created(path: Path) -> str:
-    """Returns why this user cannot create a file or folder that does not exist; empty if it is possible."""
-    above = next(each for each in path.parents if each.exists())
-    if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-        return ""
-    return f"{above} is not writable"
-
-
 def folder_checks(
     settings: Settings, environ: Mapping[str, str], stored: Sequence[Key] | None
 ) -> list[Check]:
     return [
-        *recording_checks(settings, environ),
         state_check(settings.state_dir),
         keys_check(settings, stored),
         home_check(settings),
         workspace_check(settings, environ),
     ]
-
-
-def recording_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Checks where turns are recorded, if they are: `failed` if the server would not start."""
-    folder = settings.cassettes.record
-    if folder is None:
-        return []
-    check = CheckBuilder("recordings", path=str(folder), exists=folder.exists())
-    try:
-        check_recording(settings, environ)
-    except CassetteError as error:
-        return [failed_check("recordings", str(error), check.facts)]
-    if not folder.exists():
-        why = why_not_created(folder)
-    elif not folder.is_dir():
-        why = "it is no folder"
-    else:
-        why = "" if os.access(folder, os.W_OK | os.X_OK) else "it is not writable"
-    if why:
-        return [check.failed(f"--record {folder} cannot be written: {why}.", "Give another folder.")]
-    return [check.ok(f"Every turn is recorded into {folder}.")]
 
 
 def state_check(folder: Path) -> Check:

@@ -12,7 +12,6 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import structlog
 
 from codex_proxy import __version__
@@ -20,6 +19,7 @@ from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.configured.agents import targets_without_agent
 from codex_proxy.agents.spec import AgentSpec
 from codex_proxy.app.server import Server, make_server
+from codex_proxy.app.server_parts import ExampleRequest
 from codex_proxy.commands.page import page_of
 from codex_proxy.commands.supervisor import ALIVE
 from codex_proxy.core.faults import Fault, UserError
@@ -37,8 +37,11 @@ STDIN, STDOUT = 0, 1
 """The descriptors on which a supervisor asks whether a worker is alive, and is answered."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
-MAX_EXAMPLE = 2000
-"""The longest body that the banner shows."""
+EXAMPLE = ExampleRequest(
+    "/v1/chat/completions",
+    """{"model": "codex-5", "stream": true, "messages": [{"role": "user", "content": "Say hello."}]}""",
+)
+"""The request that the banner shows."""
 BUILD_AFTER = 0.5
 """Seconds from the start until the models of request bodies are built."""
 
@@ -192,8 +195,6 @@ def banner(server: Any) -> str:
         )
     lines += [f"  NO EFFECT  {each}" for each in unused_settings(settings)]
     lines += [f"  NO AGENT   {each}" for each in targets_without_agent(settings)]
-    if server.cassettes is not None:
-        lines += server.cassettes.banner(server.agent)
     for part in server.parts:
         lines += part.banner()
     if settings.log_content:
@@ -218,20 +219,14 @@ def banner(server: Any) -> str:
 
 
 def _try_it(server: Any, base: str, key: str) -> list[str]:
-    """Returns the lines with a request that this server answers: that of a cassette, if nothing else answers."""
-    path, headers = "/v1/chat/completions", ""
-    body = """{"model": "codex-5", "stream": true, "messages": [{"role": "user", "content": "Say hello."}]}"""
-    replayed = server.cassettes is not None and server.cassettes.folder is not None
-    if replayed and server.cassettes.recorder is None:
-        request = next(iter(server.cassettes.examples()), None)
-        body = "" if request is None else msgspec.json.encode(request.body).decode()
-        if request is None or len(body) > MAX_EXAMPLE:
-            return ["Ask what a cassette was asked: `codex-proxy cassettes show FILE` prints it."]
-        path = request.line.partition(" ")[2]
-        headers = "".join(f" -H {shlex.quote(f'{name}: {value}')}" for name, value in request.headers.items())
-    url = shlex.quote(base.removesuffix("/v1") + path)
+    """Returns the lines with a request that this server answers."""
+    request = next(filter(None, (part.example() for part in server.parts)), EXAMPLE)
+    if isinstance(request, str):
+        return [request]
+    headers = "".join(f" -H {shlex.quote(f'{name}: {value}')}" for name, value in request.headers.items())
+    url = shlex.quote(base.removesuffix("/v1") + request.path)
     return [
         "Try it:",
         f"  curl -N {url}{key}{headers} -H 'Content-Type: application/json' \\",
-        f"    -d {shlex.quote(body)}",
+        f"    -d {shlex.quote(request.body)}",
     ]

@@ -25,6 +25,14 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(exist_ok=True, mode=FOLDER_MODE)
 
 
+def why_not_created(path: Path) -> str:
+    """Returns why this user cannot create a file or folder that does not exist; empty if it is possible."""
+    above = next(each for each in path.parents if each.exists())
+    if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+        return ""
+    return f"{above} is not writable"
+
+
 def create(path: Path | str) -> int:
     """Returns a descriptor of an empty file. Raises `FileExistsError`, also for a broken link."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)

@@ -24,6 +24,12 @@ class Flag(msgspec.Struct, frozen=True):
     """`name`, or `table.key`. The flag has its type and description."""
     metavar: str = ""
     """What stands for the value in `--help`; empty for a choice or a flag without one."""
+    value_of: str = ""
+    """The flag, if any, whose value the setting gets: then this one has none of its own."""
+    help: str = ""
+    """The description of a flag with `value_of`."""
+    serve_only: bool = False
+    """Whether only `serve` has it, and no other command with `--agent`."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +64,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A function of a client's name and the settings, which `codex-proxy run` asks: returns the program that they name
     for this client, and the setting that does; or None.
     """
+    commands: str = ""
+    """A function of one that prints a text, which returns the part's click commands. Imported with every command."""
+    chosen_agent: str = ""
+    """A function of the settings, which names the `AgentSpec` of the agent that serves in place of all that are
+    configured; empty if none does.
+    """
     checks: str = ""
     """A function of the settings and the environment, which returns the part's checks for `doctor` when it is awaited.
     """
@@ -83,6 +95,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
         agents=("gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "acp"),
         settings=("acp", "agent_command", "agent_env", "agent_usage", "agent_unconfined"),
     ),
+    "cassettes": KnownPart(settings=("cassettes",)),
     "mcp": KnownPart(
         settings=(
             *("mcp_allowed_urls", "mcp_call_timeout", "mcp_config", "mcp_tool_refresh_interval"),

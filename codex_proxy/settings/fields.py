@@ -13,7 +13,6 @@ from pydantic_core import PydanticCustomError
 from codex_proxy.admission.routes import Route
 from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
-from codex_proxy.cassettes.settings import CassetteSettings
 from codex_proxy.core.turn import Sandbox
 from codex_proxy.parts import declared, parts
 from codex_proxy.settings.old_names import OLD_NAMES
@@ -289,8 +288,6 @@ class CoreSettings(SourcedSettings):
     )
 
     ui: bool = Field(True, description="serve the page for browsers at `/`")
-
-    cassettes: CassetteSettings = Field(CassetteSettings(), description="recording and replaying")
 
     # Metrics.
     metrics: bool = Field(False, description="serve `GET /metrics`, for Prometheus")

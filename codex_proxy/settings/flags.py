@@ -9,29 +9,25 @@ from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 import click
 
 from codex_proxy.agents.names import names
-from codex_proxy.parts import parts
+from codex_proxy.parts import Flag, parts
 from codex_proxy.settings.fields import Settings
 
 PART_FLAGS: Final = tuple(flag for part in parts() for flag in part.flags)
 KEYS_OF_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
-    **{flag.name: tuple(flag.setting.split(".")) for flag in PART_FLAGS if "." in flag.setting},
-    "record": ("cassettes", "record"),
-    "replay": ("cassettes", "replay"),
-    "match": ("cassettes", "match"),
-    "pace": ("cassettes", "pace"),
-    "scrub": ("cassettes", "scrub"),
+    flag.name: tuple(flag.setting.split("."))
+    for flag in PART_FLAGS
+    if "." in flag.setting and not flag.value_of
 }
 """The flags that set a table's key. Any other flag has the name of its setting."""
 
 
 def settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that flags have set. Raises `click.UsageError` for `--record-missing` without `--replay`."""
+    """Returns the settings that flags have set. Raises `click.UsageError` for a flag without the one whose value it
+    takes.
+    """
     found: dict[str, Any] = {}
     given = dict(flags)
-    if given.pop("record_missing", None) and given.get("record") is None:
-        given["record"] = given.get("replay")
-        if given["record"] is None:
-            raise click.UsageError("--record-missing needs --replay FOLDER.")
+    borrowing = [flag for flag in PART_FLAGS if flag.value_of and given.pop(flag.name, None)]
     for name, value in given.items():
         if value is None:
             continue
@@ -40,6 +36,10 @@ def settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
             found.setdefault(table, {})[key] = value
         else:
             found[name] = value
+    for flag in borrowing:
+        table, key = flag.setting.split(".")
+        if found.setdefault(table, {}).setdefault(key, given.get(flag.value_of)) is None:
+            raise click.UsageError(f"{_spelled(flag.name)} needs {_spelled(flag.value_of)}.")
     return found
 
 
@@ -63,17 +63,8 @@ _METAVARS: Final[Mapping[str, str]] = {
     "log_level": "",
     "log_format": "",
     "log_content": "",
-    **{flag.name: flag.metavar for flag in PART_FLAGS},
 }
 """What stands for the value in `--help`; empty for a choice or a flag without one."""
-
-_CASSETTES: Final[Mapping[str, str]] = {
-    "record": "FOLDER",
-    "replay": "FOLDER",
-    "match": "NAMES",
-    "pace": "[none|recorded|FACTOR]",
-    "scrub": "REGEX",
-}
 
 _ADDED_HELP: Final[Mapping[str, str]] = {
     "codex_home": " Default: ~/.codex.",
@@ -84,6 +75,10 @@ _ADDED_HELP: Final[Mapping[str, str]] = {
 """What is said about the flag after the description of its setting."""
 
 
+def _spelled(flag: str) -> str:
+    return f"--{flag.replace('_', '-')}"
+
+
 def _option(name: str, metavar: str) -> Option:
     """Returns the flag of a setting; type, description and default are those of the field."""
     table, key = KEYS_OF_TABLES.get(name, ("", name))
@@ -92,7 +87,7 @@ def _option(name: str, metavar: str) -> Option:
     text = f"{about[0].upper()}{about[1:]}."
     if isinstance(field.default, str | int) and field.default:
         text += f" Default: {field.default}."
-    flag, text = f"--{name.replace('_', '-')}", text + _ADDED_HELP.get(name, "")
+    flag, text = _spelled(name), text + _ADDED_HELP.get(name, "")
     if field.annotation is bool:
         return click.option(flag, is_flag=True, default=None, help=text)
     kinds = [each for each in (field.annotation, *get_args(field.annotation)) if get_origin(each) is Literal]
@@ -115,16 +110,21 @@ def config_option(name: str, callback: Callable[..., Any] | None = None) -> Opti
 
 CONFIG_OPTION = config_option("config_file")
 
-SETTING_OPTIONS: tuple[Option, ...] = (*(_option(*each) for each in _METAVARS.items()), CONFIG_OPTION)
 
-CASSETTE_OPTIONS: tuple[Option, ...] = (
-    *(_option(*each) for each in _CASSETTES.items()),
-    click.option(
-        "--record-missing",
-        is_flag=True,
-        default=None,
-        help="Let the agent answer what no cassette does, and record it in the folder of --replay.",
-    ),
+def _option_of_part(flag: Flag) -> Option:
+    if flag.value_of:
+        return click.option(_spelled(flag.name), is_flag=True, default=None, help=flag.help)
+    return _option(flag.name, flag.metavar)
+
+
+SETTING_OPTIONS: tuple[Option, ...] = (
+    *(_option(*each) for each in _METAVARS.items()),
+    *(_option_of_part(flag) for flag in PART_FLAGS if not flag.serve_only),
+    CONFIG_OPTION,
+)
+SERVE_OPTIONS: tuple[Option, ...] = (
+    *SETTING_OPTIONS,
+    *(_option_of_part(flag) for flag in PART_FLAGS if flag.serve_only),
 )
 
 
@@ -132,8 +132,9 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return _with_options(SETTING_OPTIONS, command)
 
 
-def with_cassettes(command: Callable[..., None]) -> Callable[..., None]:
-    return _with_options(CASSETTE_OPTIONS, command)
+def with_serve_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the flags of `serve`, which has all."""
+    return _with_options(SERVE_OPTIONS, command)
 
 
 def _with_options(options: Sequence[Option], command: Callable[..., None]) -> Callable[..., None]:

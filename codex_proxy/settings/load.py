@@ -177,10 +177,6 @@ def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
 
 
 _NEEDS_ONE_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "cassettes.match": ("cassettes.replay", "cassettes.record"),
-    "cassettes.pace": ("cassettes.replay",),
-    "cassettes.scrub": ("cassettes.record",),
-    "max_tool_call_iterations": ("cassettes.replay",),
     "metrics_key": ("metrics",),
     "webhooks.secret": ("webhooks.urls",),
 }

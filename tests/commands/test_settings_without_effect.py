@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from codex_proxy.agents import registry
 from codex_proxy.agents.codex.spec import AUTO
@@ -96,8 +97,9 @@ def test_an_array_in_the_file_is_a_list_of_each_setting_that_is_one(tmp_path: Pa
     """A list in the environment is one text; TOML has arrays."""
     file = tmp_path / "config.toml"
     fields = dict(Settings.model_fields)
-    for table in ("acp", "cassettes", "webhooks"):
-        keys = type(fields[table].default).model_fields
+    tables = {name: field.default for name, field in fields.items() if isinstance(field.default, BaseModel)}
+    for table, default in tables.items():
+        keys = type(default).model_fields
         fields |= {f"{table}.{key}": field for key, field in keys.items()}
     lists = [name for name, field in fields.items() if "separated by" in (field.description or "")]
     assert len(lists) >= 8
@@ -162,19 +164,18 @@ def test_a_target_of_a_route_without_an_agent_is_named(tmp_path: Path) -> None:
 
 async def test_the_banner_names_settings_without_effect_and_routes_without_an_agent(tmp_path: Path) -> None:
     routes = {"long": {"to": "none/model"}}
-    cassettes = {"record": tmp_path / "cassettes", "pace": "2"}
     settings = GivenSettings(
         agent="fake",
         port=0,
         workdir=tmp_path,
         state_dir=tmp_path / "state",
         routes=routes,
-        cassettes=cassettes,
+        metrics_key="key",
         web_search=False,
     )
     async with running_proxy(await make_server(settings, ENVIRONMENT)) as proxy:
         lines = banner(proxy.server)
-    assert "  NO EFFECT  PROXY_CASSETTES_PACE (only with PROXY_CASSETTES_REPLAY)\n" in lines
+    assert "  NO EFFECT  PROXY_METRICS_KEY (only with PROXY_METRICS)\n" in lines
     assert "  NO EFFECT  PROXY_WEB_SEARCH: not with this agent\n" in lines
     assert "  NO AGENT   none/model of [routes.long]\n" in lines
 

@@ -206,18 +206,6 @@ async def test_the_stream_of_changes_begins_with_the_turns_that_run_and_ends_wit
             assert (await live.content.read()).endswith(b"\n")
 
 
-async def test_a_key_reads_the_recordings_of_its_own_turns_alone(tmp_path: Path) -> None:
-    async with keyed_proxy(
-        tmp_path, {"a": {}, "b": {}}, ui=True, cassettes={"record": tmp_path / "cassettes"}
-    ) as proxy:
-        await proxy.ask(user("A question."), headers=key_header("a"))
-        turns = (await proxy.send("GET", "/ui/api/turns", headers=key_header("a"))).body["data"]
-        assert [turn["recorded"] for turn in turns] == [True]
-        path = f"/ui/api/turns/{turns[0]['id']}/cassette"
-        assert "A question." in (await proxy.send("GET", path, headers=key_header("a"))).text
-        assert (await proxy.send("GET", path, headers=key_header("b"))).status == 404
-
-
 async def test_a_turn_without_a_recording_has_none(proxy: Proxy) -> None:
     await proxy.ask(user())
     assert (await proxy.send("GET", "/ui/api/turns/1/cassette")).error["code"] == "not_found"

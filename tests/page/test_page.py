@@ -11,7 +11,8 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, Route, expect
 
-from tests.http.serving import Proxy, fake_agent, proxy_of, until, user, worker_proxy
+from codex_proxy.core.keys import NO_KEY_OWNER
+from tests.http.serving import Proxy, fake_agent, proxy_of, user, worker_proxy
 from tests.page.conftest import open_page, page_server
 from tests.waiting import PATIENCE
 
@@ -293,11 +294,16 @@ async def test_a_conversation_is_found_by_its_metadata_read_and_deleted(
 async def test_the_recording_of_a_turn_is_copied(browser: Browser, tmp_path: Path) -> None:
     allowed = ["clipboard-read", "clipboard-write"]
     async with (
-        page_server(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as proxy,
+        page_server(tmp_path) as proxy,
         open_page(browser, proxy, permissions=allowed) as page,
     ):
         await proxy.ask(user())
-        (file,) = await until(lambda: list((tmp_path / "cassettes").glob("*.jsonl")))
+        file = tmp_path / "recording.jsonl"
+        file.write_text('{"cassette":2}\n')
+        records = proxy.server.runs.records
+        assert records is not None
+        (record,) = records.of_owner(NO_KEY_OWNER)
+        record.recording = file
         await page.goto(f"{proxy.url}/#turns/1")
         await page.get_by_role("button", name="Copy as cassette").click()
         await expect(page.get_by_role("button", name="Copied")).to_be_visible()

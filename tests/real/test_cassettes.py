@@ -12,9 +12,9 @@ import anthropic
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy.cassettes.check import check_folder, report
-from codex_proxy.cassettes.folder import Folder
-from tests.cassettes.talking import FUNCTION, WEATHER, openai_client, running_server
+from codex_proxy.parts.cassettes.check import check_folder, report
+from codex_proxy.parts.cassettes.folder import Folder
+from tests.parts.cassettes.talking import FUNCTION, WEATHER, openai_client, running_server
 from tests.real import acp_proxy as acp
 from tests.real import anthropic_model
 from tests.real.claude_proxy import claude_proxy

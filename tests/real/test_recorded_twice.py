@@ -18,8 +18,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from codex_proxy.parts.acp import process
-from tests.cassettes.talking import FUNCTION
-from tests.cassettes.test_stable_values import without_ms
+from tests.parts.cassettes.talking import FUNCTION
+from tests.parts.cassettes.test_stable_values import without_ms
 from tests.real import acp_proxy as acp
 from tests.real import anthropic_model
 from tests.real.claude_proxy import claude_proxy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
 import pytest
 
 from codex_proxy.core.faults import UserError
@@ -45,15 +44,3 @@ def test_a_store_is_a_word_a_path_or_a_url(file: Path) -> None:
     assert not load({"store": "postgresql://u:p@h/d"}, file).in_file
     with pytest.raises(UserError, match="with a /"):
         load({"store": "a.db"}, file)
-
-
-def test_the_flag_record_missing_records_into_the_folder_that_is_replayed(file: Path) -> None:
-    given = {"replay": "/a", "record_missing": True}
-    cassettes = load(given, file).cassettes
-    assert (cassettes.record, cassettes.replay) == (Path("/a"), Path("/a"))
-    assert load({**given, "record": "/b"}, file).cassettes.record == Path("/b")
-
-
-def test_the_flag_record_missing_needs_a_folder_to_replay(file: Path) -> None:
-    with pytest.raises(click.UsageError, match="needs --replay FOLDER"):
-        load({"record_missing": True}, file)

@@ -1,4 +1,4 @@
-"""Turns with tools that the model server runs: beside MCP servers, in the background, on a WebSocket, recorded; and
+"""Turns with tools that the model server runs: beside MCP servers, in the background, on a WebSocket; and
 what the key of a client may reach through them. The official SDK is the client."""
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import pytest
 from openai import AsyncOpenAI
 
 from codex_proxy.core.keys import digest_of
-from tests.cassettes.talking import openai_client, running_server
 from tests.http.serving import Proxy
 from tests.mcp.serving import web_server
 from tests.parts.mcp.test_requests import operators, weather
@@ -205,38 +204,6 @@ async def test_the_stream_of_a_background_response_is_resumed_at_each_event(
             each async for each in await client.responses.retrieve(id, stream=True, starting_after=number)
         ]
         assert rest == events[number + 1 :]
-
-
-async def test_a_recorded_turn_is_replayed_with_its_items_and_events(
-    server: Upstream, tmp_path: Path
-) -> None:
-    server.script = [hosted_answer(), hosted_answer()]
-    folder = tmp_path / "cassettes"
-    secret = [{"domain": "a.example", "name": "KEY", "value": "very-secret"}]
-    policy = {"type": "allowlist", "allowed_domains": ["a.example"], "domain_secrets": secret}
-    tools: Any = [CODE_TOOL | {"container": {"type": "auto", "network_policy": policy}}, *TOOLS[1:]]
-
-    async def ask(client: AsyncOpenAI) -> Any:
-        asked: Any = {"model": "small", "input": "Hi", "tools": tools}
-        response = await client.responses.create(**asked)
-        events = [each.type async for each in await client.responses.create(**asked, stream=True)]
-        return [{**shown(item), "id": ""} for item in response.output], events
-
-    settings: Any = {"agent": "openai-responses", "upstream_url": server.url, "upstreams": {"default": TABLE}}
-    async with (
-        running_server(tmp_path, cassettes={"record": folder}, **settings) as recording,
-        openai_client(recording) as client,
-    ):
-        recorded = await ask(client)
-    assert [file for file in folder.iterdir() if "very-secret" in file.read_text()] == []
-    async with (
-        running_server(tmp_path, cassettes={"replay": folder}) as replaying,
-        openai_client(replaying) as client,
-    ):
-        assert await ask(client) == recorded
-        with pytest.raises(openai.APIStatusError) as raised:
-            await client.responses.create(model="small", input="Hi", tools=tools, tool_choice="required")
-    assert raised.value.status_code >= 400
 
 
 # --- images ---------------------------------------------------------------------------------------

@@ -57,8 +57,8 @@ class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
 
 def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
     """Returns every agent, the default one first. Raises `NoAgentError`."""
-    if settings.cassettes.replay is not None:
-        return (ConfiguredAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
+    if (spec := registry.spec_in_place_of_all(settings)) is not None:
+        return (ConfiguredAgent(name="", settings=settings, spec=spec),)
     if is_single(settings):
         if DEFAULT not in settings.upstreams:
             return (_from_settings("", settings),)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from codex_proxy.agents.dialect import Decision, Step
-from codex_proxy.cassettes.old_format import message_of_object
 from codex_proxy.core.events import (
     ApprovalRequested,
     Event,
@@ -32,7 +33,9 @@ from codex_proxy.parts.acp.dialect import AcpTurn
 from codex_proxy.parts.acp.messages import (
     Input,
     Message,
+    ModelCallFailed,
     ToolCalled,
+    ToolDropped,
     ToolsListed,
     ToolsSettled,
     request_id,
@@ -49,6 +52,9 @@ TOOLS = (Tool("get_weather", "Weather of a city"), Tool("add", "Adds"))
 
 
 DIRECTIONS = {"to": "out", "from": "in"}
+EVENTS = {
+    each.__name__: each for each in (ToolsListed, ToolCalled, ToolsSettled, ToolDropped, ModelCallFailed)
+}
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def lines_of_recording(name: str) -> tuple[dict[str, Any], ...]:
     """The lines of one recording: `dir` is `out` for what went to the agent, `in` for what came from it, `event` for a
     call at the tool server."""
     found: list[dict[str, Any]] = []
-    for line in capture("acp", name).old_sessions[0].lines:
+    for line in capture("acp", name).lines:
         if line.kind == "event":
             found.append({"dir": "event", "msg": line.value})
         else:
@@ -264,7 +270,13 @@ def begin_and_open(name: str, nth: int = 0, *, tools: Sequence[Tool] = (), **cha
 def messages_of(name: str, nth: int = 0, prompt: int = 0) -> list[Any]:
     """What the agent sent for a prompt, as the dialect and its tool server get it; `ToolsSettled` behind calls."""
     said = sessions_of(name)[nth].prompts[prompt]
-    return [message_of_object("event", each) if "type" in each else each for each in said]
+    return [_event_of(each) if "type" in each else each for each in said]
+
+
+def _event_of(recorded: dict[str, Any]) -> Any:
+    fields = dict(recorded)
+    kind = EVENTS[fields.pop("type")]
+    return msgspec.convert(fields, kind)
 
 
 def play(

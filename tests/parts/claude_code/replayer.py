@@ -43,7 +43,7 @@ def lines_of_recording(name: str) -> tuple[tuple[str, dict[str, Any]], ...]:
 def recorded_turn(name: str) -> Turn:
     """The turn that we would ask for to get what the recording did."""
     lines = lines_of_recording(name)
-    argv = capture("claude-code", name).settings["argv"]
+    argv = capture("claude-code", name).head["settings"]["argv"]
     mode: Mode = "model" if "--tools" in argv else "agent"
     tools: list[Tool] = []
     schema: Any = json.loads(argv[argv.index("--json-schema") + 1]) if "--json-schema" in argv else None

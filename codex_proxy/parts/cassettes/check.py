@@ -1,0 +1,311 @@
+"""Renders the answers of cassettes anew with today's code, and says what differs.
+
+Each recorded request is sent to a server that replays its cassette.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from codex_proxy.app.logs import configure
+from codex_proxy.app.server import Server, make_server
+from codex_proxy.core.json_values import is_json
+from codex_proxy.core.turn import Turn
+from codex_proxy.files.private import replace_file
+from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.parts.cassettes.content import CONTENT_FIELDS, content_of, differences, turn_of
+from codex_proxy.parts.cassettes.events import diff, events_of, ids_of
+from codex_proxy.parts.cassettes.folder import Folder
+from codex_proxy.parts.cassettes.format import (
+    SUFFIX,
+    Answer,
+    Cassette,
+    Request,
+    read,
+    sent_data,
+    text_of,
+)
+from codex_proxy.parts.cassettes.line_types import UnplayableError
+from codex_proxy.parts.cassettes.middleware import CASSETTE_HEADER
+from codex_proxy.parts.cassettes.player import lines_of_turn
+from codex_proxy.parts.cassettes.replay import ReplayAgent
+from codex_proxy.parts.cassettes.settings import CassetteError
+from codex_proxy.parts.cassettes.stable_values import zero_numbers, zero_times
+from codex_proxy.settings.fields import Settings
+
+COMPARED_FIELDS: Final = tuple(name for name in CONTENT_FIELDS if name != "model")
+"""The parts of a turn that are compared; the model's name is not, since it depends on the agent's list of models."""
+ANSWER_SECONDS: Final = 60.0
+_ID: Final = re.compile(r"[!#-\[\]-~]{1,200}")
+"""Matches a recorded id, which may stand in JSON as it is."""
+POLL_SECONDS: Final = 0.01
+
+
+class CassetteCheck(msgspec.Struct, frozen=True):
+    """A cassette, and the answer of today's code to its request."""
+
+    cassette: Cassette
+    answer: Answer
+    turn: Turn | None
+    """The turn that today's code has read; None if none was started."""
+    read: list[str]
+    """The parts of the request that are read differently."""
+    diff: list[str]
+    """The diff of the answers in lines; empty if they are the same."""
+
+    @property
+    def same(self) -> bool:
+        return not self.read and not self.diff
+
+    @property
+    def is_to_update(self) -> bool:
+        return not self.same or bool(self.cassette.old_sessions)
+
+
+async def check_folder(folder: Folder) -> list[CassetteCheck]:
+    """Checks every cassette of a folder. Raises `CassetteError` if a server cannot replay it."""
+    groups: dict[bytes, list[Cassette]] = {}
+    for cassette in folder.cassettes.values():
+        groups.setdefault(msgspec.json.encode(cassette.settings, order="deterministic"), []).append(cassette)
+    found: dict[str, CassetteCheck] = {}
+    for cassettes in groups.values():
+        async with _replay_server(folder, cassettes[0].settings) as (server, session):
+            answers = _Answers(server, session)
+            for cassette in cassettes:
+                found[cassette.name] = await answers.check(cassette)
+    return [found[name] for name in folder.cassettes]
+
+
+def update(folder: Folder, result: CassetteCheck) -> None:
+    """Writes today's answer into the cassette, which then has today's format. Raises `OSError`, and `CassetteError` if
+    an old one cannot be played, or is updated without the one that continues it.
+    """
+    cassette, turn = result.cassette, result.turn
+    if cassette.old_sessions and folder.path.is_file():
+        _check_is_last(folder.path, cassette)
+    content = cassette.content if turn is None else content_of(turn)
+    try:
+        lines = lines_of_turn(folder.chain(cassette), turn or turn_of(content))
+    except UnplayableError as error:
+        raise CassetteError(f"{cassette.name} cannot be played: {error}. Record it anew.") from error
+    cassette = msgspec.structs.replace(cassette, answer=result.answer, content=content, lines=lines)
+    path = folder.path if folder.path.is_file() else folder.path / f"{cassette.name}{SUFFIX}"
+    beside = cassette.name.rpartition("/")[0]
+    after = cassette.after.removeprefix(f"{beside}/") if beside else cassette.after
+    with replace_file(path) as out:
+        out.writelines(text_of(msgspec.structs.replace(cassette, after=after)))
+
+
+def _check_is_last(path: Path, cassette: Cassette) -> None:
+    """Checks that no cassette of version 1 beside it continues this one, whose lines it needs."""
+    for other in map(read, sorted(path.parent.glob(f"*{SUFFIX}"))):
+        if other.old_sessions and other.after == cassette.name:
+            raise CassetteError(f"{other.name} continues {cassette.name}. Update the folder {path.parent}.")
+
+
+@asynccontextmanager
+async def _replay_server(
+    folder: Folder, recorded: Mapping[str, Any]
+) -> AsyncIterator[tuple[Server, aiohttp.ClientSession]]:
+    with temporary_folder("check") as (place, _):
+        settings = isolated_settings(
+            Path(place),
+            store="memory",
+            heartbeat_interval=0,
+            cassettes={"replay": folder.path},
+            **recorded,
+        )
+        server = await make_server(settings, {})
+        try:
+            await server.start()
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS)) as session:
+                yield server, session
+        finally:
+            await server.stop()
+
+
+def isolated_settings(folder: Path, **own: Any) -> Settings:
+    """Returns settings of a server that keeps its files in `folder`: `own`, and for all other settings the
+    defaults.
+    """
+    fields = Settings.model_fields.items()
+    defaults = {name: field.get_default(call_default_factory=True) for name, field in fields}
+    common = {"agent": "fake", "port": 0, "workdir": folder, "state_dir": folder, "drain_ms": 0}
+    return Settings(**defaults | common | own)
+
+
+class _Answers:
+    """Sends recorded requests to one server."""
+
+    def __init__(self, server: Server, session: aiohttp.ClientSession) -> None:
+        assert isinstance(server.agent, ReplayAgent)
+        self._agent = server.agent
+        self._url = f"http://127.0.0.1:{server.port}"
+        self._session = session
+        self._ids: dict[str, str] = {}
+        """Today's ids by the recorded ones."""
+
+    async def check(self, cassette: Cassette) -> CassetteCheck:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await self._answer(cassette)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            why = "no answer came" if isinstance(error, TimeoutError) else str(error)
+            raise CassetteError(f"The request of {cassette.name} failed: {why}. Record it anew.") from error
+        recorded = cassette.answer
+        self._match_ids(recorded, answer)
+        turn = self._agent.take_last()
+        content = None if turn is None else content_of(turn)
+        read = [] if content is None else differences(content, cassette.content, COMPARED_FIELDS)
+        return CassetteCheck(
+            cassette,
+            self._with_recorded_ids(answer),
+            turn,
+            [*map(str, read)],
+            diff(events_of(recorded), events_of(answer)),
+        )
+
+    async def _answer(self, cassette: Cassette) -> Answer:
+        recorded = cassette.request
+        headers = {**recorded.headers, CASSETTE_HEADER: cassette.name}
+        request = msgspec.structs.replace(
+            recorded, headers=headers, body=self._with_todays_ids(recorded.body)
+        )
+        answer = await answer_to(self._session, self._url, request)
+        if cassette.answer.final is None or answer.status != 200:
+            return answer
+        said = answer.body if answer.sent is None else next(iter(answer.sent), None)
+        response = said.get("response", said) if isinstance(said, dict) else {}
+        if response.get("object") != "response":
+            return answer
+        return msgspec.structs.replace(answer, final=await self._wait_for_final(response["id"]))
+
+    def _with_todays_ids(self, body: Any) -> msgspec.Raw:
+        text = msgspec.json.encode(body).decode()
+        for recorded, today in self._ids.items():
+            if recorded in text:
+                text = text.replace(f'"{recorded}"', f'"{today}"')
+        return msgspec.Raw(text.encode())
+
+    async def _wait_for_final(self, id: str) -> Any:
+        while True:
+            async with self._session.get(f"{self._url}/v1/responses/{id}") as reply:
+                found = msgspec.json.decode(await reply.read())
+            if found.get("status") not in ("queued", "in_progress"):
+                return found
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _match_ids(self, recorded: Answer, today: Answer) -> None:
+        for old, new in zip(ids_of(recorded), ids_of(today), strict=False):
+            if old != new and _ID.fullmatch(old):
+                self._ids[old] = new
+
+    def _with_recorded_ids(self, answer: Answer) -> Answer:
+        text = zero_numbers(zero_times(msgspec.json.encode(answer)))
+        for recorded, today in self._ids.items():
+            text = text.replace(today.encode(), recorded.encode())
+        return msgspec.json.decode(text, type=Answer)
+
+
+async def answer_to(session: aiohttp.ClientSession, server: str, request: Request) -> Answer:
+    method, _, path = request.line.partition(" ")
+    body = msgspec.json.encode(request.body)
+    if request.socket:
+        return await _answer_on_socket(session, server + path, request.headers, body)
+    headers = {**request.headers, "Content-Type": "application/json"}
+    async with session.request(method, server + path, data=body, headers=headers) as reply:
+        said = await reply.read()
+    if reply.content_type == "text/event-stream":
+        return Answer(reply.status, None, _decoded(said.strip().split(b"\n\n")))
+    if reply.content_type == "application/x-ndjson":
+        return Answer(reply.status, None, _decoded(said.splitlines()))
+    return Answer(
+        reply.status, msgspec.json.decode(said) if is_json(said) else said.decode("utf-8", "replace")
+    )
+
+
+def _decoded(events: list[bytes]) -> list[Any]:
+    return msgspec.json.decode(msgspec.json.encode(list(map(sent_data, events))), type=list[Any])
+
+
+async def _answer_on_socket(
+    session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], body: bytes
+) -> Answer:
+    sent: list[Any] = []
+    async with session.ws_connect(url, headers=headers) as socket:
+        await socket.send_str(body.decode())
+        async for message in socket:
+            sent.append(msgspec.json.decode(message.data))
+            if sent[-1].get("type") in LAST_EVENT_TYPES:
+                break
+    return Answer(101, None, sent)
+
+
+LAST_EVENT_TYPES: Final = frozenset(
+    {"response.completed", "response.failed", "response.incomplete", "error", "response.cancelled"}
+)
+"""The types of a turn's last event on a WebSocket."""
+
+
+def report(results: Sequence[CassetteCheck]) -> str:
+    """Returns the printed report of checks: the diffs, then a line with the numbers."""
+    lines = []
+    for result in results:
+        if result.same:
+            continue
+        lines.append(f"{result.cassette.name}:")
+        lines += [
+            f"  the request is read differently: {each.replace('the request', 'today')}"
+            for each in result.read
+        ]
+        lines += [f"  {line}" for line in result.diff]
+        lines.append("")
+    changed = sum(not result.same for result in results)
+    lines.append(
+        f"{len(results)} cassettes, {changed} of them differ."
+        if changed
+        else f"{len(results)} cassettes: as recorded."
+    )
+    return "\n".join(lines)
+
+
+def compare(old: Folder, new: Folder) -> str:
+    """Returns the differences between two recordings of the same requests, for example of two releases of an agent."""
+    lines, same = [], 0
+    for cassette in old.cassettes.values():
+        other = next((each for each in new.cassettes.values() if _asks_the_same(each, cassette)), None)
+        if other is None:
+            lines += [f"{cassette.name}: not in {new.path}", ""]
+            continue
+        names = (f"{cassette.agent} {cassette.version}".strip(), f"{other.agent} {other.version}".strip())
+        wrong = diff(events_of(cassette.answer), events_of(other.answer), names)
+        same += not wrong
+        if wrong:
+            lines += [f"{cassette.name}:", *(f"  {line}" for line in wrong), ""]
+    only = [
+        each.name
+        for each in new.cassettes.values()
+        if not any(_asks_the_same(each, mine) for mine in old.cassettes.values())
+    ]
+    lines += [f"{name}: not in {old.path}" for name in only]
+    lines.append(f"{same} of {len(old.cassettes)} requests have the same answer.")
+    return "\n".join(lines)
+
+
+def _asks_the_same(one: Cassette, other: Cassette) -> bool:
+    same_api = one.request.line == other.request.line
+    return same_api and not differences(one.content, other.content, ("messages", "tools", "format"))
+
+
+def run(work: Any) -> Any:
+    """Runs a coroutine with a server, and returns its result."""
+    configure("error", "console")
+    return asyncio.run(work)

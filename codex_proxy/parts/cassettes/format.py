@@ -1,0 +1,382 @@
+"""Reads and writes the file of a cassette. `docs/cassettes.md` lists its lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.json_values import UNREADABLE, is_json
+from codex_proxy.files.private import create, read_regular
+from codex_proxy.parts.cassettes.content import Content, format_content
+from codex_proxy.parts.cassettes.line_types import (
+    LINE_KINDS,
+    Line,
+    check_answer,
+    check_head,
+    check_message,
+    check_request,
+    check_tool,
+    check_turn,
+    encode_line,
+    line_of,
+)
+from codex_proxy.parts.cassettes.old_format import KINDS as OLD_KINDS
+from codex_proxy.parts.cassettes.old_format import OldSession, OldSessions, content_of_line
+from codex_proxy.parts.cassettes.pieces import MAX_COMMON_BYTES, group_similar_lines, with_text
+from codex_proxy.parts.cassettes.settings import CassetteError
+
+VERSION: Final = 2
+OLD_VERSION: Final = 1
+SUFFIX: Final = ".jsonl"
+MAX_FILE_BYTES: Final = 256 << 20
+SLICE_BYTES: Final = 1 << 18
+"""About how many bytes of a file are made at once."""
+EMPTY_CONTENT: Final[Content] = {
+    "mode": "agent",
+    "format": "text",
+    "model": "",
+    "tool_choice": "auto",
+    "effort": None,
+    "sampling": {},
+}
+"""The content of a turn as far as a cassette does not say it, without tools and messages."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An answer as sent. `sent`: the data of a stream's events; None if the answer is one `body`."""
+
+    status: int = 0
+    body: Any = None
+    sent: list[Any] | None = None
+    final: Any = None
+    """The final object of a background response."""
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True, rename={"line": "request"}):
+    """A request as it came. `line`: method and path; `socket`: whether the request was a WebSocket frame."""
+
+    line: str
+    headers: dict[str, str] = {}
+    body: Any = None
+    socket: bool = False
+
+
+class CassetteHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The first line of a file."""
+
+    cassette: int
+    """The version of the format."""
+    agent: str
+    version: str = ""
+    proxy: str = ""
+    after: str = ""
+    """The cassette whose session this turn continues, if any."""
+    order: int = 1
+    """The turn's number in the session, from 1."""
+    capabilities: list[str] = []
+    settings: dict[str, Any] = {}
+    """The server's settings that matter."""
+    mcp: list[dict[str, Any]] = []
+    """The MCP tools of the turn that this server ran."""
+    match: list[str] = []
+    """The recording's `--match`, if it was given."""
+
+
+class Cassette(CassetteHead, frozen=True, kw_only=True):
+    """One recorded turn."""
+
+    name: str
+    """The name of the file, without the suffix."""
+    old_sessions: list[OldSession] = []
+    """The sessions of version 1."""
+    request: Request
+    content: Content
+    answer: Answer
+    lines: list[Line] = []
+    """What was said in the turn; none of version 1."""
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Returns the MCP calls that the server made, with their outputs."""
+        old = [line.value for session in self.old_sessions for line in session.lines if line.kind == "call"]
+        return old or [line.value for line in self.lines if line.kind == "call"]
+
+
+def text_of(
+    cassette: Cassette, scrub: Callable[[bytes], bytes] = bytes, replace_ids: Callable[[bytes], bytes] = bytes
+) -> Iterator[bytes]:
+    """Yields the text of a file in slices, so that other threads can run between. `scrub` returns a text as it is
+    written, without secrets; a secret in several lines makes them one. `replace_ids` returns lines as they are written:
+    after `scrub`, which would not find a secret of which a part looked like an id.
+    """
+    count, some, size = 0, list[bytes](), 0
+    for line in _short_lines(cassette, scrub):
+        some.append(line)
+        count, size = count + 1, size + len(line)
+        if size >= SLICE_BYTES:
+            yield replace_ids(scrub(b"\n".join(some))) + b"\n"
+            some, size = [], 0
+    yield replace_ids(scrub(b"\n".join([*some, b'{"end":%d}' % count]))) + b"\n"
+
+
+def _short_lines(cassette: Cassette, scrub: Callable[[bytes], bytes]) -> Iterator[bytes]:
+    for group in group_similar_lines(lines_of(cassette)):
+        text = group.text()
+        scrubbed = scrub(text) if text else text
+        yield from group.lines() if scrubbed == text else (group.with_text(scrubbed),)
+
+
+def lines_of(cassette: Cassette) -> Iterator[bytes]:
+    """Yields the lines of the file, none of them shortened, without the last one, which has their number."""
+    head = {name: getattr(cassette, name) for name in CassetteHead.__struct_fields__}
+    yield encode(CassetteHead(**head | {"cassette": VERSION}))
+    yield encode(cassette.request)
+    turn = {name: value for name, value in cassette.content.items() if value not in (None, {}, "")}
+    tools, messages = turn.pop("tools"), turn.pop("messages")
+    yield encode({"turn": turn})
+    yield from (encode({"tool": each}) for each in tools)
+    yield from (encode({"message": each}) for each in messages)
+    for line in cassette.lines:
+        yield from encode_line(line)
+    yield from _answer_lines(cassette.answer)
+
+
+encode: Final = msgspec.json.Encoder().encode
+
+
+def _answer_lines(answer: Answer) -> Iterator[bytes]:
+    if answer.sent is None:
+        yield encode({"answer": answer.status, "body": answer.body})
+    else:
+        yield encode({"answer": answer.status, "stream": len(answer.sent)})
+        yield from (encode({"sent": each}) for each in answer.sent)
+    if answer.final is not None:
+        yield encode({"final": answer.final})
+
+
+def sent_data(event: bytes) -> Any:
+    """Returns the data of a stream's event as JSON, or as a text if it is none; of WebSockets and other streams, the
+    whole line.
+    """
+    data = event if event.startswith(b"{") else event.partition(b"data: ")[2] or event
+    return msgspec.Raw(data) if is_json(data) else data.decode("utf-8", "replace")
+
+
+def write_new(folder: str, name: str, texts: Iterable[bytes]) -> None:
+    """Writes a file of these texts at once, so that no reader sees a part. Raises `FileExistsError` if there is one, or
+    another process is writing it, and `OSError`.
+    """
+    path, new = f"{folder}/{name}", f"{folder}/.{name}.new"
+    descriptor = create(new)  # `replace_file`, or a file object, takes several times as long
+    try:
+        try:
+            if os.path.exists(path):
+                raise FileExistsError(path)
+            for text in texts:
+                left = memoryview(text)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+        finally:
+            os.close(descriptor)
+        os.replace(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+_RECORD_ANEW: Final = "Remove it, and record it anew."
+_CORRECT_THE_LINE: Final = "Correct the line, or record it anew."
+
+
+class _WrongLineError(Exception):
+    """A line is not allowed at its place. The text says why, and what to do."""
+
+
+def read(path: Path) -> Cassette:
+    """Reads a cassette. Raises `CassetteError` with file and line."""
+    try:
+        return parse(read_regular(path, MAX_FILE_BYTES), path)
+    except OverflowError:
+        raise CassetteError(
+            f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB. Record it anew, in parts."
+        ) from None
+    except OSError as error:
+        raise CassetteError(
+            f"{path} cannot be read: {error.strerror}. Remove it from the folder, or make it readable."
+        ) from error
+
+
+def parse(data: bytes, path: Path) -> Cassette:
+    """Parses a cassette's bytes. `path` is for its name, and for errors. Raises `CassetteError`."""
+    found = _parse_lines(data, path)
+    request, content, answer = found.request, found.content, found.answer
+    if request is None or content is None or answer is None:
+        missing = "request" if request is None else "turn" if content is None else "answer"
+        raise CassetteError(f"{path}, line {found.count}: there is no `{missing}`. {_RECORD_ANEW}")
+    try:
+        head = found.head
+        assert head is not None
+        check_head(head.settings, head.mcp, head.match)
+    except (ValueError, TypeError) as error:
+        raise CassetteError(f"{path}, line 1: {error}. {_CORRECT_THE_LINE}") from error
+    return Cassette(
+        **msgspec.structs.asdict(head),
+        name=path.name.removesuffix(SUFFIX),
+        old_sessions=found.old.sessions,
+        request=request,
+        content=content,
+        answer=answer,
+        lines=found.lines,
+    )
+
+
+def _parse_lines(data: bytes, path: Path) -> _ParsedLines:
+    lines = data.split(b"\n")
+    cut = lines.pop()
+    found = _ParsedLines()
+    for line in [*lines, cut] if cut else lines:
+        found.count += 1
+        try:
+            found.take(line)
+        except _WrongLineError as error:
+            wrong = str(error)
+        except UNREADABLE as error:
+            wrong = (
+                f"the file is half-written. {_RECORD_ANEW}"
+                if line is cut
+                else f"{error}. {_CORRECT_THE_LINE}"
+            )
+        except (LookupError, TypeError, AttributeError):
+            wrong = f"it does not fit the lines before it. {_CORRECT_THE_LINE}"
+        else:
+            continue
+        raise CassetteError(f"{path}, line {found.count}: {wrong}")
+    if not found.ended:
+        raise CassetteError(
+            f"{path}, line {found.count}: the file is half-written: it has no end. {_RECORD_ANEW}"
+        )
+    return found
+
+
+class _ParsedLines(msgspec.Struct):
+    """The lines of a file that have been read so far."""
+
+    count: int = 0
+    head: CassetteHead | None = None
+    request: Request | None = None
+    content: Content | None = None
+    lines: list[Line] = []
+    has_session: bool = False
+    old: OldSessions = msgspec.field(default_factory=OldSessions)
+    answer: Answer | None = None
+    last_line: bytes = b""
+    """The line before, if a `next` line can change it."""
+    last_kind: str = ""
+    made: int = 0
+    """The bytes of the lines that `next` lines stand for."""
+    ended: bool = False
+
+    def take(self, line: bytes) -> None:
+        """Reads the next line. Raises an exception if it is not allowed here."""
+        value = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        kind = next((name for name in value if name != "ms"), "")
+        before, self.last_line = self.last_line, b""
+        if self.ended:
+            raise _WrongLineError("there is a line after the end. Remove it.")
+        if self.head is None:
+            self.head = _head_of(line, value)
+        elif kind == "next":
+            # An agent's lines, which version 1 has, may repeat more, if together they stay within the size of a file.
+            most = MAX_COMMON_BYTES if self.head.cassette == VERSION else MAX_FILE_BYTES - self.made
+            made = _line_with_texts(before, value[kind], most)
+            self.made += len(made)
+            self._take_line(self.last_kind, made, value)
+        elif kind == "sent" or (kind in self._line_kinds and "ms" in value):
+            self._take_line(*self._kind_and_content(kind, value[kind]), value)
+        elif kind == "request":
+            self.request = msgspec.json.decode(line, type=Request)
+            check_request(self.request.line, self.request.headers)
+        elif kind == "session" and self._is_old:
+            self.old.add_session(line)
+        else:
+            self._take_json(kind, {name: msgspec.json.decode(each) for name, each in value.items()})
+
+    @property
+    def _is_old(self) -> bool:
+        return self.head is not None and self.head.cassette == OLD_VERSION
+
+    @property
+    def _line_kinds(self) -> frozenset[str]:
+        return OLD_KINDS if self._is_old else LINE_KINDS
+
+    def _kind_and_content(self, kind: str, value: msgspec.Raw) -> tuple[str, Any]:
+        return content_of_line(kind, value) if self._is_old and kind != "sent" else (kind, bytes(value))
+
+    def _take_line(self, kind: str, content: Any, value: dict[str, msgspec.Raw]) -> None:
+        """Takes a line of the turn or of a stream. If `content` is bytes, a `next` line may follow."""
+        if isinstance(content, bytes):
+            self.last_line, self.last_kind = content, kind
+        if kind == "sent":
+            if self.answer is None or self.answer.sent is None:
+                raise _WrongLineError(f"there is no stream before it. {_CORRECT_THE_LINE}")
+            self.answer.sent.append(msgspec.json.decode(content))
+        elif self._is_old:
+            self.old.add_line(kind, content, value["ms"])
+        elif self.has_session or kind in ("session", "call"):
+            self.has_session = self.has_session or kind == "session"
+            self.lines.append(line_of(kind, content, value["ms"]))
+        else:
+            raise _WrongLineError(f"there is no `session` before it. {_CORRECT_THE_LINE}")
+
+    def _take_json(self, kind: str, value: dict[str, Any]) -> None:
+        if kind == "turn":
+            check_turn(value[kind])
+            self.content = {**EMPTY_CONTENT, "tools": [], "messages": [], **value[kind]}
+            self.content["format"] = format_content(self.content["format"])
+        elif kind in ("tool", "message") and self.content is not None:
+            (check_tool if kind == "tool" else check_message)(value[kind])
+            self.content[f"{kind}s"].append(value[kind])
+        elif kind == "answer":
+            check_answer(value[kind])
+            self.answer = Answer(value[kind], value.get("body"), [] if "stream" in value else None)
+        elif kind == "final" and self.answer is not None:
+            self.answer = msgspec.structs.replace(self.answer, final=value[kind])
+        elif kind == "end":
+            self.ended = True
+            if value[kind] != self.count - 1:
+                raise _WrongLineError(
+                    f"it has {self.count - 1} lines before the end, and should have {value[kind]}. {_RECORD_ANEW}"
+                )
+        else:
+            raise _WrongLineError(f"a line that begins with `{kind}` is not known here. {_CORRECT_THE_LINE}")
+
+
+def _head_of(line: bytes, value: dict[str, msgspec.Raw]) -> CassetteHead:
+    if "cassette" not in value:
+        raise _WrongLineError(
+            "it is no cassette: its first line does not begin with `cassette`. Remove it from the folder."
+        )
+    version = msgspec.json.decode(value["cassette"])
+    if not isinstance(version, int) or isinstance(version, bool) or not OLD_VERSION <= version <= VERSION:
+        raise _WrongLineError(
+            f"the cassette has format {version}, and this codex-proxy reads up to {VERSION}. Update codex-proxy."
+        )
+    return msgspec.json.decode(line, type=CassetteHead)
+
+
+def _line_with_texts(before: bytes, texts: msgspec.Raw, most: int) -> bytes:
+    """Returns the line before with these texts. `most`: the bytes that it may have beside them."""
+    if not before:
+        raise _WrongLineError(f"no line before it has a text that it could change. {_CORRECT_THE_LINE}")
+    for name, text in msgspec.json.decode(texts, type=dict[str, msgspec.Raw]).items():
+        try:
+            before = with_text(before, encode(name), bytes(text), most)
+        except ValueError as error:
+            raise _WrongLineError(f"{error}. {_CORRECT_THE_LINE}") from None
+    return before
