@@ -1,4 +1,4 @@
-"""The command line: `python -m fake_proto proto|app-server|exec|acp|claude [-c key=value ...]` and `--version`."""
+"""The command line: `python -m fake_proto proto|app-server|acp|claude [-c key=value ...]` and `--version`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
     from fake_proto.agent import Agent
 
-COMMANDS = frozenset(("--version", "proto", "app-server", "exec", "acp", "debug"))
+COMMANDS = frozenset(("--version", "proto", "app-server", "acp", "debug"))
 VERSION = "codex-cli 0.0.0-fake"
 USAGE = (
-    "usage: fake_proto proto|app-server|exec|acp|claude [-c key=value ...] | --version | "
-    "debug models --bundled\n"
+    "usage: fake_proto proto|app-server|acp|claude [-c key=value ...] | --version | debug models --bundled\n"
 )
 
 
@@ -53,10 +52,6 @@ def serve(command: str, arguments: list[str]) -> int:
         return 0
     settings = Settings(dict(os.environ), arguments)
     faults, wire = faults_and_stdout(settings)
-    if command == "exec":
-        from fake_proto.exec_turn import serve_exec
-
-        return serve_exec(settings, wire, faults, arguments)
     loop = Loop(wire)
     return loop.run(_agent_class(command)(settings, wire, loop, faults))
 

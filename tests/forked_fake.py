@@ -129,7 +129,6 @@ def _import_fake_agent() -> None:
     import fake_proto.app_server
     import fake_proto.claude
     import fake_proto.damage
-    import fake_proto.exec_turn
     import fake_proto.models
     import fake_proto.proto  # noqa: F401
 

@@ -97,7 +97,6 @@ DRIVES_CHILDREN = frozenset(
         "agents.codex.program",
         "agents.codex.home_locks",
         "agents.codex.plain_home",
-        "agents.codex_exec.agent",
         "agents.codex_app_server.agent",
         "agents.codex_app_server.binary_check",
         "agents.codex_app_server.process",

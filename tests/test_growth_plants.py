@@ -77,7 +77,6 @@ ROWS: Final[dict[str, Row]] = {
     "codex_proxy.surfaces.messages.history:_History.read": request("messages", "messages"),
     "codex_proxy.surfaces.responses.history:_Reader.read": request("responses", "calls, then outputs"),
     "codex_proxy.agents.codex_proto.dialect:CodexProto._handle_line": child("codex-proto", "many messages"),
-    "codex_proxy.agents.codex_exec.dialect:CodexExec._next_id": child("codex-exec", "empty ids"),
     "codex_proxy.agents.codex_app_server.dialect:AppServerTurn._handle_message": child(
         "app-server", "one id reused"
     ),

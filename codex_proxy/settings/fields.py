@@ -224,8 +224,8 @@ class CoreSettings(SourcedSettings):
     kept_threads: int = Field(
         32,
         ge=0,
-        description="maximum idle agent sessions that are kept for later requests; 0: none. Claude Code keeps an "
-        "eighth as many processes, Codex one of each kind per 16 sessions",
+        description="maximum idle agent sessions that are kept for later requests; 0: none, and a process for each "
+        "turn of Codex. Claude Code keeps an eighth as many processes, Codex one of each kind per 16 sessions",
     )
     kept_thread_seconds: float = Field(300.0, gt=0, description="seconds that an idle session is kept")
     drain_ms: int = Field(

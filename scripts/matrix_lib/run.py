@@ -25,7 +25,7 @@ FILES: Final[Mapping[Tests, tuple[str, ...]]] = {
     "all": ("tests/real",),
     "core": (
         *("tests/real/test_app_server_protocol.py", "tests/real/test_plain_process.py"),
-        *("tests/real/test_sdk_answers.py", "tests/real/test_exec.py"),
+        "tests/real/test_sdk_answers.py",
         "tests/real/test_tool_loop.py::test_a_call_goes_to_the_client_and_its_output_to_the_model",
         "tests/real/test_tool_loop.py::test_a_loop_of_twenty_steps_ends_with_the_answer",
     ),

@@ -11,7 +11,6 @@ from typing import Any
 
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
-from codex_proxy.agents.codex_exec.dialect import CodexExec
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.dialect import Dialect, Step, TooMuchHeld
 from codex_proxy.agents.processes.session import LineFramer
@@ -101,12 +100,6 @@ def proto(*, keeps_log: bool = False, **changes: Any) -> ChildReader:
     return reader
 
 
-def codex_exec(*, keeps_log: bool = False, **changes: Any) -> ChildReader:
-    reader = ChildReader(CodexExec(), turn_of(**changes), keeps_log=keeps_log)
-    reader.say({"type": "thread.started", "thread_id": THREAD})
-    return reader
-
-
 def app_server(*, keeps_log: bool = False, **changes: Any) -> ChildReader:
     connection = AppServerConnection()
     channel = connection.open_channel()
@@ -149,7 +142,6 @@ def acp(*, keeps_log: bool = False, **changes: Any) -> ChildReader:
 
 READERS: dict[str, Callable[..., ChildReader]] = {
     "codex-proto": proto,
-    "codex-exec": codex_exec,
     "app-server": app_server,
     "claude-code": claude_code,
     "acp": acp,

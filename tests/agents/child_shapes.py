@@ -105,39 +105,6 @@ PROTO: Final[dict[str, Shape]] = {
 }
 
 
-# --- codex exec -----------------------------------------------------------------------------------
-
-
-def _exec(line: str, **item: Any) -> dict[str, Any]:
-    return {"type": line, "item": item}
-
-
-EXEC: Final[dict[str, Shape]] = {
-    "many messages": lambda n: (
-        _exec("item.completed", id=f"i{index}", type="agent_message", text="word") for index in range(n)
-    ),
-    "one id reused": lambda n: (
-        _exec("item.completed", id="i", type="agent_message", text="word") for _ in range(n)
-    ),
-    "empty ids": lambda n: (_exec("item.completed", type="reasoning", text="word") for _ in range(n)),
-    "one long text": lambda n: [_exec("item.completed", id="i", type="agent_message", text="word " * n)],
-    "activities left open": lambda n: (
-        _exec("item.started", id=f"i{index}", type="command_execution", command="ls") for index in range(n)
-    ),
-    "a long plan": lambda n: [_exec("item.started", id="i", type="todo_list", items=[{"text": "x"}] * n)],
-    "plans": lambda n: (
-        _exec("item.updated", id="i", type="todo_list", items=[{"text": f"step {index}"}])
-        for index in range(n)
-    ),
-    "retries": lambda n: [
-        _exec("item.completed", id="i", type="agent_message", text="word " * n),
-        *({"type": "error", "message": "Reconnecting... 1/5"} for _ in range(n)),
-    ],
-    "nested": lambda n: [b'{"type":"x","item":' + b"[" * n + b"]" * n + b"}"],
-    "a long line of small values": lambda n: [_exec("x", unknown=[{}] * n)],
-}
-
-
 # --- codex app-server -----------------------------------------------------------------------------
 
 
@@ -503,7 +470,6 @@ ACP: Final[dict[str, Shape]] = {
 
 SHAPES: Final[dict[str, dict[str, Shape]]] = {
     "codex-proto": PROTO,
-    "codex-exec": EXEC,
     "app-server": APP_SERVER,
     "claude-code": CLAUDE_CODE,
     "acp": ACP,
@@ -523,10 +489,6 @@ LONG_LINES: Final[dict[str, dict[str, Callable[[int], Any]]]] = {
     "codex-proto": {
         "text": lambda size: _proto("agent_message", message=_words(size)),
         "lists": lambda size: _proto("plan_update", plan=_lists(size)),
-    },
-    "codex-exec": {
-        "text": lambda size: _exec("item.completed", id="i", type="agent_message", text=_words(size)),
-        "lists": lambda size: _exec("item.updated", id="i", type="todo_list", items=_lists(size)),
     },
     "app-server": {
         "text": lambda size: _item_completed("m", text=_words(size)),

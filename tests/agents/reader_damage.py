@@ -14,7 +14,7 @@ from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.events import Event, Notice, Stop, TextDelta, TurnEnded
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.parts.acp.messages import ToolsSettled
-from tests.agents import app_server_replayer, exec_child, proto_child
+from tests.agents import app_server_replayer, proto_child
 from tests.agents.app_server_replayer import Line
 from tests.parts.acp import replayer as acp_replayer
 from tests.parts.claude_code import replayer as claude_code_replayer
@@ -74,10 +74,6 @@ def _play(dialect: Dialect[Any], lines: Iterator[Any], *, dies: bool) -> Outcome
     if dies:
         events += dialect.eof(KILLED).events
     return outcome_of(events)
-
-
-def _codex_exec(name: Any, lines: Iterator[Any], *, dies: bool) -> Outcome:
-    return _play(exec_child.begin_turn(), lines, dies=dies)
 
 
 def _codex_proto(name: Any, lines: Iterator[Any], *, dies: bool) -> Outcome:
@@ -146,7 +142,6 @@ def _lines(lines: Sequence[bytes]) -> list[bytes]:
 
 
 READERS: Final[dict[str, Reader]] = {
-    "codex exec": Reader(list(exec_child.ALL), lambda name: _lines(exec_child.ALL[name][0]), _codex_exec),
     "codex proto": Reader(list(proto_child.ALL), lambda name: _lines(proto_child.ALL[name][0]), _codex_proto),
     "codex app-server": Reader(app_server_replayer.NAMES, _app_server_parts, _app_server),
     "claude code": Reader(

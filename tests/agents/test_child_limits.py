@@ -73,7 +73,6 @@ def test_the_calls_of_an_acp_agent_that_are_open_at_once_are_bounded() -> None:
     [
         ("app-server", "items left open"),
         ("codex-proto", "choices left open"),
-        ("codex-exec", "activities left open"),
     ],
 )
 def test_items_that_are_left_open_end_the_turn(child: str, shape: str) -> None:
@@ -97,7 +96,7 @@ def test_a_turn_has_no_more_items_than_a_final_object_may_have(child: str, shape
     assert failure.message.startswith(f"The agent began more than {repair.MAX_ITEMS} items")
 
 
-@pytest.mark.parametrize("child", ["codex-proto", "codex-exec", "app-server", "acp"])
+@pytest.mark.parametrize("child", ["codex-proto", "app-server", "acp"])
 def test_a_call_of_the_model_is_not_repeated_for_ever(child: str) -> None:
     reader = READERS[child](keeps_log=True)
     reader.say(*shapes.SHAPES[child]["retries"](2 * repair.MAX_RETRIES))

@@ -1,11 +1,10 @@
-"""`codex exec` and `codex proto` share ids between items, give them again, rename items at their end, leave ids out, or
-repeat lines: each item comes once, with its own text.
+"""`codex proto` shares ids between items, gives them again, renames items at their end, or leaves ids out: each item
+comes once, with its own text.
 """
 
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -24,24 +23,12 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Activity, Message, ToolCall
 from codex_proxy.core.repair import TurnRepair
-from tests.agents import exec_child, proto_child
-from tests.core.well_formed import violations
+from tests.agents import proto_child
 
 Item = tuple[str, str, str]
 """The kind of an item, what it says or runs, and its output."""
-THINK: Final[Item] = ("reasoning", "Let me think.", "")
-HELLO: Final[Item] = ("message", "Hello", "")
-BYE: Final[Item] = ("message", "Goodbye", "")
 LIST: Final[Item] = ("command", "ls", "a.txt")
 SHOW: Final[Item] = ("command", "cat a.txt", "text")
-SEARCH: Final[Item] = ("web_search", "cats", "")
-ANSWERS: Final = (
-    (HELLO,),
-    (THINK, HELLO),
-    (HELLO, LIST, BYE),
-    (LIST, SHOW, HELLO),
-    (THINK, LIST, SEARCH, SHOW, ("reasoning", "And more.", ""), BYE),
-)
 IDS: Final[dict[str, Callable[[int, str], str | None]]] = {
     "own": lambda place, line: f"item_{place}",
     "shared": lambda place, line: "item",
@@ -53,28 +40,6 @@ IDS: Final[dict[str, Callable[[int, str], str | None]]] = {
 
 def named(fields: dict[str, Any], name: str, id: str | None) -> dict[str, Any]:
     return fields if id is None else fields | {name: id}
-
-
-def exec_lines(items: Sequence[Item], ids: str, starts: str, repeats: int) -> list[bytes]:
-    types = {"message": "agent_message", "command": "command_execution"}
-    begins: list[dict[str, Any]] = []
-    ends: list[dict[str, Any]] = []
-    lines: list[dict[str, Any]] = []
-    for place, (kind, text, output) in enumerate(items):
-        item = {"type": types.get(kind, kind)} | (
-            {"command": text}
-            if kind == "command"
-            else {"query": text}
-            if kind == "web_search"
-            else {"text": text}
-        )
-        begin = {"type": "item.started", "item": named(item, "id", IDS[ids](place, "begin"))}
-        done = item | ({"aggregated_output": output, "status": "completed"} if output else {})
-        end = {"type": "item.completed", "item": named(done, "id", IDS[ids](place, "end"))}
-        if kind == "command" and starts != "no starts":
-            (begins if starts == "together" else lines).extend([begin] * repeats)
-        (ends if starts == "together" else lines).extend([end] * repeats)
-    return [json.dumps(line).encode() for line in (*begins, *lines, *ends)] + [exec_child.DONE]
 
 
 def shown(log: Sequence[Event]) -> list[Item]:
@@ -91,19 +56,6 @@ def shown(log: Sequence[Event]) -> list[Item]:
         else:
             found.append(("message" if isinstance(item, Message) else "reasoning", texts[id], ""))
     return found
-
-
-@pytest.mark.parametrize("repeats", [1, 2])
-@pytest.mark.parametrize("starts", ["each", "together", "no starts"])
-@pytest.mark.parametrize("ids", IDS)
-def test_each_item_of_codex_exec_comes_once_and_whole(ids: str, starts: str, repeats: int) -> None:
-    if repeats > 1 and (ids != "own" or starts == "together"):
-        return  # nobody can tell a repetition
-    for items in ANSWERS:
-        log = TurnRepair().feed(exec_child.events_of(exec_lines(items, ids, starts, repeats)))
-        assert violations(log) == []
-        expected = sorted(items) if starts == "together" else [*items]
-        assert (sorted(shown(log)) if starts == "together" else shown(log)) == expected
 
 
 def proto_line(type: str, **fields: Any) -> bytes:
@@ -180,11 +132,3 @@ def test_each_call_of_codex_proto_comes_once_with_an_id_of_its_own(
     assert found == [*CALLS]
     own = [item.call_id for item in calls.values() if isinstance(item, ToolCall)]
     assert len(set(own)) == len(own)
-
-
-def test_repeated_items_of_codex_exec_are_known_by_what_they_say() -> None:
-    told = [exec_child.item("agent_message", "x", text=text) for text in ("One.", "One.", "Two.", "Two.")]
-    reasoned = exec_child.item("reasoning", "x", text="Hm.")
-    log = TurnRepair().feed(exec_child.events_of([reasoned, *told, exec_child.DONE]))
-    assert [text for _, text, _ in shown(log)] == ["Hm.", "One.", "Two."]
-    assert list(itertools.chain(*violations(log))) == []

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.codex_exec.dialect import CodexExec
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import Event, RawItem, Stop, ToolCallRequested, TurnEnded
@@ -25,7 +24,7 @@ from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.runs.model_items import ModelItem
 from codex_proxy.tools.policy import ToolPolicy
 from codex_proxy.tools.replay import assistant_messages, entries_of
-from tests.agents import app_server_replayer, exec_child, proto_child
+from tests.agents import app_server_replayer, proto_child
 from tests.agents.app_server_outcomes import COMES_BACK
 from tests.agents.app_server_replayer import Line
 from tests.agents.damage import break_line, change_line, move_lines
@@ -51,8 +50,8 @@ def assert_one_end(events: Sequence[Event]) -> None:
 # --- what a run would see of damaged lines, behind which the process dies ---------------------------
 
 
-def codex(dialect: CodexExec | CodexProto, lines: Sequence[Any]) -> None:
-    """Plays lines of `codex exec` or `codex proto`."""
+def codex(dialect: CodexProto, lines: Sequence[Any]) -> None:
+    """Plays lines of `codex proto`."""
     events: list[Event] = []
     for line in lines:
         step = dialect.interrupt() if line is INTERRUPT else dialect.receive([line])
@@ -209,11 +208,6 @@ def and_resumed(turns: Sequence[Any], resumed: Sequence[Any]) -> list[tuple[Any,
 
 RECORDED: Final = {
     "claude-code": Agent(claude_code_replayer.NAMES, claude_code_replayer.output_lines, claude_code),
-    "codex-exec": Agent(
-        list(exec_child.ALL),
-        lambda name: exec_child.ALL[name][0],
-        lambda _, lines: codex(exec_child.begin_turn(), lines),
-    ),
     "codex-proto": Agent(
         list(proto_child.ALL),
         lambda name: proto_child.ALL[name][0],

@@ -22,7 +22,7 @@ case "$1" in
   sandbox) exit {sandbox} ;;
   proto) echo "Usage: codex proto [OPTIONS]"; exit {proto} ;;
 esac
-{exec}{speaks}exec {python} -m fake_proto "$@"
+{speaks}exec {python} -m fake_proto "$@"
 """
 
 
@@ -33,19 +33,17 @@ def codex(
     *,
     schema: str | None = NEWEST,
     proto: bool = False,
-    exec: bool = False,
     before: str = "",
 ) -> Path:
     """A Codex of this release, that is the fake agent inside. Its app-server speaks as that of the release `schema`
-    does, and with None it cannot say how; `proto`: it has `codex proto`; `exec`: it has a `codex exec` that can be
-    driven; `before`: lines of its script."""
+    does, and with None it cannot say how; `proto`: it has `codex proto`; `before`: lines of its
+    script."""
     program = folder / "codex"
     script = CODEX.format(
         version=version,
         sandbox=sandbox,
         before=before,
         proto=0 if proto else 2,
-        exec="" if exec else 'if [ "$1" = exec ]; then exit 2; fi\n',
         speaks="" if schema is None else speaks(schema_file(schema)),
         python=shlex.quote(sys.executable),
     )

@@ -230,7 +230,7 @@ def test_auto_uses_the_settings_that_its_codexes_use(tmp_path: Path) -> None:
 
 
 def test_of_several_agents_one_that_uses_a_setting_is_enough(tmp_path: Path) -> None:
-    agents = {"chat": {"agent": "codex-exec"}, "codex": {"agent": "auto"}}
+    agents = {"chat": {"agent": "codex-proto"}, "codex": {"agent": "auto"}}
     for name, value in NEEDS_CAPABILITY.items():
         assert settings_without_effect(GivenSettings(workdir=tmp_path, agents=agents, **{name: value})) == ()
     plugin = GivenSettings(workdir=tmp_path, agent_plugin="a:SPEC", **NEEDS_CAPABILITY)

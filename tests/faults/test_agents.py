@@ -23,9 +23,8 @@ from tests.faults.places import APIS, PLACES, SOON, WORD, answer_at, assert_fail
 from tests.http.serving import ENVIRONMENT, Proxy, running_proxy, settings_of
 from tests.waiting import PATIENCE, eventually, out_of_patience
 
-PROTOCOLS: Final = ("proto", "app-server", "exec", "claude-code", "acp")
-PROGRAM: Final = '#!/bin/sh\nexec {python} -P -m fake_proto "$@"\n'
-CLAUDE: Final = PROGRAM.replace("fake_proto", "fake_proto claude")
+PROTOCOLS: Final = ("proto", "app-server", "app-server of one turn", "claude-code", "acp")
+PROGRAM: Final = '#!/bin/sh\nexec {python} -P -m fake_proto claude "$@"\n'
 AT_START, BEHIND_A_WORD = (
     ("at once", "behind a keep-alive"),
     ("behind a word", "behind a word and a keep-alive"),
@@ -97,18 +96,14 @@ def request_of(api: str, prompt: str) -> tuple[str, dict[str, Any]]:
 
 def agent_of(protocol: str, folder: Path) -> dict[str, Any]:
     """The settings of an agent of this protocol, whose program is the fake one."""
-    if protocol not in ("exec", "claude-code"):
+    if protocol == "app-server of one turn":
+        return {"agent": "fake", "fake_dialect": "app-server", "kept_threads": 0}
+    if protocol != "claude-code":
         return {"agent": "fake", "fake_dialect": protocol}
     program = folder / "program"
-    script = CLAUDE if protocol == "claude-code" else PROGRAM
-    program.write_text(script.format(python=shlex.quote(sys.executable)))
+    program.write_text(PROGRAM.format(python=shlex.quote(sys.executable)))
     program.chmod(0o755)
-    if protocol == "claude-code":
-        return {"agent": protocol, "claude_bin": str(program)}
-    home = folder / "codex-home"
-    home.mkdir()
-    (home / "auth.json").write_text("{}")
-    return {"agent": "codex-exec", "codex_bin": str(program), "codex_home": home}
+    return {"agent": protocol, "claude_bin": str(program)}
 
 
 @asynccontextmanager
@@ -119,7 +114,7 @@ async def serve_agent(protocol: str, folder: Path, **settings: Any) -> AsyncIter
         yield Served(proxy, folder)
 
 
-PER_TURN: Final = ("proto", "exec", "claude-code")
+PER_TURN: Final = ("proto", "app-server of one turn", "claude-code")
 """Protocols with a process for each turn, so that faults of several turns may come at once."""
 
 

@@ -63,7 +63,7 @@ async def test_a_conversation_goes_on_on_a_new_process_with_all_that_was_said(
 async def test_processes_that_keep_dying_make_the_server_unready_until_one_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with fake_proxy(tmp_path, fake_dialect="app-server", kept_threads=0) as proxy:
+    async with fake_proxy(tmp_path, fake_dialect="app-server", kept_threads=1) as proxy:
         agent, loop, hours = proxy.server.agent, asyncio.get_running_loop(), 0
         assert isinstance(agent, AppServerAgent)
         monkeypatch.setattr(agent.pool, "now", lambda: loop.time() + 3600 * hours)

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
+from codex_proxy.agents.codex_app_server import setup as app_server_setup
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
 from codex_proxy.agents.openai_chat.forwarding import ForwardedTurn
+from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD
 from codex_proxy.agents.processes import child_per_turn
 from codex_proxy.agents.processes.child_per_turn import ChildTransport
 from codex_proxy.agents.processes.session import AgentSession
@@ -117,7 +120,9 @@ def without_collector() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_child_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that waits for the next turn is nothing that a request leaves."""
-    monkeypatch.setattr(child_per_turn, "AHEAD_USES", 0)
+    without = msgspec.structs.replace(ONE_TURN_AHEAD, spare_uses=0)
+    monkeypatch.setattr(child_per_turn, "ONE_TURN_AHEAD", without)
+    monkeypatch.setattr(app_server_setup, "ONE_TURN_AHEAD", without)
 
 
 @pytest.fixture(params=["proto", "app-server"])

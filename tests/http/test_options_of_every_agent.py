@@ -25,7 +25,6 @@ from codex_proxy.surfaces import request_options
 from tests.examples.test_oneshot_agent import EXAMPLE, PLUGIN
 from tests.http.serving import Answer, Proxy, fake_proxy
 from tests.http.test_claude_code import claude_proxy
-from tests.http.test_codex_exec import exec_proxy
 from tests.upstreams.serving import Upstream, proxy_before, upstream
 from tests.upstreams.test_responses_upstream import message, response_with
 from tests.waiting import PATIENCE
@@ -145,7 +144,6 @@ async def proxy_of_family(family: str, folder: Path) -> AsyncIterator[tuple[Prox
         return
     made = {
         "plug-in": partial(fake_proxy, folder, **dict[str, Any](PLUGIN)),
-        "codex-exec": partial(exec_proxy, folder),
         "claude-code": partial(claude_proxy, folder),
     }
     async with made.get(family, partial(fake_proxy, folder, fake_dialect=family))() as proxy:
@@ -211,7 +209,7 @@ async def lost_options(
 
 
 FAMILIES: Final = (
-    *("app-server", "proto", "acp", "codex-exec", "claude-code", "openai-chat", "openai-responses"),
+    *("app-server", "proto", "acp", "claude-code", "openai-chat", "openai-responses"),
     "plug-in",
 )
 

@@ -14,7 +14,7 @@ from tests.parts.mcp.test_damaged_messages import FRAMES, READ, TRANSPORTS
 from tests.upstreams.test_damaged_streams import DAMAGES as STREAM_DAMAGES
 
 TESTS: Final = Path(__file__).parents[1]
-CHILDREN: Final = ("codex app-server", "codex proto", "codex exec", "claude code", "acp")
+CHILDREN: Final = ("codex app-server", "codex proto", "claude code", "acp")
 MCP: Final = ("mcp stdio", "mcp http", "mcp sse")
 UPSTREAMS: Final = ("openai-chat, read", "openai-chat, passed on", "openai-responses")
 LISTENER: Final = "tool server of acp"

@@ -101,8 +101,6 @@ class ClientText:
     """A folder outside of the workspace, with planted files."""
     relabels: bool = False
     """Whether a conversation, or a text that begins with `/`, comes with labels."""
-    takes_tools: bool = True
-    """Whether the agent has tools of the client."""
     turns: int = 0
     wrong: list[str] = field(default_factory=list)
     _quiet: dict[str, set[str]] = field(default_factory=dict)
@@ -116,7 +114,7 @@ class ClientText:
         for place in ("newline", "part", "live", "earlier"):
             for text in ("/help", "/init", everything):
                 await self.check(place, text)
-        for place in ("assistant", "system", *(OUTPUTS if self.takes_tools else ())):
+        for place in ("assistant", "system", *OUTPUTS):
             await self.check(place, f"/help {everything}")
 
     async def check(self, place: str, text: str) -> None:

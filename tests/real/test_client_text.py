@@ -26,12 +26,9 @@ pytestmark = pytest.mark.exhaustive
 
 NATIVE = (
     *(("claude-code", "plain"), ("claude-code", "agent")),
-    # In its agent turns `codex exec` adds the skills that a text names: it has one prompt, and no items.
     *(("codex-app-server", "plain"), ("codex-app-server", "agent"), ("codex-exec", "plain")),
 )
 """The agents that do not speak ACP, and the modes of their turns."""
-LABELS = ("codex-exec", *PRESETS)
-"""The agents that are given a conversation as one labelled text."""
 KINDS = [
     *(pytest.param(name, mode, id=f"{name} {mode}") for name, mode in NATIVE),
     *(pytest.param(*each.values, "agent", marks=each.marks, id=str(each.values[0])) for each in AGENTS),
@@ -84,7 +81,7 @@ async def test_what_a_client_writes_reaches_the_model_as_it_is_and_does_nothing(
     builtin_tools: Any = "auto" if agent in PRESETS else {"plain": "never", "agent": "always"}[mode]
     async with serving(agent, tmp_path, apis.url, builtin_tools=builtin_tools) as client:
         text = ClientText(client, apis, tmp_path / "outside")
-        text.relabels, text.takes_tools = agent in LABELS, agent != "codex-exec"
+        text.relabels = agent in PRESETS  # which are given a conversation as one labelled text
         await text.check_all()
         await text.check("first", REMEMBER + " So much is to be said about it." * 40)
         await text.check("first", QUIET)

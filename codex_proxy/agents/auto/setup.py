@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.codex.catalog import CatalogError
 from codex_proxy.agents.codex.program import find_version
-from codex_proxy.agents.codex.setup import EXEC_INSTEAD, codex_program, lacks_for_exec, protocol_of
+from codex_proxy.agents.codex.setup import codex_program, protocol_of
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary
 from codex_proxy.agents.codex_app_server.setup import make_app_server
-from codex_proxy.agents.codex_exec.setup import make_exec
 from codex_proxy.agents.spec import AgentContext
-from codex_proxy.core.faults import Fault
 from codex_proxy.files.private import make_folder
 
 
@@ -29,12 +26,4 @@ async def make(context: AgentContext) -> Agent:
         from codex_proxy.agents.codex_proto.setup import make_proto
 
         return await make_proto(context)
-    if protocol.agent == "codex-exec":
-        return await make_exec(context, protocol.warning)
-
-    try:
-        return await make_app_server(context)
-    except Fault as fault:
-        if not isinstance(fault.__cause__, CatalogError) or await lacks_for_exec(program, environment):
-            raise
-        return await make_exec(context, EXEC_INSTEAD.format(reason=f"{fault.failure.message}."))
+    return await make_app_server(context)

@@ -21,13 +21,14 @@ from codex_proxy.agents.codex.program import (
     find_version,
 )
 from codex_proxy.agents.codex.setup import (
+    EXEC_IS_OLD,
     NO_CODEX,
     CodexProtocol,
     codex_confinement,
+    exec_advice,
     protocol_of,
 )
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.skills import skills_check
 from codex_proxy.agents.codex.spec import CodexAgentName
 from codex_proxy.agents.codex_app_server.agent import START_SECONDS
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
@@ -48,7 +49,9 @@ SANDBOX_ADVICE = (
 )
 
 
-async def codex_checks(agent: Literal["auto"] | CodexAgentName, context: AgentContext) -> list[Check]:
+async def codex_checks(
+    agent: Literal["auto", "codex-exec"] | CodexAgentName, context: AgentContext
+) -> list[Check]:
     """Returns the checks, without those that depend on a failed one."""
     settings, environ = context.settings, context.environ
     search_path = environ.get("PATH", os.defpath)
@@ -65,14 +68,18 @@ async def codex_checks(agent: Literal["auto"] | CodexAgentName, context: AgentCo
     environment = context.child_environment()
     with temporary_folder("doctor") as (folder, _):
         protocol = await protocol_of(
-            program, version, agent, lambda: ask_binary(program, folder, environment), environment
+            program,
+            version,
+            "codex-app-server" if agent == "codex-exec" else agent,
+            lambda: ask_binary(program, folder, environment),
+            environment,
         )
     checks = [checked, found, protocol_check(protocol)]
+    if agent == "codex-exec":
+        checks.append(CheckBuilder("old name").warning(EXEC_IS_OLD, exec_advice(context)))
     if protocol.fault:
         return checks
     checks += await sign_in_and_sandbox_checks(program, protocol.agent, context)
-    if protocol.agent == "codex-exec":
-        checks += skills_check(settings.codex_home, environ.get("HOME", ""), settings.workdir, bundled=True)
     return checks
 
 
@@ -96,12 +103,6 @@ def protocol_check(protocol: CodexProtocol) -> Check:
     checking = CheckBuilder("protocol", agent=protocol.agent)
     message = f"This release is served through {protocol.agent}."
     check = protocol.check
-    if protocol.warning:
-        advice = (
-            "Install another release of Codex or update codex-proxy; docs/agents.md lists the "
-            "tested releases."
-        )
-        return checking.warning(protocol.warning, advice)
     if check is None:
         return checking.ok(message)
     missing = check.contract.missing_features
@@ -157,8 +158,6 @@ async def sign_in_and_sandbox_checks(
         return [sign_in_file_check(program, provider, settings, environ)]
     with temporary_folder("doctor") as (folder, _):
         confined = await plain_turns_check(program, provider, context, folder)
-        if agent != "codex-app-server":
-            return [sign_in_file_check(program, provider, settings, environ), confined]
         signed_in = await sign_in_check(program, provider, settings, environ, folder)
         return [signed_in, confined, await sandbox_check(program, settings, environ)]
 

@@ -16,7 +16,6 @@ from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.spec import CodexAgentName
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
-from codex_proxy.agents.codex_exec.launch import missing_options
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
 from codex_proxy.agents.spec import AgentContext, NoAgentError
@@ -34,15 +33,7 @@ NO_PROTO = (
     "or use --agent codex-app-server."
 )
 
-NO_EXEC = (
-    "Codex {version} cannot be used through `codex exec`: its help does not list {missing}. "
-    "Omit --agent, or install a newer release of Codex."
-)
-
-EXEC_INSTEAD = (
-    "{reason} It is used through `codex exec` instead, with limitations: requests with tools "
-    "are refused, a conversation is passed on as one text, and answers are not streamed."
-)
+EXEC_IS_OLD = "codex-exec is an old name, which now starts an app-server for each turn."
 
 
 def codex_program(context: AgentContext) -> str:
@@ -91,6 +82,17 @@ async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> 
     )
 
 
+def exec_notice(context: AgentContext) -> str:
+    """Returns what the operator should know who has chosen `codex-exec`."""
+    return f"{EXEC_IS_OLD} {exec_advice(context)}"
+
+
+def exec_advice(context: AgentContext) -> str:
+    if context.name:
+        return f'Write `agent = "codex-app-server"` and `kept_threads = 0` in [agents.{context.name}].'
+    return "Write --agent codex-app-server and PROXY_KEPT_THREADS=0 (`kept_threads = 0`)."
+
+
 async def home_notices(program: str, context: AgentContext) -> tuple[str, ...]:
     """Returns a sentence for the banner if Codex cannot confine commands because of the place of its home."""
     if context.settings.sandbox == "danger-full-access":
@@ -106,8 +108,6 @@ class CodexProtocol(msgspec.Struct, frozen=True):
     check: BinaryCheck | None = None
     fault: str = ""
     """Why it cannot be driven, with what to do; else empty."""
-    warning: str = ""
-    """Why `auto` has chosen a protocol with fewer features; else empty."""
 
 
 async def protocol_of(
@@ -117,15 +117,12 @@ async def protocol_of(
     check: Callable[[], Awaitable[BinaryCheck]],
     environment: Mapping[str, str],
 ) -> CodexProtocol:
-    """Returns how the program is driven; for `auto` by the first of app-server, proto and exec that it supports.
+    """Returns how the program is driven; for `auto` by app-server, or by proto if it supports that alone.
     `check` asks what its app-server supports.
     """
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)
         return CodexProtocol(agent, fault="" if spoken else NO_PROTO.format(version=version))
-    if agent == "codex-exec":
-        missing = await lacks_for_exec(program, environment)
-        return CodexProtocol(agent, fault=NO_EXEC.format(version=version, missing=missing) if missing else "")
     checked, fault = None, ""
     try:
         checked = await check()
@@ -133,11 +130,8 @@ async def protocol_of(
         fault = f"The app-server protocol of Codex {version} could not be read ({error})."
     if checked is not None:
         fault = f"Codex {version} {checked.contract.refusal}" if checked.contract.refusal else ""
-    if fault and agent == "auto":
-        if await speaks_proto(program, environment):
-            return CodexProtocol("codex-proto")
-        if not await lacks_for_exec(program, environment):
-            return CodexProtocol("codex-exec", warning=EXEC_INSTEAD.format(reason=fault))
+    if fault and agent == "auto" and await speaks_proto(program, environment):
+        return CodexProtocol("codex-proto")
     return CodexProtocol("codex-app-server", checked, fault)
 
 
@@ -147,12 +141,3 @@ async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
         return b"codex proto" in await output_of((program, "proto", "--help"), dict(environment))
     except Fault:
         return False
-
-
-async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
-    """Returns the needed options that the help of `codex exec` does not list."""
-    try:
-        told = await output_of((program, "exec", "--help"), dict(environment))
-    except Fault:
-        told = b""
-    return ", ".join(missing_options(told.decode(errors="replace")))

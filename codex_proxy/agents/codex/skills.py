@@ -12,15 +12,11 @@ from codex_proxy.core.shown_text import excerpt
 MAX_SHOWN: Final = 10
 
 
-def skills_check(codex_home: Path, home: str, workdir: Path, *, bundled: bool) -> list[Check]:
-    """Returns a check if a client's text with `$NAME` can add skills to an agent turn. `bundled`: Codex's own
-    skills count, too.
-    """
+def skills_check(codex_home: Path, home: str, workdir: Path) -> list[Check]:
+    """Returns a check if a client's text with `$NAME` can add skills to an agent turn."""
     folders = [codex_home / "skills", workdir / ".codex" / "skills", workdir / ".agents" / "skills"]
     if home:
         folders.append(Path(home) / ".agents" / "skills")
-    if bundled:
-        folders.append(codex_home / "skills" / ".system")
     names = sorted({excerpt(name) for folder in folders for name in _skills_in(folder)})
     if not names:
         return []

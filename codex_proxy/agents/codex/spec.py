@@ -8,22 +8,19 @@ from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
 from codex_proxy.agents.spec import AgentSpec, later
 from codex_proxy.core.options import Capability
 
-CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
+CodexAgentName = Literal["codex-app-server", "codex-proto"]
 
 CODEX_SETTINGS: Final = frozenset({"codex_bin", "codex_home", "codex_model", "child_env"})
-PLAIN_SETTINGS: Final = CODEX_SETTINGS | {"agent_confinement", "agent_state_folders"}
-"""The settings of agents with plain-model turns."""
+PLAIN_SETTINGS: Final = CODEX_SETTINGS | {"agent_confinement", "agent_state_folders", "kept_threads"}
+"""The settings of app-servers, which have plain-model turns and may serve many."""
 PARALLEL_CALLS: Final = frozenset({"enable_parallel_tool_calls"})
 
 PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"images", "effort", "sandbox", "exact_usage", "stop_reasons", "model_choice"}
 )
-EXEC_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
-    "structured_output", "plain_model", "web_search", "verbosity", "service_tier",
-}  # fmt: skip
 
 
-def _spec(name: Literal["auto"] | CodexAgentName, make: str, summary: str, **more: Any) -> AgentSpec:
+def _spec(name: str, make: str, summary: str, **more: Any) -> AgentSpec:
     """`make` is the name for `later`, `more` are other fields."""
     more = {"settings": PLAIN_SETTINGS, "server_settings": PARALLEL_CALLS} | more
     check = later("codex_proxy.agents.codex.checks:codex_checks", name)
@@ -40,7 +37,6 @@ AUTO: Final = _spec(
     variants={
         "codex-app-server": CAPABILITIES,
         "codex-proto": PROTO_CAPABILITIES,
-        "codex-exec": EXEC_CAPABILITIES,
     },
 )
 APP_SERVER: Final = _spec(
@@ -58,8 +54,7 @@ PROTO: Final = _spec(
 )
 EXEC: Final = _spec(
     "codex-exec",
-    "codex_exec.setup:make_exec",
-    "Codex, by `codex exec --json`, if the other two are not available",
-    capabilities=EXEC_CAPABILITIES,
-    server_settings=frozenset(),
+    "codex_app_server.setup:make_in_place_of_exec",
+    "an old name of `codex-app-server` with `kept_threads = 0`: a process for each turn",
+    capabilities=CAPABILITIES,
 )

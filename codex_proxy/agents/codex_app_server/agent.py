@@ -61,7 +61,9 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
 
 
 class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
-    """`start` starts the processes of plain-model turns if `warm_plain`, else of agent turns."""
+    """`start` starts the processes of plain-model turns if `warm_plain`, else of agent turns. `limits` say whether a
+    process serves many turns, or one.
+    """
 
     def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:
         super().__init__()
@@ -82,6 +84,7 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             sign_in_file=processes.sign_in_file,
         )
         self._warm_plain = warm_plain
+        self._serves_once = limits.serves_once
 
     @property
     def warning(self) -> str:
@@ -101,7 +104,9 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             await process.start(command, timeout_seconds=START_SECONDS)
 
     def _process(self) -> AppServerProcess:
-        process = AppServerProcess(parallel_calls="parallel_calls" not in self.missing_features)
+        process = AppServerProcess(
+            parallel_calls="parallel_calls" not in self.missing_features, serves_once=self._serves_once
+        )
         process.on_limits = self.limits.update
         return process
 
@@ -147,7 +152,10 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             raise Fault(NOT_SIGNED_IN)
         if turn.mode == "model" and self._empty:
             turn = msgspec.structs.replace(turn, workdir=self._empty)
-        return AgentSession(turn, transport.dialect, transport)
+        session = AgentSession(turn, transport.dialect, transport)
+        if self._serves_once:
+            session.serves_once, session.ran_before = True, transport.process.has_waited
+        return session
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._models

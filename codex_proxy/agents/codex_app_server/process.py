@@ -10,9 +10,10 @@ from codex_proxy.process.child import Command
 
 
 class AppServerProcess(SharedProcess[AppServerConnection]):
-    def __init__(self, *, parallel_calls: bool = True) -> None:
-        """`parallel_calls`: the program reports the end of a model's answer."""
+    def __init__(self, *, parallel_calls: bool = True, serves_once: bool = False) -> None:
+        """`parallel_calls`: the program reports the end of a model's answer. `serves_once`: it serves one turn."""
         super().__init__(AppServerConnection())
+        self.serves_once = serves_once
         self.parallel_calls = parallel_calls
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
@@ -26,13 +27,23 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
     def signed_in(self) -> bool:
         return self.connection.signed_in
 
+    @property
+    def is_taken(self) -> bool:
+        return self.serves_once and self.turns_served > 0
+
     def _refusal(self, fault: str) -> Failure:
         return Failure(FaultKind.SPAWN_FAILED, fault, quoted=fault.partition(": ")[2])
 
     def open_channel(self) -> ThreadTransport:
-        transport = ThreadTransport(self, self.connection.open_channel())
+        kind = OnlyThreadTransport if self.serves_once else ThreadTransport
+        transport = kind(self, self.connection.open_channel())
         self._serve(transport.channel)
         return transport
+
+    def forget(self, channel: int) -> None:
+        """Lets go of the ended process and its only channel."""
+        self._child = None  # each of them holds the other
+        self.close_channel(channel)
 
     def ask_limits(self) -> None:
         """Asks for the account's limits: `on_limits` gets them as JSON, empty after an error."""
@@ -46,3 +57,23 @@ class ThreadTransport(SharedTransport[AppServerProcess]):
 
     def send(self, writes: bytes) -> None:
         self.process.write(self.process.connection.send(self.channel, writes))
+
+
+class OnlyThreadTransport(ThreadTransport):
+    """The transport of a process that serves one turn, and ends with it."""
+
+    exclusive = True
+
+    def pause_reading(self) -> None:
+        self.process.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.process.resume_reading()
+
+    async def release(self, *, finished: bool) -> None:
+        process = self.process
+        process.completed_turn = self.has_begun and finished and process.alive
+        try:
+            await process.end()
+        finally:
+            process.forget(self.channel)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 
 from codex_proxy.agents.agent import Agent
@@ -19,12 +20,12 @@ from codex_proxy.agents.codex.plain_home import (
 )
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version
 from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
-from codex_proxy.agents.codex.setup import codex_confinement, codex_paths, home_notices
+from codex_proxy.agents.codex.setup import codex_confinement, codex_paths, exec_notice, home_notices
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.switches import arguments_of, switch_pairs
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
 from codex_proxy.agents.codex_app_server.binary_check import check_binary, renew_check
-from codex_proxy.agents.process_pool.plan import PoolLimits
+from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD, PoolLimits
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.faults import misconfigured
 from codex_proxy.files.private import make_folder
@@ -106,6 +107,8 @@ async def prepare_app_server(context: AgentContext) -> AppServerProcesses:
 
 
 def pool_limits(settings: Settings) -> PoolLimits:
+    if not settings.kept_threads:
+        return ONE_TURN_AHEAD
     return PoolLimits(
         max_processes=settings.app_server_processes,
         max_age=MAX_AGE,
@@ -115,12 +118,21 @@ def pool_limits(settings: Settings) -> PoolLimits:
     )
 
 
-async def make_app_server(context: AgentContext) -> Agent:
-    """Makes the agent `codex-app-server`. Raises `NoAgentError`, `Fault` or `OSError`."""
+async def make_app_server(context: AgentContext, *notices: str) -> Agent:
+    """Makes the agent `codex-app-server`; `notices` are further sentences for the operator. Raises `NoAgentError`,
+    `Fault` or `OSError`.
+    """
     settings = context.settings
     processes = await prepare_app_server(context)
+    processes = msgspec.structs.replace(processes, notices=(*notices, *processes.notices))
     warm_plain = settings.builtin_tools == "never"
     return AppServerAgent(processes, pool_limits(settings), warm_plain=warm_plain)
+
+
+async def make_in_place_of_exec(context: AgentContext) -> Agent:
+    """Makes the agent for the name `codex-exec`: an app-server for each turn. Raises as `make_app_server`."""
+    settings = context.settings.model_copy(update={"kept_threads": 0})
+    return await make_app_server(msgspec.structs.replace(context, settings=settings), exec_notice(context))
 
 
 def lite_form(settings: Settings) -> bool | None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from codex_proxy.agents.codex.child_turn import ChildTurn
 from codex_proxy.agents.codex_proto import submissions
 from codex_proxy.agents.codex_proto.activities import (
     ACTIVITY_EVENTS,
@@ -17,6 +16,7 @@ from codex_proxy.agents.codex_proto.activities import (
     file_changes,
     with_reason,
 )
+from codex_proxy.agents.codex_proto.child_turn import ChildTurn
 from codex_proxy.agents.codex_proto.open_items import LEGACY_INDEX, Calls, Messages, ReasoningItems
 from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, TurnUsage, decode, plain_delta, spellings
 from codex_proxy.agents.dialect import NOTHING, Decision, Reply, Step

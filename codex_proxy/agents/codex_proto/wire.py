@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.codex.child_turn import TokenCounts
+from codex_proxy.agents.codex_proto.child_turn import TokenCounts
 from codex_proxy.agents.dialects.json_lines import decode_line, decode_loosely
 from codex_proxy.core.events import Usage
 from codex_proxy.core.json_values import UNREADABLE

@@ -72,6 +72,13 @@ ONE_TURN = PoolLimits(
 )
 """The limits of processes that serve a single turn."""
 
+AHEAD_USES = 2
+"""The uses within `WAIT_SECONDS` from which on a process waits for the next turn."""
+WAIT_SECONDS = 60.0
+"""The longest wait, because the process has read configuration and sign-in at its start."""
+ONE_TURN_AHEAD = msgspec.structs.replace(ONE_TURN, max_age=WAIT_SECONDS, spare_uses=AHEAD_USES)
+"""The limits of processes that serve a single turn, and of which one waits for the next turn."""
+
 
 class PoolMaintenance(msgspec.Struct, frozen=True):
     """Whether to start a process, and the `key`s of those to drain and to retire."""

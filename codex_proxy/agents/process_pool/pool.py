@@ -245,8 +245,8 @@ class ProcessPool(Generic[K, P]):
 
     def _is_outdated(self, entry: PoolEntry[P], limits: PoolLimits) -> bool:
         age = self.now() - entry.started_at
-        if limits.serves_once:
-            return age >= limits.max_age
+        if limits.serves_once and age >= limits.max_age:
+            return True
         signed_in = entry.process.signed_in
         return not signed_in and (age > RECHECK_SECONDS or entry.sign_in != self._sign_in_stamp())
 

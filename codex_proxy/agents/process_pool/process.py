@@ -94,6 +94,14 @@ class PooledProcess:
     def end_silent_channels(self) -> None:
         """Ends the sessions on which nothing has come since their turn began."""
 
+    def pause_reading(self) -> None:
+        if self._child is not None:
+            self._child.pause()
+
+    def resume_reading(self) -> None:
+        if self._child is not None:
+            self._child.resume()
+
     async def end(self) -> None:
         if self._child is not None:
             await self._child.end()

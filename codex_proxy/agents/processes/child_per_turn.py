@@ -12,7 +12,7 @@ from typing import Final, Literal, Self
 import msgspec
 
 from codex_proxy.agents.dialect import Dialect
-from codex_proxy.agents.process_pool.plan import ONE_TURN
+from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
 from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
 from codex_proxy.agents.processes.session import (
@@ -33,10 +33,6 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, spawn
 from codex_proxy.process.descendants import descendants_of, resident_bytes
 
-AHEAD_USES: Final = 2
-"""The uses within `WAIT_SECONDS` from which on a child waits for the next turn."""
-WAIT_SECONDS: Final = 60.0
-"""The longest wait, because the child has read configuration and sign-in at its start."""
 MAX_EARLY_BYTES: Final = 1 << 16
 """Maximum bytes that are read of a child before its turn begins."""
 
@@ -149,14 +145,6 @@ class ChildTransport(PooledProcess):
         if self._child is not None:
             self._child.close_stdin()
 
-    def pause_reading(self) -> None:
-        if self._child is not None:
-            self._child.pause()
-
-    def resume_reading(self) -> None:
-        if self._child is not None:
-            self._child.resume()
-
     def set_idle(self, idle: bool) -> None:
         if idle:
             self._turn_ended(0)
@@ -212,8 +200,7 @@ class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
         self.capabilities = spec.capabilities
         self.any_model = spec.any_model
         self._spec = spec
-        spare_uses = AHEAD_USES if spec.ahead else 0
-        limits = msgspec.structs.replace(ONE_TURN, max_age=WAIT_SECONDS, spare_uses=spare_uses)
+        limits = ONE_TURN_AHEAD if spec.ahead else msgspec.structs.replace(ONE_TURN_AHEAD, spare_uses=0)
         self.pool = ProcessPool(spec.name, self._new_child, ChildTransport.start, lambda command: limits)
 
     @property

@@ -113,6 +113,8 @@ class AgentSession:
         """Whether the child ran before the turn. If it then ends without output, another can take the turn: the model
         was not asked.
         """
+        self.serves_once = False
+        """Whether it serves one turn alone, and is never kept for the next."""
         self.silence_hint = ""
         """What the agent is probably doing if it sends nothing for long, for the client."""
         self.max_output: int | None = None
@@ -178,7 +180,7 @@ class AgentSession:
     @property
     def can_resume(self) -> bool:
         """Whether the session may be kept for the client's next request."""
-        return not self.gone and not self._closing and self._dialect.can_resume
+        return not (self.serves_once or self.gone or self._closing) and self._dialect.can_resume
 
     @property
     def reopen_id(self) -> str:

@@ -225,4 +225,4 @@ async def check(preset: AcpPreset, context: AgentContext) -> list[Check]:
     if not preset.adds_skills:
         return found
     settings, home = context.settings, context.environ.get("HOME", "")
-    return [*found, *skills_check(settings.codex_home, home, settings.workdir, bundled=False)]
+    return [*found, *skills_check(settings.codex_home, home, settings.workdir)]

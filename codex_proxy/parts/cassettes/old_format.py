@@ -38,7 +38,7 @@ from codex_proxy.parts.cassettes.stable_values import stable_id
 DIALECTS: Final[Mapping[str, str]] = {
     "app-server": "codex_proxy.agents.codex_app_server.dialect:AppServerTurn",
     "proto": "codex_proxy.agents.codex_proto.dialect:CodexProto",
-    "exec": "codex_proxy.agents.codex_exec.dialect:CodexExec",
+    "exec": "codex_proxy.parts.cassettes.old_exec:CodexExec",
     "claude-code": "codex_proxy.parts.claude_code.dialect:ClaudeCodeTurn",
     "acp": "codex_proxy.parts.acp.dialect:AcpTurn",
     "chat": "codex_proxy.agents.openai_chat.dialect:OpenAIChat",

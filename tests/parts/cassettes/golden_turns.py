@@ -12,7 +12,6 @@ import msgspec
 from codex_proxy.core.events import Event
 from tests.agents import (
     app_server_replayer,
-    exec_child,
     proto_child,
     test_openai_chat_dialect,
 )
@@ -24,7 +23,7 @@ from tests.upstreams.cases import CASES
 Change = Callable[[bytes], bytes]
 """Changes a line of an agent."""
 
-DIALECTS: Final = ("acp", "app-server", "claude-code", "exec", "proto", "chat")
+DIALECTS: Final = ("acp", "app-server", "claude-code", "proto", "chat")
 
 
 def names_of_turns(dialect: str) -> Sequence[str]:
@@ -52,8 +51,7 @@ def events_of(dialect: str, name: str, change: Change = bytes) -> list[Event]:
         messages = asked.messages_of(CASES[name], [change(CASES[name].body)])
         return asked.events_of(asked.turn_with_tool(), messages)
     printed, ended = child(dialect, name)
-    of = exec_child.events_of if dialect == "exec" else proto_child.events_of
-    return of(list(map(change, printed)), ended)
+    return proto_child.events_of(list(map(change, printed)), ended)
 
 
 def _acp_events(name: str, change: Change) -> list[Event]:

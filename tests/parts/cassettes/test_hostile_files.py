@@ -68,7 +68,7 @@ SESSIONS: Final[dict[str, dict[str, Any]]] = {
     "a module to import": {"session": "planted_module:Anything"},
     "a module without a class": {"session": "planted_module"},
     "a class of ours that is no dialect": {"session": "codex_proxy.parts.cassettes.format:Line"},
-    "a dialect by its reference": {"session": "codex_proxy.agents.codex_exec.dialect:CodexExec"},
+    "a dialect by its reference": {"session": "codex_proxy.parts.cassettes.old_exec:CodexExec"},
     "a base of dialects": {"session": "codex_proxy.agents.dialect:SingleTurn"},
     "a plugin that nobody named": {"session": "oneshot_agent.dialect:OneShotTurn"},
     "a name that is no text": {"session": ["app-server"]},

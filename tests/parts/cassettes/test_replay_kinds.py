@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -144,27 +143,6 @@ async def test_a_tool_loop_at_an_upstream_with_the_responses_api_is_replayed_on_
         for name, loop in LOOPS.items():
             for stream in (False, True):
                 assert await loop(server, stream=stream) == recorded, (name, stream)
-
-
-@pytest.mark.exhaustive
-async def test_a_turn_of_codex_exec_is_replayed_on_every_api(tmp_path: Path) -> None:
-    folder = tmp_path / "cassettes"
-    program = tmp_path / "codex"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m fake_proto "$@"\n')
-    program.chmod(0o700)
-    (tmp_path / "auth.json").write_text('{"OPENAI_API_KEY":"sk-none"}')
-    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[3])}
-    settings: dict[str, Any] = {"agent": "codex-exec", "codex_bin": str(program), "child_env": "PYTHONPATH"}
-    settings["codex_home"] = tmp_path
-    asked = "[[fake:text]] Hello?"
-    async with running_server(tmp_path, environ, cassettes={"record": folder}, **settings) as server:
-        recorded = await _ask(server, asked)
-    assert recorded
-    async with running_server(tmp_path, {"PATH": ""}, cassettes={"replay": folder}) as server:
-        assert await _ask(server, asked) == recorded
-        async with openai_client(server) as client:
-            answer = await client.responses.create(model="codex-5", input=asked)
-    assert answer.output_text == recorded
 
 
 async def test_a_replay_keeps_the_pace_that_is_asked_for(tmp_path: Path) -> None:
