@@ -15,7 +15,7 @@ from codex_proxy.agents.codex_app_server.binary_check import SCHEMA_FILE
 FOLDER = Path(__file__).parent / "golden" / "schemas"
 
 NEWEST = "0.169.0"
-ONE_CALL_AT_A_TIME = "0.133.0"
+ONE_CALL_AT_A_TIME = "0.144.4"
 """It lacks what `parallel_calls` needs."""
 TOO_OLD = "0.115.0"
 """It lacks what every turn needs."""

@@ -1,6 +1,6 @@
 """The releases of Codex to test, and how each is installed into a cache folder of its own.
 
-From 0.133.0 to 0.163.0 PyPI has the native binary as `openai-codex-cli-bin`; npm's `@openai/codex` has the others. Only
+From 0.136.0 to 0.163.0 PyPI has the native binary as `openai-codex-cli-bin`; npm's `@openai/codex` has the others. Only
 the packages' ordinary clients are used, for the releases that are named.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 from codex_proxy.agents.codex.program import Version, find_native_binary
 
 PYPI: Final = (
-    *("0.133.0", "0.134.0", "0.136.0", "0.144.4", "0.147.0", "0.149.0", "0.153.4", "0.154.0"),
+    *("0.136.0", "0.144.4", "0.147.0", "0.149.0", "0.153.4", "0.154.0"),
     *("0.155.1", "0.156.1", "0.157.1", "0.158.0", "0.159.3", "0.160.1", "0.161.0", "0.162.1", "0.163.0"),
 )
 """The last patch of each minor release of `openai-codex-cli-bin`."""
@@ -23,7 +23,7 @@ PYPI: Final = (
 NPM: Final = ("0.42.0", "0.169.0", "0.171.0")
 """The last release with `codex proto`, and those later than PyPI's."""
 
-FIRST_OF_PYPI: Final = Version(0, 133, 0)
+FIRST_OF_PYPI: Final = Version(0, 136, 0)
 LAST_OF_PYPI: Final = Version(0, 163, 0)
 
 

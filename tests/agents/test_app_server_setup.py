@@ -220,7 +220,12 @@ async def test_a_binary_that_lacks_what_every_turn_needs_is_refused_by_its_name(
     assert says in await refusal_of(places)
 
 
-async def test_a_binary_is_driven_by_the_protocol_that_it_supports_whatever_its_version(
+async def test_a_binary_of_a_release_that_is_too_old_is_refused_by_its_version(places: CodexPaths) -> None:
+    codex_script(Path(places.program).parent, "codex-cli 0.135.0")
+    assert "Codex 0.135.0 is too old: 0.136.0 is the oldest release" in await refusal_of(places)
+
+
+async def test_a_binary_is_driven_by_the_protocol_that_it_supports_whatever_its_later_version(
     places: CodexPaths,
 ) -> None:
     codex_script(Path(places.program).parent, "codex-cli 9.0.0")

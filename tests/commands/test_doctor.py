@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from codex_proxy.agents.codex import checks as codex_checks
-from codex_proxy.agents.codex.program import NEWEST_TESTED, NOT_SIGNED_IN, Version
+from codex_proxy.agents.codex.program import NEWEST_TESTED, NOT_SIGNED_IN, OLDEST_SERVED, Version
 from codex_proxy.commands import checks
 from codex_proxy.commands import doctor as doctor_module
 from codex_proxy.commands.doctor import as_text, examine, report_value, setting_sources
@@ -148,6 +148,27 @@ async def test_a_release_that_cannot_be_driven_fails_by_what_it_lacks(
     assert done.check("version")["facts"]["version"] == "0.150.0"
     assert says in done.check("protocol")["message"]
     assert "Codex 0.150.0" in done.check("protocol")["message"]
+
+
+@pytest.mark.parametrize("agent", ["auto", "codex-app-server", "codex-exec"])
+async def test_a_release_that_is_too_old_fails_with_its_version_and_what_to_install(
+    tmp_path: Path, agent: str
+) -> None:
+    for old in ("0.43.0", "0.135.9"):
+        done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, old)), "--agent", agent)
+        assert done.status == 1
+        said = str(done.check("protocol"))
+        assert f"Codex {old} is too old: {OLDEST_SERVED} is the oldest release" in said
+        assert "npm install -g @openai/codex@latest" in said
+
+
+@pytest.mark.parametrize("version", [str(OLDEST_SERVED), "0.0.0"])
+async def test_the_oldest_release_and_one_that_was_built_by_hand_will_do(
+    tmp_path: Path, version: str
+) -> None:
+    sign_in(tmp_path)
+    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, version)))
+    assert done.check("protocol")["facts"]["agent"] == "codex-app-server"
 
 
 async def test_any_release_will_do_if_it_supports_what_is_needed(tmp_path: Path) -> None:

@@ -107,6 +107,22 @@ TESTED_RELEASES: Final[Mapping[Version, int]] = {
 NEWEST_TESTED: Final = max(TESTED_RELEASES)
 """The newest tested release. A newer one is used, too, if its schema has what is needed."""
 
+OLDEST_SERVED: Final = Version(0, 136, 0)
+"""The oldest release whose app-server is used: the releases of six months, of June 2026 and later."""
+BUILT_BY_HAND: Final = Version(0, 0, 0)
+"""What a Codex reports that somebody has built from its source."""
+
+
+def refusal_of_old(version: Version) -> str:
+    """Returns why the app-server of this release is not used, with what to do; empty if it is."""
+    if version >= OLDEST_SERVED or version == BUILT_BY_HAND:
+        return ""
+    return (
+        f"Codex {version} is too old: {OLDEST_SERVED} is the oldest release whose app-server is used. Install a newer "
+        "one (`npm install -g @openai/codex@latest`, or `pip install --upgrade 'codex-openai-proxy[codex]'`)."
+    )
+
+
 NOT_SIGNED_IN = Failure(
     FaultKind.AGENT_NOT_AUTHENTICATED,
     "Codex is not signed in. Run `codex login` on the machine that runs this server, then try again; "

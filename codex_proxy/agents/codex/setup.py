@@ -11,7 +11,7 @@ import msgspec
 
 from codex_proxy.agents.codex.command_sandbox import HOME_ADVICE, home_fault
 from codex_proxy.agents.codex.plain_home import CodexPaths, user_config
-from codex_proxy.agents.codex.program import Version, find_codex, output_of
+from codex_proxy.agents.codex.program import Version, find_codex, output_of, refusal_of_old
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.spec import CodexAgentName
@@ -123,9 +123,9 @@ async def protocol_of(
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)
         return CodexProtocol(agent, fault="" if spoken else NO_PROTO.format(version=version))
-    checked, fault = None, ""
+    checked, fault = None, refusal_of_old(version)
     try:
-        checked = await check()
+        checked = None if fault else await check()
     except Fault as error:
         fault = f"The app-server protocol of Codex {version} could not be read ({error})."
     if checked is not None:

@@ -8,7 +8,6 @@ from typing import Final
 
 TESTED: Final[Mapping[str, int]] = {
     "0.42.0": 0,
-    "0.133.0": 1,
     "0.144.4": 0,
     "0.147.0": 0,
     "0.153.4": 0,

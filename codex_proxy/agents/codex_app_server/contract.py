@@ -1,7 +1,7 @@
 """What this server needs of the protocol of `codex app-server`, compared with the binary's schema.
 
 `ContractCheck` names what is missing. The binary must require only fields that we send. Source: the schemas of releases
-0.133 to 0.169.
+0.144 to 0.169.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from codex_proxy.agents.codex.plain_home import (
     in_own_home,
     make_plain_home,
 )
-from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version
+from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version, refusal_of_old
 from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
 from codex_proxy.agents.codex.setup import codex_confinement, codex_paths, exec_notice, home_notices
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
@@ -66,6 +66,8 @@ async def prepare_app_server(context: AgentContext) -> AppServerProcesses:
     paths, base = codex_paths(context), context.child_environment()
     provider = paths.user.provider
     version = await find_version(paths.program, base)
+    if too_old := refusal_of_old(version):
+        raise misconfigured(too_old)
     remove_left_folders(paths.state)
     check = await check_binary(paths.program, paths.state, base)
     if check.contract.refusal is not None:
